@@ -1,0 +1,44 @@
+"""What to send and how to write it down: usable in any DDP script, without Ray and MLflow.
+
+    from taugrad.compressors import CompressionState, compressed_allgather
+
+    state = CompressionState(ddp, {"kind": "wgt", "tau": 1e-3})
+    ddp.register_comm_hook(state, compressed_allgather)
+
+Names are loaded when they are first used, so that reading a configuration needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import CompressorConfig
+    from .errors import CorruptMessage, NonFiniteGradient
+    from .hook import CompressionState, compressed_allgather
+    from .ledger import Step, Totals
+
+_HOME = {
+    "CompressionState": "hook",
+    "CompressorConfig": "config",
+    "CorruptMessage": "errors",
+    "NonFiniteGradient": "errors",
+    "Step": "ledger",
+    "Totals": "ledger",
+    "compressed_allgather": "hook",
+}
+
+__all__ = [
+    "CompressionState",
+    "CompressorConfig",
+    "CorruptMessage",
+    "NonFiniteGradient",
+    "Step",
+    "Totals",
+    "compressed_allgather",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

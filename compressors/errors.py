@@ -1,0 +1,27 @@
+"""What can go wrong in a compressor."""
+
+
+class CompressionError(Exception):
+    """Base of this room's errors."""
+
+
+class CorruptMessage(CompressionError, ValueError):
+    """Bytes that are no valid message, or not the one expected; nothing of it was applied."""
+
+
+class NonFiniteGradient(CompressionError, FloatingPointError):
+    """A worker's gradient held NaN or Inf, and the configuration says to refuse that.
+
+    Attributes:
+        parameter: name of the first parameter affected.
+        rank: the worker that met it; -1 where the sum of all workers shows it and no single one.
+    """
+
+    def __init__(self, parameter: str, rank: int) -> None:
+        self.parameter = parameter
+        self.rank = rank
+        where = f"on worker {rank}" if rank >= 0 else "in the sum over the workers"
+        super().__init__(
+            f"the gradient of {parameter!r} holds NaN or Inf {where}; lower the learning rate, or set "
+            "compressor.nonfinite=skip to leave such steps out and count them"
+        )

@@ -1,0 +1,1 @@
+"""The passes over memory: numba on the CPU, torch operations on other devices."""

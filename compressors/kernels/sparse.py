@@ -1,0 +1,120 @@
+"""Loops over the elements sent: applying them to a dense array, checking them, bitmaps.
+
+A word is position << 1 | sign (see `SparseUpdate`). None of these checks its input unless its name
+says so: codecs check first.
+"""
+
+import numpy as np
+from numba import njit
+
+_ONE = np.uint32(1)
+
+
+@njit(nogil=True, cache=True)
+def add_taus(words, tau, dense):  # type: ignore[no-untyped-def]
+    """Adds +tau or -tau (float32) to dense (float32 [n]) at every word's position."""
+    for word in words:
+        dense[word >> _ONE] += -tau if word & _ONE else tau
+
+
+@njit(nogil=True, cache=True)
+def add_levels(words, levels, tau, dense):  # type: ignore[no-untyped-def]
+    """Adds level * tau, signed, to dense (float32 [n]) at every word's position."""
+    for i in range(words.size):
+        word = words[i]
+        value = np.float32(levels[i]) * tau
+        dense[word >> _ONE] += -value if word & _ONE else value
+
+
+@njit(nogil=True, cache=True)
+def add_values(words, values, dense):  # type: ignore[no-untyped-def]
+    """Adds values (float32 [k]) to dense (float32 [n]) at the words' positions."""
+    for i in range(words.size):
+        dense[words[i] >> _ONE] += values[i]
+
+
+@njit(nogil=True, cache=True)
+def check_ascending(words, n):  # type: ignore[no-untyped-def]
+    """Whether positions ascend strictly and lie below n."""
+    bad = 0
+    for i in range(1, words.size):
+        bad += (words[i] >> _ONE) <= (words[i - 1] >> _ONE)
+    return bad == 0 and (words.size == 0 or np.int64(words[-1] >> _ONE) < n)
+
+
+@njit(nogil=True, cache=True)
+def check_values(words, values, tau):  # type: ignore[no-untyped-def]
+    """Whether float32 values are finite, reach tau and agree in sign with their words."""
+    bad = 0
+    for i in range(words.size):
+        value = values[i]
+        bad += not (abs(value) >= tau and abs(value) < np.inf)
+        bad += (value < 0) != bool(words[i] & _ONE)
+    return bad == 0
+
+
+@njit(nogil=True, cache=True)
+def write_bitmap(words, bits):  # type: ignore[no-untyped-def]
+    """Sets the bit of every word's position in bits (uint8, zeroed), lowest bit of a byte first."""
+    for word in words:
+        position = word >> _ONE
+        bits[position >> np.uint32(3)] |= np.uint8(1) << np.uint8(position & np.uint32(7))
+
+
+@njit(nogil=True, cache=True)
+def read_bitmap(bits, words):  # type: ignore[no-untyped-def]
+    """Writes position << 1 of every set bit to words while they fit; returns how many are set."""
+    count = 0
+    for byte in range(bits.size):
+        left = bits[byte]
+        bit = 0
+        while left:
+            if left & np.uint8(1):
+                if count < words.size:
+                    words[count] = np.uint32((byte * 8 + bit) << 1)
+                count += 1
+            left >>= np.uint8(1)
+            bit += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
+def write_signs(words, bits):  # type: ignore[no-untyped-def]
+    """Packs the words' signs into bits (uint8, zeroed), lowest bit of a byte first."""
+    for i in range(words.size):
+        bits[i >> 3] |= np.uint8(words[i] & _ONE) << np.uint8(i & 7)
+
+
+@njit(nogil=True, cache=True)
+def read_signs(bits, words):  # type: ignore[no-untyped-def]
+    """Puts packed signs into the words' lowest bit, which is clear."""
+    for i in range(words.size):
+        words[i] |= np.uint32((bits[i >> 3] >> np.uint8(i & 7)) & np.uint8(1))
+
+
+@njit(nogil=True, cache=True)
+def count_nonzero(dense):  # type: ignore[no-untyped-def]
+    """How many elements are not zero (a NaN is not)."""
+    count = 0
+    for i in range(dense.size):
+        count += dense[i] != 0
+    return count
+
+
+@njit(nogil=True, cache=True)
+def read_dense(dense, words):  # type: ignore[no-untyped-def]
+    """Writes the word of every element that is not zero; words is exactly as long as they are many."""
+    count = 0
+    for i in range(dense.size):
+        if dense[i] != 0:
+            words[count] = np.uint32(i << 1) | np.uint32(dense[i] < 0)
+            count += 1
+
+
+@njit(nogil=True, cache=True)
+def all_zero(dense):  # type: ignore[no-untyped-def]
+    """Whether every element is zero; stops at the first that is not."""
+    for value in dense:
+        if value != 0:
+            return False
+    return True

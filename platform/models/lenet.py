@@ -1,0 +1,50 @@
+"""Caffe's LeNet, the network of Caffe's MNIST example."""
+
+from collections import OrderedDict
+
+from torch import nn
+
+SMALLEST = 16
+"""Fewer rows or columns than this leave nothing after the second pooling."""
+
+
+def lenet(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+    """Builds the network; its weights begin as Caffe's example fills them (variance 1 / fan-in, zero biases).
+
+    Args:
+        channels: Channels of an image.
+        height: Rows of an image, at least 16.
+        width: Columns of an image, at least 16.
+        classes: How many classes there are.
+
+    Returns:
+        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+
+    Raises:
+        ValueError: The images are too small.
+    """
+    if min(height, width) < SMALLEST:
+        raise ValueError(
+            f"images of {height} x {width} are too small for LeNet, whose two convolutions of 5 x 5 and two "
+            f"poolings need at least {SMALLEST} x {SMALLEST}; `mlp` and `nin` take smaller ones"
+        )
+    rows, columns = (((size - 4) // 2 - 4) // 2 for size in (height, width))
+    net = nn.Sequential(
+        OrderedDict[str, nn.Module](
+            conv1=nn.Conv2d(channels, 20, 5),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(20, 50, 5),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(50 * rows * columns, 500),
+            relu=nn.ReLU(),
+            fc2=nn.Linear(500, classes),
+        )
+    )
+    for layer in net:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            # Caffe's "xavier" looks at the fan-in alone, unlike torch's.
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="linear")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return net

@@ -1,0 +1,104 @@
+"""The spec: everything that defines a run, as one tree of pydantic models.
+
+Each part of the platform owns its own branch; this module only joins them.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from taugrad.compressors.config import CompressorConfig, NoCompression
+
+from .config import Config
+from .data.config import DataConfig, Mnist5k
+from .models.config import LeNet, ModelConfig
+from .training.config import TrainingConfig
+
+
+class SyncConfig(Config):
+    """How the workers agree on a gradient."""
+
+    mode: Literal["allgather"] = "allgather"
+    """allgather: every worker's messages go to every worker, from a DDP communication hook."""
+
+
+class WorkersConfig(Config):
+    """Who trains."""
+
+    count: int = Field(default=2, ge=1)
+    """How many workers; each is a process with a replica of the model."""
+    cpus: float = Field(default=1, gt=0)
+    """CPUs that Ray reserves for a worker; its torch and numba threads follow (at least one)."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    max_restarts: int = Field(default=0, ge=0)
+    """How often the run may go on from its last checkpoint after a worker died."""
+
+
+class TrackingConfig(Config):
+    """What is logged to MLflow, and how often."""
+
+    layer_interval: int = Field(default=50, ge=1)
+    """Iterations between two records of every layer's fraction, tau, bits and gradient percentiles."""
+    flush_interval: int = Field(default=20, ge=1)
+    """Iterations between two averages over the workers; metrics reach MLflow that much later."""
+
+
+class CheckpointConfig(Config):
+    """When to save everything that a run needs to go on."""
+
+    interval: int | None = Field(default=None, ge=1)
+    """Iterations between two checkpoints; without it there is one at the end of every fifth of the run."""
+    keep: int = Field(default=2, ge=1)
+    """How many checkpoints stay."""
+
+
+class RunSpec(Config):
+    """One training run."""
+
+    name: str = Field(default="", max_length=200)
+    """The run's name in tables and in MLflow; empty: the compressor's kind and tau."""
+    experiment: str = Field(default="taugrad", min_length=1, max_length=200)
+    """The MLflow experiment that the run belongs to."""
+    paper: str | None = None
+    """The paper that the run repeats, as a tag for the dashboards."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Initial weights, order of the examples, dropout: everything random follows from it."""
+    model: ModelConfig = LeNet()
+    data: DataConfig = Mnist5k()
+    training: TrainingConfig = TrainingConfig()
+    compressor: CompressorConfig = NoCompression()
+    sync: SyncConfig = SyncConfig()
+    workers: WorkersConfig = WorkersConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    storage: Path = Path("taugrad-runs")
+    """Where checkpoints lie; a shared folder or bucket when the workers are on several machines."""
+
+    @property
+    def title(self) -> str:
+        """The run's name, or what its compressor suggests."""
+        if self.name:
+            return self.name
+        tau = getattr(self.compressor, "tau", None)
+        return self.compressor.kind if tau is None else f"{self.compressor.kind} tau={tau:g}"
+
+    def flat(self) -> dict[str, str]:
+        """Every field by its dotted name, as MLflow params."""
+        return dict(_flatten(self.model_dump(mode="json")))
+
+    def fingerprint(self) -> str:
+        """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""
+        defining = self.model_copy(update={"name": "", "experiment": "taugrad", "storage": Path()})
+        return hashlib.sha256(defining.model_dump_json().encode()).hexdigest()[:12]
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    flat: list[tuple[str, str]] = []
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            flat += _flatten(value, f"{prefix}{key}.")
+        else:
+            flat.append((prefix + key, str(value)))
+    return flat

@@ -1,0 +1,113 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taugrad.platform.data.batches import epoch_order, evaluation_share, iterations_per_epoch, worker_share
+
+examples = st.integers(1, 200)
+batch_sizes = st.integers(1, 70)
+worker_counts = st.integers(1, 12)
+
+
+@given(examples, st.integers(0, 2**32 - 1), st.integers(0, 1000))
+def test_an_epochs_order_is_a_permutation_that_can_be_repeated(count, seed, epoch):
+    order = epoch_order(count, seed, epoch)
+    assert order.dtype == np.int64
+    assert sorted(order.tolist()) == list(range(count))
+    np.testing.assert_array_equal(order, epoch_order(count, seed, epoch))
+
+
+def test_seed_and_epoch_each_change_the_order():
+    orders = {epoch_order(100, seed, epoch).tobytes() for seed in range(5) for epoch in range(5)}
+    assert len(orders) == 25
+
+
+def test_an_order_stays_what_it_was_in_an_earlier_version():
+    # A resumed run must find the order of the run that it goes on from.
+    assert epoch_order(10, seed=3, epoch=2).tolist() == [7, 4, 1, 8, 6, 0, 2, 9, 3, 5]
+
+
+@given(examples, batch_sizes, worker_counts)
+def test_an_epoch_shows_every_example_once_whatever_the_number_of_workers(count, batch_size, workers):
+    order = epoch_order(count, 1, 0)
+    seen = []
+    for iteration in range(iterations_per_epoch(count, batch_size)):
+        for rank in range(workers):
+            share = worker_share(order, iteration, batch_size, rank, workers)
+            if share.weight > 0:
+                seen += share.indices.tolist()
+    assert seen == order.tolist()
+
+
+@given(st.data(), examples, batch_sizes, worker_counts)
+def test_parts_are_cut_as_numpy_cuts_them(data, count, batch_size, workers):
+    order = epoch_order(count, 0, 0)
+    iteration = data.draw(st.integers(0, iterations_per_epoch(count, batch_size) - 1))
+    batch = order[iteration * batch_size : (iteration + 1) * batch_size]
+    for rank, part in enumerate(np.array_split(batch, workers)):
+        share = worker_share(order, iteration, batch_size, rank, workers)
+        assert share.indices.dtype == np.int64
+        if len(part):
+            assert share.indices.tolist() == part.tolist()
+            assert share.weight > 0
+        else:
+            assert share.weight == 0
+            assert len(share.indices) == 1
+            assert share.indices[0] in batch
+
+
+@given(st.data(), examples, batch_sizes, worker_counts)
+def test_the_mean_over_workers_is_the_mean_over_the_batch(data, count, batch_size, workers):
+    order = epoch_order(count, 0, 0)
+    losses = np.random.default_rng(count).lognormal(size=count)
+    iteration = data.draw(st.integers(0, iterations_per_epoch(count, batch_size) - 1))
+    whole = losses[order[iteration * batch_size : (iteration + 1) * batch_size]].mean()
+    shares = [worker_share(order, iteration, batch_size, rank, workers) for rank in range(workers)]
+    mean = sum(share.weight * losses[share.indices].mean() for share in shares) / workers
+    assert mean == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "iterations"), [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2), (8, 4, 2), (9, 1, 9)]
+)
+def test_a_last_small_batch_counts(count, batch_size, iterations):
+    assert iterations_per_epoch(count, batch_size) == iterations
+
+
+@given(st.integers(0, 200), worker_counts)
+def test_evaluation_parts_cover_every_example_once_in_order(count, workers):
+    parts = [list(range(count))[evaluation_share(count, rank, workers)] for rank in range(workers)]
+    assert [example for part in parts for example in part] == list(range(count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_outside_the_workers_is_refused(rank):
+    order = epoch_order(8, 0, 0)
+    with pytest.raises(ValueError, match=f"rank is {rank}"):
+        worker_share(order, 0, 4, rank, 2)
+    with pytest.raises(ValueError, match=f"rank is {rank}"):
+        evaluation_share(8, rank, 2)
+
+
+@pytest.mark.parametrize("iteration", [-1, 2])
+def test_an_iteration_outside_the_epoch_is_refused(iteration):
+    with pytest.raises(ValueError, match=f"iteration is {iteration}; the epoch has 2"):
+        worker_share(epoch_order(8, 0, 0), iteration, 4, 0, 2)
+
+
+def test_a_batch_size_of_zero_is_refused():
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        iterations_per_epoch(8, 0)
+
+
+def test_configs_and_batches_do_not_import_torch():
+    code = (
+        "import sys, taugrad.platform.data.config, taugrad.platform.data.batches, "
+        "taugrad.platform.models.config; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
