@@ -76,8 +76,8 @@ def compress(
             result for parameters that no worker used, and what was sent for them would be lost.
 
     Returns:
-        The update, or `NonFinite` when a part's sum is not finite somewhere (its finite elements are
-        treated as ever; the others stay out of the residual); and a tally of each part.
+        The update, or `NonFinite` when a part's sum is not finite somewhere: then nothing is sent, the
+        residuals gain every finite element and none of the others; and a tally of each part.
     """
     n = sum(part.gradient.numel() for part in parts)
     tau32 = np.float32(tau)
@@ -87,18 +87,36 @@ def compress(
     tallies: list[PartTally] = []
     for ordinal, part in enumerate(parts):
         gradient = part.gradient.to(torch.float32)
-        before, squares = sent, 0.0
-        if not (hold_back_zeros and _all_zero(gradient)):
+        before = sent
+        if hold_back_zeros and _all_zero(gradient):
+            squares = _squares(part.residual)
+        else:
             result = _threshold_pass(rule, part.residual, gradient, tau32, scratch, base, sent)
             sent, squares = result.sent, result.residual_squares
             if result.nonfinite and refused is None:
                 refused = ordinal
         base += gradient.numel()
         tallies.append(PartTally(part.name, gradient.numel(), sent - before, squares))
-    if refused is not None:
-        return NonFinite(rule, n, tau32, refused), tallies
     values_K = scratch.values[: 0 if rule == "bgt" else sent]
-    return SparseUpdate(rule, n, tau32, scratch.words[:sent], values_K), tallies
+    update = SparseUpdate(rule, n, tau32, scratch.words[:sent], values_K)
+    if refused is None:
+        return update, tallies
+    put_back(update, parts)
+    unsent = [PartTally(part.name, part.residual.numel(), 0, _squares(part.residual)) for part in parts]
+    return NonFinite(rule, n, tau32, refused), unsent
+
+
+def put_back(update: SparseUpdate, parts: Sequence[Part]) -> None:
+    """Adds an update that was not sent to the residuals it was taken from."""
+    dense = torch.zeros(update.n, dtype=torch.float32, device=parts[0].residual.device)
+    add_to(update, dense)
+    shares = torch.split(dense, [part.residual.numel() for part in parts])
+    for part, share in zip(parts, shares, strict=True):
+        part.residual.add_(share)
+
+
+def _squares(residual: Tensor) -> float:
+    return float(residual.double().square().sum())
 
 
 def _all_zero(gradient: Tensor) -> bool:

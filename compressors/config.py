@@ -5,15 +5,23 @@ Importing this module is cheap (no torch, no numba), so that command lines and s
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 CodecName = Literal["auto", "raw", "packed32", "bitmap"]
 
 SMALLEST_TAU = 2.0**-126
 """The smallest normal float32: kernels and messages hold tau in that type."""
-LARGEST_TAU = float(2**127)
+LARGEST_TAU = 2.0**119
+"""255 times this is still a finite float32, with room to add it to something."""
 
-Tau = Annotated[float, Field(ge=SMALLEST_TAU, le=LARGEST_TAU)]
+
+def _fits_float32(tau: float) -> float:
+    if not SMALLEST_TAU <= tau <= LARGEST_TAU:
+        raise ValueError(f"must be greater than 0 ({SMALLEST_TAU:.2g} to {LARGEST_TAU:.2g})")
+    return tau
+
+
+Tau = Annotated[float, AfterValidator(_fits_float32)]
 
 
 class _Config(BaseModel):

@@ -25,3 +25,7 @@ class NonFiniteGradient(CompressionError, FloatingPointError):
             f"the gradient of {parameter!r} holds NaN or Inf {where}; lower the learning rate, or set "
             "compressor.nonfinite=skip to leave such steps out and count them"
         )
+
+    def __reduce__(self) -> tuple[type["NonFiniteGradient"], tuple[str, int]]:
+        """Pickles by its two arguments, so that it can cross process boundaries."""
+        return type(self), (self.parameter, self.rank)

@@ -139,9 +139,10 @@ class CompressionState:
         """Closes the last step's ledger; a skipped step's updates go back into the residuals."""
         step = self.last_step
         if step.skipped:
-            step.skipped_steps = step.steps
             for own, parts in self._own_messages:
-                _put_back(own, parts)
+                update = message.read(own)
+                assert isinstance(update, SparseUpdate)
+                buckets.put_back(update, parts)
         self._own_messages = []
         self._settled.add(step)
         self.last_step = Step()
@@ -195,6 +196,9 @@ def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
     step.sent += elements
     step.paper_bits += 32 * elements
     step.wire_bytes += buffer.element_size() * elements
+    for parameter in bucket.parameters():
+        numel = parameter.numel()
+        step.layers.append(buckets.PartTally(state._names[id(parameter)], numel, numel, 0.0))
     started = perf_counter()
     work = dist.all_reduce(buffer, group=state._group, async_op=True)
     assert work is not None
@@ -210,7 +214,7 @@ def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
             if state.config.nonfinite == "refuse":
                 raise _failed(state, NonFiniteGradient(parameter, -1))
             with state._lock:
-                step.nonfinite.append((parameter, -1))
+                step.skip(parameter, -1)
         return summed
 
     summed: Future[list[Tensor]] = work.get_future()
@@ -255,7 +259,7 @@ def _allgather(state: CompressionState, config: ThresholdedConfig, bucket: GradB
                     step.sent += each.k
                     step.paper_bits += each.paper_bits
                 else:
-                    step.nonfinite.append((state._name_at(bucket, each.ordinal), rank))
+                    step.skip(state._name_at(bucket, each.ordinal), rank)
         return buffer
 
     return gathering.arrived.then(finish)
@@ -277,6 +281,11 @@ def _read_messages(
                 f"this worker's bucket is {config.kind} of {bucket.buffer().numel()}"
             )
             raise _failed(state, problem)
+        if isinstance(update, message.NonFinite) and update.ordinal >= len(bucket.parameters()):
+            problem = CorruptMessage(
+                f"worker {rank} names parameter {update.ordinal} of the bucket, which has fewer"
+            )
+            raise _failed(state, problem)
         if isinstance(update, message.NonFinite) and config.nonfinite == "refuse":
             raise _failed(state, NonFiniteGradient(state._name_at(bucket, update.ordinal), rank))
         updates.append(update)
@@ -293,7 +302,8 @@ def _sum_updates(
         if isinstance(update, SparseUpdate):
             buckets.add_to(update, total)
     if config.reduction == "mean":
-        total.div_(len(updates))
+        # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
+        total.div_(torch.tensor(len(updates), dtype=torch.float32, device=total.device))
     if total is not buffer:
         buffer.copy_(total)
 
@@ -302,13 +312,3 @@ def _failed(state: CompressionState, problem: CompressionError) -> CompressionEr
     """Notes the first failure, so that a training loop can raise it in place of DDP's RuntimeError."""
     state.failure = state.failure or problem
     return problem
-
-
-def _put_back(own: Bytes, parts: list[buckets.Part]) -> None:
-    """Adds what a message holds to the residuals it was taken from."""
-    update = message.read(own)
-    assert not isinstance(update, message.NonFinite)
-    dense = torch.zeros(update.n, dtype=torch.float32, device=parts[0].residual.device)
-    buckets.add_to(update, dense)
-    for part, put_back in zip(parts, torch.split(dense, [p.residual.numel() for p in parts]), strict=True):
-        part.residual.add_(put_back)

@@ -91,6 +91,11 @@ class Step(Totals):
         """Whether the optimizer must leave this step out, on every worker."""
         return bool(self.nonfinite)
 
+    def skip(self, parameter: str, rank: int) -> None:
+        """Notes a gradient that was not finite: every worker leaves this step out."""
+        self.nonfinite.append((parameter, rank))
+        self.skipped_steps = self.steps
+
     def count_layers(self, tallies: Iterable[PartTally]) -> None:
         """Adds this worker's elements by parameter."""
         for tally in tallies:

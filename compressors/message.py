@@ -25,6 +25,7 @@ import numpy as np
 
 from .codecs import codec_by_code, codec_by_name, smallest
 from .codecs.base import Bytes
+from .config import LARGEST_TAU, SMALLEST_TAU
 from .errors import CorruptMessage
 from .kernels.threshold import ThresholdRule
 from .update import SparseUpdate
@@ -114,7 +115,7 @@ def read(message: Bytes) -> SparseUpdate | NonFinite:
         raise CorruptMessage("the checksum does not match")
     if rule_code not in _RULE_OF_CODE:
         raise CorruptMessage(f"rule {rule_code} is unknown; known are {sorted(_RULE_OF_CODE)}")
-    if zero or n > LARGEST_N or not (0 < tau < np.inf):
+    if zero or n > LARGEST_N or not (SMALLEST_TAU <= tau <= LARGEST_TAU):
         raise CorruptMessage(f"reserved bits are set, or n = {n} or tau = {tau} is out of range")
     rule = _RULE_OF_CODE[rule_code]
     tau = np.float32(tau)

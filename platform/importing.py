@@ -1,9 +1,7 @@
 """Finding an object by its `package.module:name`, and packages that import their parts when asked."""
 
-import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 
@@ -60,34 +58,20 @@ def _import_failure(module_name: str, error: ImportError) -> str:
     return f"importing {module_name} failed: {error}"
 
 
-class _LazyPackage(ModuleType):
-    """A package in which a submodule never takes the place of an exported name that is spelled alike."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # Importing `data.load` makes Python bind the module as `data.load`; the function shall stay there.
-        if name in self.__dict__.get("__all__", ()) and isinstance(value, ModuleType):
-            return
-        super().__setattr__(name, value)
-
-
 def export_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Makes a package's names come from its submodules, each imported when the name is first asked for.
 
     Args:
-        package: The package's `__name__`; it must already have an `__all__` with every exported name.
+        package: The package's `__name__`.
         homes: For each name the submodule that defines it.
 
     Returns:
         The package's `__getattr__`.
     """
-    module = sys.modules[package]
-    module.__class__ = _LazyPackage
 
     def get_attribute(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{package}.{homes[name]}"), name)
-        setattr(module, name, found)
-        return found
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return get_attribute

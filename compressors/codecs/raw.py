@@ -38,15 +38,17 @@ class Raw(Codec):
     def decode(self, body: Bytes, rule: ThresholdRule, n: int, k: int, tau: np.float32) -> SparseUpdate:
         """See `Codec.decode`."""
         dense = aligned(body, VALUE_FORMAT[rule].dense_dtype.str)
-        found = sparse.count_nonzero(dense)
+        # A float's bits have its sign and are 0 for 0.0 alone: a stray -0.0 counts, and is then refused.
+        bits = dense.view("<i4") if rule == "wgt" else dense
+        found = sparse.count_nonzero(bits)
         if found != k:
             raise CorruptMessage(f"the body holds {found} elements that are not zero, the header says {k}")
         words = np.empty(k, np.uint32)
-        sparse.read_dense(dense, words)
+        sparse.read_dense(bits, words)
         sent = dense[words >> 1]
         if rule == "wgt":
             return SparseUpdate(rule, n, tau, words, read_values(sent.view(np.uint8), rule, words, tau))
-        magnitudes = np.abs(sent.astype(np.int16))
+        magnitudes = np.abs(sent.astype(np.int32))
         if k and int(magnitudes.max()) > _TOP[rule]:
             raise CorruptMessage(f"a level of {int(magnitudes.max())} is more than {_TOP[rule]}")
         values = magnitudes.astype(np.uint8) if rule == "qgt" else np.empty(0, np.uint8)

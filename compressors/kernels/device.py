@@ -61,4 +61,4 @@ def add(update: SparseUpdate, dense: Tensor) -> None:
         levels = update.values if update.rule == "qgt" else np.ones(update.k, np.uint8)
         quantum = torch.from_numpy(levels.astype(np.float32) * update.tau).to(dense.device)
         values = torch.where((words & 1) == 1, -quantum, quantum)
-    dense.index_add_(0, words >> 1, values)
+    dense[words >> 1] += values  # index_add_ would round denormals to zero on a GPU

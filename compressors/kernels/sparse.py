@@ -94,7 +94,7 @@ def read_signs(bits, words):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def count_nonzero(dense):  # type: ignore[no-untyped-def]
-    """How many elements are not zero (a NaN is not)."""
+    """How many elements are not zero."""
     count = 0
     for i in range(dense.size):
         count += dense[i] != 0

@@ -11,6 +11,6 @@ __all__ = ["DataError", "DataSet", "load"]
 
 if TYPE_CHECKING:
     from .dataset import DataError, DataSet
-    from .load import load
+    from .loading import load
 else:
-    __getattr__ = export_lazily(__name__, {"DataError": "dataset", "DataSet": "dataset", "load": "load"})
+    __getattr__ = export_lazily(__name__, {"DataError": "dataset", "DataSet": "dataset", "load": "loading"})

@@ -10,6 +10,6 @@ from ..importing import export_lazily
 __all__ = ["ModelError", "build"]
 
 if TYPE_CHECKING:
-    from .build import ModelError, build
+    from .building import ModelError, build
 else:
-    __getattr__ = export_lazily(__name__, {"ModelError": "build", "build": "build"})
+    __getattr__ = export_lazily(__name__, {"ModelError": "building", "build": "building"})

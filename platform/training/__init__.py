@@ -1,0 +1,1 @@
+"""Training: a worker's loop, its records, evaluation and checkpoints."""

@@ -452,17 +452,6 @@ def test_a_wrong_import_path_is_named_with_the_reason(user_module, path, reason)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-@pytest.mark.parametrize(("package", "name"), [("data", "load"), ("models", "build")])
-def test_a_function_keeps_its_name_though_a_submodule_is_called_alike(package, name):
-    # In a process of its own, as the order of the imports matters.
-    code = (
-        f"import taugrad.platform.{package}.{name}\n"
-        f"from taugrad.platform.{package} import {name}\n"
-        f"import sys; sys.exit(not callable({name}))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_the_package_offers_what_it_lists_and_nothing_else():
     import taugrad.platform.data as package
 

@@ -1,0 +1,1 @@
+"""What people look at: runs read back from MLflow, figures, tables."""

@@ -1,0 +1,165 @@
+"""`taugrad train` as people see it: runs one after the other, live, then a table, figures and what to do next."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from rich.console import Console
+
+from taugrad.platform.launching.cluster import is_local, ray_cluster
+from taugrad.platform.launching.launch import RunFailed, launch
+from taugrad.platform.preflight import check
+from taugrad.platform.reading import SpecError
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.store import home, open_client, start_run
+
+from .live import LiveRun
+from .runs import RunHistory, read_run
+from .table import Row, render, rows, to_csv, to_markdown
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+OK, FAILED = 0, 1
+_FIGURES = "figures"
+
+
+def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
+    """Trains every spec and compares the runs.
+
+    Args:
+        specs: each with the name of its file.
+
+    Returns:
+        0, or 1 when a run failed; the others are trained and compared all the same.
+
+    Raises:
+        SpecError: a spec asks for what cannot be had; nothing was started.
+    """
+    console = _console()
+    sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
+    for source, spec in specs:
+        check(spec, source, local=is_local())
+    client = open_client()
+    width = max(len(spec.title) for _, spec in specs)
+    workers = specs[0][1].workers.count
+    console.print(
+        f"{len(specs)} run{'s' * (len(specs) > 1)}, {workers} workers"
+        f"{' on this machine' * is_local()}; metrics go to {client.tracking_uri}",
+        highlight=False,
+    )
+    finished: list[str] = []
+    with ray_cluster():
+        for _, spec in specs:
+            run_id = start_run(client, spec)
+            if _run(console, client, spec, run_id, width):
+                finished.append(run_id)
+    _compare(console, client, finished, specs[0][1].experiment)
+    return OK if len(finished) == len(specs) else FAILED
+
+
+def resume(run_id: str) -> int:
+    """Goes on with a run that was interrupted, from its last checkpoint.
+
+    Returns:
+        0, or 1 when it failed again.
+
+    Raises:
+        SpecError: there is no such run, or it is finished.
+    """
+    console = _console()
+    sys.path.insert(0, str(Path.cwd()))
+    client = open_client()
+    spec = _spec_of(client, run_id)
+    check(spec, f"run {run_id}", local=is_local())
+    client.update_run(run_id, status="RUNNING")
+    with ray_cluster():
+        done = _run(console, client, spec, run_id, len(spec.title))
+    _compare(console, client, [run_id] if done else [], spec.experiment)
+    return OK if done else FAILED
+
+
+def _console() -> Console:
+    # A log file has no width of its own; 80 columns would break the table.
+    console = Console()
+    return console if console.is_terminal else Console(width=132)
+
+
+def _run(console: Console, client: "MlflowClient", spec: RunSpec, run_id: str, width: int) -> bool:
+    with LiveRun(console, spec.title, width) as live:
+        try:
+            launch(spec, client, run_id, live.watch)
+        except RunFailed as error:
+            console.print(f"{spec.title}: failed: {error}", style="red", markup=False, highlight=False)
+            console.print(f"  go on with: taugrad train --resume {run_id}", highlight=False)
+            return False
+        except KeyboardInterrupt:
+            console.print(f"{spec.title}: interrupted; go on with: taugrad train --resume {run_id}")
+            raise
+    return True
+
+
+def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes two seconds
+
+    try:
+        run = client.get_run(run_id)
+    except MlflowException:
+        raise SpecError(
+            "command line", [f"--resume {run_id}: no such run in {client.tracking_uri}"]
+        ) from None
+    if run.info.status == "FINISHED":
+        raise SpecError("command line", [f"--resume {run_id}: this run is finished"])
+    text = Path(client.download_artifacts(run_id, "spec.yaml")).read_text(encoding="utf-8")
+    return RunSpec.model_validate(yaml.safe_load(text))
+
+
+def _compare(console: Console, client: "MlflowClient", run_ids: Iterable[str], experiment: str) -> None:
+    """Prints the table, draws the figures, says where everything lies."""
+    histories = [read_run(client, run_id, [names.COMM_FRACTION]) for run_id in run_ids]
+    if not histories:
+        return
+    table = rows(histories)
+    console.print()
+    console.print(render(table))
+    folder = home() / "taugrad-runs" / _FIGURES / experiment
+    for path in _draw(histories, table, folder):
+        for history in histories:
+            # The files are on disk; a store that is away must not end the command.
+            with suppress(Exception):
+                client.log_artifact(history.run_id, str(path), _FIGURES)
+    console.print(f"Figures and tables: {_short(folder)} (and in every run's artifacts)", highlight=False)
+    console.print(f"See the runs: {_mlflow_ui(client.tracking_uri, experiment)}", highlight=False)
+
+
+def _draw(histories: Sequence[RunHistory], table: Sequence[Row], folder: Path) -> list[Path]:
+    from .figures import accuracy_against_mb, fraction_per_iteration, save  # noqa: PLC0415 - matplotlib
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / name for name in ("fraction_per_iteration.png", "accuracy_against_mb.png")]
+    save(fraction_per_iteration(histories), paths[0])
+    save(accuracy_against_mb(histories), paths[1])
+    for name, text in (("table.csv", to_csv(table)), ("table.md", to_markdown(table))):
+        paths.append(folder / name)
+        paths[-1].write_text(text, encoding="utf-8")
+    return paths
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _mlflow_ui(uri: str, experiment: str) -> str:
+    if uri.startswith("http"):
+        return f"{uri}, experiment {experiment}"
+    beside = Path(sys.executable).with_name("mlflow")
+    command = "mlflow" if shutil.which("mlflow") or not beside.exists() else _short(beside)
+    here = f"sqlite:///{Path.cwd()}/"
+    if uri.startswith(here):
+        uri = f"sqlite:///{uri.removeprefix(here)}"
+    return f"{command} ui --backend-store-uri {uri}, then open http://127.0.0.1:5000, experiment {experiment}"

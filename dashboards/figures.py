@@ -1,0 +1,253 @@
+"""The papers' figures, drawn from tracked runs."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
+
+from taugrad.platform.tracking import names
+
+from . import style
+from .runs import RunHistory
+
+_LOG_RATIO = 10.0  # runs that differ by more than this need a logarithmic axis
+_NOISY = 0.03  # typical distance from the running median, as a part of it, that makes a line hard to follow
+_LONGEST_WINDOW = 101
+_LONGEST_NAME = 34
+_MB_PER_GB = 1000.0
+
+
+def fraction_per_iteration(runs: Sequence[RunHistory]) -> Figure:
+    """What part of the gradient each run sends, iteration by iteration (Anoosheh's figures 4, 6 and 8).
+
+    A noisy run is drawn lightly, with its running median on top.
+
+    Args:
+        runs: Runs with the history of `comm/fraction`; others are left out.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: No run has that history.
+    """
+    lines = [_Fractions.of(run) for run in runs if names.COMM_FRACTION in run.metrics]
+    if not lines:
+        raise ValueError(f"no run has a history of {names.COMM_FRACTION}")
+    windows = sorted({line.window for line in lines if line.window})
+    median = f"; strong: running median of {' or '.join(map(str, windows))} iterations" if windows else ""
+    figure, axes = style.new_figure(
+        _fraction_title(lines),
+        "light: every iteration" + median if windows else "",
+        "iteration",
+        "elements sent by a worker, %",
+    )
+    first = min(int(line.steps[0]) for line in lines)
+    last = max(int(line.steps[-1]) for line in lines)
+    axes.set_xlim(first, max(last, first + 1))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.decimal(value)))
+    _fraction_axis(axes, lines)
+    labels = [line.draw(axes) for line in lines]
+    if not any(line.run.is_baseline for line in lines):
+        axes.axhline(100.0, color=style.GREY, linewidth=1.2, linestyle="--")
+        labels.append(style.Label(axes.get_xlim()[1], 100.0, "no compression", style.GREY))
+    style.label_ends(axes, labels)
+    return figure
+
+
+def accuracy_against_mb(runs: Sequence[RunHistory]) -> Figure:
+    """What accuracy each run reaches and what it sends for it (Anoosheh's figures 3, 5 and 7).
+
+    Args:
+        runs: Runs with a final `eval/accuracy` and `total/wire_gb`; others are left out.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: No run has both.
+    """
+    points = [point for run in runs if (point := _Point.of(run)) is not None]
+    if not points:
+        raise ValueError(f"no run has both {names.EVAL_ACCURACY} and {names.TOTAL_WIRE_GB}")
+    figure, axes = style.new_figure(
+        _accuracy_title(points),
+        "filled: bytes on the wire; hollow: bytes as the papers count them, value bits only",
+        "sent by all workers over the run, MB (1e6 bytes, logarithmic)",
+        "final test accuracy, %",
+    )
+    sent = [mb for point in points for mb in (point.wire_mb, point.paper_mb) if mb is not None]
+    style.log_axis(axes.xaxis, min(sent) / 2, max(sent) * 2, " MB")
+    accuracies = [point.accuracy for point in points]
+    room = max(0.5, 0.15 * (max(accuracies) - min(accuracies)))
+    axes.set_ylim(min(accuracies) - room, max(accuracies) + room)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}%"))
+    for point in points:
+        point.draw(axes)
+    hollow = [(point.paper_mb, point.accuracy) for point in points if point.paper_mb is not None]
+    rules = [point.accuracy for point in points if point.run.is_baseline]
+    style.label_points(axes, [point.label() for point in points], markers=hollow, levels=rules)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure as PNG, 150 dots an inch.
+
+    Args:
+        figure: The figure.
+        path: The file.
+    """
+    figure.savefig(path, dpi=style.DPI, format="png")
+
+
+@dataclass(frozen=True, eq=False)
+class _Fractions:
+    """One line of the first figure."""
+
+    run: RunHistory
+    steps: NDArray[np.int64]
+    percent: NDArray[np.float64]
+    smooth: NDArray[np.float64]
+    """The running median; the same as `percent` for a line that is easy to follow."""
+    window: int
+    """Iterations in the median; 0 without one."""
+
+    @classmethod
+    def of(cls, run: RunHistory) -> "_Fractions":
+        steps, fractions = run.metrics[names.COMM_FRACTION]
+        percent = 100 * fractions
+        window = min(_LONGEST_WINDOW, len(percent) // 30) | 1
+        if window >= 3:
+            smooth = _running_median(percent, window)
+            if np.nanmedian(np.abs(percent - smooth)) > _NOISY * np.nanmedian(smooth):
+                return cls(run, steps, percent, smooth, window)
+        return cls(run, steps, percent, percent, 0)
+
+    @property
+    def mean(self) -> float:
+        """Percent sent over the whole run."""
+        return 100 * self.run.finals.get(names.TOTAL_FRACTION, float(np.nanmean(self.percent)) / 100)
+
+    def draw(self, axes: Axes) -> style.Label:
+        color = style.rule_style(self.run.rule).color
+        if self.window:
+            axes.plot(self.steps, self.percent, color=color, linewidth=0.7, alpha=0.3)
+        axes.plot(self.steps, self.smooth, color=color, linewidth=1.6)
+        text = f"{_short(self.run.name)}\n{_percent(self.mean)} overall"
+        # A line that ends at nothing, or at NaN, is labelled at the axis' lower end.
+        end = float(np.clip(np.nan_to_num(self.smooth[-1]), *axes.get_ylim()))
+        return style.Label(float(self.steps[-1]), end, text, color)
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """One run in the second figure."""
+
+    run: RunHistory
+    accuracy: float
+    wire_mb: float
+    paper_mb: float | None
+
+    @classmethod
+    def of(cls, run: RunHistory) -> "_Point | None":
+        accuracy, wire = run.finals.get(names.EVAL_ACCURACY), run.finals.get(names.TOTAL_WIRE_GB)
+        if accuracy is None or wire is None or not math.isfinite(accuracy) or not 0 < wire < math.inf:
+            return None
+        paper = run.finals.get(names.TOTAL_PAPER_GB, 0.0)
+        # Nothing sent has no place on a logarithmic axis.
+        return cls(run, 100 * accuracy, _MB_PER_GB * wire, _MB_PER_GB * paper if paper > 0 else None)
+
+    def draw(self, axes: Axes) -> None:
+        color, marker = style.rule_style(self.run.rule)
+        if self.run.is_baseline:
+            axes.axhline(self.accuracy, color=color, linewidth=1.0, linestyle="--", alpha=0.6, zorder=1)
+        if self.paper_mb is not None:
+            both = [self.paper_mb, self.wire_mb]
+            axes.plot(both, [self.accuracy] * 2, color=color, linewidth=0.9, alpha=0.6, zorder=2)
+            axes.plot(
+                [self.paper_mb], [self.accuracy], marker=marker, color=color, markerfacecolor="white",
+                markersize=7, linestyle="none", zorder=3,
+            )  # fmt: skip
+        axes.plot(
+            [self.wire_mb],
+            [self.accuracy],
+            marker=marker,
+            color=color,
+            markersize=7,
+            linestyle="none",
+            zorder=4,
+        )
+
+    def label(self) -> style.Label:
+        color = style.rule_style(self.run.rule).color
+        text = f"{_short(self.run.name)}, {self.accuracy:.1f}%"
+        return style.Label(self.wire_mb, self.accuracy, text, color)
+
+
+def _fraction_axis(axes: Axes, lines: Sequence[_Fractions]) -> None:
+    # The line at 100% is always there.
+    typical = [100.0, *(middle for line in lines if (middle := float(np.nanmedian(line.smooth))) > 0)]
+    highest = max([100.0, *(float(np.nanmax(line.percent)) for line in lines)])
+    if max(typical) > _LOG_RATIO * min(typical):
+        # One iteration that sent next to nothing must not stretch the axis.
+        low = min(
+            float(np.nanpercentile(line.percent[line.percent > 0], 1)) for line in lines if line.percent.any()
+        )
+        style.log_axis(axes.yaxis, low / 1.5, highest * 1.4, "%")
+        return
+    axes.set_ylim(0, highest * 1.05)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{style.decimal(value)}%"))
+
+
+def _fraction_title(lines: Sequence[_Fractions]) -> str:
+    compressed = sorted((line for line in lines if not line.run.is_baseline), key=lambda line: line.mean)
+    if not compressed:
+        return "Without compression every element is sent"
+    if len(compressed) == 1:
+        only = compressed[0]
+        return f"{_short(only.run.name)} sends {_percent(only.mean)} of the gradient's elements"
+    low, high = _percent(compressed[0].mean), _percent(compressed[-1].mean)
+    if low == high:
+        return f"The compressed runs send {low} of the gradient's elements"
+    return f"The compressed runs send {low} to {high} of the gradient's elements"
+
+
+def _accuracy_title(points: Sequence[_Point]) -> str:
+    baseline = next((point for point in points if point.run.is_baseline), None)
+    compressed = [point for point in points if not point.run.is_baseline]
+    if not compressed:
+        return "What accuracy costs without compression"
+    least = min(compressed, key=lambda point: point.wire_mb)
+    name = _short(least.run.name)
+    if baseline is None:
+        return f"{name} sends least, {style.decimal(least.wire_mb)} MB, and reaches {least.accuracy:.1f}%"
+    ratio = style.decimal(baseline.wire_mb / least.wire_mb)
+    change = round(least.accuracy - baseline.accuracy, 1)
+    cost = "the same accuracy" if change == 0 else f"{change:+.1f} points of accuracy".replace("-", "−")
+    return f"{name} sends {ratio} times less than the baseline, at {cost}"
+
+
+def _running_median(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """The median of `window` values (odd) around each; the ends are mirrored."""
+    padded = np.pad(values, window // 2, mode="reflect")
+    medians: NDArray[np.float64] = np.median(np.lib.stride_tricks.sliding_window_view(padded, window), axis=1)
+    return medians
+
+
+def _percent(value: float) -> str:
+    """Two significant digits."""
+    return f"{style.decimal(float(f'{value:.2g}'))}%"
+
+
+def _short(name: str) -> str:
+    """A name that fits in a label; its end stays, because that is where names differ."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    half = _LONGEST_NAME // 2
+    return f"{name[: half - 1]}…{name[-half:]}"

@@ -1,0 +1,72 @@
+"""A run's progress while it goes on: one line that moves on a terminal, a line an epoch elsewhere."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from taugrad.platform.training.reporting import Progress
+
+
+class LiveRun:
+    """Shows one run; a context manager whose `watch` takes what `launch` reports."""
+
+    def __init__(self, console: Console, title: str, width: int = 0) -> None:
+        """Shows to `console`; titles are padded to `width`, so that several runs' lines align."""
+        self._console = console
+        self._title = title.ljust(width)
+        self._live = Live(
+            Text(f"{self._title}  starting {chr(0x2026)}"), console=console, refresh_per_second=4
+        )
+        self._epoch_shown = 0
+        self._latest: Progress | None = None
+
+    def __enter__(self) -> "LiveRun":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+        elif self._latest is not None and self._latest.epoch > self._epoch_shown:
+            self._console.print(self._line(self._latest))
+
+    def watch(self, progress: Progress | None, notices: list[str]) -> None:
+        """Takes news of the run; may come from another thread."""
+        for notice in notices:
+            self._console.print(f"{self._title.strip()}: {notice}", style="yellow", markup=False)
+        if progress is None or progress == self._latest:
+            return
+        before, self._latest = self._latest, progress
+        if self._console.is_terminal:
+            self._live.update(self._line(progress))
+        elif before is not None and progress.epoch > before.epoch:
+            self._epoch_shown = before.epoch
+            self._console.print(self._line(before))
+
+    def _line(self, p: Progress) -> Text:
+        accuracy = "   --  " if p.accuracy is None else f"{100 * p.accuracy:6.2f}%"
+        digits = len(str(p.iterations))
+        return Text.assemble(
+            (self._title, "bold"),
+            f"  epoch {p.epoch:{len(str(p.epochs))}}/{p.epochs}",
+            f"  iteration {p.iteration:{digits}}/{p.iterations}",
+            f"  loss {p.loss:.4f}",
+            f"  accuracy {accuracy}",
+            f"  fraction {100 * p.fraction:6.2f}%",
+            f"  {p.wire_bytes / 1e6:8.2f} MB sent",
+            f"  {_clock(p.seconds_left)} left",
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

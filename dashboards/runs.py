@@ -1,0 +1,89 @@
+"""Runs, read back from the tracking store with their full histories."""
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taugrad.platform.tracking import names
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+    from mlflow.tracking import MlflowClient
+
+History: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Steps, ascending, and the value at each."""
+
+BASELINE_RULE = "none"
+"""The rule of a run that sends everything."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunHistory:
+    """One run: what it was told to do and what came of it."""
+
+    run_id: str
+    name: str
+    rule: str
+    """The compressor's kind, such as `wgt`."""
+    tau: float | None
+    """The threshold; None when the rule has none, or not one number."""
+    params: Mapping[str, str]
+    metrics: Mapping[str, History]
+    """The histories that were asked for and exist."""
+    finals: Mapping[str, float]
+    """The last value of every metric of the run."""
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the run sent everything."""
+        return self.rule == BASELINE_RULE
+
+
+def read_run(client: "MlflowClient", run_id: str, metrics: Iterable[str]) -> RunHistory:
+    """Reads a run.
+
+    Args:
+        client: The tracking store.
+        run_id: The run.
+        metrics: Names of the metrics whose full history is wanted; those without a value are left out.
+
+    Returns:
+        The run, its histories sorted by step.
+    """
+    run = client.get_run(run_id)
+    params = dict(run.data.params)
+    histories = {name: _history(client.get_metric_history(run_id, name)) for name in metrics}
+    return RunHistory(
+        run_id=run_id,
+        name=str(run.info.run_name or run_id),
+        rule=params.get(names.PARAM_RULE, BASELINE_RULE),
+        tau=_number(params.get(names.PARAM_TAU)),
+        params=params,
+        metrics={name: history for name, history in histories.items() if history[0].size},
+        finals={name: _unclamped(value) for name, value in run.data.metrics.items()},
+    )
+
+
+def _history(points: "Sequence[Metric]") -> History:
+    steps = np.array([point.step for point in points], dtype=np.int64)
+    values = np.array([_unclamped(point.value) for point in points], dtype=np.float64)
+    # Stable: two values at one step keep the order of their timestamps, in which MLflow returns them.
+    order = np.argsort(steps, kind="stable")
+    return steps[order], values[order]
+
+
+def _unclamped(value: float) -> float:
+    """MLflow's databases keep an infinity as the largest float."""
+    return math.copysign(math.inf, value) if abs(value) >= sys.float_info.max else float(value)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""Launching: from specs to finished runs on a Ray cluster, local or not."""

@@ -1,0 +1,143 @@
+"""What runs in a Ray Train worker: a trainer whose listener speaks Ray and MLflow."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import ray.train
+import torch
+import torch.distributed as dist
+from ray.train import Checkpoint
+from ray.train.torch import get_device
+from torch._C._distributed_c10d import HashStore
+
+from ..data import load
+from ..spec import RunSpec
+from ..tracking import names
+from ..tracking.store import last_step, open_client
+from ..tracking.writer import MetricWriter
+from ..training.reporting import Progress
+from ..training.trainer import Trainer
+from .job import Job
+
+_PROGRESS_S = 0.5
+_DELIVERY_S = 30.0
+UNDELIVERED = "undelivered-metrics.jsonl"
+
+
+def train_worker(config: dict[str, Any]) -> None:
+    """Trains this worker's replica; the train loop that Ray Train calls.
+
+    Args:
+        config: `{"job": Job}`.
+    """
+    job: Job = config["job"]
+    spec = RunSpec.model_validate_json(job.spec_json)
+    torch.set_num_threads(max(1, int(spec.workers.cpus)))
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
+    tracker = _Tracker(job) if rank == 0 else None
+    listener = _RayListener(tracker, Path(context.get_storage().experiment_fs_path))
+    trainer = Trainer(spec, load(spec.data), get_device(), listener)
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            undelivered = trainer.resume(Path(folder))
+        if tracker is not None:
+            tracker.writer.restore(undelivered)  # type: ignore[arg-type]
+    try:
+        trainer.fit()
+        listener.finish(trainer.done, trainer.totals())
+    finally:
+        listener.close()
+
+
+class _Tracker:
+    """Worker 0's ways to MLflow and to the user."""
+
+    def __init__(self, job: Job) -> None:
+        self.board = job.board
+        client = open_client(job.tracking_uri)
+        # What an earlier start of this run has logged is not logged again.
+        self._evaluated = last_step(client, job.run_id, names.EVAL_ACCURACY)
+        self.writer = MetricWriter(
+            client,
+            job.run_id,
+            skip_through=last_step(client, job.run_id, names.COMM_FRACTION),
+            notify=self.notify,
+        )
+        self._shown = 0.0
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        if names.EVAL_ACCURACY in metrics:
+            if iteration > self._evaluated:
+                self.writer.log(iteration, metrics, always=True)
+        else:
+            self.writer.log(iteration, metrics)
+
+    def show(self, progress: Progress) -> None:
+        if progress.iteration == progress.iterations or monotonic() - self._shown >= _PROGRESS_S:
+            self._shown = monotonic()
+            self.board.pin.remote(progress)
+
+    def notify(self, notice: str) -> None:
+        self.board.notify.remote(notice)
+
+
+class _RayListener:
+    """Hands metrics to MLflow, progress to the board, checkpoints to Ray Train."""
+
+    def __init__(self, tracker: _Tracker | None, storage: Path) -> None:
+        self._tracker = tracker
+        self._storage = storage
+        self._latest: dict[str, float] = {}
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        if self._tracker is not None:
+            self._tracker.log(iteration, metrics)
+
+    def progress(self, progress: Progress) -> None:
+        if self._tracker is not None:
+            self._tracker.show(progress)
+
+    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self._latest = {"iteration": iteration, **metrics}
+        ray.train.report(self._latest)
+
+    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
+        with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
+            write(Path(folder))
+            ray.train.report(
+                {**self._latest, "iteration": iteration},
+                checkpoint=Checkpoint.from_directory(folder),
+                checkpoint_dir_name=f"iteration_{iteration:08d}",
+            )
+
+    def undelivered(self) -> list[dict[str, Any]]:
+        if self._tracker is None:
+            return []
+        return [dict(metric) for metric in self._tracker.writer.pending()]
+
+    def finish(self, iteration: int, totals: Mapping[str, float]) -> None:
+        """Logs the run's totals, on the driver's side too."""
+        if self._tracker is not None:
+            self._tracker.writer.log(iteration, totals, always=True)
+        ray.train.report({**self._latest, "iteration": iteration, **totals})
+
+    def close(self) -> None:
+        """Delivers what is left; what cannot be delivered goes to a file."""
+        if self._tracker is None:
+            return
+        writer = self._tracker.writer
+        if writer.close(_DELIVERY_S):
+            path = self._storage / UNDELIVERED
+            count = writer.save_undelivered(path)
+            self._tracker.notify(
+                f"MLflow did not take {count} metrics; they are in {path}. "
+                f"When it answers again: taugrad deliver {path}"
+            )

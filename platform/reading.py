@@ -1,0 +1,238 @@
+"""Reading a spec: a YAML file, over it the environment, over that the command line.
+
+`TAUGRAD_COMPRESSOR__TAU=1e-3` and `--compressor.tau 1e-3` set the same field. What is wrong comes back as
+one `SpecError` that names each field, its value, and what would do.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from .spec import RunSpec
+
+ENVIRONMENT_PREFIX = "TAUGRAD_"
+
+
+class SpecError(ValueError):
+    """A spec that cannot run; the message has a line for each field that is wrong."""
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.source, self.problems = source, list(problems)
+        super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
+
+
+def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
+    """The spec in a file, with the environment's and the command line's changes.
+
+    Args:
+        path: a YAML file; fields that it leaves out have their defaults.
+        overrides: command-line arguments, such as `["--compressor.tau", "1e-3"]`.
+
+    Raises:
+        SpecError: there is no such file, it is no YAML, or a field is wrong or unknown.
+    """
+    tree = _read_yaml(path)
+
+    class Settings(RunSpec, BaseSettings):
+        model_config = SettingsConfigDict(
+            extra="forbid", env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__"
+        )
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: Any, **__: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            command_line: CliSettingsSource[Any] = CliSettingsSource(
+                settings_cls, cli_parse_args=list(overrides), cli_exit_on_error=False
+            )
+            return (
+                command_line,
+                EnvSettingsSource(settings_cls),
+                InitSettingsSource(settings_cls, tree),
+                InitSettingsSource(settings_cls, _kinds(RunSpec().model_dump())),
+            )
+
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        raise SpecError(str(path), [_explain(problem) for problem in error.errors()]) from None
+    except SettingsError as error:
+        raise SpecError("command line", [_explain_arguments(str(error))]) from None
+    return RunSpec.model_validate(settings.model_dump())
+
+
+@dataclass(frozen=True)
+class FieldHelp:
+    """One field of the spec, for `--help`."""
+
+    name: str
+    """Dotted, as on the command line."""
+    type: str
+    default: str
+    kinds: str
+    """The kinds of its union that have it; empty when all have."""
+    description: str
+
+
+def spec_fields() -> list[FieldHelp]:
+    """Every field of the spec, those of several kinds merged."""
+    defaults = RunSpec().flat()
+    merged: dict[str, FieldHelp] = {}
+    for name, kind, info in _walk(RunSpec):
+        own = "required" if info.is_required() else str(info.get_default(call_default_factory=True))
+        type_name = _type_name(info.annotation)
+        known = merged.get(name)
+        kinds = kind
+        if known is not None:
+            kinds = f"{known.kinds}, {kind}"
+            type_name = "|".join(dict.fromkeys(f"{known.type}|{type_name}".split("|")))
+        if name.endswith(".kind"):
+            kinds = ""
+        merged[name] = FieldHelp(name, type_name, defaults.get(name, own), kinds, info.description or "")
+    return list(merged.values())
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SpecError(str(path), ["no such file"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(str(path), [f"cannot be read: {error}"]) from None
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecError(str(path), [f"is no YAML: {' '.join(str(error).split())}"]) from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise SpecError(str(path), [f"holds a {type(tree).__name__}; a spec is a mapping of fields"])
+    numbers: dict[str, Any] = _numbers(tree)
+    return numbers
+
+
+_YAML_MISSES = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+
+
+def _numbers(tree: Any) -> Any:
+    """Reads 1e-3 as the number it is: YAML 1.1 wants 1.0e-3 and calls the rest a string."""
+    if isinstance(tree, dict):
+        return {key: _numbers(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_numbers(value) for value in tree]
+    return float(tree) if isinstance(tree, str) and _YAML_MISSES.fullmatch(tree) else tree
+
+
+def _kinds(tree: dict[str, Any]) -> dict[str, Any]:
+    """The default kind of every union, so that a field of it can be set without naming the kind."""
+    kinds: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and (inner := _kinds(value)):
+            kinds[key] = inner
+        elif key == "kind":
+            kinds[key] = value
+    return kinds
+
+
+def _explain(problem: Any) -> str:
+    """One validation error in a user's words."""
+    where, value = problem["loc"], problem.get("input")
+    field = ".".join(str(part) for part in _without_tags(where))
+    context = problem.get("ctx", {})
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"{field}: {_unknown(field, where)}"
+        case "missing":
+            return f"{field}: is missing"
+        case "union_tag_invalid":
+            return f"{field}.kind = {context['tag']}: choose {_either(context['expected_tags'])}"
+        case "union_tag_not_found":
+            return f"{field}.kind: is missing"
+        case "value_error":
+            return f"{field} = {value}: {context['error']}"
+        case _:
+            return f"{field} = {value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _unknown(field: str, where: Sequence[str | int]) -> str:
+    having = [kind for name, kind, _ in _walk(RunSpec) if name == field]
+    if having and len(where) > 1:
+        return f"kind {where[-2]} has no such field; {_either(', '.join(having))} has"
+    return f"no such field{_nearest(field)}"
+
+
+def _explain_arguments(message: str) -> str:
+    unknown = re.search(r"unrecognized arguments: (--[\w.-]+)?", message)
+    if unknown is None:
+        return message.removeprefix("error parsing CLI: ")
+    if unknown[1] is None:
+        return message.removeprefix("error parsing CLI: ")
+    return f"{unknown[1]}: no such field{_nearest(unknown[1].removeprefix('--'))}"
+
+
+def _either(quoted: str) -> str:
+    return " or ".join(quoted.replace("'", "").rsplit(", ", 1))
+
+
+def _nearest(field: str) -> str:
+    names = list(dict.fromkeys(name for name, _, _ in _walk(RunSpec)))
+    close = difflib.get_close_matches(field, names, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    section = field.rpartition(".")[0]
+    beside = [name for name in names if name.rpartition(".")[0] == section]
+    return f"; there are {', '.join(beside)}" if beside else ""
+
+
+def _without_tags(where: Sequence[str | int]) -> Iterator[str | int]:
+    """The path of a field without the kinds that pydantic puts in where a union was entered."""
+    tags = {kind for _, kind, _ in _walk(RunSpec)} - {""}
+    names = {name.rpartition(".")[2] for name, _, _ in _walk(RunSpec)}
+    return (part for part in where if part not in tags or part in names)
+
+
+def _walk(model: type[BaseModel], prefix: str = "", kind: str = "") -> Iterator[tuple[str, str, FieldInfo]]:
+    """Every field that holds a value: its dotted name, the kind it belongs to, what pydantic knows."""
+    for name, info in model.model_fields.items():
+        members = list(_models(info.annotation))
+        for member in members:
+            tag = member.model_fields.get("kind")
+            kinds = get_args(tag.annotation) if tag is not None and len(members) > 1 else ("",)
+            for each in kinds:
+                yield from _walk(member, f"{prefix}{name}.", str(each))
+        if not members:
+            yield prefix + name, kind, info
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) not in (list, dict):
+        for argument in get_args(annotation):
+            yield from _models(argument)
+
+
+def _type_name(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "|".join(str(choice) for choice in get_args(annotation))
+    origin = get_origin(annotation)
+    if origin in (list, dict):
+        return str(origin.__name__)
+    named = [member for member in get_args(annotation) or (annotation,) if member is not type(None)]
+    return "|".join(member.__name__ for member in named)

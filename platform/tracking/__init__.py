@@ -1,0 +1,1 @@
+"""Tracking: metric names, where runs are stored, and the writer that frees the training thread of metrics."""

@@ -1,0 +1,73 @@
+"""The names of metrics, tags and params: a contract with dashboards and with users' notebooks.
+
+Renaming anything here breaks saved charts and other people's code.
+"""
+
+import re
+from typing import Final, Literal
+
+# Per iteration (MLflow step = iteration).
+TRAIN_LOSS: Final = "train/loss"
+COMM_FRACTION: Final = "comm/fraction"
+"""Elements sent over elements, mean of the workers, 0 to 1."""
+COMM_ELEMENTS: Final = "comm/elements"
+COMM_PAPER_BYTES: Final = "comm/paper_bytes"
+"""Value bits only, as Anoosheh counts them."""
+COMM_WIRE_BYTES: Final = "comm/wire_bytes"
+"""What was handed to the transport, headers and indices included."""
+COMM_BITS_PER_PARAM: Final = "comm/bits_per_param"
+COMM_COMPRESSION_RATIO: Final = "comm/compression_ratio"
+"""Baseline bytes (4 a parameter a worker) over wire bytes."""
+COMM_TAU: Final = "comm/tau"
+COMM_RESIDUAL_RMS: Final = "comm/residual_rms"
+TIME_COMPUTE: Final = "time/compute_s"
+TIME_COMPRESS: Final = "time/compress_s"
+TIME_EXCHANGE: Final = "time/exchange_s"
+TIME_DECOMPRESS: Final = "time/decompress_s"
+
+# Per evaluation.
+EVAL_ACCURACY: Final = "eval/accuracy"
+"""A fraction, 0 to 1."""
+EVAL_LOSS: Final = "eval/loss"
+EPOCH: Final = "epoch"
+
+# Totals of a run, over all workers and iterations. 1 GB = 1e9 bytes.
+TOTAL_WIRE_GB: Final = "total/wire_gb"
+TOTAL_PAPER_GB: Final = "total/paper_gb"
+TOTAL_FRACTION: Final = "total/fraction"
+TOTAL_COMPRESSION_RATIO: Final = "total/compression_ratio"
+"""Baseline bytes over wire bytes."""
+TOTAL_ACCURACY_PER_GB: Final = "total/accuracy_per_gb"
+"""The papers' Ratio: accuracy in percent over paper GB."""
+TOTAL_SECONDS: Final = "total/seconds"
+TOTAL_SKIPPED_STEPS: Final = "total/skipped_steps"
+
+# Tags.
+TAG_SPEC_HASH: Final = "taugrad.spec_hash"
+TAG_GIT_COMMIT: Final = "taugrad.git_commit"
+TAG_PAPER: Final = "taugrad.paper"
+TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
+"""Where the run's checkpoints lie."""
+
+# Params that readers look at.
+PARAM_RULE: Final = "compressor.kind"
+PARAM_TAU: Final = "compressor.tau"
+
+LayerQuantity = Literal["fraction", "tau", "bits", "grad_p50", "grad_p90", "grad_p99", "grad_p999"]
+"""What is recorded of a layer at an interval."""
+
+_REFUSED_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
+
+
+def layer_metric(layer: str, what: LayerQuantity) -> str:
+    """The name of a layer's metric.
+
+    Args:
+        layer: The parameter's name in the model, such as `fc1.weight`. Characters that MLflow refuses in
+            a metric's name become underscores.
+        what: The quantity.
+
+    Returns:
+        `layer/<layer>/<what>`.
+    """
+    return f"layer/{_REFUSED_IN_NAMES.sub('_', layer)}/{what}"

@@ -1,0 +1,261 @@
+"""Where runs go: the tracking store, its experiments, and the beginning and end of a run.
+
+Without settings runs go to `mlflow.db` in the working directory and their artifacts to `mlruns` beside it;
+`MLFLOW_TRACKING_URI` names another database or a server.
+"""
+
+import contextlib
+import fcntl
+import getpass
+import hashlib
+import logging
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
+
+from . import names
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+    from ..spec import RunSpec
+
+MAX_PARAM_LENGTH = 6000
+"""Characters of a param's value that MLflow keeps."""
+MAX_PARAMS_PER_BATCH = 100
+"""Params that MLflow takes in one request."""
+
+_GIT_TIMEOUT_S = 5
+_SQLITE = re.compile(r"sqlite(?:\+\w+)?:///(?P<path>[^?]+)(?P<query>\?.*)?")
+_NOISY_LOGGERS = ("mlflow.store.db.utils", "alembic")
+
+
+class TrackingError(RuntimeError):
+    """The tracking store cannot be used as asked; the message says what to do."""
+
+
+def tracking_uri() -> str:
+    """Where runs are tracked.
+
+    Returns:
+        `MLFLOW_TRACKING_URI` when it is set, with a relative sqlite path made absolute, because workers
+        have another working directory; otherwise `mlflow.db` in the working directory. Ray deletes the
+        working directory of its jobs, so there `~/.taugrad` takes its place.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
+    if not uri:
+        return _sqlite_uri(home() / "mlflow.db")
+    match = _SQLITE.fullmatch(uri)
+    path = _sqlite_path(uri)
+    if match is None or path is None or path.is_absolute():
+        return uri
+    return _sqlite_uri(home() / path) + (match["query"] or "")
+
+
+def open_client(uri: str | None = None) -> "MlflowClient":
+    """An MLflow client; a local database is created when it is missing.
+
+    Safe when several processes do so at once. MLflow's own lock is not enough: of three processes that
+    opened a fresh sqlite file together, two failed in its migrations.
+
+    Args:
+        uri: The tracking URI; by default that of `tracking_uri()`.
+
+    Returns:
+        The client.
+    """
+    from mlflow.tracking import MlflowClient  # noqa: PLC0415 - takes two seconds
+
+    uri = tracking_uri() if uri is None else uri
+    path = _sqlite_path(uri)
+    if path is None:
+        return MlflowClient(tracking_uri=uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path), _quiet():
+        return MlflowClient(tracking_uri=uri)
+
+
+def open_experiment(client: "MlflowClient", name: str) -> str:
+    """The id of an experiment, which is created when it is missing.
+
+    Artifacts of a local database lie beside it, whatever the working directory is; a server decides for
+    itself. Several processes may ask for the same experiment at once.
+
+    Args:
+        client: The tracking store.
+        name: The experiment's name.
+
+    Returns:
+        The experiment's id.
+
+    Raises:
+        TrackingError: The experiment was deleted.
+    """
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes two seconds
+
+    with _quiet():
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            try:
+                return str(client.create_experiment(name, artifact_location=_artifacts(client, name)))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            # Another process was faster.
+            experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        raise TrackingError(f"the experiment {name!r} vanished while it was being opened; try again")
+    if experiment.lifecycle_stage == "deleted":
+        raise TrackingError(
+            f"the experiment {name!r} was deleted; bring it back with "
+            f"`MLFLOW_TRACKING_URI={client.tracking_uri} mlflow experiments restore "
+            f"--experiment-id {experiment.experiment_id}`, or choose another name"
+        )
+    return str(experiment.experiment_id)
+
+
+def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str] | None = None) -> str:
+    """Creates a run with its params, its tags and its spec as the artifact `spec.yaml`.
+
+    Args:
+        client: The tracking store.
+        spec: What will run.
+        tags: Further tags, such as `mlflow.parentRunId` for a trial of a search.
+
+    Returns:
+        The run's id; the run is in the state RUNNING.
+
+    Raises:
+        TrackingError: The spec's experiment was deleted.
+    """
+    import yaml  # noqa: PLC0415 - only needed here
+    from mlflow.entities import Param  # noqa: PLC0415 - takes two seconds
+
+    experiment = open_experiment(client, spec.experiment)
+    run = client.create_run(experiment, tags=_tags(spec) | dict(tags or {}), run_name=spec.title)
+    run_id = str(run.info.run_id)
+    try:
+        params = [Param(key, value[:MAX_PARAM_LENGTH]) for key, value in spec.flat().items()]
+        for start in range(0, len(params), MAX_PARAMS_PER_BATCH):
+            client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])
+        text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        client.log_text(run_id, text, "spec.yaml")
+    except BaseException:
+        # A run that never began must not look as if it were running.
+        with contextlib.suppress(Exception):
+            finish_run(client, run_id, "FAILED")
+        raise
+    return run_id
+
+
+def finish_run(client: "MlflowClient", run_id: str, status: Literal["FINISHED", "FAILED", "KILLED"]) -> None:
+    """Ends a run.
+
+    Args:
+        client: The tracking store.
+        run_id: The run.
+        status: How it ended.
+    """
+    client.set_terminated(run_id, status=status)
+
+
+def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:
+    """The highest step of a metric in the store.
+
+    Args:
+        client: The tracking store.
+        run_id: The run.
+        metric: The metric's name.
+
+    Returns:
+        The step, or -1 when the metric has no value yet.
+    """
+    return max((int(point.step) for point in client.get_metric_history(run_id, metric)), default=-1)
+
+
+def home() -> Path:
+    """The folder that relative places refer to."""
+    cwd = Path.cwd()
+    if {"runtime_resources", "working_dir_files"} <= set(cwd.parts):
+        home = Path.home() / ".taugrad"
+        home.mkdir(parents=True, exist_ok=True)
+        return home
+    return cwd
+
+
+def _sqlite_uri(path: Path) -> str:
+    # SQLAlchemy unquotes the path, and a question mark would begin the options.
+    return f"sqlite:///{str(path.absolute()).replace('%', '%25').replace('?', '%3F')}"
+
+
+def _sqlite_path(uri: str) -> Path | None:
+    """The file of a sqlite URI; None for servers, other databases and databases in memory."""
+    match = _SQLITE.fullmatch(uri)
+    if match is None or match["path"] == ":memory:":
+        return None
+    return Path(unquote(match["path"]))
+
+
+def _artifacts(client: "MlflowClient", name: str) -> str | None:
+    path = _sqlite_path(client.tracking_uri)
+    if path is None:
+        return None
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "experiment"
+    return (path.absolute().parent / "mlruns" / slug).as_uri()
+
+
+def _tags(spec: "RunSpec") -> dict[str, str]:
+    tags = {
+        "mlflow.runName": spec.title,
+        "mlflow.source.name": "taugrad",
+        names.TAG_SPEC_HASH: spec.fingerprint(),
+    }
+    if spec.paper:
+        tags[names.TAG_PAPER] = spec.paper
+    commit = _git_commit()
+    if commit:
+        tags[names.TAG_GIT_COMMIT] = commit
+    # A container's user may have no name.
+    with contextlib.suppress(KeyError, OSError, ImportError):
+        tags["mlflow.user"] = getpass.getuser()
+    return tags
+
+
+def _git_commit() -> str | None:
+    """The commit of the working directory's repository, if it is in one."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process or thread at a time, for a file; the lock is not left beside the user's database."""
+    digest = hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:16]
+    lock = Path(tempfile.gettempdir()) / f"taugrad-{os.getuid()}-{digest}.lock"
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the migrations of a fresh database off the screen; warnings still come through."""
+    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

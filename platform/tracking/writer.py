@@ -1,0 +1,365 @@
+"""Metrics leave the training thread at once and reach MLflow in batches from a background thread.
+
+A slow or silent store never slows training down: metrics wait in memory, in order, and are sent again
+until they are accepted. Sending twice is harmless, because a point keeps its timestamp and MLflow's
+databases keep one row for each (run, key, step, timestamp, value).
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+
+MAX_BATCH = 1000
+"""Metrics that MLflow takes in one request."""
+
+_LINGER_S = 0.5  # how long a batch may wait to fill up
+_LONGEST_RETRY_S = 30.0
+_HURRIED_RETRY_S = 0.5  # while somebody waits in flush or close
+
+
+class Store(Protocol):
+    """The part of `MlflowClient` that takes metrics."""
+
+    def log_batch(self, run_id: str, metrics: Sequence["Metric"] = ...) -> Any:
+        """Stores metrics of a run."""
+
+
+class PendingMetric(TypedDict):
+    """A metric that has not reached the store, as plain data."""
+
+    key: str
+    value: float
+    timestamp: int
+    """Milliseconds since 1970."""
+    step: int
+
+
+class _Point(NamedTuple):
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+class MetricWriter:
+    """Sends a run's metrics from a daemon thread, in the order in which they were logged.
+
+    What one `log` call brings is sent in one batch (when it fits), so that a database holds all of it or
+    nothing.
+
+    Args:
+        store: An `MlflowClient`, or whatever has its `log_batch`.
+        run_id: The run.
+        batch_size: Metrics in a request, 1 to 1000.
+        retry_seconds: Wait before a failed request is sent again; doubles up to 30 s.
+        skip_through: Iterations up to this one are in the store already; a restarted run logs them no
+            second time.
+        notify: Told when the store stops answering, when it answers again, and what it refuses. It is
+            called from the writer's thread.
+
+    Raises:
+        ValueError: `batch_size` or `retry_seconds` is out of range.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        *,
+        batch_size: int = MAX_BATCH,
+        retry_seconds: float = 2.0,
+        skip_through: int = -1,
+        notify: Callable[[str], None],
+    ) -> None:
+        if not 1 <= batch_size <= MAX_BATCH:
+            raise ValueError(f"batch_size is {batch_size}, not 1 to {MAX_BATCH}")
+        if not retry_seconds > 0:
+            raise ValueError(f"retry_seconds is {retry_seconds}, not above 0")
+        self._store = store
+        self._run_id = run_id
+        self._batch_size = batch_size
+        self._retry_seconds = retry_seconds
+        self._skip_through = skip_through
+        self._notify = notify
+        self._queue: deque[_Point] = deque()
+        self._changed = threading.Condition()
+        self._waiters = 0  # callers of flush and close, who want no lingering
+        self._retry_now = False
+        self._closed = False
+        self._down = False
+        self._backlog = 0  # after an outage: metrics that waited and are not delivered yet
+        self._recovered = 0  # after an outage: metrics delivered
+        self._refusals_told: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="taugrad-metrics", daemon=True)
+        self._thread.start()
+
+    def log(self, step: int, values: Mapping[str, float], *, always: bool = False) -> None:
+        """Takes metrics of a step and returns at once.
+
+        Args:
+            step: The iteration.
+            values: Metrics by name; NaN and infinities are allowed.
+            always: Keep them even when `step` is not above `skip_through`: for metrics that are not
+                logged at every iteration, whose last step the caller compares itself.
+
+        Raises:
+            RuntimeError: The writer was closed.
+        """
+        if step <= self._skip_through and not always:
+            return
+        now_ms = time.time_ns() // 1_000_000
+        self._append([_Point(key, float(value), now_ms, step) for key, value in values.items()])
+
+    def restore(self, pending: Iterable[PendingMetric]) -> None:
+        """Puts back what an earlier writer had not delivered, with the timestamps of that time.
+
+        Steps below `skip_through` are dropped: delivery is in order, so the store has them. Those of
+        `skip_through` itself may be there in part; sending them again changes nothing that is there.
+
+        Args:
+            pending: What `pending()` returned.
+
+        Raises:
+            RuntimeError: The writer was closed.
+        """
+        points = [_Point(p["key"], p["value"], p["timestamp"], p["step"]) for p in pending]
+        self._append([point for point in points if point.step >= self._skip_through])
+
+    def pending(self) -> list[PendingMetric]:
+        """What the store has not confirmed yet, oldest first; a checkpoint keeps it."""
+        with self._changed:
+            points = list(self._queue)
+        return [PendingMetric(key=p.key, value=p.value, timestamp=p.timestamp, step=p.step) for p in points]
+
+    def flush(self, timeout: float) -> bool:
+        """Waits until the store has everything that was logged.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether everything was delivered.
+        """
+        with self._changed:
+            self._waiters += 1
+            self._retry_now = True
+            self._changed.notify_all()
+            try:
+                return self._changed.wait_for(lambda: not self._queue, timeout)
+            finally:
+                self._waiters -= 1
+
+    def close(self, timeout: float) -> int:
+        """Tries to deliver the rest, then ends the thread. Closing twice is allowed.
+
+        Args:
+            timeout: Seconds to wait at most; a request that hangs does not make this longer.
+
+        Returns:
+            How many metrics the store has not confirmed; `save_undelivered` keeps them.
+        """
+        deadline = time.monotonic() + timeout
+        if not self._closed:
+            self.flush(timeout)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        with self._changed:
+            return len(self._queue)
+
+    def save_undelivered(self, path: Path) -> int:
+        """Writes what the store has not confirmed as JSON lines, for `deliver`.
+
+        Args:
+            path: The file; it appears only when it is complete.
+
+        Returns:
+            How many metrics were written.
+        """
+        pending = self.pending()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(path.name + ".part")
+        unfinished.write_text("".join(json.dumps(metric) + "\n" for metric in pending), encoding="utf-8")
+        os.replace(unfinished, path)
+        return len(pending)
+
+    def _append(self, points: list[_Point]) -> None:
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the metric writer was closed")
+            was_empty = not self._queue
+            self._queue.extend(points)
+            if was_empty or len(self._queue) >= self._batch_size:
+                self._changed.notify_all()
+
+    def _run(self) -> None:
+        wait = self._retry_seconds
+        while batch := self._next_batch():
+            try:
+                refused = _send(self._store, self._run_id, batch)
+            except Exception as error:  # whatever fails, training goes on
+                self._tell_down(error)
+                self._pause(wait)
+                wait = min(2 * wait, _LONGEST_RETRY_S)
+                continue
+            wait = self._retry_seconds
+            self._delivered(batch, refused)
+
+    def _next_batch(self) -> list[_Point]:
+        """The oldest metrics, once there are enough or they have waited; empty at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closed)
+            self._changed.wait_for(
+                lambda: len(self._queue) >= self._batch_size or self._waiters or self._closed, _LINGER_S
+            )
+            if self._closed:
+                return []
+            points = list(itertools.islice(self._queue, self._batch_size + 1))
+        return points[: _whole_calls(points, self._batch_size)]
+
+    def _delivered(self, batch: list[_Point], refused: list[tuple[_Point, Exception]]) -> None:
+        with self._changed:
+            waiting = len(self._queue)
+            for _ in batch:
+                self._queue.popleft()
+            self._changed.notify_all()
+        if self._down:
+            self._tell_backlog(waiting, len(batch), len(refused))
+        for point, error in refused:
+            what = point.key if math.isfinite(point.value) else "non-finite values"
+            if what not in self._refusals_told:
+                self._refusals_told.add(what)
+                self._tell(
+                    f"MLflow refuses {point.key}={point.value} at step {point.step}, dropped ({error})"
+                )
+
+    def _tell_down(self, error: Exception) -> None:
+        if self._down:
+            return
+        self._down = True
+        with self._changed:
+            waiting = len(self._queue)
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        self._tell(f"MLflow does not answer ({reason}): training goes on, {waiting} metrics wait")
+
+    def _tell_backlog(self, waiting: int, sent: int, refused: int) -> None:
+        """Says once that the store is back: when all that had waited by then is delivered."""
+        if self._backlog == 0:
+            self._backlog = waiting
+        self._backlog = max(0, self._backlog - sent)
+        self._recovered += sent - refused
+        if self._backlog == 0:
+            self._tell(f"MLflow answers again: {self._recovered} metrics delivered")
+            self._down = False
+            self._recovered = 0
+
+    def _pause(self, seconds: float) -> None:
+        """Waits for the next attempt; less when somebody waits for the rest."""
+        start = time.monotonic()
+        with self._changed:
+            while not (self._retry_now or self._closed):
+                pause = min(seconds, _HURRIED_RETRY_S) if self._waiters else seconds
+                left = start + pause - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            self._retry_now = False
+
+    def _tell(self, message: str) -> None:
+        # A broken display must not end the delivery.
+        with contextlib.suppress(Exception):
+            self._notify(message)
+
+
+def deliver(path: Path, store: Store, run_id: str) -> int:
+    """Sends metrics that `MetricWriter.save_undelivered` kept; doing it again changes nothing.
+
+    Args:
+        path: The file.
+        store: An `MlflowClient`, or whatever has its `log_batch`.
+        run_id: The run.
+
+    Returns:
+        How many metrics the store accepted; fewer than the file has lines when it refused some for good.
+
+    Raises:
+        ValueError: A line of the file is no metric.
+        Exception: What the store raises when it does not answer; the file is still there.
+    """
+    points: list[_Point] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            metric = json.loads(line)
+            points.append(
+                _Point(metric["key"], float(metric["value"]), int(metric["timestamp"]), int(metric["step"]))
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: not a metric ({error})") from error
+    accepted = 0
+    for start in range(0, len(points), MAX_BATCH):
+        batch = points[start : start + MAX_BATCH]
+        accepted += len(batch) - len(_send(store, run_id, batch))
+    return accepted
+
+
+def _whole_calls(points: list[_Point], limit: int) -> int:
+    """How many of the first `limit` points to send, so that no `log` call is cut in two."""
+    if len(points) <= limit:
+        return len(points)
+    cut = limit
+    while cut and _same_call(points[cut - 1], points[cut]):
+        cut -= 1
+    return cut or limit
+
+
+def _same_call(a: _Point, b: _Point) -> bool:
+    return (a.step, a.timestamp) == (b.step, b.timestamp)
+
+
+def _send(store: Store, run_id: str, batch: list[_Point]) -> list[tuple[_Point, Exception]]:
+    """Sends a batch; isolates the metrics that no retry can cure.
+
+    Returns:
+        The refused metrics, each with the reason; everything else is stored.
+
+    Raises:
+        Exception: Anything that another attempt may cure, or the whole run is refused.
+    """
+    refused = _send_or_split(store, run_id, batch)
+    if len(batch) > 1 and len(refused) == len(batch) and any(math.isfinite(p.value) for p in batch):
+        # Not one metric was good enough: more likely the run or the store is at fault. Keep them.
+        raise refused[0][1]
+    return refused
+
+
+def _send_or_split(store: Store, run_id: str, batch: list[_Point]) -> list[tuple[_Point, Exception]]:
+    from mlflow.entities import Metric  # noqa: PLC0415 - takes two seconds
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+
+    try:
+        sent = store.log_batch(run_id, metrics=[Metric(p.key, p.value, p.timestamp, p.step) for p in batch])
+        if sent is not None:
+            # MLFLOW_ENABLE_ASYNC_LOGGING: MLflow only promised to send them.
+            sent.wait()
+    except MlflowException as error:
+        # A deleted run has the same code as a bad metric; only the message tells them apart.
+        if error.error_code != "INVALID_PARAMETER_VALUE" or "'active' state" in str(error):
+            raise
+        if len(batch) == 1:
+            return [(batch[0], error)]
+        middle = len(batch) // 2
+        first = _send_or_split(store, run_id, batch[:middle])
+        return first + _send_or_split(store, run_id, batch[middle:])
+    return []

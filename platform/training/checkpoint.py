@@ -1,0 +1,95 @@
+"""What a run needs to go on, as files that hold tensors, numbers and strings only.
+
+A checkpoint is a folder: `shared.pt` (model, optimizer, schedule, position, totals of the run; written by
+worker 0) and `worker_00000.pt`, one a worker (residuals, ledger, random number generators). All are read
+with `weights_only=True`: nothing in them is executed.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+FORMAT = 1
+_SHARED = "shared.pt"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used for this run; the message says why."""
+
+
+def save_shared(folder: Path, state: dict[str, Any]) -> None:
+    """Writes what all workers have in common; worker 0 does."""
+    torch.save({"format": FORMAT, **state}, folder / _SHARED)
+
+
+def save_worker(folder: Path, rank: int, state: dict[str, Any]) -> None:
+    """Writes what only this worker has."""
+    torch.save({"format": FORMAT, **state}, folder / _worker_file(rank))
+
+
+def load_shared(folder: Path) -> dict[str, Any]:
+    """Reads what `save_shared` wrote.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or of another format.
+    """
+    return _load(folder / _SHARED)
+
+
+def load_worker(folder: Path, rank: int) -> dict[str, Any]:
+    """Reads what `save_worker` wrote; raises as `load_shared` does."""
+    return _load(folder / _worker_file(rank))
+
+
+def _worker_file(rank: int) -> str:
+    return f"worker_{rank:05d}.pt"
+
+
+def _load(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint file {path} is missing")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch raises many types for damaged files; all mean the same to the user.
+        raise CheckpointError(f"checkpoint file {path} is damaged: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise CheckpointError(f"checkpoint file {path} has format {found}; this program reads {FORMAT}")
+    return state
+
+
+def random_state() -> dict[str, Any]:
+    """The state of Python's, NumPy's and torch's generators, as tensors and numbers."""
+    version, python_words, python_gauss = random.getstate()
+    numpy_state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - user code may draw from it
+    state = {
+        "python": {"version": version, "words": torch.tensor(python_words), "gauss": python_gauss},
+        "numpy": {
+            "key": torch.from_numpy(numpy_state["state"]["key"].astype(np.int64)),
+            "position": int(numpy_state["state"]["pos"]),
+            "has_gauss": int(numpy_state["has_gauss"]),
+            "gauss": float(numpy_state["gauss"]),
+        },
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Sets the generators to what `random_state` found."""
+    python = state["python"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    numpy_state = state["numpy"]
+    key = numpy_state["key"].numpy().astype(np.uint32)
+    np.random.set_state(  # noqa: NPY002
+        ("MT19937", key, numpy_state["position"], numpy_state["has_gauss"], numpy_state["gauss"])
+    )
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,45 @@
+"""What a trainer tells the outside world, and nothing about who listens."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, for people to watch."""
+
+    epoch: int
+    epochs: int
+    iteration: int
+    iterations: int
+    loss: float
+    accuracy: float | None
+    """Of the last evaluation; None before the first."""
+    fraction: float
+    """Elements sent over elements, of the latest iteration."""
+    wire_bytes: int
+    """Of all workers since the run began."""
+    seconds: float
+    """Since the run began."""
+    seconds_left: float
+
+
+class Listener(Protocol):
+    """Where metrics, progress and checkpoints go. Every worker has one; 0's logs."""
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Metrics of an iteration, or of an evaluation after it. Must not block."""
+
+    def progress(self, progress: Progress) -> None:
+        """Where the run stands. Must not block."""
+
+    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation is done; every worker says so, with the same figures."""
+
+    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
+        """It is time for a checkpoint: `write` puts this worker's files into an empty folder."""
+
+    def undelivered(self) -> list[dict[str, Any]]:
+        """Metrics that were logged and are not stored yet, as plain data; they go into the checkpoint."""

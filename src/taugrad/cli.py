@@ -1,0 +1,156 @@
+"""The command line: the only place that knows all rooms.
+
+Imports wait until a command needs them, so that `--help` answers at once.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from taugrad import __version__
+
+OK, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+_SPEC_HELP = "a spec (YAML); fields that it leaves out have their defaults"
+_FIELDS_HINT = (
+    "Any field of the spec can be set after the specs, --compressor.tau 1e-3, or by environment, "
+    "TAUGRAD_COMPRESSOR__TAU=1e-3; the command line wins over the environment, and that over the file."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the process's exit code."""
+    parser = _parser()
+    options, overrides = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
+    if overrides and not getattr(options, "takes_fields", False):
+        parser.error(f"unrecognized arguments: {' '.join(overrides)}")
+    run: Callable[[argparse.Namespace, list[str]], int] = options.run
+    from taugrad.platform.reading import SpecError  # noqa: PLC0415
+
+    try:
+        return run(options, overrides)
+    except SpecError as error:
+        print(f"taugrad: {error}", file=sys.stderr)
+        return WRONG_INPUT
+    except KeyboardInterrupt:
+        print("taugrad: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="taugrad",
+        description="Finds out how little a data-parallel training job has to say over its network, "
+        "and runs it that way.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"taugrad {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    train = _command(
+        commands, "train", _train, "train each spec, then compare", "SPEC [SPEC ...] [--FIELD VALUE ...]"
+    )
+    train.add_argument("specs", nargs="*", type=Path, metavar="SPEC", help=_SPEC_HELP)
+    train.add_argument("--resume", metavar="RUN", help="go on with an interrupted run, by its MLflow run id")
+
+    submit = _command(
+        commands,
+        "submit",
+        _submit,
+        "train on a Ray cluster",
+        "SPEC [SPEC ...] --address URL [--FIELD VALUE ...]",
+    )
+    submit.add_argument("specs", nargs="+", type=Path, metavar="SPEC", help=_SPEC_HELP)
+    submit.add_argument(
+        "--address", required=True, metavar="URL", help="the cluster's job server, http://HOST:8265"
+    )
+
+    deliver = commands.add_parser(
+        "deliver", help="send metrics to MLflow that it did not take during a run", allow_abbrev=False
+    )
+    deliver.add_argument("file", type=Path, help="the file that the run named")
+    deliver.add_argument("--run", metavar="ID", help="the MLflow run; by default the file's folder's name")
+    deliver.set_defaults(run=_deliver)
+    return parser
+
+
+class _FieldsHelp(argparse.Action):
+    """`--help` for commands that take a spec's fields: reads the fields only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.print_help()
+        print("\nfields:")
+        from taugrad.platform.reading import spec_fields  # noqa: PLC0415
+
+        for field in spec_fields():
+            kinds = f" [{field.kinds}]" if field.kinds else ""
+            default = "" if field.default in {"", "None", "required"} else f" (default {field.default})"
+            print(f"  --{field.name} {field.type.upper() if '|' not in field.type else field.type}{kinds}")
+            print(f"        {field.description}{default}".rstrip())
+        parser.exit()
+
+
+def _command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    run: Callable[[argparse.Namespace, list[str]], int],
+    summary: str,
+    usage: str,
+) -> argparse.ArgumentParser:
+    """A command that takes specs and their fields."""
+    command = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}. {_FIELDS_HINT}",
+        usage=f"taugrad {name} {usage}",
+        allow_abbrev=False,
+        add_help=False,
+    )
+    command.add_argument("-h", "--help", nargs=0, action=_FieldsHelp, help="show this, and every field")
+    command.set_defaults(run=run, takes_fields=True)
+    return command
+
+
+def _train(options: argparse.Namespace, overrides: list[str]) -> int:
+    from taugrad.platform.reading import SpecError, read_spec  # noqa: PLC0415
+
+    if options.resume:
+        if options.specs or overrides:
+            raise SpecError("command line", ["--resume takes the run's own spec, and no other arguments"])
+        from taugrad.dashboards.console import resume  # noqa: PLC0415
+
+        return resume(options.resume)
+    if not options.specs:
+        raise SpecError("command line", ["SPEC: is missing; try experiments/quickstart/*.yaml"])
+    specs = [(str(path), read_spec(path, overrides)) for path in options.specs]
+    from taugrad.dashboards.console import train  # noqa: PLC0415
+
+    return train(specs)
+
+
+def _submit(options: argparse.Namespace, overrides: list[str]) -> int:
+    from taugrad.platform.launching.submit import submit  # noqa: PLC0415
+    from taugrad.platform.reading import read_spec  # noqa: PLC0415
+
+    for path in options.specs:
+        read_spec(path, overrides)
+    return submit(options.specs, overrides, options.address)
+
+
+def _deliver(options: argparse.Namespace, _: list[str]) -> int:
+    from taugrad.platform.tracking.store import open_client  # noqa: PLC0415
+    from taugrad.platform.tracking.writer import deliver  # noqa: PLC0415
+
+    run_id = options.run or options.file.absolute().parent.name
+    try:
+        count = deliver(options.file, open_client(), run_id)
+    except (OSError, ValueError) as error:
+        print(f"taugrad: {error}", file=sys.stderr)
+        return WRONG_INPUT
+    except Exception as error:
+        # The store's errors are of many types; the file is still there for another try.
+        print(f"taugrad: MLflow does not answer: {error}; {options.file} is kept", file=sys.stderr)
+        return FAILED
+    print(f"{count} metrics delivered to run {run_id}")
+    return OK

@@ -1,0 +1,72 @@
+"""Anoosheh's pseudo code (section 2.1) as the project settled it, element by element in float32.
+
+Slow on purpose, and written without a look at the kernels: it is what they are checked against. An
+element is sent when |residual + gradient| >= tau. QGT sends whole multiples of tau of the magnitude,
+at most 255, and keeps the sign. An element whose sum is not finite is neither sent nor kept.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class Outcome:
+    """What a pass sent, kept and met."""
+
+    kept: Floats
+    """float32 [n], the new residual."""
+    words: list[int] = field(default_factory=list)
+    """position << 1 | sign of each element sent."""
+    sent: list[np.float32] = field(default_factory=list)
+    """The signed amount that each element sent stands for."""
+    levels: list[int] = field(default_factory=list)
+    """qgt: multiples of tau."""
+    nonfinite: bool = False
+
+    @property
+    def positions(self) -> list[int]:
+        return [word >> 1 for word in self.words]
+
+    def values(self, rule: str) -> NDArray[np.generic]:
+        """What stands beside the words."""
+        if rule == "wgt":
+            return np.array(self.sent, np.float32)
+        return np.array(self.levels if rule == "qgt" else [], np.uint8)
+
+    def dense(self) -> Floats:
+        """float32 [n], what was sent at each position and zero elsewhere."""
+        dense = np.zeros(self.kept.size, np.float32)
+        dense[self.positions] = self.sent
+        return dense
+
+
+def run(rule: str, residual: Floats, gradient: Floats, tau: np.float32, base: int = 0) -> Outcome:
+    """One pass over one parameter; leaves its arguments alone."""
+    outcome = Outcome(residual.copy())
+    with np.errstate(all="ignore"):
+        for i in range(residual.size):
+            total = np.float32(residual[i] + gradient[i])
+            if not np.isfinite(total):
+                outcome.nonfinite = True
+                continue
+            if not abs(total) >= tau:
+                outcome.kept[i] = total
+                continue
+            negative = bool(total < 0)
+            if rule == "wgt":
+                amount = total
+            elif rule == "bgt":
+                amount = -tau if negative else tau
+            else:
+                level = int(min(np.floor(np.float32(abs(total) / tau)), 255))
+                outcome.levels.append(level)
+                amount = np.float32(np.float32(level) * tau)
+                amount = -amount if negative else amount
+            outcome.words.append((base + i) << 1 | negative)
+            outcome.sent.append(amount)
+            outcome.kept[i] = np.float32(total - amount)
+    return outcome

@@ -1,0 +1,115 @@
+"""Table numbers, from runs whose totals are known."""
+
+import csv
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from taugrad.dashboards.runs import RunHistory
+from taugrad.dashboards.table import render, rows, to_csv, to_markdown
+
+
+def run(name: str, rule: str, **finals: float) -> RunHistory:
+    return RunHistory(name, name, rule, None, {}, {}, {k.replace("__", "/"): v for k, v in finals.items()})
+
+
+@pytest.fixture
+def two() -> list[RunHistory]:
+    # 60,000 parameters, 2 workers, 630 iterations: 302.4 MB without compression.
+    return [
+        run(
+            "wgt tau=0.001", "wgt", eval__accuracy=0.96875, total__paper_gb=0.01512, total__wire_gb=0.0189,
+            total__fraction=0.05, total__compression_ratio=16.0, total__accuracy_per_gb=6407.0767,
+            total__seconds=41.26,
+        ),
+        run(
+            "none", "none", eval__accuracy=0.9712, total__paper_gb=0.3024, total__wire_gb=0.3024,
+            total__fraction=1.0, total__compression_ratio=1.0, total__accuracy_per_gb=321.164,
+            total__seconds=1234.5,
+        ),
+    ]  # fmt: skip
+
+
+def test_rows_have_percent_and_megabytes_and_begin_with_the_baseline(two: list[RunHistory]) -> None:
+    none, wgt = rows(two)
+    assert (none.name, wgt.name) == ("none", "wgt tau=0.001")
+    assert wgt.accuracy == pytest.approx(96.875)
+    assert wgt.paper_mb == pytest.approx(15.12)
+    assert wgt.wire_mb == pytest.approx(18.9)
+    assert wgt.fraction == pytest.approx(5)
+    assert wgt.compression == pytest.approx(302.4 / 18.9)
+    assert wgt.accuracy_per_gb == pytest.approx(96.875 / 0.01512, rel=1e-6)
+    assert wgt.seconds == 41.26
+
+
+def test_compressed_runs_keep_their_order() -> None:
+    given = [run("b", "wgt"), run("a", "bgt"), run("none", "none"), run("c", "wgt")]
+    assert [row.name for row in rows(given)] == ["none", "b", "a", "c"]
+
+
+def test_markdown(two: list[RunHistory]) -> None:
+    assert to_markdown(rows(two)).splitlines() == [
+        "| run | accuracy % | paper MB | wire MB | sent % | times smaller | ratio %/GB | time s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| none | 97.12 | 302 | 302 | 100 | 1.00x | 321 | 1,234 |",
+        "| wgt tau=0.001 | 96.88 | 15.1 | 18.9 | 5.00 | 16.0x | 6,407 | 41.3 |",
+    ]
+
+
+def test_csv_has_plain_numbers(two: list[RunHistory]) -> None:
+    none, wgt = csv.DictReader(io.StringIO(to_csv(rows(two))))
+    assert none["run"] == "none"
+    assert none["paper_mb"] == "302.4"
+    assert wgt == {
+        "run": "wgt tau=0.001", "accuracy_percent": "96.875", "paper_mb": "15.12", "wire_mb": "18.9",
+        "fraction_percent": "5", "compression_ratio": "16", "accuracy_percent_per_paper_gb": "6407.0767",
+        "seconds": "41.26",
+    }  # fmt: skip
+
+
+def test_what_was_not_logged_is_left_open() -> None:
+    table = rows([run("bare", "wgt", eval__accuracy=math.nan)])
+    assert to_markdown(table).splitlines()[-1] == "| bare | – | – | – | – | – | – | – |"
+    assert to_csv(table).splitlines()[-1] == "bare,nan,,,,,,"
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "text"),
+    [
+        (0, "0"),
+        (0.000456, "0.000456"),
+        (0.035, "0.0350"),
+        (9.999, "10.0"),
+        (99.96, "100"),
+        (1234567.8, "1,234,568"),
+    ],
+)
+def test_numbers_have_three_digits(megabytes: float, text: str) -> None:
+    table = rows([run("r", "wgt", total__wire_gb=megabytes / 1000)])
+    assert to_markdown(table).splitlines()[-1].split(" | ")[3] == text
+
+
+def test_a_name_cannot_break_the_markdown_or_the_csv() -> None:
+    name = 'a|b, "c"\nd'
+    table = rows([run(name, "wgt")])
+    assert to_markdown(table).splitlines()[-1].startswith('| a\\|b, "c" d | –')
+    assert next(csv.DictReader(io.StringIO(to_csv(table))))["run"] == name
+
+
+def test_the_terminal_shows_names_and_numbers_in_80_columns(two: list[RunHistory]) -> None:
+    odd = run("[red]name[/red]", "wgt", total__accuracy_per_gb=2_751_714.0)
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(render(rows([*two, odd])))
+    text = console.export_text()
+    assert "…" not in text
+    for expected in ("none", "wgt", "tau=0.001", "96.88", "18.9", "16.0x", "1,234", "2,751,714"):
+        assert expected in text
+    assert "[red]name[/r" in text
+    assert text.index("none") < text.index("wgt")
+
+
+def test_numbers_are_aligned_right(two: list[RunHistory]) -> None:
+    table = render(rows(two))
+    assert [column.justify for column in table.columns] == ["left"] + ["right"] * 7

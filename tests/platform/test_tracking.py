@@ -1,0 +1,643 @@
+"""Tracking: nothing is lost, nothing is there twice, and training never waits."""
+
+import getpass
+import json
+import logging
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking import names, store
+from taugrad.platform.tracking.writer import MetricWriter, deliver
+
+mlflow = pytest.importorskip("mlflow")
+
+from mlflow.entities import Metric  # noqa: E402
+from mlflow.exceptions import MlflowException  # noqa: E402
+
+RUN = "run"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A fresh database in a folder whose name needs quoting."""
+    return f"sqlite:///{tmp_path_factory.mktemp('my runs')}/mlflow.db"
+
+
+@pytest.fixture
+def client(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.chdir(tmp_path)
+    return store.open_client(database)
+
+
+@pytest.fixture
+def run_id(client: Any) -> str:
+    return str(client.create_run(store.open_experiment(client, "tests")).info.run_id)
+
+
+class FakeStore:
+    """Keeps every call that it accepts; `fault` may raise before or after that."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Metric]] = []
+        self.attempts = 0
+        self.before: Callable[[Sequence[Metric]], None] = lambda metrics: None
+        self.after: Callable[[Sequence[Metric]], None] = lambda metrics: None
+
+    def log_batch(self, run_id: str, metrics: Sequence[Metric] = ()) -> None:
+        assert run_id == RUN
+        self.attempts += 1
+        self.before(metrics)
+        self.calls.append(list(metrics))
+        self.after(metrics)
+
+    @property
+    def accepted(self) -> list[tuple[str, int, float]]:
+        return [(m.key, m.step, m.value) for call in self.calls for m in call]
+
+
+class Told(list[str]):
+    """What the user was told."""
+
+    def about(self, text: str) -> list[str]:
+        return [message for message in self if text in message]
+
+
+def writer(target: Any, told: Told, run: str = RUN, **options: Any) -> MetricWriter:
+    return MetricWriter(target, run, notify=told.append, **{"retry_seconds": 0.02, **options})
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def invalid(message: str) -> MlflowException:
+    return MlflowException.invalid_parameter_value(message)
+
+
+# The writer
+
+
+def test_every_point_is_in_the_database_exactly_once(client: Any, run_id: str) -> None:
+    told = Told()
+    metrics = writer(client, told, run_id, batch_size=70)
+    for step in range(100):
+        metrics.log(step, {"train/loss": 1 / (step + 1), "comm/fraction": step / 100, "comm/tau": 1e-3})
+    assert metrics.flush(30)
+    assert metrics.close(5) == 0
+    for key, value in (
+        ("train/loss", lambda step: 1 / (step + 1)),
+        ("comm/fraction", lambda step: step / 100),
+        ("comm/tau", lambda _: 1e-3),
+    ):
+        points = [(point.step, point.value) for point in client.get_metric_history(run_id, key)]
+        assert sorted(points) == [(step, value(step)) for step in range(100)]
+    assert told == []
+    assert store.last_step(client, run_id, "train/loss") == 99
+    assert store.last_step(client, run_id, "never/logged") == -1
+
+
+def test_a_database_keeps_nan_and_infinity(client: Any, run_id: str) -> None:
+    told = Told()
+    metrics = writer(client, told, run_id)
+    metrics.log(0, {"a": math.nan})
+    metrics.log(1, {"a": math.inf})
+    metrics.log(2, {"a": 1.0})
+    waiting = metrics.pending()
+    assert metrics.close(10) == 0
+    # The same again, as after a crash: identical timestamps, so nothing doubles.
+    again = writer(client, told, run_id)
+    again.restore(waiting)
+    assert again.close(10) == 0
+    values = {point.step: point.value for point in client.get_metric_history(run_id, "a")}
+    assert len(client.get_metric_history(run_id, "a")) == 3
+    assert math.isnan(values[0])
+    assert values[1] >= sys.float_info.max
+    assert values[2] == 1.0
+    assert told == []
+
+
+def test_log_returns_while_the_store_hangs() -> None:
+    fake, told, release, entered = FakeStore(), Told(), threading.Event(), threading.Event()
+
+    def hang(_: Sequence[Metric]) -> None:
+        entered.set()
+        assert release.wait(30)
+
+    fake.before = hang
+    metrics = writer(fake, told, batch_size=5)
+    start = time.monotonic()
+    for step in range(2000):
+        metrics.log(step, {"a": step})
+    assert entered.wait(10)
+    for step in range(2000, 4000):
+        metrics.log(step, {"a": step})
+    assert time.monotonic() - start < 5
+    assert fake.calls == []
+    assert not metrics.flush(0.05)
+    start = time.monotonic()
+    assert metrics.close(0.2) == 4000
+    assert time.monotonic() - start < 3
+    release.set()
+
+
+def test_an_outage_loses_nothing_keeps_the_order_and_is_told_once_each_way() -> None:
+    fake, told, down = FakeStore(), Told(), threading.Event()
+
+    def fail(_: Sequence[Metric]) -> None:
+        if down.is_set():
+            raise ConnectionError("connection refused\nand a long trace")
+
+    fake.before = fail
+    down.set()
+    metrics = writer(fake, told, batch_size=8)
+    for step in range(50):
+        metrics.log(step, {"a": step, "b": -step})
+    wait_until(lambda: fake.attempts >= 3)
+    assert fake.calls == []
+    assert [point["step"] for point in metrics.pending()] == [step for step in range(50) for _ in "ab"]
+    down.clear()
+    assert metrics.flush(10)
+    metrics.log(50, {"a": 50, "b": -50})
+    assert metrics.close(10) == 0
+    assert fake.accepted == [point for step in range(51) for point in (("a", step, step), ("b", step, -step))]
+    assert len(told) == 2
+    assert "connection refused" in told[0]
+    assert "long trace" not in told[0]
+    assert "100 metrics delivered" in told[1]
+
+
+def test_a_second_outage_is_told_again() -> None:
+    fake, told, down = FakeStore(), Told(), threading.Event()
+
+    def fail(_: Sequence[Metric]) -> None:
+        if down.is_set():
+            raise ConnectionError("gone")
+
+    fake.before = fail
+    metrics = writer(fake, told)
+    for step in range(2):
+        down.set()
+        metrics.log(step, {"a": 0})
+        wait_until(lambda n=step: len(told.about("does not answer")) == n + 1)  # type: ignore[misc]
+        down.clear()
+        assert metrics.flush(10)
+        wait_until(lambda n=step: len(told.about("answers again: 1 metrics")) == n + 1)  # type: ignore[misc]
+    metrics.close(5)
+
+
+def test_a_resend_after_a_lost_answer_doubles_nothing(client: Any, run_id: str) -> None:
+    told, lost = Told(), []
+
+    class LosesTheFirstAnswers:
+        def log_batch(self, run_id: str, metrics: Sequence[Metric] = ()) -> None:
+            client.log_batch(run_id, metrics=metrics)
+            if len(lost) < 3:
+                lost.append(len(metrics))
+                raise TimeoutError("no answer")
+
+    metrics = writer(LosesTheFirstAnswers(), told, run_id, batch_size=4)
+    for step in range(20):
+        metrics.log(step, {"a": step, "nan": math.nan})
+    assert metrics.flush(30)
+    metrics.close(5)
+    assert len(lost) == 3
+    for key in ("a", "nan"):
+        steps = [point.step for point in client.get_metric_history(run_id, key)]
+        assert sorted(steps) == list(range(20))
+
+
+def test_what_one_call_brings_is_sent_together() -> None:
+    fake, told = FakeStore(), Told()
+    metrics = writer(fake, told, batch_size=10)
+    for step in range(20):
+        metrics.log(step, dict.fromkeys("abc", 1.0))
+    metrics.close(10)
+    assert len(fake.accepted) == 60
+    assert max(map(len, fake.calls)) <= 10
+    for step in range(20):
+        assert sum(step in {m.step for m in call} for call in fake.calls) == 1
+
+
+def test_a_call_larger_than_a_batch_is_sent_in_parts() -> None:
+    fake, told = FakeStore(), Told()
+    metrics = writer(fake, told, batch_size=10)
+    metrics.log(0, {f"k{i}": i for i in range(25)})
+    assert metrics.close(10) == 0
+    assert [len(call) for call in fake.calls] == [10, 10, 5]
+
+
+def test_a_restarted_run_skips_what_is_there() -> None:
+    fake, told = FakeStore(), Told()
+    metrics = writer(fake, told, skip_through=4)
+    for step in range(8):
+        metrics.log(step, {"a": step})
+    metrics.log(3, {"eval/accuracy": 0.5}, always=True)
+    metrics.close(10)
+    assert fake.accepted == [("a", 5, 5), ("a", 6, 6), ("a", 7, 7), ("eval/accuracy", 3, 0.5)]
+
+
+def test_pending_metrics_survive_a_restart_with_their_timestamps() -> None:
+    fake, told = FakeStore(), Told()
+
+    def fail(_: Sequence[Metric]) -> None:
+        raise ConnectionError("down")
+
+    fake.before = fail
+    first = writer(fake, told)
+    for step in range(6):
+        first.log(step, {"a": step})
+    kept = json.loads(json.dumps(first.pending()))
+    assert first.close(0.1) == 6
+    fake.before = lambda _: None
+    second = writer(fake, told, skip_through=3)
+    second.restore(kept)
+    second.log(6, {"a": 6})
+    assert second.close(10) == 0
+    # Step 3 may be there in part, so it is sent again; the database knows it by its timestamp.
+    assert [step for _, step, _ in fake.accepted] == [3, 4, 5, 6]
+    stamps = {point["step"]: point["timestamp"] for point in kept}
+    assert [m.timestamp for call in fake.calls for m in call][:3] == [stamps[3], stamps[4], stamps[5]]
+    assert abs(stamps[5] - time.time() * 1000) < 60_000
+
+
+def test_a_metric_that_can_never_be_stored_is_dropped_alone(client: Any, run_id: str) -> None:
+    told = Told()
+    metrics = writer(client, told, run_id)
+    for step in range(30):
+        metrics.log(step, {"good": step, "bad|name": step, "fine": step})
+    assert metrics.close(30) == 0
+    for key in ("good", "fine"):
+        assert sorted(p.step for p in client.get_metric_history(run_id, key)) == list(range(30))
+    assert len(told) == 1
+    assert "bad|name" in told[0]
+
+
+def test_a_store_that_refuses_nan_gets_everything_else_and_the_user_hears_it_once() -> None:
+    fake, told = FakeStore(), Told()
+
+    def refuse(metrics: Sequence[Metric]) -> None:
+        if not all(math.isfinite(m.value) for m in metrics):
+            raise invalid("NaN is not a number")
+
+    fake.before = refuse
+    metrics = writer(fake, told, batch_size=16)
+    for step in range(40):
+        metrics.log(step, {"loss": math.nan if step >= 20 else step, "tau": 1.0})
+    metrics.log(40, {"loss": math.inf})
+    assert metrics.close(10) == 0
+    expected = Counter([("loss", step) for step in range(20)] + [("tau", step) for step in range(40)])
+    assert Counter((key, step) for key, step, _ in fake.accepted) == expected
+    assert len(told) == 1
+
+
+def test_a_deleted_run_keeps_its_metrics_until_it_is_restored(client: Any, run_id: str) -> None:
+    told = Told()
+    client.delete_run(run_id)
+    metrics = writer(client, told, run_id)
+    for step in range(5):
+        metrics.log(step, {"a": step})
+    assert not metrics.flush(0.7)
+    assert len(metrics.pending()) == 5
+    assert len(told) == 1
+    assert "deleted" in told[0]
+    client.restore_run(run_id)
+    assert metrics.close(30) == 0
+    assert sorted(p.step for p in client.get_metric_history(run_id, "a")) == list(range(5))
+
+
+def test_a_run_that_never_was_keeps_its_metrics(client: Any) -> None:
+    told = Told()
+    metrics = writer(client, told, "0" * 32)
+    metrics.log(0, {"a": 1})
+    assert metrics.close(0.7) == 1
+    assert len(told) == 1
+    assert "not found" in told[0]
+
+
+def test_a_store_that_refuses_everything_loses_nothing() -> None:
+    fake, told = FakeStore(), Told()
+
+    def refuse(_: Sequence[Metric]) -> None:
+        raise invalid("a proxy says no")
+
+    fake.before = refuse
+    metrics = writer(fake, told)
+    metrics.log(0, {"a": 1, "b": 2})
+    assert metrics.close(0.3) == 2
+
+
+def test_undelivered_metrics_go_through_a_file(client: Any, run_id: str, tmp_path: Path) -> None:
+    fake, told = FakeStore(), Told()
+
+    def fail(_: Sequence[Metric]) -> None:
+        raise ConnectionError("down")
+
+    fake.before = fail
+    metrics = writer(fake, told)
+    for step in range(1200):
+        metrics.log(step, {"a": math.nan if step == 7 else step / 3})
+    assert metrics.close(0.1) == 1200
+    path = tmp_path / "deep" / "undelivered.jsonl"
+    assert metrics.save_undelivered(path) == 1200
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    assert deliver(path, client, run_id) == 1200
+    assert deliver(path, client, run_id) == 1200
+    points = sorted(client.get_metric_history(run_id, "a"), key=lambda point: point.step)
+    assert [point.step for point in points] == list(range(1200))
+    assert math.isnan(points[7].value)
+    assert all(point.value == point.step / 3 for point in points if point.step != 7)
+
+
+def test_a_broken_file_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "undelivered.jsonl"
+    path.write_text('{"key": "a", "value": 1, "timestamp": 1, "step": 0}\n{"key": "a"}\n')
+    fake = FakeStore()
+    with pytest.raises(ValueError, match="line 2"):
+        deliver(path, fake, RUN)
+    assert fake.calls == []
+
+
+def test_a_closed_writer_takes_nothing() -> None:
+    metrics = writer(FakeStore(), Told())
+    assert metrics.close(5) == 0
+    assert metrics.close(5) == 0
+    with pytest.raises(RuntimeError, match="closed"):
+        metrics.log(0, {"a": 1})
+
+
+def test_a_broken_display_does_not_stop_the_delivery() -> None:
+    fake = FakeStore()
+    failed: list[int] = []
+
+    def fail_once(_: Sequence[Metric]) -> None:
+        if not failed:
+            failed.append(1)
+            raise ConnectionError("down")
+
+    def broken(_: str) -> None:
+        raise OSError("no terminal")
+
+    fake.before = fail_once
+    metrics = MetricWriter(fake, RUN, retry_seconds=0.02, notify=broken)
+    metrics.log(0, {"a": 1})
+    assert metrics.close(10) == 0
+    assert fake.accepted == [("a", 0, 1)]
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": 1001}, {"retry_seconds": 0}])
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        writer(FakeStore(), Told(), **options)
+
+
+# The store
+
+
+def test_the_default_is_a_database_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert store.tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", " ")
+    assert store.tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("http://server:5000", "http://server:5000"),
+        ("sqlite:////data/runs.db", "sqlite:////data/runs.db"),
+        ("sqlite:///runs.db?timeout=5", "sqlite:///{cwd}/runs.db?timeout=5"),
+        ("sqlite:///sub/runs.db", "sqlite:///{cwd}/sub/runs.db"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("postgresql://user@host/db", "postgresql://user@host/db"),
+    ],
+)
+def test_a_given_store_is_taken_with_an_absolute_path(
+    given: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
+    assert store.tracking_uri() == expected.format(cwd=tmp_path)
+
+
+@pytest.mark.parametrize("given", ["", "sqlite:///mlflow.db"])
+def test_runs_of_a_ray_job_outlive_its_working_directory(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cwd = tmp_path / "session" / "runtime_resources" / "working_dir_files" / "_ray_pkg_0a1b"
+    cwd.mkdir(parents=True)
+    monkeypatch.chdir(cwd)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
+    assert store.tracking_uri() == f"sqlite:///{tmp_path}/home/.taugrad/mlflow.db"
+    assert (tmp_path / "home" / ".taugrad").is_dir()
+
+
+def test_artifacts_lie_beside_the_database_whatever_the_working_directory(client: Any, database: str) -> None:
+    experiment = client.get_experiment(store.open_experiment(client, "Anoosheh: figure 3/4"))
+    folder = Path(database.removeprefix("sqlite:///")).parent
+    assert experiment.artifact_location == (folder / "mlruns" / "Anoosheh-figure-3-4").as_uri()
+    assert store.open_experiment(client, "Anoosheh: figure 3/4") == experiment.experiment_id
+
+
+def test_a_server_decides_where_artifacts_lie() -> None:
+    created: list[tuple[str, str | None]] = []
+
+    def create(name: str, artifact_location: str | None) -> str:
+        created.append((name, artifact_location))
+        return "7"
+
+    server: Any = SimpleNamespace(
+        tracking_uri="http://server:5000", get_experiment_by_name=lambda _: None, create_experiment=create
+    )
+    assert store.open_experiment(server, "tests") == "7"
+    assert created == [("tests", None)]
+
+
+def test_a_deleted_experiment_says_how_to_restore_it(client: Any) -> None:
+    experiment = store.open_experiment(client, "deleted one")
+    client.delete_experiment(experiment)
+    with pytest.raises(store.TrackingError, match=f"experiments restore --experiment-id {experiment}`"):
+        store.open_experiment(client, "deleted one")
+
+
+def test_two_threads_may_create_the_same_experiment(client: Any, database: str) -> None:
+    together = threading.Barrier(2)
+
+    class Slow:
+        """Both threads learn that the experiment is missing before either creates it."""
+
+        tracking_uri = database
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def get_experiment_by_name(self, name: str) -> Any:
+            found = client.get_experiment_by_name(name)
+            self.asked += 1
+            if self.asked == 1:
+                assert found is None
+                together.wait(10)
+            return found
+
+        def create_experiment(self, name: str, artifact_location: str | None) -> Any:
+            return client.create_experiment(name, artifact_location=artifact_location)
+
+    ids: list[str] = []
+    slow: list[Any] = [Slow(), Slow()]
+    threads = [
+        threading.Thread(target=lambda s=s: ids.append(store.open_experiment(s, "raced"))) for s in slow
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+    assert sorted(s.asked for s in slow) == [1, 2]
+
+
+def test_processes_may_create_the_same_database_and_say_nothing(tmp_path: Path) -> None:
+    code = (
+        "from taugrad.platform.tracking import store; import mlflow, sys; print('ready', flush=True); "
+        "sys.stdin.readline(); "
+        f"c = store.open_client('sqlite:///{tmp_path}/new/mlflow.db'); print(store.open_experiment(c, 'x'))"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], answers
+    assert answers[0][0] == answers[1][0] != ""
+    assert "mlflow.store.db" not in answers[0][1] + answers[1][1]
+    assert "alembic" not in answers[0][1] + answers[1][1]
+
+
+def test_a_new_database_leaves_the_log_levels_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.getLogger("alembic"), "level", logging.DEBUG)
+    seen: list[int] = []
+
+    def fake_client(tracking_uri: str) -> str:
+        seen.append(logging.getLogger("alembic").level)
+        return tracking_uri
+
+    monkeypatch.setattr("mlflow.tracking.MlflowClient", fake_client)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert str(store.open_client()) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert seen == [logging.WARNING]
+    assert logging.getLogger("alembic").level == logging.DEBUG
+
+
+def test_a_run_carries_its_spec(client: Any, tmp_path: Path) -> None:
+    spec = RunSpec(name="first", experiment="started", paper="anoosheh", seed=5)
+    run_id = store.start_run(client, spec, tags={names.TAG_CHECKPOINTS: "somewhere"})
+    run = client.get_run(run_id)
+    assert run.info.status == "RUNNING"
+    assert run.info.run_name == "first"
+    assert run.data.params == spec.flat()
+    assert run.data.params["seed"] == "5"
+    assert run.data.tags["taugrad.spec_hash"] == spec.fingerprint()
+    assert run.data.tags["taugrad.paper"] == "anoosheh"
+    assert run.data.tags["taugrad.checkpoints"] == "somewhere"
+    assert run.data.tags["mlflow.source.name"] == "taugrad"
+    assert run.data.tags["mlflow.user"] == getpass.getuser()
+    # The working directory is an empty folder here, no repository.
+    assert "taugrad.git_commit" not in run.data.tags
+    folder = client.download_artifacts(run_id, "spec.yaml", str(tmp_path))
+    assert RunSpec.model_validate(yaml.safe_load(Path(folder).read_text())) == spec
+    store.finish_run(client, run_id, "FINISHED")
+    assert client.get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_run_in_a_repository_knows_its_commit(client: Any, tmp_path: Path) -> None:
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]
+    subprocess.run([*git, "init", "-q"], check=True, cwd=tmp_path)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True, cwd=tmp_path)
+    log = subprocess.run(
+        [*git, "log", "--format=%H"], check=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    run = client.get_run(store.start_run(client, RunSpec(experiment="started")))
+    assert run.data.tags["taugrad.git_commit"] == log.stdout.strip()
+
+
+def test_without_git_a_run_starts_all_the_same(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    run = client.get_run(store.start_run(client, RunSpec(experiment="started")))
+    assert "taugrad.git_commit" not in run.data.tags
+
+
+def test_many_and_long_params_are_accepted(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = {f"p{i}": "x" * (7000 if i == 3 else i % 5) for i in range(250)}
+    monkeypatch.setattr(RunSpec, "flat", lambda _: many)
+    params = client.get_run(store.start_run(client, RunSpec(experiment="started"))).data.params
+    assert params == many | {"p3": "x" * 6000}
+
+
+def test_a_run_that_could_not_begin_is_not_left_running(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(type(client), "log_text", full)
+    with pytest.raises(OSError, match="no space left"):
+        store.start_run(client, RunSpec(experiment="unlucky"))
+    runs = client.search_runs([store.open_experiment(client, "unlucky")])
+    assert [run.info.status for run in runs] == ["FAILED"]
+
+
+# The names
+
+
+def test_names_are_the_contract() -> None:
+    constants = [value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)]
+    assert sorted(value for value in constants if "/" in value) == sorted([
+        "train/loss", "comm/fraction", "comm/elements", "comm/paper_bytes", "comm/wire_bytes",
+        "comm/bits_per_param", "comm/compression_ratio", "comm/tau", "comm/residual_rms",
+        "time/compute_s", "time/compress_s", "time/exchange_s", "time/decompress_s",
+        "eval/accuracy", "eval/loss", "total/wire_gb", "total/paper_gb", "total/fraction",
+        "total/compression_ratio", "total/accuracy_per_gb", "total/seconds", "total/skipped_steps",
+    ])  # fmt: skip
+    assert names.EPOCH == "epoch"
+    tags = {value for value in constants if value.startswith("taugrad.")}
+    assert tags == {"taugrad.spec_hash", "taugrad.git_commit", "taugrad.paper", "taugrad.checkpoints"}
+
+
+@pytest.mark.parametrize("layer", ["fc1.weight", "blocks.0.conv(1)", "größe", "a|b$c"])
+def test_mlflow_accepts_the_metric_of_any_layer(layer: str, client: Any, run_id: str) -> None:
+    name = names.layer_metric(layer, "grad_p99")
+    client.log_batch(run_id, metrics=[Metric(name, 1.0, 1, 0)])
+    assert [point.value for point in client.get_metric_history(run_id, name)] == [1.0]
+
+
+def test_a_usual_layer_keeps_its_name() -> None:
+    assert names.layer_metric("fc1.weight", "tau") == "layer/fc1.weight/tau"
