@@ -1,4 +1,4 @@
-"""`taugrad train` as people see it: runs one after the other, live, then a table, figures and what to do next."""
+"""`taugrad train` as people see it: runs, live, one after another; then a table, figures and what is next."""
 
 import shutil
 import sys
@@ -162,4 +162,6 @@ def _mlflow_ui(uri: str, experiment: str) -> str:
     here = f"sqlite:///{Path.cwd()}/"
     if uri.startswith(here):
         uri = f"sqlite:///{uri.removeprefix(here)}"
-    return f"{command} ui --backend-store-uri {uri}, then open http://127.0.0.1:5000, experiment {experiment}"
+    return (
+        f"{command} ui --backend-store-uri {uri}\n  then open http://127.0.0.1:5000, experiment {experiment}"
+    )

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from taugrad.platform.launching.board import News
 from taugrad.platform.training.reporting import Progress
 
 
@@ -19,8 +20,6 @@ class LiveRun:
         self._live = Live(
             Text(f"{self._title}  starting {chr(0x2026)}"), console=console, refresh_per_second=4
         )
-        self._epoch_shown = 0
-        self._latest: Progress | None = None
 
     def __enter__(self) -> "LiveRun":
         if self._console.is_terminal:
@@ -35,21 +34,17 @@ class LiveRun:
     ) -> None:
         if self._console.is_terminal:
             self._live.stop()
-        elif self._latest is not None and self._latest.epoch > self._epoch_shown:
-            self._console.print(self._line(self._latest))
 
-    def watch(self, progress: Progress | None, notices: list[str]) -> None:
+    def watch(self, news: News) -> None:
         """Takes news of the run; may come from another thread."""
-        for notice in notices:
+        for notice in news.notices:
             self._console.print(f"{self._title.strip()}: {notice}", style="yellow", markup=False)
-        if progress is None or progress == self._latest:
-            return
-        before, self._latest = self._latest, progress
         if self._console.is_terminal:
-            self._live.update(self._line(progress))
-        elif before is not None and progress.epoch > before.epoch:
-            self._epoch_shown = before.epoch
-            self._console.print(self._line(before))
+            if news.progress is not None:
+                self._live.update(self._line(news.progress))
+        else:
+            for progress in news.evaluations:
+                self._console.print(self._line(progress), soft_wrap=True)
 
     def _line(self, p: Progress) -> Text:
         accuracy = "   --  " if p.accuracy is None else f"{100 * p.accuracy:6.2f}%"

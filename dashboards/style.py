@@ -208,20 +208,16 @@ def label_ends(axes: Axes, labels: Sequence[Label]) -> list[Annotation]:
     if not notes:
         return notes
     boxes = [_extent(note) for note in notes]
-    # The column is as high as the axes: above it stands the title, below it the ticks' labels.
-    part = _MARGINS["top"] - _MARGINS["bottom"]
-    needed = sum(box.height + _PADDING for box in boxes) / part / figure.dpi
-    figure.set_figheight(max(needed, figure.get_figheight()))
+    _make_room(figure, sum(box.height + _PADDING for box in boxes))
     gap = 2 * _GAP * figure.dpi / 72
     width = figure.bbox.width
     widest = max(box.width for box in boxes)
     right = min(_MARGINS["right"], 1 - (widest + gap + 2 * _PADDING) / width)
     figure.subplots_adjust(right=max(_MARGINS["left"] + 0.2, right))
     wanted = [float(axes.transData.transform((label.x, label.y))[1]) for label in labels]
-    centers = spread(
-        wanted, [box.height + _PADDING for box in boxes], _PADDING, figure.bbox.height - _PADDING
-    )
+    # The column stays beside the axes: the title is above, the ticks' labels are below.
     frame = axes.get_window_extent()
+    centers = spread(wanted, [box.height + _PADDING for box in boxes], frame.y0, frame.y1)
     for note, center in zip(notes, centers, strict=True):
         note.set_position(((frame.width + gap) / frame.width, (center - frame.y0) / frame.height))
     return notes
@@ -308,6 +304,21 @@ def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: fl
     return centers
 
 
+def _make_room(figure: Figure, pixels: float) -> None:
+    """Makes the axes at least this high; everything above and below them keeps its size."""
+    before = figure.get_figheight()
+    grown = pixels / figure.dpi - (_MARGINS["top"] - _MARGINS["bottom"]) * before
+    if grown <= 0:
+        return
+    after = before + grown
+    figure.set_figheight(after)
+    figure.subplots_adjust(
+        top=1 - (1 - _MARGINS["top"]) * before / after, bottom=_MARGINS["bottom"] * before / after
+    )
+    for text in figure.texts:  # the title is one of them
+        text.set_y(1 - (1 - text.get_position()[1]) * before / after)
+
+
 def _best_begin(members: Sequence[int], wanted: Sequence[float], sizes: Sequence[float]) -> float:
     """Where a row of touching intervals should begin, so that they move least (in squares)."""
     offset = 0.0
@@ -378,8 +389,8 @@ def _outside(box: Bbox, frame: Bbox) -> float:
 def _decimal_ticks(low: float, high: float) -> list[float]:
     """Powers of ten; with round numbers between them, or even steps, where those would be too few."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+    for digits, enough in (((1,), 4), ((1, 3), 4), ((1, 2, 5), 4), ((1, 1.5, 2, 3, 5, 7), 3)):
         ticks = [tick for e in exponents for d in digits if low <= (tick := float(f"{d}e{e}")) <= high]
-        if len(ticks) >= 3:
+        if len(ticks) >= enough:
             return ticks
     return [float(f"{tick:.3g}") for tick in np.geomspace(low, high, 4)]

@@ -1,28 +1,46 @@
-"""The board: where worker 0 pins progress and notices, and the driver reads them."""
+"""The board: where worker 0 pins news of the run, and the driver reads them."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..training.reporting import Progress
 
 
+@dataclass(frozen=True)
+class News:
+    """What happened since the board was last read."""
+
+    progress: Progress | None = None
+    """Where the run stands."""
+    evaluations: list[Progress] = field(default_factory=list)
+    """Where it stood after each evaluation."""
+    notices: list[str] = field(default_factory=list)
+    """Lines for the user."""
+
+
 class Board:
-    """A Ray actor (made by `launch`); holds the latest progress and every notice."""
+    """A Ray actor (made by `launch`) between one writer and one reader."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
+        self._evaluations: list[Progress] = []
         self._notices: list[str] = []
 
-    def pin(self, progress: Progress) -> None:
-        """Replaces the progress."""
+    def pin(self, progress: Progress, evaluated: bool) -> None:
+        """Replaces the progress, and keeps it if it is that after an evaluation."""
         self._progress = progress
+        if evaluated:
+            self._evaluations.append(progress)
 
     def notify(self, notice: str) -> None:
         """Adds a line for the user."""
         self._notices.append(notice)
 
-    def read(self, seen: int) -> tuple[Progress | None, list[str]]:
-        """The latest progress, and the notices after the first `seen`."""
-        return self._progress, self._notices[seen:]
+    def read(self) -> News:
+        """What came since the last reading."""
+        news = News(self._progress, self._evaluations, self._notices)
+        self._evaluations, self._notices = [], []
+        return news
 
 
 BoardHandle = Any

@@ -30,6 +30,8 @@ def ray_cluster() -> Iterator[None]:
         warnings.simplefilter("ignore")
         import ray  # noqa: PLC0415 - takes seconds, and reads the environment when it is imported
 
+    # It warns that access needs a token, which is as it should be.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     if is_local():
         ray.init(
             address="local",

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..spec import RunSpec
 from ..tracking import names
 from ..tracking.store import finish_run, home
-from ..training.reporting import Progress
-from .board import Board
+from .board import Board, News
 from .job import Job
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ class RunResult:
     """The last evaluation and the totals, by MLflow name."""
 
 
-Watch = Callable[[Progress | None, list[str]], None]
-"""Called from another thread with the latest progress and new notices."""
+Watch = Callable[[News], None]
+"""Called from another thread a few times a second."""
 
 
 def launch(spec: RunSpec, client: "MlflowClient", run_id: str, watch: Watch) -> RunResult:
@@ -67,7 +66,8 @@ def launch(spec: RunSpec, client: "MlflowClient", run_id: str, watch: Watch) -> 
         try:
             finish_run(client, run_id, status)
         except Exception as error:
-            watch(None, [f"MLflow does not answer ({error}): run {run_id} stays marked as running"])
+            notice = f"MLflow does not answer ({error}): run {run_id} stays marked as running"
+            watch(News(notices=[notice]))
 
 
 def storage_path(spec: RunSpec) -> str:
@@ -128,16 +128,11 @@ def _fit(spec: RunSpec, tracking_uri: str, run_id: str, storage: str, watch: Wat
 def _read_board(board: Any, watch: Watch, stop: threading.Event) -> None:
     import ray  # noqa: PLC0415
 
-    seen = 0
     ended = False
     while not ended:
         ended = stop.wait(_READ_S)  # once more after the end, for the last notices
-        try:
-            progress, notices = ray.get(board.read.remote(seen), timeout=10)
-        except Exception:
-            continue  # the board is not up yet, or Ray is going down
-        seen += len(notices)
-        watch(progress, notices)
+        with suppress(Exception):  # the board is not up yet, or Ray is going down
+            watch(ray.get(board.read.remote(), timeout=10))
 
 
 def _what_failed(error: Exception) -> str:

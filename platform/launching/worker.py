@@ -80,10 +80,10 @@ class _Tracker:
         else:
             self.writer.log(iteration, metrics)
 
-    def show(self, progress: Progress) -> None:
-        if progress.iteration == progress.iterations or monotonic() - self._shown >= _PROGRESS_S:
+    def show(self, progress: Progress, *, evaluated: bool) -> None:
+        if evaluated or monotonic() - self._shown >= _PROGRESS_S:
             self._shown = monotonic()
-            self.board.pin.remote(progress)
+            self.board.pin.remote(progress, evaluated)
 
     def notify(self, notice: str) -> None:
         self.board.notify.remote(notice)
@@ -101,9 +101,9 @@ class _RayListener:
         if self._tracker is not None:
             self._tracker.log(iteration, metrics)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: Progress, *, evaluated: bool) -> None:
         if self._tracker is not None:
-            self._tracker.show(progress)
+            self._tracker.show(progress, evaluated=evaluated)
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self._latest = {"iteration": iteration, **metrics}

@@ -32,8 +32,8 @@ class Listener(Protocol):
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Metrics of an iteration, or of an evaluation after it. Must not block."""
 
-    def progress(self, progress: Progress) -> None:
-        """Where the run stands. Must not block."""
+    def progress(self, progress: Progress, *, evaluated: bool) -> None:
+        """Where the run stands, and whether it was just evaluated. Must not block."""
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """An evaluation is done; every worker says so, with the same figures."""

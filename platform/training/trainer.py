@@ -194,14 +194,14 @@ class Trainer:
         compressor = self.spec.compressor
         return 32 if isinstance(compressor, NoCompression) else VALUE_FORMAT[compressor.kind].paper_bits
 
-    def _flush(self) -> None:
+    def _flush(self, *, evaluated: bool = False) -> None:
         """Averages what was recorded over the workers and logs it."""
         records, self._records = self._records, []
         metrics = averaged(records, self.workers, self.device)
         if self.rank == 0 and records:
             for record, values in zip(records, metrics, strict=True):
                 self.listener.log(record.number, values)
-            self.listener.progress(self._progress(metrics[-1]))
+            self.listener.progress(self._progress(metrics[-1]), evaluated=evaluated)
 
     def _evaluate(self) -> None:
         self.evaluation = evaluate(self.model, self.test_inputs, self.test_labels, self.rank, self.workers)
@@ -210,7 +210,7 @@ class Trainer:
             names.EVAL_LOSS: self.evaluation.loss,
             names.EPOCH: self.done / self.iterations_per_epoch,
         }
-        self._flush()
+        self._flush(evaluated=True)
         if self.rank == 0:
             self.listener.log(self.done, metrics)
         self.listener.evaluated(self.done, metrics | self.totals())

@@ -190,6 +190,9 @@ def test_labels_of_a_crowd_can_be_read(count: int) -> None:
     figure = figures.fraction_per_iteration(crowd(count))
     assert_readable(figure)
     assert len(notes(figure)) == count + 1
+    frame = figure.axes[0].get_window_extent()
+    assert min(box(note).y0 for note in notes(figure)) >= frame.y0 - 1
+    assert max(box(note).y1 for note in notes(figure)) <= frame.y1 + 1
 
 
 def test_labels_stand_in_the_order_of_the_lines(four: list[RunHistory]) -> None:

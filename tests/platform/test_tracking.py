@@ -305,19 +305,20 @@ def test_a_store_that_refuses_nan_gets_everything_else_and_the_user_hears_it_onc
     assert len(told) == 1
 
 
-def test_a_deleted_run_keeps_its_metrics_until_it_is_restored(client: Any, run_id: str) -> None:
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_deleted_run_keeps_its_metrics_until_it_is_restored(count: int, client: Any, run_id: str) -> None:
     told = Told()
     client.delete_run(run_id)
     metrics = writer(client, told, run_id)
-    for step in range(5):
+    for step in range(count):
         metrics.log(step, {"a": step})
     assert not metrics.flush(0.7)
-    assert len(metrics.pending()) == 5
+    assert len(metrics.pending()) == count
     assert len(told) == 1
     assert "deleted" in told[0]
     client.restore_run(run_id)
     assert metrics.close(30) == 0
-    assert sorted(p.step for p in client.get_metric_history(run_id, "a")) == list(range(5))
+    assert sorted(p.step for p in client.get_metric_history(run_id, "a")) == list(range(count))
 
 
 def test_a_run_that_never_was_keeps_its_metrics(client: Any) -> None:

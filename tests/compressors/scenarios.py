@@ -1,0 +1,631 @@
+"""What the workers of the hook's tests run: one process a worker, real DDP over gloo.
+
+    python scenarios.py GROUP RANK WORKERS FOLDER
+
+runs every scenario of a group and saves what each returned, as plain data, in FOLDER/RANK.pt. The
+tests read those files and judge; nothing is asserted here.
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from taugrad.compressors import CompressionState, compressed_allgather, hook, message
+from taugrad.compressors.codecs.base import Bytes
+from taugrad.compressors.exchange import Gathering
+
+Config = Mapping[str, Any]
+Result = dict[str, Any]
+
+RULES = ("wgt", "bgt", "qgt")
+CODEC_NAMES = ("auto", "packed32", "bitmap", "raw")
+TAU = {"wgt": 0.02, "bgt": 0.01, "qgt": 0.004}
+STEPS = 5
+LEARNING_RATE, MOMENTUM = 0.1, 0.9
+TINY_BUCKETS = 0.0002
+"""A bucket_cap_mb that gives almost every parameter a bucket of its own."""
+
+
+class Network(nn.Module):
+    """A small net whose layers are registered in another order than they are used in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(11, 5)
+        self.middle = nn.Linear(17, 11)
+        self.first = nn.Linear(6, 17)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(torch.tanh(self.middle(torch.tanh(self.first(inputs)))))
+        return outputs
+
+
+def make_model() -> Network:
+    """The same weights on every call."""
+    torch.manual_seed(0)
+    return Network()
+
+
+def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
+    """The loss of a worker's batch; the same numbers in every process."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(8, 6, generator=generator)
+    labels = torch.randint(0, 5, (8,), generator=generator)
+    inputs = inputs.to(next(model.parameters()).dtype)
+    return nn.functional.cross_entropy(model(inputs), labels)
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+
+def digest(model: nn.Module) -> str:
+    """SHA-256 of all weights."""
+    weights = (parameter.detach().flatten().view(torch.uint8).numpy() for parameter in model.parameters())
+    return hashlib.sha256(b"".join(array.tobytes() for array in weights)).hexdigest()
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor | None]:
+    """Copies of every parameter's gradient."""
+    named = model.named_parameters()
+    return {name: None if p.grad is None else p.grad.detach().clone() for name, p in named}
+
+
+class Run:
+    """One worker's training, and the sums that tell whether anything was lost.
+
+    Attributes:
+        local: by parameter, the sum of this worker's finite gradients, float64.
+        applied: by parameter, the sum of the synchronized gradients, skipped steps left out, float64.
+        digests: of the weights after each step.
+        poison: by step, the parameter whose first element's gradient becomes the value given.
+    """
+
+    def __init__(
+        self,
+        config: Config | None,
+        *,
+        model: nn.Module | None = None,
+        recording: Callable[..., Any] = compressed_allgather,
+        **ddp_options: Any,
+    ) -> None:
+        self.model = make_model() if model is None else model
+        ddp_options.setdefault("process_group", dist.new_group())
+        self.ddp = DistributedDataParallel(self.model, **ddp_options)
+        self.state: CompressionState = None  # type: ignore[assignment]
+        if config is not None:
+            self.state = CompressionState(self.ddp, config)
+            self.ddp.register_comm_hook(self.state, recording)
+        self.optimizer = make_optimizer(self.model)
+        self.local = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.model.named_parameters()}
+        self.applied = {name: torch.zeros_like(total) for name, total in self.local.items()}
+        self.digests: list[str] = []
+        self.skipped: list[int] = []
+        self.poison: dict[int, tuple[str, float]] = {}
+        self.at = 0
+        for name, parameter in self.model.named_parameters():
+            parameter.register_hook(lambda gradient, name=name: self._note(name, gradient))
+
+    def _note(self, name: str, gradient: Tensor) -> Tensor:
+        if self.at in self.poison and self.poison[self.at][0] == name:
+            gradient = gradient.clone()
+            gradient.view(-1)[0] = self.poison[self.at][1]
+        finite = torch.where(torch.isfinite(gradient), gradient, 0)
+        self.local[name] += finite.double()
+        return gradient
+
+    def backward(self, loss: Tensor) -> None:
+        """Synchronizes one step's gradients; the optimizer does not step yet."""
+        self.optimizer.zero_grad()
+        loss.backward()
+
+    def step(self, loss: Tensor | None = None) -> None:
+        """One whole step; with no loss given that of the default batch."""
+        self.backward(loss_of(self.ddp, dist.get_rank(), self.at) if loss is None else loss)
+        self.finish_step()
+
+    def finish_step(self) -> None:
+        """The optimizer's part of a step."""
+        if self.state is not None and self.state.last_step.skipped:
+            self.skipped.append(self.at)
+        else:
+            for name, parameter in self.model.named_parameters():
+                if parameter.grad is not None:
+                    self.applied[name] += parameter.grad.double()
+            self.optimizer.step()
+        self.digests.append(digest(self.model))
+        self.at += 1
+
+    def steps(self, count: int = STEPS) -> "Run":
+        for _ in range(count):
+            self.step()
+        return self
+
+    def result(self, **more: Any) -> Result:
+        """What the tests compare."""
+        result: Result = {"digests": self.digests, "local": self.local, "applied": self.applied, **more}
+        if self.state is not None:
+            self.state.state_dict()  # puts the updates of a skipped last step back
+            residuals = {name: residual.clone() for name, residual in self.state.residuals.items()}
+            result |= {"residuals": residuals, "totals": self.state.totals.state_dict()}
+        return result
+
+
+def thresholded(rule: str, **more: Any) -> Config:
+    return {"kind": rule, "tau": TAU[rule], **more}
+
+
+# Training as usual.
+
+
+def none_and_plain() -> Result:
+    plain, hooked = Run(None).steps(), Run({"kind": "none"}).steps()
+    buckets = Run({"kind": "none"}, bucket_cap_mb=TINY_BUCKETS).steps()
+    return {
+        "plain": plain.digests,
+        "hooked": hooked.digests,
+        "buckets": buckets.digests,
+        "totals": hooked.state.totals.state_dict(),
+        "layers": [(layer.name, layer.elements, layer.sent) for layer in hooked.state.last_step.layers],
+    }
+
+
+def sum_and_mean() -> Result:
+    result = {}
+    for kind in ("none", *RULES):
+        tau = {} if kind == "none" else {"tau": TAU[kind]}
+        for reduction in ("mean", "sum"):
+            run = Run({"kind": kind, "reduction": reduction, **tau})
+            run.step()
+            result[kind, reduction] = gradients(run.model)
+    return result
+
+
+def everything_sent_and_plain() -> Result:
+    plain, hooked = Run(None).steps(), Run({"kind": "wgt", "tau": 1e-30}).steps()
+    weights = [[p.detach().clone() for p in run.model.parameters()] for run in (plain, hooked)]
+    return {"plain": weights[0], "hooked": weights[1], "totals": hooked.state.totals.state_dict()}
+
+
+def every_rule_and_codec() -> Result:
+    return {
+        (rule, codec): Run(thresholded(rule, codec=codec)).steps().result()
+        for rule in RULES
+        for codec in CODEC_NAMES
+    }
+
+
+def every_rule() -> Result:
+    return {rule: Run(thresholded(rule)).steps().result() for rule in RULES}
+
+
+def other_ways_of_ddp() -> Result:
+    """Options of DDP that must not change a weight."""
+    options: dict[str, dict[str, Any]] = {
+        "bucket view": {"gradient_as_bucket_view": True},
+        "static graph": {"static_graph": True},
+        "find unused": {"find_unused_parameters": True},
+    }
+    return {
+        (rule, name): Run(thresholded(rule), **chosen).steps().digests
+        for rule in RULES
+        for name, chosen in options.items()
+    }
+
+
+def several_buckets() -> Result:
+    result = {}
+    for rule in RULES:
+        layouts: list[tuple[int, list[str]]] = []
+
+        def recording(
+            state: CompressionState, bucket: dist.GradBucket, layouts: list[Any] = layouts
+        ) -> torch.futures.Future[Tensor]:
+            names = [state._names[id(parameter)] for parameter in bucket.parameters()]
+            layouts.append((bucket.index(), names))
+            return compressed_allgather(state, bucket)
+
+        run = Run(thresholded(rule), recording=recording, bucket_cap_mb=TINY_BUCKETS).steps()
+        result[rule] = run.result(layouts=layouts, taus=run.state.totals and run.state.last_step.taus)
+    return result
+
+
+def a_ledger_by_step() -> Result:
+    """Ledgers of single steps, beside the residual that each left."""
+    run, steps = Run(thresholded("qgt", codec="packed32")), []
+    for _ in range(STEPS):
+        run.step()
+        last = run.state.last_step
+        squares = sum(float(residual.double().square().sum()) for residual in run.state.residuals.values())
+        layers = [(layer.name, layer.elements, layer.sent) for layer in last.layers]
+        seconds = [last.compress_s, last.exchange_s, last.blocked_s, last.decompress_s]
+        steps.append(
+            {
+                "totals": last.state_dict(),
+                "residual_squares": last.residual_squares,
+                "squares": squares,
+                "layers": layers,
+                "taus": last.taus,
+                "seconds": seconds,
+            }
+        )
+    return {"steps": steps, "totals": run.state.totals.state_dict()}
+
+
+def accumulation_without_sync() -> Result:
+    rank, config = dist.get_rank(), {"kind": "wgt", "tau": 1e-30}
+    run = Run(config)
+    run.optimizer.zero_grad()
+    with run.ddp.no_sync():
+        loss_of(run.ddp, rank, 0).backward()
+    quiet = run.state.totals.state_dict()
+    own = gradients(run.model)
+    loss_of(run.ddp, rank, 1).backward()
+    larger = Run(config)
+    larger.backward(loss_of(larger.ddp, rank, 0) + loss_of(larger.ddp, rank, 1))
+    return {
+        "quiet": quiet,
+        "own": own,
+        "local": run.local,
+        "accumulated": gradients(run.model),
+        "larger": gradients(larger.model),
+        "totals": run.state.totals.state_dict(),
+    }
+
+
+class Branches(nn.Module):
+    """A net with parts that a step may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes, self.rarely = nn.Linear(6, 5), nn.Linear(6, 5), nn.Linear(6, 5)
+        self.used: set[str] = set()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.always(inputs)
+        for name in ("sometimes", "rarely"):
+            if name in self.used:
+                outputs = outputs + getattr(self, name)(inputs)
+        return outputs
+
+
+def unused_parameters() -> Result:
+    """`sometimes` is left out by worker 1 in every second step, `rarely` by all in most steps."""
+    result = {}
+    for rule in RULES:
+        torch.manual_seed(0)
+        model = Branches()
+        config = {"kind": rule, "tau": 0.001, "reduction": "sum"}
+        run = Run(config, model=model, find_unused_parameters=True)
+        missing = []
+        for step in range(8):
+            use_sometimes = dist.get_rank() == 0 or step % 2 == 0
+            model.used = ({"sometimes"} if use_sometimes else set()) | ({"rarely"} if step in (0, 4) else set())
+            run.step()
+            missing.append(sorted(name for name, p in model.named_parameters() if p.grad is None))
+        result[rule] = run.result(missing=missing)
+    return result
+
+
+def two_models_at_once() -> Result:
+    """Two models in two process groups, one backward pass through both."""
+    rank = dist.get_rank()
+    one, two = Run(thresholded("wgt")), Run(thresholded("qgt"))
+    for step in range(STEPS):
+        one.optimizer.zero_grad()
+        two.optimizer.zero_grad()
+        (loss_of(one.ddp, rank, step) + loss_of(two.ddp, rank, step)).backward()
+        one.finish_step()
+        two.finish_step()
+    return {"wgt": one.result(), "qgt": two.result()}
+
+
+def different_taus() -> Result:
+    """Each worker has a threshold of its own; messages carry it."""
+    result = {}
+    for rule in RULES:
+        tau = TAU[rule] * (1 + dist.get_rank())
+        result[rule] = Run({"kind": rule, "tau": tau}).steps().digests
+    return result
+
+
+def tau_above_everything() -> Result:
+    result = {}
+    for rule in RULES:
+        run = Run({"kind": rule, "tau": 1e30})
+        before = digest(run.model)
+        run.steps(3)
+        result[rule] = run.result(before=before, gradients=gradients(run.model))
+    return result
+
+
+def all_zero_gradient() -> Result:
+    result = {}
+    for kind in ("none", *RULES):
+        run = Run({"kind": kind} if kind == "none" else thresholded(kind))
+        before = digest(run.model)
+        run.step(loss_of(run.ddp, dist.get_rank(), 0) * 0)
+        result[kind] = run.result(before=before)
+    return result
+
+
+class WithNothing(Network):
+    """A net with a parameter of no elements between others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nothing = nn.Parameter(torch.empty(0))
+        self.last = nn.Parameter(torch.ones(5))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = super().forward(inputs) * self.last + self.nothing.sum()
+        return outputs
+
+
+def a_parameter_without_elements() -> Result:
+    result = {}
+    for kind in ("none", *RULES):
+        for cap in (None, TINY_BUCKETS):
+            torch.manual_seed(0)
+            config = {"kind": kind} if kind == "none" else thresholded(kind)
+            run = Run(config, model=WithNothing(), bucket_cap_mb=cap).steps(3)
+            result[kind, cap] = run.result()
+    return result
+
+
+def other_types() -> Result:
+    result = {}
+    for dtype in (torch.float64, torch.bfloat16, torch.float16):
+        run = Run({"kind": "wgt", "tau": 1e-30}, model=make_model().to(dtype))
+        run.step()
+        residuals = {name: str(residual.dtype) for name, residual in run.state.residuals.items()}
+        result[str(dtype)] = {
+            "local": run.local,
+            "gradients": gradients(run.model),
+            "digests": run.digests,
+            "residuals": residuals,
+        }
+    return result
+
+
+def observed_percentiles() -> Result:
+    run, seen = Run(thresholded("wgt"), bucket_cap_mb=TINY_BUCKETS), []
+    for step in range(4):
+        if step in (0, 2):
+            run.state.observe_next_step()
+        run.step()
+        seen.append({name: tuple(percentiles) for name, percentiles in run.state.percentiles.items()})
+        if step == 0:
+            first = {name: total.clone() for name, total in run.local.items()}
+    return {"seen": seen, "first": first}
+
+
+# What goes wrong.
+
+
+def failure_of(run: Run) -> Result:
+    """What a backward pass that must fail left behind."""
+    before = digest(run.model)
+    try:
+        run.backward(loss_of(run.ddp, dist.get_rank(), run.at))
+    except RuntimeError as error:
+        raised = str(error)
+    else:
+        raised = ""
+    failure = run.state.failure
+    return {
+        "raised": raised,
+        "kind": type(failure).__name__,
+        "text": str(failure),
+        "parameter": getattr(failure, "parameter", None),
+        "rank": getattr(failure, "rank", None),
+        "untouched": digest(run.model) == before,
+        "gradients": gradients(run.model),
+    }
+
+
+def nonfinite_refused() -> Result:
+    result = {}
+    for kind in ("none", *RULES):
+        for cap in (None, TINY_BUCKETS):
+            for value in (float("nan"), float("inf")):
+                run = Run({"kind": kind} if kind == "none" else thresholded(kind), bucket_cap_mb=cap)
+                if dist.get_rank() == 1:
+                    run.poison = {3: ("middle.bias", value)}
+                run.steps(3)
+                result[kind, cap, value == value] = failure_of(run)
+    return result
+
+
+def nonfinite_skipped() -> Result:
+    result = {}
+    for kind in ("none", *RULES):
+        for cap in (None, TINY_BUCKETS):
+            config = {"kind": kind} if kind == "none" else thresholded(kind)
+            run = Run({**config, "nonfinite": "skip", "reduction": "sum"}, bucket_cap_mb=cap)
+            poison: dict[int, tuple[str, float]] = {3: ("middle.weight", float("nan"))}
+            if dist.get_rank() == 1:
+                poison |= {4: ("head.bias", float("-inf")), 7: ("first.weight", float("nan"))}
+            run.poison = poison
+            counted, noted = [], []
+            for _ in range(8):
+                run.step()
+                counted.append(run.state.totals.skipped_steps)
+                noted.append(sorted(run.state.last_step.nonfinite))
+            result[kind, cap] = run.result(
+                skipped=run.skipped, counted=counted, noted=noted, failed=run.state.failure is not None
+            )
+    return result
+
+
+def corrupt_messages() -> Result:
+    """Worker 0 damages what it sends in the fourth step."""
+    gather = hook.start_gathering
+    other = message.write(message.SparseUpdate.empty("wgt", 3, np.float32(1)))
+    stranger = message.write_nonfinite(message.NonFinite("wgt", 0, np.float32(1), 99))
+
+    def flip(own: Bytes) -> Bytes:
+        own[-1] ^= 4
+        return own
+
+    def name_a_stranger(own: Bytes) -> Bytes:
+        n = int(own[8:12].view(np.uint32)[0])
+        return message.write_nonfinite(message.NonFinite("wgt", n, np.float32(1), 99))
+
+    tampers: dict[str, Callable[[Bytes], Bytes]] = {
+        "flipped bit": flip,
+        "truncated": lambda own: own[:-1],
+        "nothing at all": lambda own: own[:0],
+        "of another bucket": lambda own: other,
+        "a refusal of another bucket": lambda own: stranger,
+        "a refusal of an unknown parameter": name_a_stranger,
+    }
+    result = {}
+    for name, tamper in tampers.items():
+        for mode in ("refuse", "skip"):
+            run = Run(thresholded("wgt", nonfinite=mode)).steps(3)
+
+            def tampered(
+                own: Bytes, *where: Any, tamper: Callable[[Bytes], Bytes] = tamper
+            ) -> Gathering:
+                return gather(tamper(own), *where)
+
+            if dist.get_rank() == 0:
+                hook.start_gathering = tampered
+            result[name, mode] = failure_of(run)
+            hook.start_gathering = gather
+    return result
+
+
+def workers_that_disagree() -> Result:
+    """Worker 0 runs wgt, the others bgt."""
+    return failure_of(Run(thresholded("wgt" if dist.get_rank() == 0 else "bgt")))
+
+
+# Checkpoints.
+
+
+def resumed_and_never_stopped(folder: Path) -> Result:
+    result = {}
+    for kind in ("none", *RULES):
+        config = {"kind": kind} if kind == "none" else thresholded(kind)
+        run = Run(config).steps(3)
+        path = folder / f"checkpoint-{kind}-{dist.get_rank()}.pt"
+        saved = {
+            "model": run.model.state_dict(),
+            "optimizer": run.optimizer.state_dict(),
+            "compression": run.state.state_dict(),
+        }
+        torch.save(saved, path)
+        run.steps(3)
+
+        loaded = torch.load(path, weights_only=True)
+        model = make_model()
+        model.load_state_dict(loaded["model"])
+        again = Run(config, model=model)
+        again.optimizer.load_state_dict(loaded["optimizer"])
+        again.state.load_state_dict(loaded["compression"])
+        restored = {name: residual.clone() for name, residual in again.state.residuals.items()}
+        again.at = 3
+        again.steps(3)
+        result[kind] = {
+            "stopped": again.result(),
+            "never": run.result(),
+            "saved": loaded["compression"],
+            "restored": restored,
+        }
+    return result
+
+
+def states_that_do_not_fit() -> Result:
+    run = Run(thresholded("wgt")).steps(2)
+    good = run.state.state_dict()
+    before = {name: residual.clone() for name, residual in run.state.residuals.items()}
+    residuals = good["residuals"]
+    wrong = {
+        "version": {**good, "version": 2},
+        "no version": {name: value for name, value in good.items() if name != "version"},
+        "unknown name": {**good, "residuals": {**residuals, "tail.weight": torch.zeros(3)}},
+        "size": {**good, "residuals": {**residuals, "head.bias": torch.zeros(4)}},
+        "shape": {**good, "residuals": {**residuals, "head.weight": torch.zeros(5, 11)}},
+        "type": {**good, "residuals": {**residuals, "head.bias": torch.zeros(5, dtype=torch.float64)}},
+    }
+    raised = {}
+    for name, state in wrong.items():
+        try:
+            run.state.load_state_dict(state)
+        except ValueError as error:
+            raised[name] = str(error)
+    same = all(torch.equal(residual, before[name]) for name, residual in run.state.residuals.items())
+    copies = run.state.residuals
+    run.state.load_state_dict({**good, "residuals": dict(residuals)})
+    shared = [name for name in copies if run.state.residuals[name].data_ptr() == residuals[name].data_ptr()]
+    return {"raised": raised, "untouched": same, "shared": shared}
+
+
+GROUPS: dict[str, list[Callable[..., Result]]] = {
+    "training-2": [
+        none_and_plain,
+        sum_and_mean,
+        everything_sent_and_plain,
+        every_rule_and_codec,
+        other_ways_of_ddp,
+        several_buckets,
+        a_ledger_by_step,
+        accumulation_without_sync,
+        unused_parameters,
+        two_models_at_once,
+        different_taus,
+        tau_above_everything,
+        all_zero_gradient,
+        a_parameter_without_elements,
+        other_types,
+        observed_percentiles,
+        resumed_and_never_stopped,
+        nonfinite_skipped,
+        nonfinite_refused,
+        corrupt_messages,
+        workers_that_disagree,
+    ],
+    "training-3": [
+        none_and_plain,
+        sum_and_mean,
+        everything_sent_and_plain,
+        every_rule,
+        several_buckets,
+        unused_parameters,
+        nonfinite_skipped,
+    ],
+    "training-1": [none_and_plain, every_rule, tau_above_everything, states_that_do_not_fit],
+}
+
+
+def main(group: str, rank: int, workers: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=workers,
+        timeout=timedelta(seconds=60),
+    )
+    results = {}
+    for scenario in GROUPS[group]:
+        wants_folder = scenario is resumed_and_never_stopped
+        results[scenario.__name__] = scenario(folder) if wants_folder else scenario()
+    torch.save(results, folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

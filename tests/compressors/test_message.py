@@ -1,0 +1,320 @@
+"""Messages: what stands where, and that nothing but a message is taken for one."""
+
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taugrad.compressors import message
+from taugrad.compressors.codecs import CODECS, codec_by_code, codec_by_name
+from taugrad.compressors.errors import CompressionError, CorruptMessage
+from taugrad.compressors.kernels.threshold import ThresholdRule
+from taugrad.compressors.message import HEADER_BYTES, LARGEST_N, NonFinite
+from taugrad.compressors.update import SparseUpdate
+
+RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt")
+RULE_CODE = {"wgt": 1, "bgt": 2, "qgt": 3}
+RandomUpdate = Callable[..., SparseUpdate]
+NAN, INF = float("nan"), float("inf")
+
+every_rule = pytest.mark.parametrize("rule", RULES)
+every_codec = pytest.mark.parametrize("codec", [codec.name for codec in CODECS])
+
+
+def read(data: bytes) -> SparseUpdate | NonFinite:
+    """Reads from memory of its own, as a transport hands it over."""
+    return message.read(np.frombuffer(bytearray(data), np.uint8))
+
+
+def sealed(data: bytes) -> bytes:
+    """The same bytes with the checksum that the docstring of `message` asks for."""
+    checksum = zlib.crc32(data[:28] + bytes(4) + data[32:])
+    return data[:28] + struct.pack("<I", checksum) + data[32:]
+
+
+def forged(
+    rule: int | str,
+    codec: int | str,
+    n: int,
+    k: int,
+    body: bytes,
+    *,
+    tau: float = 0.25,
+    state: int = 0,
+    length: int | None = None,
+    magic: bytes = b"tg",
+    version: int = 1,
+    reserved: int = 0,
+) -> bytes:
+    """A message with a valid checksum, whatever it holds."""
+    rule_code = RULE_CODE[rule] if isinstance(rule, str) else rule
+    codec_code = codec_by_name(codec).code if isinstance(codec, str) else codec
+    size = len(body) if length is None else length
+    head = magic + bytes([version, rule_code, codec_code, state]) + struct.pack("<HIIf", reserved, n, k, tau)
+    return sealed(head + struct.pack("<QI", size, 0) + body)
+
+
+def words(*signed: int) -> bytes:
+    """Packed words; a position p that is sent with minus is given as ~p."""
+    return np.array([~p << 1 | 1 if p < 0 else p << 1 for p in signed], "<u4").tobytes()
+
+
+def floats(*values: float) -> bytes:
+    return np.array(values, "<f4").tobytes()
+
+
+def levels(*values: int) -> bytes:
+    return np.array(values, "<i2").tobytes()
+
+
+def sample(rule: ThresholdRule, codec: str, random_update: RandomUpdate, n: int = 21, k: int = 6) -> bytes:
+    return message.write(random_update(rule, n, k, np.random.default_rng(5)), codec).tobytes()
+
+
+def assert_canonical(data: bytes) -> None:
+    """Fails unless these bytes are a message that would be written just so."""
+    found = read(data)
+    if isinstance(found, NonFinite):
+        assert message.write_nonfinite(found).tobytes() == data
+        return
+    assert 0 <= found.k <= found.n
+    positions = (found.words >> 1).tolist()
+    assert positions == sorted(set(positions))
+    assert not positions or positions[-1] < found.n
+    assert message.write(found, codec_by_code(data[4]).name).tobytes() == data
+
+
+@every_rule
+@every_codec
+def test_the_header_stands_where_the_documentation_says(
+    rule: ThresholdRule, codec: str, random_update: RandomUpdate
+) -> None:
+    data = sample(rule, codec, random_update)
+    assert data[:3] == b"tg\x01"
+    assert data[3] == RULE_CODE[rule]
+    assert data[4] == {"raw": 0, "packed32": 1, "bitmap": 2}[codec]
+    assert data[5:8] == b"\0\0\0"
+    assert struct.unpack_from("<II", data, 8) == (21, 6)
+    assert struct.unpack_from("<f", data, 16) == (0.25,)
+    assert struct.unpack_from("<Q", data, 20) == (len(data) - 32,)
+    assert struct.unpack_from("<I", data, 28) == (zlib.crc32(data[:28] + bytes(4) + data[32:]),)
+    assert HEADER_BYTES == 32
+
+
+def test_a_refusal_is_a_header_alone_and_comes_back() -> None:
+    refusal = NonFinite("qgt", 11, np.float32(0.25), 2)
+    data = message.write_nonfinite(refusal).tobytes()
+    golden = "74 67 01 03 00 01 00 00 0b 00 00 00 02 00 00 00 00 00 80 3e 00 00 00 00 00 00 00 00 ce 87 f8 d3"
+    assert data.hex(" ") == golden
+    assert read(data) == refusal
+
+
+@every_rule
+@every_codec
+def test_every_flipped_bit_is_found(rule: ThresholdRule, codec: str, random_update: RandomUpdate) -> None:
+    data = sample(rule, codec, random_update)
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptMessage):
+            read(damaged)
+    assert_canonical(data)
+
+
+@every_rule
+@every_codec
+def test_every_truncation_and_every_trailing_byte_is_found(
+    rule: ThresholdRule, codec: str, random_update: RandomUpdate
+) -> None:
+    data = sample(rule, codec, random_update)
+    for length in range(len(data)):
+        with pytest.raises(CorruptMessage):
+            read(data[:length])
+    for trailing in (b"\0", b"\xff", bytes(8), data):
+        with pytest.raises(CorruptMessage):
+            read(data + trailing)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=200), prefix=st.sampled_from([b"", b"tg", b"tg\x01\x01\x01\x00\x00\x00"]))
+def test_random_bytes_are_no_message(data: bytes, prefix: bytes) -> None:
+    with pytest.raises(CorruptMessage):
+        read(prefix + data)
+
+
+def test_every_error_of_a_message_is_a_compression_error_and_a_value_error() -> None:
+    with pytest.raises(CompressionError):
+        read(b"")
+    with pytest.raises(ValueError, match="less than a header"):
+        read(b"")
+
+
+# What each of these would be, mended, is in the comment beside it or in the id.
+INCONSISTENT = {
+    "wrong magic": forged("bgt", "packed32", 9, 1, words(3), magic=b"tx"),
+    "unknown version": forged("bgt", "packed32", 9, 1, words(3), version=2),
+    "unknown rule": forged(4, "packed32", 9, 1, words(3)),
+    "rule 0": forged(0, "packed32", 9, 1, words(3)),
+    "unknown codec": forged("bgt", 3, 9, 1, words(3)),
+    "unknown state": forged("bgt", "packed32", 9, 1, words(3), state=2),
+    "reserved bits": forged("bgt", "packed32", 9, 1, words(3), reserved=1),
+    "tau 0": forged("bgt", "packed32", 9, 1, words(3), tau=0.0),
+    "tau -0": forged("bgt", "packed32", 9, 1, words(3), tau=-0.0),
+    "tau below 0": forged("bgt", "packed32", 9, 1, words(3), tau=-0.25),
+    "tau NaN": forged("bgt", "packed32", 9, 1, words(3), tau=NAN),
+    "tau Inf": forged("bgt", "packed32", 9, 1, words(3), tau=INF),
+    "tau denormal": forged("bgt", "packed32", 9, 1, words(3), tau=1e-40),
+    "tau so large that 255 of it are infinite": forged(
+        "qgt", "packed32", 9, 1, words(3) + b"\xff", tau=2.0**121
+    ),
+    "n beyond 31 bits": forged("bgt", "packed32", 2**31, 1, words(3)),
+    "k beyond n": forged("bgt", "packed32", 1, 2, words(0, 1)),
+    "length says more": forged("bgt", "packed32", 9, 1, words(3), length=8),
+    "length says less": forged("bgt", "packed32", 9, 1, words(3), length=0),
+    "body longer than k": forged("bgt", "packed32", 9, 1, words(3, 4)),
+    "body shorter than k": forged("bgt", "packed32", 9, 2, words(3)),
+    "body of no whole word": forged("bgt", "packed32", 9, 1, words(3) + b"\0"),
+    "a refusal with a body": forged("bgt", "raw", 4, 0, bytes(4), state=1),
+    "a refusal with a codec": forged("bgt", "packed32", 4, 0, b"", state=1),
+    "positions descend": forged("bgt", "packed32", 9, 2, words(4, 3)),
+    "a position twice": forged("bgt", "packed32", 9, 2, words(4, 4)),
+    "a position twice, with both signs": forged("bgt", "packed32", 9, 2, words(4, ~4)),
+    "a position is n": forged("bgt", "packed32", 9, 1, words(9)),
+    "a position far beyond n": forged("bgt", "packed32", 9, 1, b"\xff\xff\xff\xff"),
+    "n = 0 with an element": forged("bgt", "packed32", 0, 1, words(0)),
+    "wgt packed32 NaN": forged("wgt", "packed32", 9, 1, words(3) + floats(NAN)),
+    "wgt packed32 Inf": forged("wgt", "packed32", 9, 1, words(3) + floats(INF)),
+    "wgt packed32 -Inf": forged("wgt", "packed32", 9, 1, words(~3) + floats(-INF)),
+    "wgt packed32 below tau": forged("wgt", "packed32", 9, 1, words(3) + floats(0.2499)),
+    "wgt packed32 zero": forged("wgt", "packed32", 9, 1, words(3) + floats(0.0)),
+    "wgt packed32 plus for minus": forged("wgt", "packed32", 9, 1, words(~3) + floats(1.0)),
+    "wgt packed32 minus for plus": forged("wgt", "packed32", 9, 1, words(3) + floats(-1.0)),
+    "qgt packed32 level 0": forged("qgt", "packed32", 9, 2, words(3, 4) + b"\x01\x00"),
+    "bitmap with more elements than k": forged("bgt", "bitmap", 9, 1, b"\x03\x00\x00"),
+    "bitmap with fewer elements than k": forged("bgt", "bitmap", 9, 2, b"\x01\x00\x00"),
+    "bitmap with a spare bit for an element": forged("bgt", "bitmap", 9, 1, b"\x00\x02\x00"),
+    "bitmap with a spare bit too many": forged("bgt", "bitmap", 9, 1, b"\x01\x80\x00"),
+    "bitmap with a spare sign": forged("bgt", "bitmap", 9, 1, b"\x01\x00\x02"),
+    "bitmap qgt level 0": forged("qgt", "bitmap", 9, 1, b"\x01\x00\x00\x00"),
+    "bitmap wgt NaN": forged("wgt", "bitmap", 9, 1, b"\x01\x00" + floats(NAN)),
+    "bitmap wgt -NaN": forged("wgt", "bitmap", 9, 1, b"\x01\x00" + b"\x00\x00\xc0\xff"),
+    "bitmap wgt Inf": forged("wgt", "bitmap", 9, 1, b"\x01\x00" + floats(INF)),
+    "bitmap wgt below tau": forged("wgt", "bitmap", 9, 1, b"\x01\x00" + floats(-0.1)),
+    "bitmap wgt -0.0": forged("wgt", "bitmap", 9, 1, b"\x01\x00" + floats(-0.0)),
+    "raw with more elements than k": forged("bgt", "raw", 3, 1, b"\x01\x00\xff"),
+    "raw with fewer elements than k": forged("bgt", "raw", 3, 2, b"\x01\x00\x00"),
+    "raw wgt NaN": forged("wgt", "raw", 2, 1, floats(0, NAN)),
+    "raw wgt Inf": forged("wgt", "raw", 2, 1, floats(-INF, 0)),
+    "raw wgt below tau": forged("wgt", "raw", 2, 1, floats(0.1, 0)),
+    "raw wgt -0.0 beside a value": forged("wgt", "raw", 2, 1, floats(-0.0, 1)),
+    "raw wgt -0.0 for a value": forged("wgt", "raw", 2, 1, floats(-0.0, 0)),
+    "raw wgt -0.0 and k = 0": forged("wgt", "raw", 1, 0, floats(-0.0)),
+    "raw bgt 2": forged("bgt", "raw", 2, 1, b"\x02\x00"),
+    "raw bgt -128": forged("bgt", "raw", 2, 1, b"\x80\x00"),
+    "raw qgt 256": forged("qgt", "raw", 2, 1, levels(256, 0)),
+    "raw qgt -256": forged("qgt", "raw", 2, 2, levels(1, -256)),
+    "raw qgt -32768": forged("qgt", "raw", 2, 1, levels(-32768, 0)),
+}
+
+
+@pytest.mark.parametrize("data", INCONSISTENT.values(), ids=INCONSISTENT)
+def test_contents_that_contradict_each_other_are_refused_under_a_valid_checksum(data: bytes) -> None:
+    assert data == sealed(data)
+    with pytest.raises(CorruptMessage) as raised:
+        read(data)
+    assert "checksum" not in str(raised.value)
+
+
+CONSISTENT = {
+    "packed32 bgt": forged("bgt", "packed32", 9, 2, words(~3, 4)),
+    "packed32 wgt at tau": forged("wgt", "packed32", 9, 2, words(~3, 8) + floats(-0.25, 3e38)),
+    "packed32 qgt": forged("qgt", "packed32", 9, 2, words(~3, 8) + b"\x01\xff"),
+    "bitmap bgt": forged("bgt", "bitmap", 9, 2, b"\x01\x01\x03"),
+    "bitmap wgt": forged("wgt", "bitmap", 9, 1, b"\x00\x01" + floats(-0.25)),
+    "raw qgt": forged("qgt", "raw", 2, 2, levels(255, -255)),
+    "raw wgt": forged("wgt", "raw", 2, 1, floats(0, -0.25)),
+    "nothing of nothing": forged("wgt", "raw", 0, 0, b""),
+    "nothing of the largest n": forged("wgt", "packed32", LARGEST_N, 0, b""),
+    "the largest tau": forged("qgt", "packed32", 9, 1, words(3) + b"\xff", tau=2.0**119),
+    "the smallest tau": forged("qgt", "packed32", 9, 1, words(3) + b"\xff", tau=2.0**-126),
+    "a refusal": forged("bgt", 0, 4, 3, b"", state=1),
+}
+
+
+@pytest.mark.parametrize("data", CONSISTENT.values(), ids=CONSISTENT)
+def test_a_forgery_without_a_contradiction_is_a_message(data: bytes) -> None:
+    assert_canonical(data)
+
+
+@every_rule
+@every_codec
+@pytest.mark.parametrize("k", [1, 1000, LARGEST_N])
+@pytest.mark.parametrize("honest_length", [True, False])
+def test_a_claimed_size_takes_no_memory(rule: ThresholdRule, codec: str, k: int, honest_length: bool) -> None:
+    """A short message that claims up to 2^31 - 1 elements is refused before anything is made for them."""
+    length = None if honest_length else codec_by_name(codec).size(rule, LARGEST_N, k)
+    data = forged(rule, codec, LARGEST_N, k, bytes(16), length=length)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptMessage):
+            read(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**18
+
+
+def test_an_update_too_long_for_a_message_is_an_error_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="at most 2147483647 elements"):
+        message.write(SparseUpdate.empty("wgt", LARGEST_N + 1, np.float32(1)))
+
+
+def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+    """One to four damages of the kinds that storage, networks and hands do."""
+    damaged = bytearray(data)
+    for _ in range(rng.integers(1, 5)):
+        at = int(rng.integers(len(damaged) + 1))
+        kind = rng.integers(7)
+        if kind == 0:
+            damaged[at:at] = rng.bytes(int(rng.integers(1, 5)))
+        elif kind == 1:
+            del damaged[at : at + int(rng.integers(1, 5))]
+        elif kind == 2 and len(damaged) > 28:
+            field, size = [(3, 1), (4, 1), (5, 1), (8, 1), (12, 1), (16, 4), (20, 1)][rng.integers(7)]
+            damaged[field : field + size] = bytes(rng.integers(0, 4, size, np.uint8))
+        elif at < len(damaged):
+            damaged[at] = [damaged[at] ^ (1 << int(rng.integers(8))), 0, 255, int(rng.integers(256))][
+                kind % 4
+            ]
+    if rng.random() < 0.3 and len(damaged) >= 28:
+        damaged[20:28] = struct.pack("<Q", max(len(damaged) - 32, 0))
+    return bytes(damaged)
+
+
+@every_rule
+@every_codec
+def test_mutated_messages_are_refused_or_are_messages(
+    rule: ThresholdRule, codec: str, random_update: RandomUpdate
+) -> None:
+    rng = np.random.default_rng([RULE_CODE[rule], codec_by_name(codec).code])
+    accepted = refused = 0
+    for _ in range(2300):
+        n = int(rng.integers(0, 20))
+        update = random_update(rule, n, int(rng.integers(0, n + 1)), rng)
+        data = mutated(message.write(update, codec).tobytes(), rng)
+        if rng.random() < 0.5 and len(data) >= HEADER_BYTES:
+            data = sealed(data)
+        try:
+            read(data)
+        except CorruptMessage:
+            refused += 1
+        else:
+            accepted += 1
+            assert_canonical(data)
+    assert accepted > 20
+    assert refused > 1000
