@@ -1,5 +1,6 @@
 """`taugrad train` as people see it: runs, live, one after another; then a table, figures and what is next."""
 
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from taugrad.platform.preflight import check
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.store import home, open_client, start_run
+from taugrad.platform.tracking.store import TrackingError, home, open_client, start_run, tracking_uri
 
 from .live import LiveRun
 from .runs import RunHistory, read_run
@@ -45,7 +46,7 @@ def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     for source, spec in specs:
         check(spec, source, local=is_local())
-    client = open_client()
+    client = _client()
     width = max(len(spec.title) for _, spec in specs)
     workers = specs[0][1].workers.count
     console.print(
@@ -56,7 +57,10 @@ def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
     finished: list[str] = []
     with ray_cluster():
         for _, spec in specs:
-            run_id = start_run(client, spec)
+            try:
+                run_id = start_run(client, spec)
+            except TrackingError as error:
+                raise SpecError("experiment", [str(error)]) from None
             if _run(console, client, spec, run_id, width):
                 finished.append(run_id)
     _compare(console, client, finished, specs[0][1].experiment)
@@ -74,7 +78,7 @@ def resume(run_id: str) -> int:
     """
     console = _console()
     sys.path.insert(0, str(Path.cwd()))
-    client = open_client()
+    client = _client()
     spec = _spec_of(client, run_id)
     check(spec, f"run {run_id}", local=is_local())
     client.update_run(run_id, status="RUNNING")
@@ -82,6 +86,19 @@ def resume(run_id: str) -> int:
         done = _run(console, client, spec, run_id, len(spec.title))
     _compare(console, client, [run_id] if done else [], spec.experiment)
     return OK if done else FAILED
+
+
+def _client() -> "MlflowClient":
+    """The tracking store; asked once, so that nothing starts where nothing could be logged."""
+    uri = tracking_uri()
+    try:
+        client = open_client(uri)
+        client.search_experiments(max_results=1)
+    except Exception as error:
+        # MLflow and its databases raise many types; to the user all mean this.
+        reason = str(error).strip().partition("\n")[0]
+        raise SpecError("MLFLOW_TRACKING_URI", [f"{uri} cannot be used: {reason}"]) from error
+    return client
 
 
 def _console() -> Console:
@@ -115,8 +132,14 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
         ) from None
     if run.info.status == "FINISHED":
         raise SpecError("command line", [f"--resume {run_id}: this run is finished"])
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     text = Path(client.download_artifacts(run_id, "spec.yaml")).read_text(encoding="utf-8")
-    return RunSpec.model_validate(yaml.safe_load(text))
+    spec = RunSpec.model_validate(yaml.safe_load(text))
+    checkpoints = run.data.tags.get(names.TAG_CHECKPOINTS)
+    if checkpoints is None:
+        return spec
+    # The command may be given in another folder than the first time.
+    return spec.model_copy(update={"storage": Path(checkpoints.removesuffix(f"/{run_id}"))})
 
 
 def _compare(console: Console, client: "MlflowClient", run_ids: Iterable[str], experiment: str) -> None:

@@ -88,8 +88,9 @@ def _fit(spec: RunSpec, tracking_uri: str, run_id: str, storage: str, watch: Wat
         ScalingConfig,
         TrainingFailedError,
     )
-    from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
+    from ray.train.torch import TorchTrainer  # noqa: PLC0415
 
+    from .process_group import OwnProcessGroup  # noqa: PLC0415
     from .worker import train_worker  # noqa: PLC0415
 
     board: Any = ray.remote(num_cpus=0)(Board).remote()
@@ -97,7 +98,7 @@ def _fit(spec: RunSpec, tracking_uri: str, run_id: str, storage: str, watch: Wat
     trainer = TorchTrainer(
         train_worker,
         train_loop_config={"job": Job(spec.model_dump_json(), tracking_uri, run_id, board)},
-        torch_config=TorchConfig(backend="nccl" if gpu else "gloo"),
+        torch_config=OwnProcessGroup(),
         scaling_config=ScalingConfig(
             num_workers=spec.workers.count,
             use_gpu=gpu,
@@ -142,5 +143,7 @@ def _what_failed(error: Exception) -> str:
         cause = error.__cause__ or getattr(error, "controller_failure", None) or error
         return str(cause)
     rank, failure = min(failures.items())
+    if type(failure).__name__ == "WorkerHealthCheckFailedError":
+        return f"worker {rank}'s process died (killed, out of memory, or crashed)"
     cause = getattr(failure, "base_exc", None) or getattr(failure, "cause", None) or failure
     return f"worker {rank}: {type(cause).__name__}: {cause}"

@@ -1,5 +1,6 @@
 """What runs in a Ray Train worker: a trainer whose listener speaks Ray and MLflow."""
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,19 +9,18 @@ from typing import Any
 
 import ray.train
 import torch
-import torch.distributed as dist
 from ray.train import Checkpoint
 from ray.train.torch import get_device
-from torch._C._distributed_c10d import HashStore
 
 from ..data import load
 from ..spec import RunSpec
 from ..tracking import names
 from ..tracking.store import last_step, open_client
-from ..tracking.writer import MetricWriter
+from ..tracking.writer import MetricWriter, PendingMetric
 from ..training.reporting import Progress
 from ..training.trainer import Trainer
 from .job import Job
+from .process_group import process_group
 
 _PROGRESS_S = 0.5
 _DELIVERY_S = 30.0
@@ -33,28 +33,29 @@ def train_worker(config: dict[str, Any]) -> None:
     Args:
         config: `{"job": Job}`.
     """
+    # The writer tries again by itself; MLflow's own patience of minutes would only hide an outage.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     job: Job = config["job"]
     spec = RunSpec.model_validate_json(job.spec_json)
     torch.set_num_threads(max(1, int(spec.workers.cpus)))
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-
-    context = ray.train.get_context()
-    rank = context.get_world_rank()
-    tracker = _Tracker(job) if rank == 0 else None
-    listener = _RayListener(tracker, Path(context.get_storage().experiment_fs_path))
-    trainer = Trainer(spec, load(spec.data), get_device(), listener)
-    checkpoint = ray.train.get_checkpoint()
-    if checkpoint is not None:
-        with checkpoint.as_directory() as folder:
-            undelivered = trainer.resume(Path(folder))
-        if tracker is not None:
-            tracker.writer.restore(undelivered)  # type: ignore[arg-type]
-    try:
-        trainer.fit()
-        listener.finish(trainer.done, trainer.totals())
-    finally:
-        listener.close()
+    device = get_device()
+    assert isinstance(device, torch.device)
+    with process_group(device) as (rank, _):
+        tracker = _Tracker(job) if rank == 0 else None
+        storage = Path(ray.train.get_context().get_storage().experiment_fs_path)
+        listener = _RayListener(tracker, storage)
+        try:
+            trainer = Trainer(spec, load(spec.data), device, listener)
+            checkpoint = ray.train.get_checkpoint()
+            if checkpoint is not None:
+                with checkpoint.as_directory() as folder:
+                    undelivered = trainer.resume(Path(folder))
+                listener.restore(undelivered)
+            trainer.fit()
+            listener.finish(trainer.done, trainer.totals())
+        finally:
+            listener.close()
 
 
 class _Tracker:
@@ -118,10 +119,13 @@ class _RayListener:
                 checkpoint_dir_name=f"iteration_{iteration:08d}",
             )
 
-    def undelivered(self) -> list[dict[str, Any]]:
-        if self._tracker is None:
-            return []
-        return [dict(metric) for metric in self._tracker.writer.pending()]
+    def undelivered(self) -> list[PendingMetric]:
+        return [] if self._tracker is None else self._tracker.writer.pending()
+
+    def restore(self, undelivered: list[PendingMetric]) -> None:
+        """Takes over the metrics that had not reached MLflow when a checkpoint was written."""
+        if self._tracker is not None:
+            self._tracker.writer.restore(undelivered)
 
     def finish(self, iteration: int, totals: Mapping[str, float]) -> None:
         """Logs the run's totals, on the driver's side too."""

@@ -62,6 +62,14 @@ def _load(path: Path) -> dict[str, Any]:
     return state
 
 
+def seed_everything(seed: int, rank: int) -> None:
+    """Seeds Python's, NumPy's and torch's generators, otherwise on every worker."""
+    words = np.random.SeedSequence([seed, rank]).generate_state(4, np.uint32)
+    random.seed(int(words[0]))
+    np.random.seed(words[1])  # noqa: NPY002 - user code may draw from it
+    torch.manual_seed(int(words[2]) << 32 | int(words[3]))
+
+
 def random_state() -> dict[str, Any]:
     """The state of Python's, NumPy's and torch's generators, as tensors and numbers."""
     version, python_words, python_gauss = random.getstate()

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from ..tracking.writer import PendingMetric
 
 
 @dataclass(frozen=True)
@@ -41,5 +43,5 @@ class Listener(Protocol):
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         """It is time for a checkpoint: `write` puts this worker's files into an empty folder."""
 
-    def undelivered(self) -> list[dict[str, Any]]:
+    def undelivered(self) -> list[PendingMetric]:
         """Metrics that were logged and are not stored yet, as plain data; they go into the checkpoint."""

@@ -6,9 +6,7 @@ Knows torch.distributed and DDP, and neither Ray nor MLflow: it tells a `Listene
 import math
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -23,6 +21,7 @@ from ..data.batches import Share, epoch_order, iterations_per_epoch, worker_shar
 from ..models import build
 from ..spec import RunSpec
 from ..tracking import names
+from ..tracking.writer import PendingMetric
 from .checkpoint import (
     CheckpointError,
     load_shared,
@@ -31,6 +30,7 @@ from .checkpoint import (
     restore_random_state,
     save_shared,
     save_worker,
+    seed_everything,
 )
 from .evaluation import Evaluation, evaluate
 from .optimizer import build_optimizer, build_schedule
@@ -69,7 +69,7 @@ class Trainer:
         self.ddp.register_comm_hook(self.compression, compressed_allgather)
         self.optimizer = build_optimizer(spec.training.optimizer, self.model.parameters())
         self.schedule = build_schedule(spec.training.schedule, self.optimizer)
-        torch.manual_seed(_worker_seed(spec.seed, self.rank))  # other dropout on every worker
+        seed_everything(spec.seed, self.rank)  # other dropout on every worker
 
         self.train_inputs = data.train_inputs.to(device)
         self.train_labels = data.train_labels.to(device)
@@ -115,7 +115,7 @@ class Trainer:
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
 
-    def resume(self, folder: Path) -> list[dict[str, Any]]:
+    def resume(self, folder: Path) -> list[PendingMetric]:
         """Takes over a checkpoint.
 
         Returns:
@@ -248,7 +248,3 @@ class Trainer:
                 "undelivered": self.listener.undelivered(),
             }
             save_shared(folder, shared)
-
-
-def _worker_seed(seed: int, rank: int) -> int:
-    return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)[0])

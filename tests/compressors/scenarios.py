@@ -85,6 +85,7 @@ class Run:
 
     Attributes:
         local: by parameter, the sum of this worker's finite gradients, float64.
+        latest: by parameter, this worker's gradient of the latest step.
         applied: by parameter, the sum of the synchronized gradients, skipped steps left out, float64.
         digests: of the weights after each step.
         poison: by step, the parameter whose first element's gradient becomes the value given.
@@ -108,6 +109,7 @@ class Run:
         self.optimizer = make_optimizer(self.model)
         self.local = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.model.named_parameters()}
         self.applied = {name: torch.zeros_like(total) for name, total in self.local.items()}
+        self.latest: dict[str, Tensor] = {}
         self.digests: list[str] = []
         self.skipped: list[int] = []
         self.poison: dict[int, tuple[str, float]] = {}
@@ -121,6 +123,7 @@ class Run:
             gradient.view(-1)[0] = self.poison[self.at][1]
         finite = torch.where(torch.isfinite(gradient), gradient, 0)
         self.local[name] += finite.double()
+        self.latest[name] = gradient.detach().clone()
         return gradient
 
     def backward(self, loss: Tensor) -> None:
@@ -169,11 +172,11 @@ def thresholded(rule: str, **more: Any) -> Config:
 
 def none_and_plain() -> Result:
     plain, hooked = Run(None).steps(), Run({"kind": "none"}).steps()
-    buckets = Run({"kind": "none"}, bucket_cap_mb=TINY_BUCKETS).steps()
+    plain_buckets = Run(None, bucket_cap_mb=TINY_BUCKETS).steps()
+    hooked_buckets = Run({"kind": "none"}, bucket_cap_mb=TINY_BUCKETS).steps()
     return {
-        "plain": plain.digests,
-        "hooked": hooked.digests,
-        "buckets": buckets.digests,
+        "plain": [plain.digests, plain_buckets.digests],
+        "hooked": [hooked.digests, hooked_buckets.digests],
         "totals": hooked.state.totals.state_dict(),
         "layers": [(layer.name, layer.elements, layer.sent) for layer in hooked.state.last_step.layers],
     }
@@ -235,7 +238,8 @@ def several_buckets() -> Result:
             return compressed_allgather(state, bucket)
 
         run = Run(thresholded(rule), recording=recording, bucket_cap_mb=TINY_BUCKETS).steps()
-        result[rule] = run.result(layouts=layouts, taus=run.state.totals and run.state.last_step.taus)
+        taus = run.state.last_step.taus
+        result[rule] = run.result(layouts=layouts, taus=taus)
     return result
 
 
@@ -309,7 +313,9 @@ def unused_parameters() -> Result:
         missing = []
         for step in range(8):
             use_sometimes = dist.get_rank() == 0 or step % 2 == 0
-            model.used = ({"sometimes"} if use_sometimes else set()) | ({"rarely"} if step in (0, 4) else set())
+            model.used = ({"sometimes"} if use_sometimes else set()) | (
+                {"rarely"} if step in (0, 4) else set()
+            )
             run.step()
             missing.append(sorted(name for name, p in model.named_parameters() if p.grad is None))
         result[rule] = run.result(missing=missing)
@@ -430,6 +436,7 @@ def failure_of(run: Run) -> Result:
         "rank": getattr(failure, "rank", None),
         "untouched": digest(run.model) == before,
         "gradients": gradients(run.model),
+        "own": run.latest,
     }
 
 
@@ -437,12 +444,12 @@ def nonfinite_refused() -> Result:
     result = {}
     for kind in ("none", *RULES):
         for cap in (None, TINY_BUCKETS):
-            for value in (float("nan"), float("inf")):
+            for value in ("nan", "inf"):
                 run = Run({"kind": kind} if kind == "none" else thresholded(kind), bucket_cap_mb=cap)
                 if dist.get_rank() == 1:
-                    run.poison = {3: ("middle.bias", value)}
+                    run.poison = {3: ("middle.bias", float(value))}
                 run.steps(3)
-                result[kind, cap, value == value] = failure_of(run)
+                result[kind, cap, value] = failure_of(run)
     return result
 
 
@@ -494,9 +501,7 @@ def corrupt_messages() -> Result:
         for mode in ("refuse", "skip"):
             run = Run(thresholded("wgt", nonfinite=mode)).steps(3)
 
-            def tampered(
-                own: Bytes, *where: Any, tamper: Callable[[Bytes], Bytes] = tamper
-            ) -> Gathering:
+            def tampered(own: Bytes, *where: Any, tamper: Callable[[Bytes], Bytes] = tamper) -> Gathering:
                 return gather(tamper(own), *where)
 
             if dist.get_rank() == 0:
@@ -603,6 +608,7 @@ GROUPS: dict[str, list[Callable[..., Result]]] = {
         every_rule,
         several_buckets,
         unused_parameters,
+        tau_above_everything,
         nonfinite_skipped,
     ],
     "training-1": [none_and_plain, every_rule, tau_above_everything, states_that_do_not_fit],

@@ -1,0 +1,79 @@
+"""Thresholded gradients in a plain DDP script, on this machine and without anything else running.
+
+    python examples/ddp_script.py --workers 2
+
+Each worker is a process. They train a small net on scikit-learn's digits and exchange over gloo, on the
+loopback interface, only those gradient elements that have reached the threshold. The two lines that
+make it so are marked.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from taugrad.compressors import CompressionState, compressed_allgather
+
+
+def train(rank: int, options: argparse.Namespace, rendezvous: str) -> None:
+    """One worker: the usual DDP loop."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    workers: int = options.workers
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=workers)
+
+    digits = load_digits()
+    images = torch.tensor(digits.data, dtype=torch.float32) / 16
+    labels = torch.tensor(digits.target)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    test, train_all = order[:360], order[360:]
+    mine = train_all[: len(train_all) // workers * workers][rank::workers]
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+    ddp = DistributedDataParallel(model)
+    state = CompressionState(ddp, {"kind": options.kind, "tau": options.tau})  # line one
+    ddp.register_comm_hook(state, compressed_allgather)  # line two
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+
+    shuffling = torch.Generator().manual_seed(rank)
+    for _ in range(options.epochs):
+        for batch in mine[torch.randperm(len(mine), generator=shuffling)].split(32):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(ddp(images[batch]), labels[batch]).backward()
+            optimizer.step()
+
+    if rank == 0:
+        with torch.no_grad():
+            accuracy = (model(images[test]).argmax(1) == labels[test]).float().mean().item()
+        totals = state.totals
+        print(f"accuracy     {accuracy:.3f}")
+        print(f"sent         {totals.wire_bytes / 1e6:.2f} MB by {workers} workers in {totals.steps} steps")
+        print(f"compression  {totals.compression_ratio:.1f}x against sending every gradient in 32 bits")
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Starts the workers and waits for them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--kind", choices=["wgt", "bgt", "qgt"], default="wgt")
+    parser.add_argument("--tau", type=float, default=0.01, help="the threshold (default: %(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rendezvous = str(Path(folder) / "rendezvous")
+        mp.spawn(train, (options, rendezvous), nprocs=options.workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The workers' torch process group.
+
+Ray's TorchTrainer would make one too, but the store in which its workers meet listens on every address
+of the machine. Ours listens only where the workers are.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import ray.util
+import torch
+import torch.distributed as dist
+from ray.train import get_context
+from ray.train.backend import Backend
+from ray.train.collective import broadcast_from_rank_zero
+from ray.train.torch import TorchConfig
+from torch._C._distributed_c10d import TCPStore
+
+
+@dataclass
+class OwnProcessGroup(TorchConfig):
+    """Has Ray Train leave the process group to the workers."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """A backend that sets nothing up."""
+        return Backend
+
+
+_PATIENCE = timedelta(minutes=30)
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
+    """Joins all workers of this Ray Train run in torch's default process group, for as long as it lasts.
+
+    Args:
+        device: NCCL is used for GPUs, gloo otherwise.
+
+    Yields:
+        This worker's rank and the number of workers.
+    """
+    context = get_context()
+    rank, workers = context.get_world_rank(), context.get_world_size()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    listener = _listen(_own_address()) if rank == 0 else None
+    host, port = broadcast_from_rank_zero(None if listener is None else listener.getsockname()[:2])
+    store = TCPStore(
+        host,
+        port,
+        workers,
+        is_master=rank == 0,
+        timeout=_PATIENCE,
+        wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=workers
+    )
+    try:
+        yield rank, workers
+    finally:
+        dist.destroy_process_group()
+
+
+def _own_address() -> str:
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
+def _listen(address: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen(128)
+    return listener

@@ -1,0 +1,564 @@
+"""The hook in real DDP over gloo, on the loopback interface.
+
+Starting a process takes seconds and a scenario takes milliseconds, so the workers of scenarios.py run
+all scenarios of a group in a row, and each test here judges what one of them brought back.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic, sleep
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+Results = list[dict[str, Any]]
+"""By rank, what each scenario of a group returned."""
+
+RULES = ("wgt", "bgt", "qgt")
+KINDS = ("none", *RULES)
+CAPS = (None, 0.0002)
+ELEMENTS = 6 * 17 + 17 + 17 * 11 + 11 + 11 * 5 + 5
+TIMEOUT_S = 150
+
+every_rule = pytest.mark.parametrize("rule", RULES)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def run_group(group: str, workers: int, folder: Path) -> Results:
+    """Runs a group of scenarios; fails when a worker fails, or hangs."""
+    script = Path(__file__).with_name("scenarios.py")
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    logs = [folder / f"{rank}.log" for rank in range(workers)]
+    processes = []
+    try:
+        for rank in range(workers):
+            command = [sys.executable, str(script), group, str(rank), str(workers), str(folder)]
+            with logs[rank].open("w") as log:
+                processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        deadline = monotonic() + TIMEOUT_S
+        while any(process.poll() is None for process in processes) and monotonic() < deadline:
+            if any(process.poll() for process in processes):
+                break
+            sleep(0.05)
+        codes = [process.poll() for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+    if codes != [0] * workers:
+        output = "\n".join(log.read_text()[-3000:] for log in logs)
+        pytest.fail(f"the workers of {group} ended with {codes} (None: they hung)\n{output}")
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(workers)]
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Results]:
+    """The results of the group of so many workers; each group runs once."""
+    done: dict[int, Results] = {}
+
+    def results(workers: int) -> Results:
+        if workers not in done:
+            name = f"training-{workers}"
+            done[workers] = run_group(name, workers, tmp_path_factory.mktemp(name))
+        return done[workers]
+
+    return results
+
+
+@pytest.fixture
+def two(groups: Callable[[int], Results]) -> Results:
+    return groups(2)
+
+
+@pytest.fixture(params=[2, 3], ids=["2-workers", "3-workers"])
+def several(request: pytest.FixtureRequest, groups: Callable[[int], Results]) -> Results:
+    return groups(request.param)
+
+
+@pytest.fixture(params=[1, 2, 3], ids=["1-worker", "2-workers", "3-workers"])
+def any_number(request: pytest.FixtureRequest, groups: Callable[[int], Results]) -> Results:
+    return groups(request.param)
+
+
+def by_rank(results: Results, scenario: str, *keys: Any) -> list[Any]:
+    """What each rank brought back from a scenario, under keys."""
+    found: list[Any] = [result[scenario] for result in results]
+    for key in keys:
+        found = [each[key] for each in found]
+    return found
+
+
+def assert_all_equal(values: list[Any]) -> None:
+    assert all(value == values[0] for value in values), values
+
+
+# A simulation with the paper's pseudo code, in one process, without DDP, buckets, codecs and messages.
+
+
+@dataclass
+class Simulation:
+    """What training comes to when each worker runs the transcription."""
+
+    digests: list[str] = field(default_factory=list)
+    residuals: list[dict[str, NDArray[np.float32]]] = field(default_factory=list)
+    """By rank and parameter."""
+    sent: list[list[int]] = field(default_factory=list)
+    """By step and rank, how many elements were sent."""
+
+
+@pytest.fixture(scope="module")
+def simulated(scenarios: ModuleType, transcription: ModuleType) -> Callable[[str, int], Simulation]:
+    """The simulation of a rule with so many workers; each is made once."""
+    done: dict[tuple[str, int], Simulation] = {}
+
+    def make(rule: str, workers: int) -> Simulation:
+        simulation = Simulation()
+        model = scenarios.make_model()
+        optimizer = scenarios.make_optimizer(model)
+        tau = np.float32(scenarios.TAU[rule])
+        named = dict(model.named_parameters())
+        simulation.residuals = [
+            {name: np.zeros(p.numel(), np.float32) for name, p in named.items()} for _ in range(workers)
+        ]
+        for step in range(scenarios.STEPS):
+            totals = {name: np.zeros(p.numel(), np.float32) for name, p in named.items()}
+            simulation.sent.append([0] * workers)
+            for rank in range(workers):
+                optimizer.zero_grad()
+                scenarios.loss_of(model, rank, step).backward()
+                residuals = simulation.residuals[rank]
+                for name, parameter in named.items():
+                    gradient = parameter.grad.flatten().numpy()
+                    outcome = transcription.run(rule, residuals[name], gradient, tau)
+                    residuals[name] = outcome.kept
+                    totals[name] += outcome.dense()
+                    simulation.sent[-1][rank] += len(outcome.words)
+            for name, parameter in named.items():
+                mean = totals[name] / np.float32(workers)
+                parameter.grad = torch.from_numpy(mean).view_as(parameter)
+            optimizer.step()
+            simulation.digests.append(scenarios.digest(model))
+        return simulation
+
+    def cached(rule: str, workers: int) -> Simulation:
+        if (rule, workers) not in done:
+            done[rule, workers] = make(rule, workers)
+        return done[rule, workers]
+
+    return cached
+
+
+# Without compression.
+
+
+def test_none_is_plain_ddp_bit_for_bit(any_number: Results) -> None:
+    plain = by_rank(any_number, "none_and_plain", "plain")
+    assert_all_equal(plain)
+    assert by_rank(any_number, "none_and_plain", "hooked") == plain
+    for digests in plain[0]:
+        assert len(set(digests)) == len(digests)
+
+
+def test_none_counts_everything_as_sent(any_number: Results) -> None:
+    elements = ELEMENTS * len(any_number) * 5
+    for totals in by_rank(any_number, "none_and_plain", "totals"):
+        assert totals == {
+            "steps": 5,
+            "skipped_steps": 0,
+            "elements": elements,
+            "sent": elements,
+            "paper_bits": 32 * elements,
+            "wire_bytes": 4 * elements,
+        }
+    for layers in by_rank(any_number, "none_and_plain", "layers"):
+        assert sorted(layers)[0] == ("first.bias", 17, 17)
+        assert sum(elements for _, elements, _ in layers) == ELEMENTS
+
+
+@every_kind
+def test_sum_is_the_mean_times_the_workers(kind: str, several: Results) -> None:
+    for result in by_rank(several, "sum_and_mean"):
+        for name, mean in result[kind, "mean"].items():
+            torch.testing.assert_close(result[kind, "sum"][name], mean * len(several), rtol=1e-6, atol=1e-9)
+    assert any(mean.any() for mean in several[0]["sum_and_mean"][kind, "mean"].values())
+
+
+def test_a_tau_below_everything_is_plain_ddp_to_rounding(several: Results) -> None:
+    for result in by_rank(several, "everything_sent_and_plain"):
+        for hooked, plain in zip(result["hooked"], result["plain"], strict=True):
+            torch.testing.assert_close(hooked, plain, rtol=1e-5, atol=1e-7)
+        assert result["totals"]["sent"] == result["totals"]["elements"]
+
+
+# The rules.
+
+
+@every_rule
+def test_weights_and_residuals_are_those_of_the_papers_pseudo_code(
+    rule: str, any_number: Results, simulated: Callable[[str, int], Simulation]
+) -> None:
+    workers = len(any_number)
+    if workers == 2:
+        found = by_rank(any_number, "every_rule_and_codec", (rule, "auto"))
+    else:
+        found = by_rank(any_number, "every_rule", rule)
+    simulation = simulated(rule, workers)
+    for rank in range(workers):
+        assert found[rank]["digests"] == simulation.digests
+        residuals = found[rank]["residuals"]
+        assert residuals.keys() == simulation.residuals[rank].keys()
+        for name, kept in simulation.residuals[rank].items():
+            assert residuals[name].numpy().tobytes() == kept.tobytes(), name
+    sent = [count for step in simulation.sent for count in step]
+    assert 0 < sum(sent) < ELEMENTS * len(sent)
+
+
+@every_rule
+def test_replicas_are_identical_whatever_the_codec(rule: str, two: Results) -> None:
+    digests = [
+        found["digests"]
+        for result in by_rank(two, "every_rule_and_codec")
+        for (each, _), found in result.items()
+        if each == rule
+    ]
+    assert len(digests) == 2 * 4
+    assert_all_equal(digests)
+    assert len(set(digests[0])) == 5
+
+
+@every_rule
+@pytest.mark.parametrize("option", ["bucket view", "static graph", "find unused"])
+def test_options_of_ddp_change_no_weight(
+    rule: str, option: str, two: Results, simulated: Callable[[str, int], Simulation]
+) -> None:
+    for digests in by_rank(two, "other_ways_of_ddp", (rule, option)):
+        assert digests == simulated(rule, 2).digests
+
+
+def expected_size(rule: str, codec: str, k: int) -> int:
+    """Bytes of a message of k elements, by docs of the formats and not by their code."""
+    value_bytes = {"wgt": 4, "bgt": 0, "qgt": 1}[rule]
+    dense_bytes = {"wgt": 4, "bgt": 1, "qgt": 2}[rule]
+    sizes = {
+        "packed32": 4 * k + value_bytes * k,
+        "bitmap": -(-ELEMENTS // 8) + (0 if rule == "wgt" else -(-k // 8)) + value_bytes * k,
+        "raw": dense_bytes * ELEMENTS,
+    }
+    return 32 + (min(sizes.values()) if codec == "auto" else sizes[codec])
+
+
+@every_rule
+@pytest.mark.parametrize("codec", ["auto", "packed32", "bitmap", "raw"])
+def test_totals_are_what_an_independent_count_gives(
+    rule: str, codec: str, two: Results, simulated: Callable[[str, int], Simulation]
+) -> None:
+    by_step = simulated(rule, 2).sent
+    sent = sum(sum(step) for step in by_step)
+    wire = 0
+    for step in by_step:
+        longest = max(expected_size(rule, codec, k) for k in step)
+        wire += 2 * (-(-longest // 8) * 8 + 8)
+    expected = {
+        "steps": 5,
+        "skipped_steps": 0,
+        "elements": ELEMENTS * 2 * 5,
+        "sent": sent,
+        "paper_bits": sent * {"wgt": 32, "bgt": 1, "qgt": 8}[rule],
+        "wire_bytes": wire,
+    }
+    assert by_rank(two, "every_rule_and_codec", (rule, codec), "totals") == [expected, expected]
+
+
+def test_a_steps_ledger_tells_that_step_alone(
+    two: Results, simulated: Callable[[str, int], Simulation], scenarios: ModuleType
+) -> None:
+    by_step = simulated("qgt", 2).sent
+    for rank, result in enumerate(by_rank(two, "a_ledger_by_step")):
+        for step, counts in zip(result["steps"], by_step, strict=True):
+            assert step["totals"]["steps"] == 1
+            assert step["totals"]["sent"] == sum(counts)
+            assert sum(sent for _, _, sent in step["layers"]) == counts[rank]
+            assert sum(elements for _, elements, _ in step["layers"]) == ELEMENTS
+            assert sorted(name for name, _, _ in step["layers"]) == sorted(
+                name for name, _ in scenarios.make_model().named_parameters()
+            )
+            assert step["residual_squares"] == pytest.approx(step["squares"], rel=1e-4)
+            assert step["taus"] == [float(np.float32(scenarios.TAU["qgt"]))]
+            assert all(seconds > 0 for seconds in step["seconds"])
+        for name, total in result["totals"].items():
+            assert total == sum(step["totals"][name] for step in result["steps"])
+
+
+@every_rule
+def test_residuals_stay_with_their_parameters_when_ddp_rebuilds_its_buckets(
+    rule: str, several: Results, simulated: Callable[[str, int], Simulation]
+) -> None:
+    simulation = simulated(rule, len(several))
+    for rank, result in enumerate(by_rank(several, "several_buckets", rule)):
+        layouts = result["layouts"]
+        starts = [i for i, (index, _) in enumerate(layouts) if index == 0] + [len(layouts)]
+        steps = [layouts[low:high] for low, high in pairwise(starts)]
+        assert len(steps) == 5
+        assert steps[0] != steps[1] == steps[2]
+        assert len(steps[1]) > 2
+        assert len(result["taus"]) == len(steps[-1])
+        assert result["digests"] == simulation.digests
+        for name, kept in simulation.residuals[rank].items():
+            assert result["residuals"][name].numpy().tobytes() == kept.tobytes(), name
+
+
+@every_rule
+def test_workers_may_have_different_taus(rule: str, two: Results) -> None:
+    digests = by_rank(two, "different_taus", rule)
+    assert_all_equal(digests)
+    assert digests[0] != by_rank(two, "every_rule_and_codec", (rule, "auto"), "digests")[0]
+
+
+def test_accumulation_without_sync_is_one_larger_gradient(two: Results) -> None:
+    results = by_rank(two, "accumulation_without_sync")
+    for result in results:
+        assert result["quiet"]["steps"] == 0
+        assert result["quiet"]["wire_bytes"] == 0
+        assert result["totals"]["steps"] == 1
+        assert result["totals"]["elements"] == 2 * ELEMENTS
+        for name, accumulated in result["accumulated"].items():
+            torch.testing.assert_close(accumulated, result["larger"][name], rtol=1e-4, atol=1e-7)
+            mean = (results[0]["local"][name] + results[1]["local"][name]) / 2
+            torch.testing.assert_close(accumulated.double(), mean, rtol=1e-5, atol=1e-8)
+            assert not torch.allclose(accumulated, result["own"][name], rtol=1e-3)
+
+
+def assert_nothing_lost(results: list[Any], tolerance: float = 1e-5) -> None:
+    """By parameter: the sums applied and what all workers keep are the sum of all their gradients."""
+    for name, applied in results[0]["applied"].items():
+        kept = sum(result["residuals"][name].double() for result in results if name in result["residuals"])
+        given = sum(result["local"][name] for result in results)
+        kept = kept.view_as(given) if isinstance(kept, torch.Tensor) else torch.zeros_like(given)
+        scale = float(sum(result["local"][name].abs().max() for result in results if given.numel())) + 1e-3
+        torch.testing.assert_close(applied + kept, given, rtol=0, atol=tolerance * scale)
+
+
+@every_rule
+def test_nothing_is_lost_of_parameters_that_some_or_all_workers_left_out(rule: str, several: Results) -> None:
+    results = by_rank(several, "unused_parameters", rule)
+    assert_all_equal([result["digests"] for result in results])
+    assert_nothing_lost(results)
+    for result in results:
+        for step, missing in enumerate(result["missing"]):
+            expected = [] if step in {0, 4} else ["rarely.bias", "rarely.weight"]
+            assert missing == expected
+    if rule == "bgt":
+        # The trap was set: what `rarely` keeps would have been sent, and lost, in the steps without it.
+        assert all(result["residuals"]["rarely.weight"].abs().max() > 0.001 for result in results)
+
+
+@pytest.mark.parametrize("rule", ["wgt", "qgt"])
+def test_two_models_at_once_keep_apart(rule: str, two: Results) -> None:
+    for name in ("digests", "totals"):
+        together = by_rank(two, "two_models_at_once", rule, name)
+        assert together == by_rank(two, "every_rule_and_codec", (rule, "auto"), name)
+
+
+@every_rule
+def test_a_tau_above_everything_sends_nothing_and_stops_nothing(rule: str, any_number: Results) -> None:
+    workers = len(any_number)
+    for result in by_rank(any_number, "tau_above_everything", rule):
+        assert set(result["digests"]) == {result["before"]}
+        assert all(gradient.count_nonzero() == 0 for gradient in result["gradients"].values())
+        assert result["totals"]["sent"] == 0
+        assert result["totals"]["elements"] == 3 * workers * ELEMENTS
+        assert result["totals"]["wire_bytes"] == 3 * workers * (32 + 8)
+        for name, kept in result["residuals"].items():
+            expected = result["local"][name].flatten().float()
+            torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-7)
+
+
+@every_kind
+def test_an_all_zero_gradient_changes_nothing(kind: str, two: Results) -> None:
+    for result in by_rank(two, "all_zero_gradient", kind):
+        assert result["digests"] == [result["before"]]
+        assert all(not total.any() for total in result["applied"].values())
+        if kind != "none":
+            assert result["totals"]["sent"] == 0
+            assert all(not residual.any() for residual in result["residuals"].values())
+
+
+@every_kind
+@pytest.mark.parametrize("cap", CAPS, ids=["one-bucket", "several-buckets"])
+def test_a_parameter_without_elements_is_no_trouble(kind: str, cap: float | None, two: Results) -> None:
+    results = by_rank(two, "a_parameter_without_elements", (kind, cap))
+    assert_all_equal([result["digests"] for result in results])
+    assert len(set(results[0]["digests"])) == 3
+    for result in results:
+        assert result["totals"]["elements"] == 3 * 2 * (ELEMENTS + 5)
+        if kind != "none":
+            assert result["residuals"]["nothing"].shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", ["torch.float64", "torch.bfloat16", "torch.float16"])
+def test_parameters_of_other_types_are_synchronized(dtype: str, two: Results) -> None:
+    results = by_rank(two, "other_types", dtype)
+    assert_all_equal([result["digests"] for result in results])
+    precision = {"torch.float64": 1e-6, "torch.bfloat16": 8e-3, "torch.float16": 1e-3}[dtype]
+    for result in results:
+        assert set(result["residuals"].values()) == {"torch.float32"}
+        for name, gradient in result["gradients"].items():
+            assert str(gradient.dtype) == dtype
+            mean = (results[0]["local"][name] + results[1]["local"][name]) / 2
+            torch.testing.assert_close(gradient.double(), mean, rtol=precision, atol=1e-6)
+
+
+def test_percentiles_are_noted_in_the_steps_that_were_asked_for(two: Results) -> None:
+    for result in by_rank(two, "observed_percentiles"):
+        seen, first = result["seen"], result["first"]
+        assert seen[0].keys() == first.keys()
+        assert seen[1] == seen[0]
+        assert seen[2].keys() == seen[0].keys()
+        assert seen[2] != seen[0]
+        assert seen[3] == seen[2]
+        for name, percentiles in seen[0].items():
+            expected = np.quantile(first[name].abs().numpy(), [0.5, 0.9, 0.99, 0.999])
+            assert percentiles == pytest.approx(expected, rel=1e-4)
+
+
+# What goes wrong.
+
+
+@every_kind
+@pytest.mark.parametrize("cap", CAPS, ids=["one-bucket", "several-buckets"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_gradient_that_is_not_finite_is_refused_on_every_worker(
+    kind: str, cap: float | None, value: str, two: Results
+) -> None:
+    for failure in by_rank(two, "nonfinite_refused", (kind, cap, value)):
+        assert failure["kind"] == "NonFiniteGradient"
+        assert failure["parameter"] == "middle.bias"
+        assert failure["rank"] == (-1 if kind == "none" else 1)
+        assert "middle.bias" in failure["text"]
+        assert "middle.bias" in failure["raised"]
+        assert failure["untouched"]
+
+
+@every_kind
+@pytest.mark.parametrize("cap", CAPS, ids=["one-bucket", "several-buckets"])
+def test_a_gradient_that_is_not_finite_is_skipped_by_every_worker_and_costs_nothing_else(
+    kind: str, cap: float | None, several: Results
+) -> None:
+    workers = len(several)
+    results = by_rank(several, "nonfinite_skipped", (kind, cap))
+    assert_all_equal([result["digests"] for result in results])
+    everyone = range(workers)
+    expected = {
+        3: [("middle.weight", rank) for rank in everyone],
+        4: [("head.bias", 1)],
+        7: [("first.weight", 1)],
+    }
+    if kind == "none":
+        expected = {step: [(where[0][0], -1)] for step, where in expected.items()}
+    for result in results:
+        assert not result["failed"]
+        assert result["skipped"] == [3, 4, 7]
+        assert result["counted"] == [0, 0, 0, 1, 2, 2, 2, 3]
+        assert result["totals"]["skipped_steps"] == 3
+        assert result["totals"]["steps"] == 8
+        assert [dict(enumerate(result["noted"])).get(step) for step in expected] == list(expected.values())
+        digests = result["digests"]
+        assert digests[2] == digests[3] == digests[4]
+        assert digests[6] == digests[7]
+        assert len(set(digests)) == 5
+        if kind != "none":
+            assert all(bool(torch.isfinite(kept).all()) for kept in result["residuals"].values())
+    if kind != "none":
+        assert_nothing_lost(results)
+
+
+TAMPERED = {
+    "flipped bit": "the checksum does not match",
+    "truncated": "the header says",
+    "nothing at all": "0 bytes are less than a header",
+    "of another bucket": "worker 0 sent wgt of 3 elements",
+    "a refusal of another bucket": "worker 0 sent wgt of 0 elements",
+    "a refusal of an unknown parameter": "worker 0 names parameter 99",
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERED)
+@pytest.mark.parametrize("mode", ["refuse", "skip"])
+def test_a_damaged_message_fails_on_every_worker_and_nothing_is_applied(
+    tampering: str, mode: str, two: Results
+) -> None:
+    for failure in by_rank(two, "corrupt_messages", (tampering, mode)):
+        assert failure["kind"] == "CorruptMessage"
+        assert "worker 0" in failure["text"]
+        assert TAMPERED[tampering] in failure["text"]
+        assert failure["text"] in failure["raised"]
+        assert failure["untouched"]
+        for name, own in failure["own"].items():
+            assert torch.equal(failure["gradients"][name], own), "not the worker's own gradient any more"
+
+
+def test_workers_with_different_rules_fail_and_say_so(two: Results) -> None:
+    for failure in by_rank(two, "workers_that_disagree"):
+        assert failure["kind"] == "CorruptMessage"
+        assert "bgt" in failure["text"]
+        assert "wgt" in failure["text"]
+        assert failure["untouched"]
+
+
+# Checkpoints.
+
+
+@every_kind
+def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(kind: str, two: Results) -> None:
+    for result in by_rank(two, "resumed_and_never_stopped", kind):
+        stopped, never = result["stopped"], result["never"]
+        assert stopped["digests"] == never["digests"][3:]
+        assert stopped["totals"] == never["totals"]
+        assert stopped["totals"]["steps"] == 6
+        assert stopped["residuals"].keys() == never["residuals"].keys()
+        for name, kept in never["residuals"].items():
+            assert stopped["residuals"][name].numpy().tobytes() == kept.numpy().tobytes()
+        saved = result["saved"]["residuals"]
+        assert result["restored"].keys() == saved.keys()
+        assert len(saved) == (0 if kind == "none" else 6)
+        for name, kept in saved.items():
+            assert torch.equal(result["restored"][name], kept)
+        assert kind == "none" or any(kept.any() for kept in saved.values())
+
+
+@pytest.fixture
+def misfits(groups: Callable[[int], Results]) -> dict[str, Any]:
+    found: dict[str, Any] = groups(1)[0]["states_that_do_not_fit"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("misfit", "words"),
+    [
+        ("version", "version 2"),
+        ("no version", "version None"),
+        ("unknown name", "'tail.weight'"),
+        ("size", "'head.bias' is torch.float32 (4,)"),
+        ("shape", "'head.weight' is torch.float32 (5, 11)"),
+        ("type", "'head.bias' is torch.float64 (5,)"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_by_name(
+    misfit: str, words: str, misfits: dict[str, Any]
+) -> None:
+    assert words in misfits["raised"][misfit]
+
+
+def test_a_refused_state_changes_nothing_and_a_loaded_one_shares_no_memory(misfits: dict[str, Any]) -> None:
+    assert misfits["untouched"]
+    assert misfits["shared"] == []

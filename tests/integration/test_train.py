@@ -1,0 +1,224 @@
+"""`taugrad train` from spec to store: what a user gets."""
+
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import yaml
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+pytestmark = pytest.mark.ray
+
+TRAIN_EXAMPLES, BATCH, EPOCHS, WORKERS = 1437, 64, 2, 2
+ITERATIONS = EPOCHS * -(-TRAIN_EXAMPLES // BATCH)
+PARAMETERS = 64 * 32 + 32 + 32 * 10 + 10
+RULES = {"none": "", "wgt": "tau: 5e-3", "bgt": "tau: 2e-2", "qgt": "tau: 5e-3"}
+SPEC = """
+experiment: trial
+name: {rule}
+paper: anoosheh
+data: {{kind: digits}}
+model: {{kind: mlp, widths: [32]}}
+training: {{epochs: 2, batch_size: 64, optimizer: {{lr: 0.1}}}}
+compressor: {{kind: {rule}, {rest}}}
+"""
+PER_ITERATION = [
+    "train/loss",
+    "comm/fraction",
+    "comm/elements",
+    "comm/paper_bytes",
+    "comm/wire_bytes",
+    "comm/bits_per_param",
+    "comm/compression_ratio",
+    "time/compute_s",
+    "time/compress_s",
+    "time/exchange_s",
+    "time/decompress_s",
+]
+ONLY_THRESHOLDED = ["comm/tau", "comm/residual_rms"]
+
+
+@dataclass
+class Trained:
+    folder: Path
+    output: str
+    code: int
+    listened: set[str]
+    client: MlflowClient
+    runs: dict[str, Run]
+
+    def series(self, rule: str, metric: str) -> list[float]:
+        """A metric's values, after checking that every iteration has exactly one."""
+        points = self.client.get_metric_history(self.runs[rule].info.run_id, metric)
+        assert sorted(p.step for p in points) == list(range(1, ITERATIONS + 1)), metric
+        return [p.value for p in points]
+
+
+def listeners(pid: int) -> set[str]:
+    """The addresses on which a process and its descendants listen."""
+    addresses: set[str] = set()
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return addresses
+    for process in family:
+        try:
+            connections = process.net_connections(kind="tcp")
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        addresses |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+    return addresses
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, environment):
+    """Four runs, one a rule, trained by one command, and where its processes listened meanwhile."""
+    folder = tmp_path_factory.mktemp("trained")
+    for rule, rest in RULES.items():
+        (folder / f"{rule}.yaml").write_text(SPEC.format(rule=rule, rest=rest))
+    command = [sys.executable, "-m", "taugrad", "train", *(f"{rule}.yaml" for rule in RULES)]
+    listened: set[str] = set()
+    with (folder / "output.txt").open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        deadline = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < deadline:
+            listened |= listeners(process.pid)
+            time.sleep(0.5)
+        process.kill()
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    experiment = client.get_experiment_by_name("trial")
+    runs = (
+        {}
+        if experiment is None
+        else {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    )
+    return Trained(folder, (folder / "output.txt").read_text(), process.wait(), listened, client, runs)
+
+
+def test_all_runs_finish(trained):
+    assert trained.code == 0, trained.output
+    assert set(trained.runs) == set(RULES)
+    assert {run.info.status for run in trained.runs.values()} == {"FINISHED"}
+
+
+def test_nothing_listens_beyond_this_machine(trained):
+    assert trained.listened  # Ray's own servers at least
+    assert trained.listened <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_iteration_has_every_metric_once(trained, rule):
+    expected = PER_ITERATION + (ONLY_THRESHOLDED if rule != "none" else [])
+    for metric in expected:
+        assert len(trained.series(rule, metric)) == ITERATIONS
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_iterations_sum_up_to_the_totals(trained, rule):
+    totals = trained.runs[rule].data.metrics
+    wire, paper = trained.series(rule, "comm/wire_bytes"), trained.series(rule, "comm/paper_bytes")
+    elements, fraction = trained.series(rule, "comm/elements"), trained.series(rule, "comm/fraction")
+    assert sum(wire) == pytest.approx(totals["total/wire_gb"] * 1e9, abs=0.5)
+    assert sum(paper) == pytest.approx(totals["total/paper_gb"] * 1e9, abs=0.5)
+    everything = PARAMETERS * WORKERS * ITERATIONS
+    assert sum(elements) / everything == pytest.approx(totals["total/fraction"], rel=1e-12)
+    assert sum(fraction) / ITERATIONS == pytest.approx(totals["total/fraction"], rel=1e-9)
+    assert totals["total/compression_ratio"] == pytest.approx(4 * everything / sum(wire), rel=1e-12)
+    accuracy = 100 * totals["eval/accuracy"]
+    assert totals["total/accuracy_per_gb"] == pytest.approx(accuracy / totals["total/paper_gb"], rel=1e-12)
+
+
+def test_the_ledgers_are_those_of_the_rule(trained):
+    assert set(trained.series("none", "comm/fraction")) == {1.0}
+    assert set(trained.series("none", "comm/wire_bytes")) == {4.0 * PARAMETERS * WORKERS}
+    for rule, bits in (("wgt", 32), ("bgt", 1), ("qgt", 8)):
+        elements = trained.series(rule, "comm/elements")
+        paper = trained.series(rule, "comm/paper_bytes")
+        assert paper == pytest.approx([bits * k / 8 for k in elements])
+        assert 0 < sum(elements) < 0.9 * PARAMETERS * WORKERS * ITERATIONS
+    assert set(trained.series("wgt", "comm/tau")) == {pytest.approx(5e-3)}
+
+
+def test_training_learns(trained):
+    for rule in RULES:
+        assert trained.runs[rule].data.metrics["eval/accuracy"] > 0.8, rule
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_layers_are_recorded_at_the_interval(trained, rule):
+    run_id = trained.runs[rule].info.run_id
+    layers = ["1.weight", "1.bias", "3.weight", "3.bias"]
+    recorded = {key.split("/")[1] for key in trained.runs[rule].data.metrics if key.startswith("layer/")}
+    assert len(recorded) == len(layers)
+    for layer in recorded:
+        quantiles = []
+        for what in ("fraction", "bits", "grad_p50", "grad_p90", "grad_p99", "grad_p999"):
+            points = trained.client.get_metric_history(run_id, f"layer/{layer}/{what}")
+            assert [p.step for p in points] == [1]  # 46 iterations, one record every 50
+            quantiles += [points[0].value] * what.startswith("grad")
+        assert quantiles == sorted(quantiles)
+        assert quantiles[-1] > 0
+
+
+def test_the_run_says_what_it_was(trained):
+    run = trained.runs["wgt"]
+    assert run.data.params["compressor.kind"] == "wgt"
+    assert float(run.data.params["compressor.tau"]) == 5e-3
+    assert run.data.params["training.optimizer.lr"] == "0.1"
+    assert run.data.tags["taugrad.paper"] == "anoosheh"
+    assert re.fullmatch("[0-9a-f]{12}", run.data.tags["taugrad.spec_hash"])
+    hashes = {each.data.tags["taugrad.spec_hash"] for each in trained.runs.values()}
+    assert len(hashes) == len(RULES)
+
+
+def test_the_artifacts_hold_the_spec_and_the_figures(trained):
+    run_id = trained.runs["bgt"].info.run_id
+    spec = yaml.safe_load(Path(trained.client.download_artifacts(run_id, "spec.yaml")).read_text())
+    assert spec["compressor"]["kind"] == "bgt"
+    names = {Path(f.path).name: f.file_size for f in trained.client.list_artifacts(run_id, "figures")}
+    assert {"fraction_per_iteration.png", "accuracy_against_mb.png", "table.csv", "table.md"} <= set(names)
+    local = trained.folder / "taugrad-runs" / "figures" / "trial"
+    assert (local / "accuracy_against_mb.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_table_says_what_the_store_says(trained):
+    for rule, run in trained.runs.items():
+        line = next(ln for ln in trained.output.splitlines() if re.match(rf"\s*{rule} +\d", ln))
+        assert f"{100 * run.data.metrics['eval/accuracy']:.2f}" in line
+        wire_mb = run.data.metrics["total/wire_gb"] * 1000
+        shown = [float(word.replace(",", "")) for word in re.findall(r"\d[\d,]*\.?\d*", line)]
+        assert any(value == pytest.approx(wire_mb, rel=6e-3) for value in shown)
+
+
+def test_the_user_is_told_how_it_goes_and_where_to_look(trained):
+    epoch = r"wgt +epoch +2/2 +iteration +46/46 +loss \d+\.\d+ +accuracy +\d+\.\d+% +fraction +\d+\.\d+% +"
+    assert re.search(epoch + r"\d+\.\d+ MB sent +0:00 left", trained.output)
+    assert "mlflow ui --backend-store-uri sqlite:///mlflow.db" in trained.output
+    assert "taugrad-runs/figures/trial" in trained.output
+    assert "WARNING" not in trained.output
+
+
+def test_checkpoints_hold_every_workers_residual(trained):
+    run = trained.runs["wgt"]
+    folder = Path(run.data.tags["taugrad.checkpoints"])
+    last = sorted(folder.glob("iteration_*"))[-1]
+    assert last.name == f"iteration_{ITERATIONS:08d}"
+    shared = torch.load(last / "shared.pt", weights_only=True)
+    assert shared["done"] == ITERATIONS
+    residuals = [
+        torch.load(last / f"worker_{rank:05d}.pt", weights_only=True)["compression"]["residuals"]
+        for rank in range(WORKERS)
+    ]
+    assert set(residuals[0]) == set(shared["model"])
+    assert sum(residual.numel() for residual in residuals[0].values()) == PARAMETERS
+    differ = [not torch.equal(residuals[0][name], residuals[1][name]) for name in residuals[0]]
+    assert any(differ)  # each worker has its own
