@@ -8,6 +8,7 @@ a platform worker does, in a database of its own that is thrown away.
 """
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -211,8 +212,9 @@ class TakingTurns:
 def find_tau(trainer: Trainer, iterations: int) -> float:
     """Sets the trainer's tau so that about TARGET of the elements are sent, and fills its residuals.
 
-    It follows the fraction over some backward passes of the trainer's own replica. All workers see the same
-    fraction, and so come to the same tau.
+    Follows the fraction over some backward passes of the trainer's own replica, in ever smaller steps: large
+    ones would make it swing around the target and overshoot its mean. All workers see the same fraction,
+    and so come to the same tau.
     """
     config = trainer.compression.config
     assert isinstance(config, ThresholdedConfig)
@@ -226,8 +228,9 @@ def find_tau(trainer: Trainer, iterations: int) -> float:
         scores = trainer.ddp(trainer.train_inputs[batch])
         nn.functional.cross_entropy(scores, trainer.train_labels[batch]).backward()  # type: ignore[no-untyped-call]
         taus.append(tau)
-        tau *= float(np.clip((trainer.compression.last_step.fraction / TARGET) ** 0.2, 0.7, 1.4))
-    tau = float(np.exp(np.mean(np.log(taus[iterations // 2 :]))))
+        excess = float(np.clip(trainer.compression.last_step.fraction / TARGET - 1, -1, 1))
+        tau *= math.exp(0.4 * excess / (1 + i / 15))
+    tau = float(np.exp(np.mean(np.log(taus[-iterations // 3 :]))))
     trainer.compression.config = config.model_copy(update={"tau": tau})
     return tau
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from taugrad.platform.launching.cluster import is_local, ray_cluster
-from taugrad.platform.launching.launch import RunFailed, launch
+from taugrad.platform.launching.launch import RunFailed, RunResult, launch
 from taugrad.platform.preflight import check
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
@@ -54,15 +54,16 @@ def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
         f"{' on this machine' * is_local()}; metrics go to {client.tracking_uri}",
         highlight=False,
     )
-    finished: list[str] = []
+    finished: list[RunHistory] = []
     with ray_cluster():
         for _, spec in specs:
             try:
                 run_id = start_run(client, spec)
             except TrackingError as error:
                 raise SpecError("experiment", [str(error)]) from None
-            if _run(console, client, spec, run_id, width):
-                finished.append(run_id)
+            result = _run(console, client, spec, run_id, width)
+            if result is not None:
+                finished.append(_history(client, spec, result))
     _compare(console, client, finished, specs[0][1].experiment)
     return OK if len(finished) == len(specs) else FAILED
 
@@ -83,9 +84,11 @@ def resume(run_id: str) -> int:
     check(spec, f"run {run_id}", local=is_local())
     client.update_run(run_id, status="RUNNING")
     with ray_cluster():
-        done = _run(console, client, spec, run_id, len(spec.title))
-    _compare(console, client, [run_id] if done else [], spec.experiment)
-    return OK if done else FAILED
+        result = _run(console, client, spec, run_id, len(spec.title))
+    if result is None:
+        return FAILED
+    _compare(console, client, [_history(client, spec, result)], spec.experiment)
+    return OK
 
 
 def _client() -> "MlflowClient":
@@ -107,18 +110,30 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=132)
 
 
-def _run(console: Console, client: "MlflowClient", spec: RunSpec, run_id: str, width: int) -> bool:
+def _run(
+    console: Console, client: "MlflowClient", spec: RunSpec, run_id: str, width: int
+) -> RunResult | None:
+    """Trains one spec; None when it failed."""
     with LiveRun(console, spec.title, width) as live:
         try:
-            launch(spec, client, run_id, live.watch)
+            return launch(spec, client, run_id, live.watch)
         except RunFailed as error:
             console.print(f"{spec.title}: failed: {error}", style="red", markup=False, highlight=False)
             console.print(f"  go on with: taugrad train --resume {run_id}", highlight=False)
-            return False
+            return None
         except KeyboardInterrupt:
             console.print(f"{spec.title}: interrupted; go on with: taugrad train --resume {run_id}")
             raise
-    return True
+
+
+def _history(client: "MlflowClient", spec: RunSpec, result: RunResult) -> RunHistory:
+    """The run as the store has it; without the store, what the workers reported at the end."""
+    try:
+        return read_run(client, result.run_id, [names.COMM_FRACTION])
+    except Exception:
+        # Whatever keeps the store away, the user shall see the run's figures.
+        rule, tau = spec.compressor.kind, getattr(spec.compressor, "tau", None)
+        return RunHistory(result.run_id, spec.title, rule, tau, spec.flat(), {}, result.metrics)
 
 
 def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
@@ -142,16 +157,18 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
     return spec.model_copy(update={"storage": Path(checkpoints.removesuffix(f"/{run_id}"))})
 
 
-def _compare(console: Console, client: "MlflowClient", run_ids: Iterable[str], experiment: str) -> None:
+def _compare(
+    console: Console, client: "MlflowClient", histories: Sequence[RunHistory], experiment: str
+) -> None:
     """Prints the table, draws the figures, says where everything lies."""
-    histories = [read_run(client, run_id, [names.COMM_FRACTION]) for run_id in run_ids]
     if not histories:
         return
     table = rows(histories)
     console.print()
     console.print(render(table))
     folder = home() / "taugrad-runs" / _FIGURES / experiment
-    for path in _draw(histories, table, folder):
+    paths = _draw([run for run in histories if run.metrics], folder) + _write(table, folder)
+    for path in paths:
         for history in histories:
             # The files are on disk; a store that is away must not end the command.
             with suppress(Exception):
@@ -160,17 +177,24 @@ def _compare(console: Console, client: "MlflowClient", run_ids: Iterable[str], e
     console.print(f"See the runs: {_mlflow_ui(client.tracking_uri, experiment)}", highlight=False)
 
 
-def _draw(histories: Sequence[RunHistory], table: Sequence[Row], folder: Path) -> list[Path]:
+def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
+    if not histories:
+        return []
     from .figures import accuracy_against_mb, fraction_per_iteration, save  # noqa: PLC0415 - matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in ("fraction_per_iteration.png", "accuracy_against_mb.png")]
     save(fraction_per_iteration(histories), paths[0])
     save(accuracy_against_mb(histories), paths[1])
-    for name, text in (("table.csv", to_csv(table)), ("table.md", to_markdown(table))):
-        paths.append(folder / name)
-        paths[-1].write_text(text, encoding="utf-8")
     return paths
+
+
+def _write(table: Sequence[Row], folder: Path) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {folder / "table.csv": to_csv(table), folder / "table.md": to_markdown(table)}
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+    return list(texts)
 
 
 def _short(path: Path) -> str:

@@ -2,7 +2,6 @@ import gzip
 import inspect
 import pickle
 import struct
-import subprocess
 import sys
 import tracemalloc
 

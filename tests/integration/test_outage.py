@@ -1,0 +1,120 @@
+"""The tracking server goes away in mid-run: training goes on, and nothing is lost."""
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+from mlflow.tracking import MlflowClient
+
+pytestmark = pytest.mark.ray
+
+EPOCHS, PER_EPOCH = 40, 36
+SPEC = f"""
+experiment: outage
+name: outage
+data: {{kind: digits}}
+model: {{kind: mlp, widths: [256, 256]}}
+training: {{epochs: {EPOCHS}, batch_size: 40}}
+compressor: {{kind: qgt, tau: 1e-3}}
+workers: {{cpus: 0.5}}
+"""
+
+
+class Server:
+    """An MLflow server on a port of its own."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder, self.environment = folder, environment
+        with socket.socket() as chosen:
+            chosen.bind(("127.0.0.1", 0))
+            self.port = chosen.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
+        command += ["--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
+        command += ["--artifacts-destination", str(self.folder / "artifacts")]
+        with (self.folder / "server.txt").open("a") as log:
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=2)
+                return
+            except OSError:
+                time.sleep(0.3)
+        raise AssertionError((self.folder / "server.txt").read_text())
+
+    def kill(self) -> None:
+        if self.process is None:
+            return
+        try:
+            family = [*psutil.Process(self.process.pid).children(recursive=True), self.process]
+        except psutil.NoSuchProcess:
+            family = []
+        for each in family:
+            each.kill()
+        self.process.wait(30)
+        self.process = None
+
+
+@pytest.fixture
+def server(tmp_path, environment):
+    started = Server(tmp_path, environment)
+    started.start()
+    yield started
+    started.kill()
+
+
+def test_training_outlives_the_store_and_its_metrics_are_delivered_later(
+    server, tmp_path, environment, command
+):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    variables = environment | {"MLFLOW_TRACKING_URI": server.uri, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    output = tmp_path / "output.txt"
+    with output.open("w") as log:
+        process = subprocess.Popen(
+            [*command, "train", "spec.yaml"], cwd=tmp_path, env=variables, stdout=log, stderr=log
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while "epoch  3/40" not in output.read_text():
+            assert process.poll() is None, output.read_text()
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.1)
+        server.kill()
+        assert process.wait(200) == 0, output.read_text()
+    finally:
+        process.kill()
+    said = output.read_text()
+    assert "epoch 40/40" in said
+    assert "MLflow does not answer" in said
+    assert said.count("training goes on") == 1
+    assert "outage" in said.split("accuracy")[-1]  # the table is shown all the same
+
+    (file,) = (tmp_path / "taugrad-runs").glob("*/undelivered-metrics.jsonl")
+    assert f"taugrad deliver {file}" in " ".join(said.split())
+    server.start()
+    delivery = subprocess.run(
+        [*command, "deliver", str(file)],
+        env=variables,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "metrics delivered to run" in delivery.stdout
+    client = MlflowClient(server.uri)
+    run_id = file.parent.name
+    steps = [point.step for point in client.get_metric_history(run_id, "comm/fraction")]
+    assert sorted(steps) == list(range(1, EPOCHS * PER_EPOCH + 1))
+    wire = sum(point.value for point in client.get_metric_history(run_id, "comm/wire_bytes"))
+    assert wire == pytest.approx(client.get_run(run_id).data.metrics["total/wire_gb"] * 1e9)
