@@ -37,7 +37,7 @@ from taugrad.platform.models.config import NetworkInNetwork
 from taugrad.platform.spec import CheckpointConfig, RunSpec
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, start_run
-from taugrad.platform.tracking.writer import MetricWriter
+from taugrad.platform.tracking.writer import MetricWriter, PendingMetric
 from taugrad.platform.training.config import Sgd, TrainingConfig
 from taugrad.platform.training.optimizer import build_optimizer
 from taugrad.platform.training.reporting import Progress
@@ -204,7 +204,7 @@ class TakingTurns:
         self.bare_s.append(self._bare.run(self._block) / self._block)
         self.begin()
 
-    def undelivered(self) -> list[dict[str, Any]]:
+    def undelivered(self) -> list[PendingMetric]:
         """Nothing: there are no checkpoints."""
         return []
 

@@ -49,10 +49,10 @@ def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
     client = _client()
     width = max(len(spec.title) for _, spec in specs)
     workers = specs[0][1].workers.count
-    console.print(
-        f"{len(specs)} run{'s' * (len(specs) > 1)}, {workers} workers"
+    _say(
+        console,
+        f"{len(specs)} run{'s' * (len(specs) > 1)}, {workers} worker{'s' * (workers > 1)}"
         f"{' on this machine' * is_local()}; metrics go to {client.tracking_uri}",
-        highlight=False,
     )
     finished: list[RunHistory] = []
     with ray_cluster():
@@ -118,11 +118,11 @@ def _run(
         try:
             return launch(spec, client, run_id, live.watch)
         except RunFailed as error:
-            console.print(f"{spec.title}: failed: {error}", style="red", markup=False, highlight=False)
-            console.print(f"  go on with: taugrad train --resume {run_id}", highlight=False)
+            _say(console, f"{spec.title}: failed: {error}", style="red")
+            _say(console, f"  go on with: taugrad train --resume {run_id}")
             return None
         except KeyboardInterrupt:
-            console.print(f"{spec.title}: interrupted; go on with: taugrad train --resume {run_id}")
+            _say(console, f"{spec.title}: interrupted; go on with: taugrad train --resume {run_id}")
             raise
 
 
@@ -168,13 +168,19 @@ def _compare(
     console.print(render(table))
     folder = home() / "taugrad-runs" / _FIGURES / experiment
     paths = _draw([run for run in histories if run.metrics], folder) + _write(table, folder)
-    for path in paths:
+    kept_too = ""
+    with suppress(Exception):  # the files are on disk; a store that is away must not end the command
         for history in histories:
-            # The files are on disk; a store that is away must not end the command.
-            with suppress(Exception):
+            for path in paths:
                 client.log_artifact(history.run_id, str(path), _FIGURES)
-    console.print(f"Figures and tables: {_short(folder)} (and in every run's artifacts)", highlight=False)
-    console.print(f"See the runs: {_mlflow_ui(client.tracking_uri, experiment)}", highlight=False)
+        kept_too = " (and in every run's artifacts)"
+    _say(console, f"Figures and tables: {_short(folder)}{kept_too}")
+    _say(console, f"See the runs: {_mlflow_ui(client.tracking_uri, experiment)}")
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    """Prints text as it is: no markup, and nothing that could be copied is broken in two."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:

@@ -38,7 +38,9 @@ class LiveRun:
     def watch(self, news: News) -> None:
         """Takes news of the run; may come from another thread."""
         for notice in news.notices:
-            self._console.print(f"{self._title.strip()}: {notice}", style="yellow", markup=False)
+            self._console.print(
+                f"{self._title.strip()}: {notice}", style="yellow", markup=False, soft_wrap=True
+            )
         if self._console.is_terminal:
             if news.progress is not None:
                 self._live.update(self._line(news.progress))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_BATCH = 1000
 """Metrics that MLflow takes in one request."""
 
-_LINGER_S = 0.5  # how long a batch may wait to fill up
+_LINGER_S = 3.0  # how long a batch may wait to fill up; a full one costs half as much a metric
 _LONGEST_RETRY_S = 30.0
 _HURRIED_RETRY_S = 0.5  # while somebody waits in flush or close
 

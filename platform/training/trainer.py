@@ -163,7 +163,7 @@ class Trainer:
     def _iterate(self, share: Share) -> None:
         """One step: forward, backward (which synchronizes), optimizer."""
         started = perf_counter()
-        record_layers = self.done % self.spec.tracking.layer_interval == 0
+        record_layers = self.rank == 0 and self.done % self.spec.tracking.layer_interval == 0
         if record_layers:
             self.compression.observe_next_step()
 
@@ -184,7 +184,7 @@ class Trainer:
         self.done += 1
         elsewhere = step.compress_s + step.decompress_s + step.blocked_s
         layers = {}
-        if record_layers and self.rank == 0:
+        if record_layers:
             layers = layer_metrics(step, self.compression.percentiles, self._value_bits())
         self._records.append(
             IterationRecord(self.done, loss.item(), perf_counter() - started - elsewhere, step, layers)

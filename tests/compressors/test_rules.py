@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors import bucket
+from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient
 from taugrad.compressors.kernels import avx512, device, threshold
 from taugrad.compressors.kernels.threshold import SPARE, VALUE_DTYPE, PassResult, ThresholdRule
 from taugrad.compressors.message import NonFinite
@@ -404,6 +405,15 @@ def test_zeros_are_held_back_only_when_asked(rule: ThresholdRule) -> None:
     assert isinstance(update, SparseUpdate)
     assert (update.words >> 1).tolist() == [0, 1, 2, 3, 4, 5]
     assert [tally.sent for tally in tallies] == [3, 3]
+
+
+def test_every_tau_that_is_allowed_leaves_every_level_finite() -> None:
+    assert np.isfinite(np.float32(255) * np.float32(LARGEST_TAU))
+    assert QuantizedGradient(tau=LARGEST_TAU).tau == LARGEST_TAU
+    assert np.float32(SMALLEST_TAU) >= np.finfo(np.float32).tiny
+    for tau in (0.0, -1.0, NAN, INF, 2 * LARGEST_TAU, SMALLEST_TAU / 2):
+        with pytest.raises(ValueError, match="greater than 0"):
+            QuantizedGradient(tau=tau)
 
 
 def test_a_nan_among_zeros_is_not_held_back() -> None:

@@ -101,7 +101,7 @@ def test_training_outlives_the_store_and_its_metrics_are_delivered_later(
     assert "outage" in said.split("accuracy")[-1]  # the table is shown all the same
 
     (file,) = (tmp_path / "taugrad-runs").glob("*/undelivered-metrics.jsonl")
-    assert f"taugrad deliver {file}" in " ".join(said.split())
+    assert f"taugrad deliver {file}\n" in said
     server.start()
     delivery = subprocess.run(
         [*command, "deliver", str(file)],

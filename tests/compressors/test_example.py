@@ -1,0 +1,72 @@
+"""The example runs by itself, and using the compressors alone stays cheap."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "ddp_script.py"
+
+REPORT_IMPORTS = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+
+
+def python(*arguments: str, timeout: float = 240) -> str:
+    """What a fresh interpreter prints; fails when it does not exit with 0."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def imported_by(statement: str) -> set[str]:
+    """Top-level modules that are loaded after a statement."""
+    return set(python("-c", f"{statement}; {REPORT_IMPORTS}").split())
+
+
+def figure(output: str, pattern: str) -> float:
+    match = re.search(pattern, output)
+    assert match is not None, output
+    return float(match[1])
+
+
+def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None:
+    output = python(str(EXAMPLE), "--workers", "2")
+    assert figure(output, r"accuracy +([\d.]+)") > 0.9
+    assert figure(output, r"compression +([\d.]+)x") > 5
+    # 17,226 gradients of 4 bytes in 230 steps of 2 workers are 31.7 MB.
+    assert 0.1 < figure(output, r"sent +([\d.]+) MB") < 31.7 / 5
+
+
+def test_the_example_imports_neither_ray_nor_mlflow() -> None:
+    statement = f"import runpy; runpy.run_path({str(EXAMPLE)!r}, run_name='example')"
+    modules = imported_by(statement)
+    assert {"torch", "sklearn", "taugrad"} <= modules
+    assert not {"ray", "mlflow", "pydantic_settings"} & modules
+
+
+def test_the_hook_needs_neither_ray_nor_mlflow() -> None:
+    modules = imported_by("import taugrad.compressors.hook")
+    assert {"torch", "numba", "pydantic"} <= modules
+    assert not {"ray", "mlflow", "pydantic_settings"} & modules
+
+
+def test_a_configuration_is_read_without_torch_and_numba() -> None:
+    modules = imported_by("import taugrad.compressors.config")
+    assert "pydantic" in modules
+    assert not {"torch", "numba", "numpy", "ray", "mlflow"} & modules
+
+
+def test_names_are_found_on_the_package_and_others_are_not() -> None:
+    import taugrad.compressors
+
+    for name in taugrad.compressors.__all__:
+        assert getattr(taugrad.compressors, name) is not None
+    with pytest.raises(AttributeError, match="Compresor"):
+        _ = taugrad.compressors.Compresor
