@@ -66,7 +66,7 @@ class CompressionState:
         self._hold_back_zeros = bool(ddp.find_unused_parameters or ddp.static_graph)
         self._scratch = buckets.Scratch()
         self._observing = False
-        self._settled = Totals()
+        self._before_last = Totals()
         self._own_messages: list[tuple[Bytes, list[buckets.Part]]] = []
         self._lock = Lock()  # several buckets' callbacks may run at once
 
@@ -78,7 +78,7 @@ class CompressionState:
     @property
     def totals(self) -> Totals:
         """The ledger of all steps so far."""
-        totals = Totals(**self._settled.state_dict())
+        totals = Totals(**self._before_last.state_dict())
         totals.add(self.last_step)
         return totals
 
@@ -95,19 +95,23 @@ class CompressionState:
         return {
             "version": _STATE_VERSION,
             "residuals": dict(self.residuals),
-            "totals": self._settled.state_dict(),
+            "totals": self.totals.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` gave.
 
         Raises:
-            ValueError: another version, or a residual of a parameter that is not here or of another size.
+            ValueError: another version, a part missing, or a residual of a parameter that is not here or of
+                another size. Nothing is taken over then.
         """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}"
             )
+        missing = {"residuals", "totals"} - set(state)
+        if missing:
+            raise ValueError(f"a state without {' and '.join(sorted(missing))}")
         residuals: dict[str, Tensor] = {}
         for name, residual in state["residuals"].items():
             parameter = self._parameters.get(name)
@@ -120,13 +124,14 @@ class CompressionState:
                 )
             residuals[name] = residual.to(parameter.device, copy=True)
         totals = Totals.from_state_dict(state["totals"])
-        self.residuals, self._settled, self.last_step = residuals, totals, Step()
+        self.residuals, self._before_last, self.last_step = residuals, totals, Step()
         self._own_messages = []
 
     def _begin(self, bucket: GradBucket) -> Step:
         """The ledger of the backward pass that this bucket belongs to."""
         if bucket.index() == 0:
             self._settle()
+            self._before_last = self.totals
             self.last_step = Step(steps=1)
             if self._observing:
                 self.percentiles = {}
@@ -136,16 +141,13 @@ class CompressionState:
         return self.last_step
 
     def _settle(self) -> None:
-        """Closes the last step's ledger; a skipped step's updates go back into the residuals."""
-        step = self.last_step
-        if step.skipped:
+        """Puts a skipped step's updates back into the residuals; doing it again changes nothing."""
+        if self.last_step.skipped:
             for own, parts in self._own_messages:
                 update = message.read(own)
                 assert isinstance(update, SparseUpdate)
                 buckets.put_back(update, parts)
         self._own_messages = []
-        self._settled.add(step)
-        self.last_step = Step()
 
     def _parts(self, bucket: GradBucket) -> list[buckets.Part]:
         buffer = bucket.buffer()

@@ -5,7 +5,7 @@ handed to the transport. Both are sums over all workers; docs/accounting.md has 
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 
 from .bucket import PartTally
 
@@ -60,11 +60,11 @@ class Totals:
 
     @classmethod
     def from_state_dict(cls, state: dict[str, int]) -> "Totals":
-        """The reverse of `state_dict`; a missing or unknown name is a TypeError."""
-        totals = cls(**state)
-        if set(state) != set(asdict(totals)):
-            raise TypeError(f"a ledger has {sorted(asdict(totals))}, this one {sorted(state)}")
-        return totals
+        """The reverse of `state_dict`; a missing or unknown name is a ValueError."""
+        expected = [each.name for each in fields(Totals)]
+        if set(state) != set(expected):
+            raise ValueError(f"a ledger has {sorted(expected)}, this one {sorted(state)}")
+        return cls(**state)
 
 
 @dataclass

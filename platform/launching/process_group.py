@@ -63,6 +63,8 @@ def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
     )
     try:
         yield rank, workers
+        # Nobody leaves while another still waits for an exchange's last callback.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 

@@ -25,11 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, overrides = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
     if overrides and not getattr(options, "takes_fields", False):
         parser.error(f"unrecognized arguments: {' '.join(overrides)}")
-    run: Callable[[argparse.Namespace, list[str]], int] = options.run
+    handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
     from taugrad.platform.reading import SpecError  # noqa: PLC0415
 
     try:
-        return run(options, overrides)
+        return handler(options, overrides)
     except SpecError as error:
         print(f"taugrad: {error}", file=sys.stderr)
         return WRONG_INPUT
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     deliver.add_argument("file", type=Path, help="the file that the run named")
     deliver.add_argument("--run", metavar="ID", help="the MLflow run; by default the file's folder's name")
-    deliver.set_defaults(run=_deliver)
+    deliver.set_defaults(handler=_deliver)
     return parser
 
 
@@ -94,7 +94,7 @@ class _FieldsHelp(argparse.Action):
 def _command(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
     name: str,
-    run: Callable[[argparse.Namespace, list[str]], int],
+    handler: Callable[[argparse.Namespace, list[str]], int],
     summary: str,
     usage: str,
 ) -> argparse.ArgumentParser:
@@ -108,7 +108,7 @@ def _command(
         add_help=False,
     )
     command.add_argument("-h", "--help", nargs=0, action=_FieldsHelp, help="show this, and every field")
-    command.set_defaults(run=run, takes_fields=True)
+    command.set_defaults(handler=handler, takes_fields=True)
     return command
 
 
