@@ -280,6 +280,7 @@ def work(rank: int, sizes: Sizes, folder: Path) -> None:
     figures = {kind: asdict(measure_kind(kind, sizes, folder)) for kind in KINDS}
     if rank == 0:
         (folder / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
+    dist.barrier()  # nobody leaves while a collective's last reference is being dropped elsewhere
     dist.destroy_process_group()
 
 

@@ -27,6 +27,8 @@ class Gathering:
     """Bytes of each worker's message."""
     started: float
     """perf_counter when the message was handed over."""
+    works: tuple[dist.Work, ...]
+    """The collectives; whoever holds them last frees their tensors."""
 
     @property
     def wire_bytes(self) -> int:
@@ -55,7 +57,9 @@ def start_gathering(message: Bytes, group: dist.ProcessGroup, device: torch.devi
     workers = dist.get_world_size(group)
     size = torch.tensor(message.size, dtype=torch.int64, device=device)
     sizes_out = torch.empty(workers, dtype=torch.int64, device=device)
-    dist.all_gather(list(sizes_out.unbind()), size, group=group)
+    size_work = dist.all_gather(list(sizes_out.unbind()), size, group=group, async_op=True)
+    assert size_work is not None
+    size_work.wait()
     sizes = [int(s) for s in sizes_out.tolist()]
 
     longest = -(-max(sizes) // _ALIGNMENT) * _ALIGNMENT
@@ -64,4 +68,4 @@ def start_gathering(message: Bytes, group: dist.ProcessGroup, device: torch.devi
     padded = torch.empty((workers, longest), dtype=torch.uint8, device=device)
     work = dist.all_gather(list(padded.unbind()), mine.to(device), group=group, async_op=True)
     assert work is not None
-    return Gathering(work.get_future(), padded, sizes, started)
+    return Gathering(work.get_future(), padded, sizes, started, (size_work, work))

@@ -68,6 +68,9 @@ class CompressionState:
         self._observing = False
         self._before_last = Totals()
         self._own_messages: list[tuple[Bytes, list[buckets.Part]]] = []
+        # Held for one step more: freed by gloo's thread, a collective's tensors would want Python's lock
+        # from a thread that may meet the interpreter's end, and the process would abort.
+        self._works: list[dist.Work] = []
         self._lock = Lock()  # several buckets' callbacks may run at once
 
     @property
@@ -133,6 +136,7 @@ class CompressionState:
             self._settle()
             self._before_last = self.totals
             self.last_step = Step(steps=1)
+            self._works = []
             if self._observing:
                 self.percentiles = {}
         if self._observing:
@@ -204,6 +208,7 @@ def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
     started = perf_counter()
     work = dist.all_reduce(buffer, group=state._group, async_op=True)
     assert work is not None
+    state._works.append(work)
 
     def finish(arrived: Future[list[Tensor]]) -> Tensor:
         summed = arrived.value()[0]
@@ -244,6 +249,7 @@ def _allgather(state: CompressionState, config: ThresholdedConfig, bucket: GradB
 
     transport = buffer.device if dist.get_backend(state._group) == "nccl" else torch.device("cpu")
     gathering = start_gathering(own, state._group, transport)
+    state._works += gathering.works
     step.blocked_s += perf_counter() - gathering.started
     step.elements += buffer.numel() * state.workers
     step.wire_bytes += gathering.wire_bytes

@@ -1,0 +1,140 @@
+"""The trainer against single-process SGD."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from taugrad.platform.data import load
+from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.models import build
+from taugrad.platform.spec import RunSpec
+
+EPOCHS, BATCH, EXAMPLES = 3, 30, 250  # nine batches an epoch, the last of 10: uneven among 3 workers
+SPEC = {
+    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 101, "height": 4, "width": 4},
+    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
+    "training": {
+        "epochs": EPOCHS,
+        "batch_size": BATCH,
+        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3},
+        "schedule": {"kind": "step", "epochs": 1, "factor": 0.5},
+    },
+    "tracking": {"flush_interval": 4, "layer_interval": 5},
+    "checkpoint": {"interval": 10},
+}
+TIMEOUT_S = 120
+
+
+def train(workers: int, folder: Path, **changes: object) -> list[dict]:
+    """Trains with real workers; each one's result."""
+    spec = RunSpec.model_validate(SPEC | changes).model_dump_json()
+    folder.mkdir()
+    script = Path(__file__).with_name("trainer_process.py")
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(workers), str(folder), spec],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(workers)
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
+    return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(workers)]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Single-process SGD on whole batches, written out: weights, losses and accuracies."""
+    spec = RunSpec.model_validate(SPEC)
+    data = load(spec.data)
+    torch.manual_seed(spec.seed)
+    model = build(spec.model, channels=1, height=4, width=4, classes=10)
+    momentum = [torch.zeros_like(p) for p in model.parameters()]
+    losses, accuracies = [], []
+    for epoch in range(EPOCHS):
+        order = epoch_order(EXAMPLES, spec.seed, epoch)
+        rate = 0.1 * 0.5**epoch
+        for start in range(0, EXAMPLES, BATCH):
+            batch = torch.from_numpy(order[start : start + BATCH])
+            loss = nn.functional.cross_entropy(model(data.train_inputs[batch]), data.train_labels[batch])
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            losses.append(loss.item())
+            with torch.no_grad():
+                for p, m, g in zip(model.parameters(), momentum, gradients, strict=True):
+                    m.mul_(0.9).add_(g + 1e-3 * p)
+                    p.sub_(rate * m)
+        with torch.no_grad():
+            guesses = model(data.test_inputs).argmax(1)
+        accuracies.append((guesses == data.test_labels).double().mean().item())
+    return {"weights": model.state_dict(), "losses": losses, "accuracies": accuracies}
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def trained(request, tmp_path_factory):
+    return train(request.param, tmp_path_factory.mktemp("trained") / "run")
+
+
+def test_any_number_of_workers_trains_as_one_process_on_the_whole_batch(trained, plain):
+    for name, expected in plain["weights"].items():
+        torch.testing.assert_close(trained[0]["weights"][name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_every_worker_ends_with_the_same_bits(trained):
+    for other in trained[1:]:
+        for name, weights in trained[0]["weights"].items():
+            assert torch.equal(weights, other["weights"][name])
+
+
+def test_the_logged_loss_is_that_of_the_whole_batch(trained, plain):
+    losses = {step: m["train/loss"] for step, m in trained[0]["logged"] if "train/loss" in m}
+    assert list(losses) == list(range(1, len(plain["losses"]) + 1))
+    np.testing.assert_allclose(list(losses.values()), plain["losses"], rtol=1e-4)
+
+
+def test_the_evaluation_counts_every_test_example_once(trained, plain):
+    found = [m["eval/accuracy"] for _, m in trained[0]["evaluations"]]
+    assert found == pytest.approx(plain["accuracies"], abs=1 / 101 + 1e-9)
+    assert [step for step, _ in trained[0]["evaluations"]] == [9, 18, 27]
+    for other in trained[1:]:
+        assert [m["eval/accuracy"] for _, m in other["evaluations"]] == found
+
+
+def test_only_worker_0_logs_and_all_write_checkpoints(trained):
+    for rank, result in enumerate(trained):
+        assert bool(result["logged"]) == (rank == 0)
+        assert result["checkpoints"] == [10, 20, 27]
+
+
+def test_layers_are_recorded_at_their_interval(trained):
+    steps = [step for step, metrics in trained[0]["logged"] if any(k.startswith("layer/") for k in metrics)]
+    assert steps == [1, 6, 11, 16, 21, 26]
+
+
+def test_a_tiny_threshold_trains_as_no_compression_does(tmp_path, plain):
+    (first, _) = train(2, tmp_path / "run", compressor={"kind": "wgt", "tau": 1e-30})
+    for name, expected in plain["weights"].items():
+        torch.testing.assert_close(first["weights"][name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_another_seed_trains_other_weights_and_the_same_seed_the_same(tmp_path):
+    compressor = {"kind": "bgt", "tau": 1e-2}
+    first, again, other = (
+        train(1, tmp_path / str(i), compressor=compressor, seed=seed)[0]["weights"]
+        for i, seed in enumerate((7, 7, 8))
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)

@@ -1,0 +1,59 @@
+"""One worker of a training run without Ray: `python trainer_process.py RANK WORKERS FOLDER SPEC_JSON`."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from taugrad.platform.data import load
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.training.trainer import Trainer
+
+
+class Recorder:
+    """A listener that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.evaluations: list[tuple[int, dict[str, float]]] = []
+        self.checkpoints: list[int] = []
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self.logged.append((iteration, dict(metrics)))
+
+    def progress(self, progress: object, *, evaluated: bool) -> None:
+        pass
+
+    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self.evaluations.append((iteration, dict(metrics)))
+
+    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
+        self.checkpoints.append(iteration)
+
+    def undelivered(self) -> list:
+        return []
+
+
+def main(rank: int, workers: int, folder: Path, spec: RunSpec) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), workers)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=workers)
+    recorder = Recorder()
+    trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder)
+    trainer.fit()
+    result = {
+        "weights": trainer.model.state_dict(),
+        "logged": recorder.logged,
+        "evaluations": recorder.evaluations,
+        "checkpoints": recorder.checkpoints,
+        "totals": trainer.totals(),
+    }
+    torch.save(result, folder / f"result_{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), RunSpec.model_validate_json(sys.argv[4]))
