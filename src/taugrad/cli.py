@@ -18,6 +18,8 @@ _FIELDS_HINT = (
     "TAUGRAD_COMPRESSOR__TAU=1e-3; the command line wins over the environment, and that over the file."
 )
 
+_VALUE_TYPES = {"bool", "dict", "float", "int", "list", "Path", "str"}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the process's exit code."""
@@ -86,8 +88,10 @@ class _FieldsHelp(argparse.Action):
         for field in spec_fields():
             kinds = f" [{field.kinds}]" if field.kinds else ""
             default = "" if field.default in {"", "None", "required"} else f" (default {field.default})"
-            print(f"  --{field.name} {field.type.upper() if '|' not in field.type else field.type}{kinds}")
-            print(f"        {field.description}{default}".rstrip())
+            value = field.type.upper() if field.type in _VALUE_TYPES else field.type
+            print(f"  --{field.name} {value}{kinds}{default}")
+            if field.description:
+                print(f"        {field.description}")
         parser.exit()
 
 
