@@ -26,7 +26,7 @@ name: {rule}
 paper: anoosheh
 data: {{kind: digits}}
 model: {{kind: mlp, widths: [32]}}
-training: {{epochs: 2, batch_size: 64, optimizer: {{lr: 0.1}}}}
+training: {{epochs: 2, batch_size: 64, optimizer: {{lr: 0.03}}}}
 compressor: {{kind: {rule}, {rest}}}
 """
 PER_ITERATION = [
@@ -149,10 +149,8 @@ def test_the_ledgers_are_those_of_the_rule(trained):
 
 
 def test_training_learns(trained):
-    # Two epochs; guessing is right in one of ten, and bgt is the slowest to learn.
     for rule in RULES:
-        least = 0.5 if rule == "bgt" else 0.8
-        assert trained.runs[rule].data.metrics["eval/accuracy"] > least, rule
+        assert trained.runs[rule].data.metrics["eval/accuracy"] > 0.8, rule
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -175,7 +173,7 @@ def test_the_run_says_what_it_was(trained):
     run = trained.runs["wgt"]
     assert run.data.params["compressor.kind"] == "wgt"
     assert float(run.data.params["compressor.tau"]) == 5e-3
-    assert run.data.params["training.optimizer.lr"] == "0.1"
+    assert run.data.params["training.optimizer.lr"] == "0.03"
     assert run.data.tags["taugrad.paper"] == "anoosheh"
     assert re.fullmatch("[0-9a-f]{12}", run.data.tags["taugrad.spec_hash"])
     hashes = {each.data.tags["taugrad.spec_hash"] for each in trained.runs.values()}
