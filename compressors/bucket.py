@@ -1,157 +1,205 @@
-"""One bucket of gradients into one update, and updates back into a bucket."""
+"""One bucket of gradients into messages, and messages back into a bucket."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from .kernels import device, sparse, threshold
-from .kernels.threshold import VALUE_DTYPE, PassResult, ThresholdRule
+from . import message
+from .applying import add_to
+from .codecs.base import Bytes
+from .config.methods import CompressedMethod, Exempt
+from .errors import CorruptMessage
+from .forms import FORMS
 from .message import NonFinite
-from .update import SparseUpdate
+from .parts import Layout, Part, PartTally, Unit, lay_out
+from .rules import Context, Rule, build_rule, put_back
+from .rules.base import squares
+from .update import NO_TAU, Update
 
 
 @dataclass(frozen=True)
-class Part:
-    """One parameter's share of a bucket."""
+class Outgoing:
+    """What a worker sends for one bucket."""
 
-    name: str
-    gradient: Tensor
-    """Floating point [numel], contiguous, in the bucket."""
-    residual: Tensor
-    """float32 [numel] on the same device."""
-
-
-@dataclass(frozen=True)
-class PartTally:
-    """What one parameter sent."""
-
-    name: str
-    elements: int
-    sent: int
-    residual_squares: float
+    payload: Bytes
+    """uint8, one message behind the other."""
+    messages: list[tuple[Bytes, Unit]]
+    """Those that took something out of residuals, with what they are about."""
+    tallies: list[PartTally]
+    """Of every parameter, in order."""
 
 
-@dataclass
-class Scratch:
-    """Room for the elements sent, reused from bucket to bucket.
-
-    It is as long as the largest bucket, but a page of it takes up memory only once it was written to:
-    what a threshold lets through, not what it holds back.
-    """
-
-    words: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
-    values: NDArray[Any] = field(default_factory=lambda: np.empty(0, np.uint8))
-
-    def reserve(self, rule: ThresholdRule, n: int) -> None:
-        """Makes sure that an update of n elements fits, whatever tau lets through."""
-        room = n + threshold.SPARE
-        if self.words.size < room:
-            self.words = np.empty(room, np.uint32)
-        values_room = 1 if rule == "bgt" else room
-        if self.values.size < values_room or self.values.dtype != VALUE_DTYPE[rule]:
-            self.values = np.empty(values_room, VALUE_DTYPE[rule])
+Incoming = list[tuple[Update, Unit]] | NonFinite
+"""What a worker received from one of the others."""
 
 
-def compress(
-    rule: ThresholdRule,
-    tau: float,
-    parts: Sequence[Part],
-    scratch: Scratch,
-    *,
-    hold_back_zeros: bool = False,
-) -> tuple[SparseUpdate | NonFinite, list[PartTally]]:
-    """Runs the rule over every part: residual += gradient, what reaches tau is sent, the rest is kept.
+class Compressor:
+    """A method at work on buckets. It keeps nothing: state stands in the parts and the context."""
 
-    Args:
-        rule: `wgt`, `bgt` or `qgt`.
-        tau: the threshold; used as float32.
-        parts: the bucket's parameters in their order; residuals are changed in place.
-        scratch: the update returned shares its memory and is valid until its next use.
-        hold_back_zeros: send nothing for a part whose gradient is zero everywhere. DDP drops the
-            result for parameters that no worker used, and what was sent for them would be lost.
+    def __init__(self, config: CompressedMethod) -> None:
+        self.config = config
+        self.rule: Rule = build_rule(config)
+        self._codec = getattr(config, "codec", "auto")
+        self._symbols = getattr(config, "symbols", "auto")
 
-    Returns:
-        The update, or `NonFinite` when a part's sum is not finite somewhere: then nothing is sent, the
-        residuals gain every finite element and none of the others; and a tally of each part.
-    """
-    n = sum(part.gradient.numel() for part in parts)
-    tau32 = np.float32(tau)
-    scratch.reserve(rule, n)
-    base = sent = 0
-    refused: int | None = None
-    tallies: list[PartTally] = []
-    for ordinal, part in enumerate(parts):
-        gradient = part.gradient.to(torch.float32)
-        before = sent
-        if hold_back_zeros and _all_zero(gradient):
-            squares = _squares(part.residual)
+    def layout(self, names: Sequence[str], sizes: Sequence[int]) -> Layout:
+        """How a bucket of these parameters is cut into messages."""
+        exempt = [is_exempt(self.config.exempt, name, size) for name, size in zip(names, sizes, strict=True)]
+        return lay_out(sizes, exempt.__getitem__, by_parameter=self.rule.by_parameter)
+
+    def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:
+        """Runs the rule over every parameter and writes what is sent.
+
+        Args:
+            parts: the bucket's parameters in their order; residuals and velocities are changed in place.
+            layout: of these parameters.
+            context: see there.
+
+        Returns:
+            The payload; or, where a parameter's residual + gradient is not finite somewhere, a payload that
+            says so. Then nothing is sent, and residuals gain what is finite.
+        """
+        staged = [self._stage(part) for part in parts]
+        for part in staged:
+            if part.residual is not None and self.config.decay != 1:
+                part.residual.mul_(self.config.decay)
+        messages: list[tuple[Bytes, Unit]] = []
+        tallies: dict[int, PartTally] = {}
+        refused: int | None = None
+        for unit in layout.units:
+            ran = self.rule.run(unit, staged, context)
+            tallies |= dict(zip((place.ordinal for place in unit.places), ran.tallies, strict=True))
+            if ran.refused is not None and refused is None:
+                refused = ran.refused
+            for update in ran.updates:
+                written = message.write(update, self._codec, self._symbols, context.threads)
+                messages.append((written, unit))
+        whole = self._whole(layout, parts, tallies)
+        if isinstance(whole, int):
+            refused = whole if refused is None else min(refused, whole)
+        if refused is not None:
+            self._put_back(messages, staged)
+            for ordinal, part in enumerate(staged):
+                tallies[ordinal] = PartTally(part.name, part.elements, 0, squares(part.residual))
+        self._unstage(staged, parts)
+        in_order = [
+            tallies.get(ordinal, PartTally(part.name, part.elements, 0, 0.0))
+            for ordinal, part in enumerate(parts)
+        ]
+        if refused is not None:
+            tau = np.float32(1) if FORMS[self.rule.form].has_tau else NO_TAU
+            refusal = NonFinite(self.rule.form, layout.bucket_elements, tau, refused)
+            return Outgoing(message.write_nonfinite(refusal), [], in_order)
+        pieces = [written for written, _ in messages]
+        if whole is not None and not isinstance(whole, int):
+            pieces.append(whole)
+        payload = pieces[0] if len(pieces) == 1 else np.concatenate(pieces or [np.empty(0, np.uint8)])
+        return Outgoing(payload, messages, in_order)
+
+    def _stage(self, part: Part) -> Part:
+        """A part that the rule can work on: its own, but for rules without a pass on the part's device."""
+        if part.gradient.device.type == "cpu" or self.rule.on_any_device:
+            return part
+        residual = None if part.residual is None else part.residual.cpu()
+        velocity = None if part.velocity is None else part.velocity.cpu()
+        return Part(part.name, part.gradient.cpu(), residual, velocity)
+
+    def _unstage(self, staged: Sequence[Part], parts: Sequence[Part]) -> None:
+        for copy, part in zip(staged, parts, strict=True):
+            if copy is not part:
+                for changed, own in ((copy.residual, part.residual), (copy.velocity, part.velocity)):
+                    if own is not None and changed is not None:
+                        own.copy_(changed)
+
+    def _whole(
+        self, layout: Layout, parts: Sequence[Part], tallies: dict[int, PartTally]
+    ) -> Bytes | int | None:
+        """The exempt parameters' message, or the ordinal of one that is not finite, or None without any."""
+        if layout.exempt is None:
+            return None
+        gradients = []
+        for place in layout.exempt.places:
+            part = parts[place.ordinal]
+            gradient = part.gradient.float().cpu()
+            if not bool(torch.isfinite(gradient).all()):
+                return place.ordinal
+            gradients.append(gradient)
+            bits = FORMS["f32"].paper_bits * place.elements
+            tallies[place.ordinal] = PartTally(part.name, place.elements, place.elements, 0.0, None, bits)
+        values = torch.cat(gradients).numpy()
+        return message.write(Update("f32", layout.exempt.n, NO_TAU, None, values))
+
+    def _put_back(self, messages: list[tuple[Bytes, Unit]], parts: Sequence[Part]) -> None:
+        for written, unit in messages:
+            update = message.read(written, unit.n)
+            assert isinstance(update, Update)
+            put_back(update, unit, parts)
+
+    def put_back(self, outgoing: Outgoing, parts: Sequence[Part]) -> None:
+        """Adds what was taken out for a step that is left out to the residuals it came from."""
+        self._put_back(outgoing.messages, parts)
+
+    def read(self, payload: Bytes, layout: Layout) -> Incoming:
+        """What another worker sent for a bucket of the same layout.
+
+        Raises:
+            CorruptMessage: a message is damaged, of another method, or does not fit the layout.
+        """
+        places = sum(len(unit.places) for unit in layout.units)
+        messages = message.split(payload, max(places, 1) + 1)
+        if len(messages) == 1 and message.is_refusal(messages[0]):
+            refusal = message.read(messages[0], layout.bucket_elements)
+            assert isinstance(refusal, NonFinite)
+            self._check_form(refusal.form)
+            return refusal
+        incoming: list[tuple[Update, Unit]] = []
+        if layout.exempt is not None:
+            if not messages:
+                raise CorruptMessage("the message of the parameters that are sent whole is missing")
+            *messages, last = messages
+            incoming.append((self._read_update(last, layout.exempt, whole=True), layout.exempt))
+        units = layout.units
+        if units and messages and not self.rule.by_parameter:
+            units = units * len(messages)  # one message for each tau
+        if len(messages) != len(units):
+            raise CorruptMessage(f"{len(messages)} messages for {len(units)} parameters")
+        incoming += [
+            (self._read_update(each, unit, whole=False), unit)
+            for each, unit in zip(messages, units, strict=True)
+        ]
+        return incoming
+
+    def _read_update(self, one: Bytes, unit: Unit, *, whole: bool) -> Update:
+        update = message.read(one, unit.n)
+        if isinstance(update, NonFinite):
+            raise CorruptMessage("a refusal among updates")
+        if whole:
+            if update.form != "f32" or update.words is not None:
+                raise CorruptMessage(f"{update.form} where parameters are sent whole")
         else:
-            result = _threshold_pass(rule, part.residual, gradient, tau32, scratch, base, sent)
-            sent, squares = result.sent, result.residual_squares
-            if result.nonfinite and refused is None:
-                refused = ordinal
-        base += gradient.numel()
-        tallies.append(PartTally(part.name, gradient.numel(), sent - before, squares))
-    values_K = scratch.values[: 0 if rule == "bgt" else sent]
-    update = SparseUpdate(rule, n, tau32, scratch.words[:sent], values_K)
-    if refused is None:
-        return update, tallies
-    put_back(update, parts)
-    unsent = [PartTally(part.name, part.residual.numel(), 0, _squares(part.residual)) for part in parts]
-    return NonFinite(rule, n, tau32, refused), unsent
+            self._check_form(update.form)
+        return update
+
+    def _check_form(self, form: str) -> None:
+        if form != self.rule.form:
+            raise CorruptMessage(f"it is of {form}, this worker sends {self.rule.form}")
+
+    def add(self, incoming: list[tuple[Update, Unit]], total: Tensor) -> None:
+        """Adds one worker's updates to a bucket, float32 [bucket elements]."""
+        for update, unit in incoming:
+            if update.words is not None or len(unit.places) == 1:
+                base = unit.places[0].start if update.words is None else unit.base
+                add_to(update, total[base : base + unit.n])
+                continue
+            amounts = torch.from_numpy(update.floats()).to(total.device)
+            for place, elements in unit.slices(every=True):
+                total[place.start : place.start + place.elements] += amounts[elements]
 
 
-def put_back(update: SparseUpdate, parts: Sequence[Part]) -> None:
-    """Adds an update that was not sent to the residuals it was taken from."""
-    dense = torch.zeros(update.n, dtype=torch.float32, device=parts[0].residual.device)
-    add_to(update, dense)
-    shares = torch.split(dense, [part.residual.numel() for part in parts])
-    for part, share in zip(parts, shares, strict=True):
-        part.residual.add_(share)
-
-
-def _squares(residual: Tensor) -> float:
-    return float(residual.double().square().sum())
-
-
-def _all_zero(gradient: Tensor) -> bool:
-    if gradient.device.type == "cpu":
-        return bool(sparse.all_zero(gradient.numpy()))
-    return not bool(gradient.any())
-
-
-def _threshold_pass(
-    rule: ThresholdRule,
-    residual: Tensor,
-    gradient: Tensor,
-    tau: np.float32,
-    scratch: Scratch,
-    base: int,
-    sent: int,
-) -> PassResult:
-    if gradient.device.type == "cpu":
-        return threshold.threshold_pass(
-            rule, residual.numpy(), gradient.numpy(), tau, scratch.words, scratch.values, base=base, sent=sent
-        )
-    return device.threshold_pass(
-        rule, residual, gradient, tau, scratch.words, scratch.values, base=base, sent=sent
-    )
-
-
-def add_to(update: SparseUpdate, dense: Tensor) -> None:
-    """Adds an update to a contiguous float32 [n] tensor on any device."""
-    if dense.device.type != "cpu":
-        device.add(update, dense)
-        return
-    dense_N = dense.numpy()
-    if update.rule == "wgt":
-        sparse.add_values(update.words, update.values, dense_N)
-    elif update.rule == "bgt":
-        sparse.add_taus(update.words, update.tau, dense_N)
-    else:
-        sparse.add_levels(update.words, update.values, update.tau, dense_N)
+def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:
+    """Whether a parameter is sent whole."""
+    return elements < exempt.smaller_than or any(fnmatchcase(name, pattern) for pattern in exempt.names)

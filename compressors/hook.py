@@ -3,9 +3,9 @@
     state = CompressionState(ddp, {"kind": "wgt", "tau": 1e-3})
     ddp.register_comm_hook(state, compressed_allgather)
 
-A gradient's way: backward fills a bucket; each of its parameters gets its residual added, what reaches
-tau is sent, the rest is kept (`bucket.compress`); the update becomes a message, the messages of all
-workers are exchanged, and every worker adds them up in rank order, so that replicas stay bit-identical.
+A gradient's way: backward fills a bucket; each of its parameters gets its residual added, a rule decides
+what is sent and keeps the rest, updates become messages (`bucket.Compressor`); the messages of all workers
+are exchanged, and every worker adds them up in rank order, so that replicas stay bit-identical.
 """
 
 from collections.abc import Mapping
@@ -15,46 +15,62 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pydantic import TypeAdapter
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from . import bucket as buckets
-from . import message
-from .codecs.base import Bytes
-from .config import CompressorConfig, NoCompression, ThresholdedConfig
+from .bucket import Compressor, Incoming, Outgoing
+from .config import AnyMethod, NoCompression, PowerSGD, read_config
 from .errors import CompressionError, CorruptMessage, NonFiniteGradient
 from .exchange import Gathering, start_gathering
 from .ledger import Step, Totals
+from .message import NonFinite
 from .observe import Percentiles, gradient_percentiles
-from .update import SparseUpdate
+from .parts import Layout, Part, PartTally
+from .policies import Memory
+from .powersgd import PowerSGD as TorchPowerSGD
+from .rules import Context
 
-_STATE_VERSION = 1
-_CONFIG: TypeAdapter[CompressorConfig] = TypeAdapter(CompressorConfig)
+_STATE_VERSION = 2
 
 
 class CompressionState:
     """What compression keeps from step to step on one worker.
 
     Attributes:
-        config: the compressor.
+        config: the method.
         residuals: by parameter name, float32 [numel], what was not sent yet; made at first use.
+        velocities: likewise, the momentum of gradients where the method corrects it.
+        memories: by parameter name, what the threshold policy remembers.
         last_step: the ledger of the latest backward pass, complete once `backward()` returned. With
             `nonfinite: skip`, look at `last_step.skipped` and leave the optimizer's step out if it is set.
         percentiles: by parameter name, of the last step observed (see `observe_next_step`).
         failure: what made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes it.
     """
 
-    def __init__(self, ddp: DistributedDataParallel, config: CompressorConfig | Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        config: AnyMethod | Mapping[str, Any] | str,
+        *,
+        threads: int | None = None,
+    ) -> None:
         """Prepares to compress what `ddp` synchronizes, in its process group.
+
+        Args:
+            ddp: the model.
+            config: a method, its dictionary, or its line such as `strom(tau=1e-3) | golomb_rice`.
+            threads: how many may share a pass on the CPU; by default as many as torch uses. No result
+                depends on it.
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
         """
-        self.config = _CONFIG.validate_python(config)
+        self.config = read_config(config)
         self.residuals: dict[str, Tensor] = {}
+        self.velocities: dict[str, Tensor] = {}
+        self.memories: dict[str, Memory] = {}
         self.last_step = Step()
         self.percentiles: dict[str, Percentiles] = {}
         self.failure: CompressionError | None = None
@@ -63,11 +79,29 @@ class CompressionState:
             name: parameter for name, parameter in ddp.module.named_parameters() if parameter.requires_grad
         }
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
-        self._hold_back_zeros = bool(ddp.find_unused_parameters or ddp.static_graph)
-        self._scratch = buckets.Scratch()
+        self._compressor: Compressor | None = None
+        self._powersgd: TorchPowerSGD | None = None
+        if isinstance(self.config, PowerSGD):
+            self._powersgd = TorchPowerSGD(
+                self._group,
+                self._parameters,
+                rank=self.config.rank,
+                start=self.config.start,
+                min_compression_rate=self.config.min_rate,
+                feedback=self.config.feedback,
+                warm_start=self.config.warm_start,
+                seed=self.config.seed,
+            )
+        elif not isinstance(self.config, NoCompression):
+            self._compressor = Compressor(self.config)
+        self._context = Context(
+            threads=torch.get_num_threads() if threads is None else threads,
+            hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
+            memories=self.memories,
+        )
         self._observing = False
         self._before_last = Totals()
-        self._own_messages: list[tuple[Bytes, list[buckets.Part]]] = []
+        self._outgoing: list[tuple[Outgoing, list[Part]]] = []
         # Held for one step more: freed by gloo's thread, a collective's tensors would want Python's lock
         # from a thread that may meet the interpreter's end, and the process would abort.
         self._works: list[dist.Work] = []
@@ -98,6 +132,9 @@ class CompressionState:
         return {
             "version": _STATE_VERSION,
             "residuals": dict(self.residuals),
+            "velocities": dict(self.velocities),
+            "memories": {name: dict(memory) for name, memory in self.memories.items()},
+            "powersgd": None if self._powersgd is None else self._powersgd.state_dict(),
             "totals": self.totals.state_dict(),
         }
 
@@ -105,36 +142,54 @@ class CompressionState:
         """Takes over what `state_dict` gave.
 
         Raises:
-            ValueError: another version, a part missing, or a residual of a parameter that is not here or of
-                another size. Nothing is taken over then.
+            ValueError: another version, a part missing, a tensor of a parameter that is not here or of
+                another size, or the state of another method. Nothing is taken over then.
         """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}"
             )
-        missing = {"residuals", "totals"} - set(state)
+        missing = {"residuals", "velocities", "memories", "powersgd", "totals"} - set(state)
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
-        residuals: dict[str, Tensor] = {}
-        for name, residual in state["residuals"].items():
+        residuals = self._fitting(state["residuals"], "residual")
+        velocities = self._fitting(state["velocities"], "velocity")
+        memories = {}
+        for name, memory in state["memories"].items():
+            if name not in self._parameters:
+                raise ValueError(f"a memory of {name!r}, which is no parameter of this model")
+            memories[str(name)] = {str(key): float(value) for key, value in memory.items()}
+        totals = Totals.from_state_dict(state["totals"])
+        if (state["powersgd"] is None) != (self._powersgd is None):
+            raise ValueError(f"the state is of another method than {self.config}")
+        if self._powersgd is not None:
+            self._powersgd.load_state_dict(state["powersgd"])
+        self.residuals, self.velocities, self.memories = residuals, velocities, memories
+        self._context.memories = self.memories
+        self._before_last, self.last_step = totals, Step()
+        self._outgoing = []
+
+    def _fitting(self, tensors: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+        """Copies of one tensor a parameter, each where its parameter is."""
+        fitting: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
             parameter = self._parameters.get(name)
             if parameter is None:
-                raise ValueError(f"a residual for {name!r}, which is no parameter of this model")
-            if residual.shape != (parameter.numel(),) or residual.dtype != torch.float32:
+                raise ValueError(f"a {what} for {name!r}, which is no parameter of this model")
+            if tensor.shape != (parameter.numel(),) or tensor.dtype != torch.float32:
                 raise ValueError(
-                    f"the residual of {name!r} is {residual.dtype} {tuple(residual.shape)}; "
+                    f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
                     f"this model needs float32 {(parameter.numel(),)}"
                 )
-            residuals[name] = residual.to(parameter.device, copy=True)
-        totals = Totals.from_state_dict(state["totals"])
-        self.residuals, self._before_last, self.last_step = residuals, totals, Step()
-        self._own_messages = []
+            fitting[name] = tensor.to(parameter.device, copy=True)
+        return fitting
 
     def _begin(self, bucket: GradBucket) -> Step:
         """The ledger of the backward pass that this bucket belongs to."""
         if bucket.index() == 0:
             self._settle()
             self._before_last = self.totals
+            self._context.iteration = self._before_last.steps
             self.last_step = Step(steps=1)
             self._works = []
             if self._observing:
@@ -146,26 +201,35 @@ class CompressionState:
 
     def _settle(self) -> None:
         """Puts a skipped step's updates back into the residuals; doing it again changes nothing."""
-        if self.last_step.skipped:
-            for own, parts in self._own_messages:
-                update = message.read(own)
-                assert isinstance(update, SparseUpdate)
-                buckets.put_back(update, parts)
-        self._own_messages = []
+        if self.last_step.skipped and self._compressor is not None:
+            for outgoing, parts in self._outgoing:
+                self._compressor.put_back(outgoing, parts)
+        self._outgoing = []
 
-    def _parts(self, bucket: GradBucket) -> list[buckets.Part]:
+    def _parts(self, bucket: GradBucket, layout: Layout) -> list[Part]:
+        assert self._compressor is not None
+        method, rule = self._compressor.config, self._compressor.rule
+        exempt = {place.ordinal for place in layout.exempt.places} if layout.exempt else set()
         buffer = bucket.buffer()
         parts, start = [], 0
-        for parameter in bucket.parameters():
+        for ordinal, parameter in enumerate(bucket.parameters()):
             name = self._names[id(parameter)]
             gradient = buffer[start : start + parameter.numel()]
-            residual = self.residuals.get(name)
-            if residual is None:
-                residual = torch.zeros(parameter.numel(), dtype=torch.float32, device=buffer.device)
-                self.residuals[name] = residual
-            parts.append(buckets.Part(name, gradient, residual))
+            residual = velocity = None
+            if ordinal not in exempt:
+                if rule.needs_residual or method.decay:
+                    residual = _zeros_once(self.residuals, name, gradient)
+                if getattr(method, "momentum", 0):
+                    velocity = _zeros_once(self.velocities, name, gradient)
+            parts.append(Part(name, gradient, residual, velocity))
             start += parameter.numel()
         return parts
+
+    def _layout(self, bucket: GradBucket) -> Layout:
+        assert self._compressor is not None
+        parameters = bucket.parameters()
+        names = [self._names[id(parameter)] for parameter in parameters]
+        return self._compressor.layout(names, [parameter.numel() for parameter in parameters])
 
     def _observe(self, bucket: GradBucket) -> None:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
@@ -174,6 +238,12 @@ class CompressionState:
     def _name_at(self, bucket: GradBucket, ordinal: int) -> str:
         name: str = self._names[id(bucket.parameters()[ordinal])]
         return name
+
+
+def _zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
+    if name not in tensors:
+        tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
+    return tensors[name]
 
 
 def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
@@ -187,9 +257,11 @@ def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[
             configuration does not say `nonfinite: skip`.
         CorruptMessage: through the future, where a message is damaged or does not fit the bucket.
     """
-    if isinstance(state.config, NoCompression):
-        return _allreduce(state, bucket)
-    return _allgather(state, state.config, bucket)
+    if state._powersgd is not None:
+        return _low_rank(state, state._powersgd, bucket)
+    if state._compressor is not None:
+        return _allgather(state, state._compressor, bucket)
+    return _allreduce(state, bucket)
 
 
 def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
@@ -202,9 +274,7 @@ def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
     step.sent += elements
     step.paper_bits += 32 * elements
     step.wire_bytes += buffer.element_size() * elements
-    for parameter in bucket.parameters():
-        numel = parameter.numel()
-        step.layers.append(buckets.PartTally(state._names[id(parameter)], numel, numel, 0.0))
+    _count_whole_layers(state, step, bucket)
     started = perf_counter()
     work = dist.all_reduce(buffer, group=state._group, async_op=True)
     assert work is not None
@@ -214,41 +284,72 @@ def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
         summed = arrived.value()[0]
         with state._lock:
             step.exchange_s += perf_counter() - started
-        # Not finite somewhere makes the sum not finite; a sum that merely overflows is looked at again.
-        if not bool(torch.isfinite(summed.sum())) and not bool(torch.isfinite(summed).all()):
-            broken = [not bool(torch.isfinite(gradient).all()) for gradient in bucket.gradients()]
-            parameter = state._name_at(bucket, broken.index(True))
-            if state.config.nonfinite == "refuse":
-                raise _failed(state, NonFiniteGradient(parameter, -1))
-            with state._lock:
-                step.skip(parameter, -1)
+        _look_for_nonfinite(state, step, bucket, summed)
         return summed
 
     summed: Future[list[Tensor]] = work.get_future()
     return summed.then(finish)
 
 
-def _allgather(state: CompressionState, config: ThresholdedConfig, bucket: GradBucket) -> Future[Tensor]:
+def _count_whole_layers(state: CompressionState, step: Step, bucket: GradBucket) -> None:
+    for parameter in bucket.parameters():
+        numel = parameter.numel()
+        step.layers.append(PartTally(state._names[id(parameter)], numel, numel, 0.0, paper_bits=32 * numel))
+
+
+def _look_for_nonfinite(state: CompressionState, step: Step, bucket: GradBucket, summed: Tensor) -> None:
+    """Refuses or notes a sum that is not finite; a sum that merely overflows is looked at again."""
+    if bool(torch.isfinite(summed.sum())) or bool(torch.isfinite(summed).all()):
+        return
+    broken = [not bool(torch.isfinite(gradient).all()) for gradient in bucket.gradients()]
+    parameter = state._name_at(bucket, broken.index(True))
+    if state.config.nonfinite == "refuse":
+        raise _failed(state, NonFiniteGradient(parameter, -1))
+    with state._lock:
+        step.skip(parameter, -1)
+
+
+def _low_rank(state: CompressionState, powersgd: TorchPowerSGD, bucket: GradBucket) -> Future[Tensor]:
+    """torch's PowerSGD hook, its bytes counted."""
+    step = state._begin(bucket)
+    elements = bucket.buffer().numel() * state.workers
+    started = perf_counter()
+    averaged = powersgd.synchronize(bucket)
+    handed_over = powersgd.handed_over * state.workers
+    step.compress_s += perf_counter() - started
+    step.elements += elements
+    step.sent += handed_over
+    step.paper_bits += 32 * handed_over
+    step.wire_bytes += bucket.buffer().element_size() * handed_over
+    _count_whole_layers(state, step, bucket)
+    started = perf_counter()
+
+    def finish(arrived: Future[Tensor]) -> Tensor:
+        mean = arrived.value()
+        with state._lock:
+            step.exchange_s += perf_counter() - started
+        _look_for_nonfinite(state, step, bucket, mean)
+        return mean.mul_(state.workers) if state.config.reduction == "sum" else mean
+
+    return averaged.then(finish)
+
+
+def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBucket) -> Future[Tensor]:
     step = state._begin(bucket)
     buffer = bucket.buffer()
 
     started = perf_counter()
-    parts = state._parts(bucket)
-    update, tallies = buckets.compress(
-        config.kind, config.tau, parts, state._scratch, hold_back_zeros=state._hold_back_zeros
-    )
-    if isinstance(update, message.NonFinite):
-        own = message.write_nonfinite(update)
-    else:
-        own = message.write(update, config.codec)
-        if config.nonfinite == "skip":
-            state._own_messages.append((own, parts))
-    step.count_layers(tallies)
-    step.taus.append(float(update.tau))
+    layout = state._layout(bucket)
+    parts = state._parts(bucket, layout)
+    own = compressor.compress(parts, layout, state._context)
+    if compressor.config.nonfinite == "skip":
+        state._outgoing.append((own, parts))
+    step.count_layers(own.tallies)
+    step.keeps_residuals |= any(part.residual is not None for part in parts)
     step.compress_s += perf_counter() - started
 
     transport = buffer.device if dist.get_backend(state._group) == "nccl" else torch.device("cpu")
-    gathering = start_gathering(own, state._group, transport)
+    gathering = start_gathering(own.payload, state._group, transport)
     state._works += gathering.works
     step.blocked_s += perf_counter() - gathering.started
     step.elements += buffer.numel() * state.workers
@@ -257,61 +358,54 @@ def _allgather(state: CompressionState, config: ThresholdedConfig, bucket: GradB
     def finish(arrived: Future[list[Tensor]]) -> Tensor:
         arrived.value()  # raises what the transport raised
         received = perf_counter()
-        updates = _read_messages(state, config, bucket, gathering)
-        _sum_updates(updates, config, buffer)
+        incoming = _read_payloads(state, compressor, bucket, layout, gathering)
+        _sum_updates(incoming, compressor, buffer)
         with state._lock:
             step.exchange_s += received - gathering.started
             step.decompress_s += perf_counter() - received
-            for rank, each in enumerate(updates):
-                if isinstance(each, SparseUpdate):
-                    step.sent += each.k
-                    step.paper_bits += each.paper_bits
-                else:
+            for rank, each in enumerate(incoming):
+                if isinstance(each, NonFinite):
                     step.skip(state._name_at(bucket, each.ordinal), rank)
+                    continue
+                step.sent += sum(update.k for update, _ in each)
+                step.paper_bits += sum(update.paper_bits for update, _ in each)
         return buffer
 
     return gathering.arrived.then(finish)
 
 
-def _read_messages(
-    state: CompressionState, config: ThresholdedConfig, bucket: GradBucket, gathering: Gathering
-) -> list[SparseUpdate | message.NonFinite]:
-    """Every worker's update, checked; nothing of any is applied if one is not valid."""
-    updates = []
-    for rank, received in enumerate(gathering.messages()):
+def _read_payloads(
+    state: CompressionState, compressor: Compressor, bucket: GradBucket, layout: Layout, gathering: Gathering
+) -> list[Incoming]:
+    """Every worker's updates, checked; nothing of any is applied if one is not valid."""
+    incoming = []
+    for rank, payload in enumerate(gathering.messages()):
         try:
-            update = message.read(received)
+            received = compressor.read(payload, layout)
         except CorruptMessage as reason:
             raise _failed(state, CorruptMessage(f"the message of worker {rank}: {reason}")) from None
-        if update.rule != config.kind or update.n != bucket.buffer().numel():
-            problem = CorruptMessage(
-                f"worker {rank} sent {update.rule} of {update.n} elements; "
-                f"this worker's bucket is {config.kind} of {bucket.buffer().numel()}"
-            )
-            raise _failed(state, problem)
-        if isinstance(update, message.NonFinite) and update.ordinal >= len(bucket.parameters()):
-            problem = CorruptMessage(
-                f"worker {rank} names parameter {update.ordinal} of the bucket, which has fewer"
-            )
-            raise _failed(state, problem)
-        if isinstance(update, message.NonFinite) and config.nonfinite == "refuse":
-            raise _failed(state, NonFiniteGradient(state._name_at(bucket, update.ordinal), rank))
-        updates.append(update)
-    return updates
+        if isinstance(received, NonFinite):
+            if received.ordinal >= len(bucket.parameters()):
+                problem = CorruptMessage(
+                    f"worker {rank} names parameter {received.ordinal} of the bucket, which has fewer"
+                )
+                raise _failed(state, problem)
+            if compressor.config.nonfinite == "refuse":
+                raise _failed(state, NonFiniteGradient(state._name_at(bucket, received.ordinal), rank))
+        incoming.append(received)
+    return incoming
 
 
-def _sum_updates(
-    updates: list[SparseUpdate | message.NonFinite], config: ThresholdedConfig, buffer: Tensor
-) -> None:
+def _sum_updates(incoming: list[Incoming], compressor: Compressor, buffer: Tensor) -> None:
     """Fills the buffer with the updates' sum, added in rank order, or their mean."""
     total = buffer if buffer.dtype == torch.float32 else torch.empty_like(buffer, dtype=torch.float32)
     total.zero_()
-    for update in updates:
-        if isinstance(update, SparseUpdate):
-            buckets.add_to(update, total)
-    if config.reduction == "mean":
+    for received in incoming:
+        if not isinstance(received, NonFinite):
+            compressor.add(received, total)
+    if compressor.config.reduction == "mean":
         # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
-        total.div_(torch.tensor(len(updates), dtype=torch.float32, device=total.device))
+        total.div_(torch.tensor(len(incoming), dtype=torch.float32, device=total.device))
     if total is not buffer:
         buffer.copy_(total)
 

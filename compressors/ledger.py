@@ -7,7 +7,7 @@ handed to the transport. Both are sums over all workers; docs/accounting.md has 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
-from .bucket import PartTally
+from .parts import PartTally
 
 BASELINE_BYTES = 4
 """Bytes an element a worker a step without compression (Anoosheh, section 3.1)."""
@@ -71,10 +71,10 @@ class Totals:
 class Step(Totals):
     """One synchronization of all buckets."""
 
-    taus: list[float] = field(default_factory=list)
-    """The tau of each bucket of this worker."""
     residual_squares: float = 0.0
     """Sum of squares of this worker's residual."""
+    keeps_residuals: bool = False
+    """Whether there is any residual."""
     compress_s: float = 0.0
     exchange_s: float = 0.0
     """From handing a message over to having everybody's; may run beside the backward pass."""
@@ -90,6 +90,11 @@ class Step(Totals):
     def skipped(self) -> bool:
         """Whether the optimizer must leave this step out, on every worker."""
         return bool(self.nonfinite)
+
+    @property
+    def taus(self) -> list[float]:
+        """The tau of each of this worker's parameters that has one."""
+        return [layer.tau for layer in self.layers if layer.tau is not None]
 
     def skip(self, parameter: str, rank: int) -> None:
         """Notes a gradient that was not finite: every worker leaves this step out."""

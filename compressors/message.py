@@ -6,103 +6,150 @@ Header, 32 bytes, little endian:
 | --- | --- | --- |
 | 0 | 2 bytes | magic, `tg` |
 | 2 | u8 | version, 1 |
-| 3 | u8 | rule: 1 wgt, 2 bgt, 3 qgt |
-| 4 | u8 | codec: 0 raw, 1 packed32, 2 bitmap |
+| 3 | u8 | form: 1 wgt, 2 bgt, 3 qgt, 4 strom, 5 f32, 6 fp16, 7 bf16, 8 fp8, 9 linear, 10 quantile |
+| 4 | u8 | codec: 0 raw, 1 packed32, 2 bitmap, 3 golomb_rice, 4 every, 5 chunked |
 | 5 | u8 | state: 0 an update; 1 a gradient that was not finite, without a body |
-| 6 | u16 | 0 |
+| 6 | u8 | symbols: 0 bit-packed (or none), 1 Huffman coded |
+| 7 | u8 | 0 |
 | 8 | u32 | n, elements of the gradient |
 | 12 | u32 | k, elements sent; in state 1 the ordinal of the parameter that was not finite |
-| 16 | f32 | tau |
+| 16 | f32 | tau; 0 for the forms 5 to 10 |
 | 20 | u64 | length of the body |
 | 28 | u32 | CRC-32 of header (with 0 here) and body |
 """
 
+import math
 import struct
 import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
-from .codecs import codec_by_code, codec_by_name, smallest
-from .codecs.base import Bytes
-from .config import LARGEST_TAU, SMALLEST_TAU
+from .codecs import codec_by_code, codec_by_name, plan_values, smallest
+from .codecs.base import Bytes, Head
+from .codecs.values import Symbols
+from .config.base import LARGEST_TAU, SMALLEST_TAU
 from .errors import CorruptMessage
-from .kernels.threshold import ThresholdRule
-from .update import SparseUpdate
+from .forms import FORM_OF_CODE, FORMS, Form
+from .kernels import sparse
+from .update import Update
 
 VERSION = 1
 LARGEST_N = 2**31 - 1
-_HEADER = struct.Struct("<2sBBBBHIIfQI")
+_HEADER = struct.Struct("<2sBBBBBBIIfQI")
 HEADER_BYTES = _HEADER.size
+_LENGTH = struct.Struct("<Q")
+_STATE_AT, _LENGTH_AT = 5, 20
 _CRC_AT = HEADER_BYTES - 4
 _MAGIC = b"tg"
-_RULE_CODE: dict[ThresholdRule, int] = {"wgt": 1, "bgt": 2, "qgt": 3}
-_RULE_OF_CODE = {code: rule for rule, code in _RULE_CODE.items()}
 _UPDATE, _NONFINITE = 0, 1
+_SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
 
 
 @dataclass(frozen=True)
 class NonFinite:
     """Stands for an update that could not be made: the gradient held NaN or Inf."""
 
-    rule: ThresholdRule
+    form: Form
     n: int
     tau: np.float32
     ordinal: int
     """Which of the bucket's parameters, from 0."""
 
 
-def write(update: SparseUpdate, codec: str = "auto") -> Bytes:
+def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:
     """The update as a message.
 
     Args:
         update: at most LARGEST_N elements.
         codec: a codec's name, or `auto` for the smallest.
+        symbols: `raw`, `huffman`, or `auto` for the smaller.
+        threads: how many may share the work.
 
     Returns:
         uint8, HEADER_BYTES and the body.
 
     Raises:
-        ValueError: the update has more elements than a message can hold.
+        ValueError: the update has more elements than a message can hold, or the codec cannot write it.
     """
     if update.n > LARGEST_N:
         raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
-    chosen = smallest(update.rule, update.n, update.k) if codec == "auto" else codec_by_name(codec)
-    length = chosen.size(update.rule, update.n, update.k)
-    message = np.zeros(HEADER_BYTES + length, np.uint8)
-    chosen.encode(update, message[HEADER_BYTES:])
-    _seal(message, update.rule, chosen.code, _UPDATE, update.n, update.k, update.tau)
+    values = plan_values(update, "raw" if codec == "raw" else symbols, threads)
+    chosen = smallest(update, values) if codec == "auto" else codec_by_name(codec)
+    if not chosen.fits(update):
+        raise ValueError(f"{chosen.name} cannot write an update of {update.k} of {update.n} {update.form}")
+    message = np.zeros(HEADER_BYTES + chosen.size(update, values), np.uint8)
+    chosen.encode(update, values, message[HEADER_BYTES:])
+    coded = "raw" if chosen.name == "raw" else values.symbols
+    _seal(message, update.form, chosen.code, _UPDATE, coded, update.n, update.k, update.tau)
     return message
 
 
 def write_nonfinite(refusal: NonFinite) -> Bytes:
     """A message that says why there is no update; uint8 [HEADER_BYTES]."""
     message = np.zeros(HEADER_BYTES, np.uint8)
-    _seal(message, refusal.rule, 0, _NONFINITE, refusal.n, refusal.ordinal, refusal.tau)
+    _seal(message, refusal.form, 0, _NONFINITE, "raw", refusal.n, refusal.ordinal, refusal.tau)
     return message
 
 
+def is_refusal(message: Bytes) -> bool:
+    """Whether these bytes want to be what `write_nonfinite` writes; nothing else of them is looked at."""
+    return message.size >= HEADER_BYTES and int(message[_STATE_AT]) == _NONFINITE
+
+
 def _seal(
-    message: Bytes, rule: ThresholdRule, codec: int, state: int, n: int, k: int, tau: np.float32
+    message: Bytes, form: Form, codec: int, state: int, symbols: Symbols, n: int, k: int, tau: np.float32
 ) -> None:
-    fields = (_MAGIC, VERSION, _RULE_CODE[rule], codec, state, 0, n, k, tau, message.size - HEADER_BYTES, 0)
-    _HEADER.pack_into(message.data, 0, *fields)
+    length = message.size - HEADER_BYTES
+    codes = (FORMS[form].code, codec, state, _SYMBOLS.index(symbols), 0)
+    _HEADER.pack_into(message.data, 0, _MAGIC, VERSION, *codes, n, k, tau, length, 0)
     struct.pack_into("<I", message.data, _CRC_AT, _checksum(message))
 
 
-def read(message: Bytes) -> SparseUpdate | NonFinite:
+def split(payload: Bytes, most: int) -> list[Bytes]:
+    """Cuts a payload into the messages that it is made of, by the lengths in their headers.
+
+    Args:
+        payload: uint8, one message behind the other.
+        most: how many there may be.
+
+    Raises:
+        CorruptMessage: the lengths do not add up, or there are more messages. No more of them is looked at.
+    """
+    messages: list[Bytes] = []
+    at = 0
+    while at < payload.size:
+        if payload.size - at < HEADER_BYTES:
+            raise CorruptMessage(
+                f"{payload.size - at} bytes are less than a header, which has {HEADER_BYTES}"
+            )
+        (length,) = _LENGTH.unpack_from(payload.data, at + _LENGTH_AT)
+        end = at + HEADER_BYTES + length
+        if end > payload.size:
+            raise CorruptMessage(
+                f"the header says {length} bytes of body, there are {payload.size - at - HEADER_BYTES}"
+            )
+        if len(messages) == most:
+            raise CorruptMessage(f"more than {most} messages, as many as there can be")
+        messages.append(payload[at:end])
+        at = end
+    return messages
+
+
+def read(message: Bytes, n: int) -> Update | NonFinite:  # noqa: PLR0912 (each branch refuses something)
     """The update that a message holds, checked in every part.
 
     Args:
         message: uint8, exactly the message. The update may share its memory.
+        n: elements that the update must have. Nothing larger than them and the message is allocated.
 
     Raises:
-        CorruptMessage: it is anything but a message that `write` or `write_nonfinite` could have made.
+        CorruptMessage: it is no message that `write` or `write_nonfinite` could have made, or of another n.
     """
     if message.size < HEADER_BYTES:
         raise CorruptMessage(f"{message.size} bytes are less than a header, which has {HEADER_BYTES}")
-    magic, version, rule_code, codec_code, state, zero, n, k, tau, length, crc = _HEADER.unpack_from(
-        message.data
+    magic, version, form_code, codec_code, state, symbols, zero, there_n, k, tau, length, crc = (
+        _HEADER.unpack_from(message.data)
     )
     if magic != _MAGIC:
         raise CorruptMessage(f"it begins with {bytes(magic)!r}, a message with {_MAGIC!r}")
@@ -113,22 +160,30 @@ def read(message: Bytes) -> SparseUpdate | NonFinite:
         raise CorruptMessage(f"the header says {length} bytes of body, there are {there}")
     if crc != _checksum(message):
         raise CorruptMessage("the checksum does not match")
-    if rule_code not in _RULE_OF_CODE:
-        raise CorruptMessage(f"rule {rule_code} is unknown; known are {sorted(_RULE_OF_CODE)}")
-    if zero or n > LARGEST_N or not (SMALLEST_TAU <= tau <= LARGEST_TAU):
-        raise CorruptMessage(f"reserved bits are set, or n = {n} or tau = {tau} is out of range")
-    rule = _RULE_OF_CODE[rule_code]
+    if form_code not in FORM_OF_CODE:
+        raise CorruptMessage(f"form {form_code} is unknown; known are {sorted(FORM_OF_CODE)}")
+    form = FORM_OF_CODE[form_code]
+    if zero or symbols >= len(_SYMBOLS) or there_n > LARGEST_N:
+        raise CorruptMessage(f"reserved bits are set, or n = {there_n} is out of range")
+    if there_n != n:
+        raise CorruptMessage(f"an update of {there_n} elements where {n} are due")
+    no_tau = tau == 0 and math.copysign(1, tau) > 0
+    if not (SMALLEST_TAU <= tau <= LARGEST_TAU if FORMS[form].has_tau else no_tau):
+        raise CorruptMessage(f"tau = {tau} is out of range for {form}")
     tau = np.float32(tau)
     if state == _NONFINITE:
-        if length or codec_code:
+        if length or codec_code or symbols:
             raise CorruptMessage("a message without an update has a body or a codec")
-        return NonFinite(rule, n, tau, k)
+        return NonFinite(form, n, tau, k)
     if state != _UPDATE:
         raise CorruptMessage(f"state {state} is unknown")
     codec = codec_by_code(codec_code)
-    if k > n or length != codec.size(rule, n, k):
-        raise CorruptMessage(f"{length} bytes of {codec.name} cannot hold {k} of {n} elements")
-    return codec.decode(message[HEADER_BYTES:], rule, n, k, tau)
+    if k > n:
+        raise CorruptMessage(f"{k} elements sent of {n}")
+    update = codec.decode(message[HEADER_BYTES:], Head(form, n, k, tau, _SYMBOLS[symbols]))
+    if form == "wgt" and not sparse.check_values(update.words, update.values, tau):
+        raise CorruptMessage("a value is not finite, smaller than tau, or not of its word's sign")
+    return update
 
 
 def _checksum(message: Bytes) -> int:

@@ -9,59 +9,82 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .kernels.threshold import VALUE_DTYPE, ThresholdRule
+from .forms import FORMS, Form
+from .kernels import minifloat
+from .quantized import Quantized
+
+NO_TAU = np.float32(0)
+"""The tau of forms that have none."""
 
 
 @dataclass(frozen=True)
-class ValueFormat:
-    """How a rule's values stand on the wire, whichever codec writes the positions."""
+class Chunks:
+    """From every `chunk` consecutive elements (the last may be fewer) `keep` are sent, or all."""
 
-    dense_dtype: np.dtype[Any]
-    """Type of one element when all n are written out, zeros for those not sent."""
-    value_bytes: int
-    """Bytes beside each position."""
-    sign_apart: bool
-    """Whether the sign needs a bit of its own (a float carries it)."""
-    paper_bits: int
-    """Value bits of an element sent, as Anoosheh counts them (section 2.1)."""
+    chunk: int
+    """A power of two."""
+    keep: int
 
-
-VALUE_FORMAT: dict[ThresholdRule, ValueFormat] = {
-    "wgt": ValueFormat(np.dtype("<f4"), 4, False, 32),
-    "bgt": ValueFormat(np.dtype("i1"), 0, True, 1),
-    "qgt": ValueFormat(np.dtype("<i2"), 1, True, 8),
-}
+    def count(self, n: int) -> int:
+        """Elements sent of n."""
+        whole, rest = divmod(n, self.chunk)
+        return whole * self.keep + min(self.keep, rest)
 
 
 @dataclass(frozen=True)
-class SparseUpdate:
-    """k of n elements, each with a position, a sign and, by rule, a value.
+class Update:
+    """k of n elements, each with a position, a sign and, by form, a value.
 
     Attributes:
-        rule: `wgt`, `bgt` or `qgt`.
+        form: what the values are.
         n: elements of the gradient, at most 2^31 - 1.
-        tau: the threshold they were chosen with; part of the value for bgt and qgt.
-        words: uint32 [k], position << 1 | sign, ascending.
-        values: float32 [k] signed values (wgt), uint8 [k] levels 1 to 255 (qgt), uint8 [0] (bgt).
+        tau: the threshold they were chosen with; part of the value for bgt, qgt and strom; 0 for forms that
+            have none.
+        words: uint32 [k], position << 1 | sign, ascending; None where all n elements are sent.
+        values: float32 [k] signed values (wgt, f32), uint8 [k] levels 1 to 255 (qgt), uint8 [0] (bgt, strom),
+            uint16 [k] the bits of 16-bit floats (fp16, bf16), or symbols and their tables.
+        chunks: what the positions are regular in, if they are.
     """
 
-    rule: ThresholdRule
+    form: Form
     n: int
     tau: np.float32
-    words: NDArray[np.uint32]
-    values: NDArray[Any]
+    words: NDArray[np.uint32] | None
+    values: NDArray[Any] | Quantized
+    chunks: Chunks | None = None
 
     @property
     def k(self) -> int:
         """Elements sent."""
-        return int(self.words.size)
+        return self.n if self.words is None else int(self.words.size)
+
+    @property
+    def value_bits(self) -> int:
+        """Value bits of an element sent, as Anoosheh counts them."""
+        return self.values.bits if isinstance(self.values, Quantized) else FORMS[self.form].paper_bits
 
     @property
     def paper_bits(self) -> int:
         """Value bits of the whole update."""
-        return self.k * VALUE_FORMAT[self.rule].paper_bits
+        return self.k * self.value_bits
 
     @classmethod
-    def empty(cls, rule: ThresholdRule, n: int, tau: np.float32) -> "SparseUpdate":
+    def empty(cls, form: Form, n: int, tau: np.float32 = NO_TAU) -> "Update":
         """An update in which nothing is sent."""
-        return cls(rule, n, tau, np.empty(0, np.uint32), np.empty(0, VALUE_DTYPE[rule]))
+        return cls(form, n, tau, np.empty(0, np.uint32), np.empty(0, FORMS[form].dtype))
+
+    def floats(self) -> NDArray[np.float32]:
+        """float32 [k], the signed amount that is sent for each element."""
+        if isinstance(self.values, Quantized):
+            return self.values.floats()
+        if self.form in ("wgt", "f32"):
+            return self.values
+        if self.form in ("fp16", "bf16"):
+            out = np.empty(self.k, np.float32)
+            minifloat.half_values(self.form, self.values, out, add=False)
+            return out
+        assert self.words is not None
+        amounts = np.full(self.k, self.tau, np.float32)
+        if self.form == "qgt":
+            amounts *= self.values.astype(np.float32)
+        return np.where(self.words & 1, -amounts, amounts)

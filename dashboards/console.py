@@ -133,6 +133,7 @@ def _history(client: "MlflowClient", spec: RunSpec, result: RunResult) -> RunHis
     except Exception:
         # Whatever keeps the store away, the user shall see the run's figures.
         rule, tau = spec.compressor.kind, getattr(spec.compressor, "tau", None)
+        tau = tau if isinstance(tau, float) else None  # a policy is no number
         return RunHistory(result.run_id, spec.title, rule, tau, spec.flat(), {}, result.metrics)
 
 

@@ -5,11 +5,13 @@ one `SpecError` that names each field, its value, and what would do.
 """
 
 import difflib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -24,9 +26,12 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from taugrad.compressors.config.chain import parse as parse_chain
+
 from .spec import RunSpec
 
 ENVIRONMENT_PREFIX = "TAUGRAD_"
+_METHOD = "compressor"
 
 
 class SpecError(ValueError):
@@ -47,7 +52,12 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     Raises:
         SpecError: there is no such file, it is no YAML, or a field is wrong or unknown.
     """
-    tree = _read_yaml(path)
+    try:
+        tree, overrides = _expand_chains(_read_yaml(path)), _expand_overrides(overrides)
+    except ValueError as error:
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(str(path), [str(error)]) from None
 
     class Settings(RunSpec, BaseSettings):
         model_config = SettingsConfigDict(
@@ -100,7 +110,7 @@ def spec_fields() -> list[FieldHelp]:
         known = merged.get(name)
         kinds = kind
         if known is not None:
-            kinds = f"{known.kinds}, {kind}"
+            kinds, own = ", ".join(dict.fromkeys([*known.kinds.split(", "), kind])), known.default
             type_name = "|".join(dict.fromkeys(f"{known.type}|{type_name}".split("|")))
         if name.endswith(".kind"):
             kinds = ""
@@ -127,6 +137,37 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return numbers
 
 
+def _expand_chains(tree: dict[str, Any]) -> dict[str, Any]:
+    """Methods given as a line, as the mapping that it stands for: single fields of it can then be changed."""
+    written = tree.get(_METHOD)
+    return {**tree, _METHOD: _chain(written)} if isinstance(written, str) else tree
+
+
+def _expand_overrides(overrides: Sequence[str]) -> list[str]:
+    """The same on a command line: `--compressor "strom(tau=1e-3) | golomb_rice"`."""
+    expanded = list(overrides)
+    for i, argument in enumerate(expanded):
+        option, equals, value = argument.partition("=")
+        if option != f"--{_METHOD}":
+            continue
+        if equals:
+            expanded[i] = f"{option}={_chain_as_json(value)}"
+        elif i + 1 < len(expanded):
+            expanded[i + 1] = _chain_as_json(expanded[i + 1])
+    return expanded
+
+
+def _chain_as_json(text: str) -> str:
+    return text if text.lstrip().startswith("{") else json.dumps(_chain(text))
+
+
+def _chain(text: str) -> dict[str, Any]:
+    try:
+        return parse_chain(text)
+    except ValueError as error:
+        raise ValueError(f"{_METHOD} = {text}: {error}") from None
+
+
 _YAML_MISSES = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -150,7 +191,7 @@ def _kinds(tree: dict[str, Any]) -> dict[str, Any]:
     return kinds
 
 
-def _explain(problem: Any) -> str:
+def _explain(problem: Any) -> str:  # noqa: PLR0911 (one for each kind of problem)
     """One validation error in a user's words."""
     where, value = problem["loc"], problem.get("input")
     field = ".".join(str(part) for part in _without_tags(where))
@@ -161,9 +202,12 @@ def _explain(problem: Any) -> str:
         case "missing":
             return f"{field}: is missing"
         case "union_tag_invalid":
-            return f"{field}.kind = {context['tag']}: choose {_either(context['expected_tags'])}"
+            choices = context["expected_tags"].removeprefix("'number', ")  # a number needs no kind
+            return f"{field}.kind = {context['tag']}: choose {_either(choices)}"
         case "union_tag_not_found":
             return f"{field}.kind: is missing"
+        case "value_error" if isinstance(value, dict | BaseModel):
+            return f"{field}: {context['error']}" if field else str(context["error"])
         case "value_error":
             return f"{field} = {value}: {context['error']}"
         case _:
@@ -202,9 +246,20 @@ def _nearest(field: str) -> str:
 
 def _without_tags(where: Sequence[str | int]) -> Iterator[str | int]:
     """The path of a field without the kinds that pydantic puts in where a union was entered."""
-    tags = {kind for _, kind, _ in _walk(RunSpec)} - {""}
-    names = {name.rpartition(".")[2] for name, _, _ in _walk(RunSpec)}
-    return (part for part in where if part not in tags or part in names)
+    models: list[type[BaseModel]] = [RunSpec]
+    for part in where:
+        entered = [model for model in models if part in _tags(model)]
+        if entered or (part == "number" and models):
+            models = entered
+            continue
+        infos = [model.model_fields[str(part)] for model in models if part in model.model_fields]
+        models = [member for info in infos for member in _models(info.annotation)]
+        yield part
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    tag = model.model_fields.get("kind")
+    return get_args(tag.annotation) if tag is not None else ()
 
 
 def _walk(model: type[BaseModel], prefix: str = "", kind: str = "") -> Iterator[tuple[str, str, FieldInfo]]:
@@ -212,11 +267,10 @@ def _walk(model: type[BaseModel], prefix: str = "", kind: str = "") -> Iterator[
     for name, info in model.model_fields.items():
         members = list(_models(info.annotation))
         for member in members:
-            tag = member.model_fields.get("kind")
-            kinds = get_args(tag.annotation) if tag is not None and len(members) > 1 else ("",)
-            for each in kinds:
-                yield from _walk(member, f"{prefix}{name}.", str(each))
-        if not members:
+            kinds = _tags(member) if len(members) > 1 else ()
+            for each in kinds or ("",):
+                yield from _walk(member, f"{prefix}{name}.", str(each) or kind)
+        if not members or _plain(info.annotation):
             yield prefix + name, kind, info
 
 
@@ -228,11 +282,27 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _models(argument)
 
 
+def _plain(annotation: Any) -> bool:
+    """Whether a field that may hold a model may also hold a number or a text."""
+    if isinstance(annotation, type):
+        return not issubclass(annotation, BaseModel | NoneType)
+    if get_origin(annotation) in (list, dict, Literal):
+        return True
+    return any(_plain(argument) for argument in _alternatives(annotation))
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    arguments = get_args(annotation)
+    return arguments[:1] if get_origin(annotation) is Annotated else arguments
+
+
 def _type_name(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return "|".join(str(choice) for choice in get_args(annotation))
     origin = get_origin(annotation)
-    if origin in (list, dict):
+    if origin in (list, dict, tuple):
         return str(origin.__name__)
-    named = [member for member in get_args(annotation) or (annotation,) if member is not type(None)]
-    return "|".join(member.__name__ for member in named)
+    if isinstance(annotation, type):
+        return "" if issubclass(annotation, BaseModel | NoneType) else annotation.__name__
+    named = [_type_name(member) for member in _alternatives(annotation)]
+    return "|".join(name for name in dict.fromkeys(named) if name)

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from taugrad.compressors.config import CompressorConfig, NoCompression
 
@@ -58,7 +58,7 @@ class RunSpec(Config):
     """One training run."""
 
     name: str = Field(default="", max_length=200)
-    """The run's name in tables and in MLflow; empty: the compressor's kind and tau."""
+    """The run's name in tables and in MLflow; empty: the compressor's line."""
     experiment: str = Field(default="taugrad", min_length=1, max_length=200)
     """The MLflow experiment that the run belongs to."""
     paper: str | None = None
@@ -76,13 +76,20 @@ class RunSpec(Config):
     storage: Path = Path("taugrad-runs")
     """Where checkpoints lie; a shared folder or bucket when the workers are on several machines."""
 
+    @model_validator(mode="after")
+    def _momentum_once(self) -> "RunSpec":
+        own = getattr(self.compressor, "momentum", 0)
+        if own and getattr(self.training.optimizer, "momentum", 0):
+            raise ValueError(
+                f"compressor.momentum = {own}: the optimizer has momentum too, it would be applied twice; "
+                "add training.optimizer.momentum: 0"
+            )
+        return self
+
     @property
     def title(self) -> str:
-        """The run's name, or what its compressor suggests."""
-        if self.name:
-            return self.name
-        tau = getattr(self.compressor, "tau", None)
-        return self.compressor.kind if tau is None else f"{self.compressor.kind} tau={tau:g}"
+        """The run's name, or its compressor's line."""
+        return self.name or str(self.compressor)
 
     def flat(self) -> dict[str, str]:
         """Every field by its dotted name, as MLflow params."""

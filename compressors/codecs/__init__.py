@@ -1,18 +1,15 @@
 """Lossless codecs: an update's positions, signs and values as bytes and back."""
 
 from .base import Codec
-from .bitmap import Bitmap
-from .packed32 import Packed32
-from .raw import Raw
 from .registry import CODECS, codec_by_code, codec_by_name, smallest
+from .values import PlannedValues, plan_values
 
 __all__ = [
     "CODECS",
-    "Bitmap",
     "Codec",
-    "Packed32",
-    "Raw",
+    "PlannedValues",
     "codec_by_code",
     "codec_by_name",
+    "plan_values",
     "smallest",
 ]

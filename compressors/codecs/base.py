@@ -2,84 +2,124 @@
 
 Contract: a codec's `code` stands in every message it wrote. Two codecs may share one only if each
 reads the other's bytes, and the bytes of a code never change their meaning.
+
+A body is the positions, then the values. A codec decides how the positions stand; `values.py` writes and
+reads the rest.
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..kernels import sparse
-from ..kernels.threshold import ThresholdRule
-from ..update import VALUE_FORMAT, SparseUpdate
+from ..forms import FORMS, Form
+from ..update import Update
+from .values import Bytes, PlannedValues, Symbols, aligned, read_values
 
-Bytes = NDArray[np.uint8]
+__all__ = ["Bytes", "Codec", "Head", "PositionCodec", "aligned"]
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a message's header says of its body."""
+
+    form: Form
+    n: int
+    k: int
+    tau: np.float32
+    symbols: Symbols
+    """How symbols stand in the values, where the form has any."""
 
 
 class Codec(ABC):
-    """Writes the body of a message and reads it back; the header keeps rule, n, k and tau."""
+    """Writes the body of a message and reads it back; the header keeps form, n, k and tau."""
 
     name: ClassVar[str]
     code: ClassVar[int]
 
     @abstractmethod
-    def size(self, rule: ThresholdRule, n: int, k: int) -> int:
-        """Bytes of a body, exactly, without writing it."""
+    def fits(self, update: Update) -> bool:
+        """Whether the codec can write such an update."""
 
     @abstractmethod
-    def encode(self, update: SparseUpdate, body: Bytes) -> None:
+    def size(self, update: Update, values: PlannedValues) -> int:
+        """Bytes of the body, exactly, without writing it."""
+
+    @abstractmethod
+    def encode(self, update: Update, values: PlannedValues, body: Bytes) -> None:
         """Writes the update into `body`, uint8 of exactly `size` bytes, zeroed."""
 
     @abstractmethod
-    def decode(self, body: Bytes, rule: ThresholdRule, n: int, k: int, tau: np.float32) -> SparseUpdate:
-        """Reads a body of exactly `size` bytes.
+    def decode(self, body: Bytes, head: Head) -> Update:
+        """Reads a body.
 
         Raises:
-            CorruptMessage: positions out of order or range, a value the rule cannot have sent, or
-                padding that is not zero.
+            CorruptMessage: it is nothing that `encode` could have written for such a header.
         """
 
 
-def aligned(body: Bytes, dtype: str) -> NDArray[Any]:
-    """The bytes as an array of another type, copied only if they lie at an odd address."""
-    return np.require(body.view(dtype), requirements="A")
+class PositionCodec(Codec):
+    """A codec whose body is a section of positions, then the values as they are."""
+
+    def fits(self, update: Update) -> bool:
+        """See `Codec.fits`."""
+        return update.words is not None
+
+    def size(self, update: Update, values: PlannedValues) -> int:
+        """See `Codec.size`."""
+        return self.positions_size(update) + values.size
+
+    def encode(self, update: Update, values: PlannedValues, body: Bytes) -> None:
+        """See `Codec.encode`."""
+        split = body.size - values.size
+        self.write_positions(update, body[:split])
+        values.write(body[split:])
+
+    def decode(self, body: Bytes, head: Head) -> Update:
+        """See `Codec.decode`."""
+        words, used = self.read_positions(body, head)
+        values = read_values(body[used:], head.form, head.k, head.symbols)
+        words = _with_signs(words, values, head, signs_there=self.keeps_signs)
+        return Update(head.form, head.n, head.tau, words, values)
+
+    keeps_signs: ClassVar[bool] = False
+    """Whether words come back with their sign in any form; otherwise only where the form has it apart."""
+
+    @abstractmethod
+    def positions_size(self, update: Update) -> int:
+        """Bytes of the section."""
+
+    @abstractmethod
+    def write_positions(self, update: Update, section: Bytes) -> None:
+        """Writes the section, exactly `positions_size` bytes, zeroed."""
+
+    @abstractmethod
+    def read_positions(self, body: Bytes, head: Head) -> tuple[NDArray[np.uint32], int]:
+        """uint32 [k] words, ascending and below n, and how many bytes they took.
+
+        Raises:
+            CorruptMessage: the section is not valid, or longer than the body.
+        """
 
 
-def write_values(update: SparseUpdate, body: Bytes) -> None:
-    """Writes what stands beside the positions: float32 values, byte levels, or nothing."""
-    if update.rule == "wgt":
-        body[:] = update.values.view(np.uint8)
-    elif update.rule == "qgt":
-        body[:] = update.values
+def _with_signs(
+    words: NDArray[np.uint32], values: Any, head: Head, *, signs_there: bool
+) -> NDArray[np.uint32]:
+    """Words whose sign is what the form asks for: wgt's are those of the values, other floats' are 0."""
+    if FORMS[head.form].sign_apart:
+        return words
+    expected = np.signbit(values).astype(np.uint32) if head.form == "wgt" else np.uint32(0)
+    if signs_there:
+        if ((words & 1) != expected).any():
+            raise CorruptMessage("a word's sign is not that of its value")
+        return words
+    return words | expected
 
 
-def read_values(body: Bytes, rule: ThresholdRule, words: NDArray[np.uint32], tau: np.float32) -> NDArray[Any]:
-    """Reads what `write_values` wrote and checks it.
-
-    Args:
-        body: uint8, value_bytes * k.
-        rule: decides the values' type.
-        words: uint32 [k], signs filled in.
-        tau: no value sent is smaller.
-
-    Raises:
-        CorruptMessage: a float that is not finite, below tau or of another sign than its word; a
-            level of 0.
-    """
-    if rule == "wgt":
-        values = aligned(body, "<f4")
-        if not sparse.check_values(words, values, tau):
-            raise CorruptMessage("a value is not finite, smaller than tau, or not of its word's sign")
-        return values
-    if rule == "qgt":
-        if body.size and int(body.min()) == 0:
-            raise CorruptMessage("a level is 0; levels are 1 to 255")
-        return body
-    return np.empty(0, np.uint8)
-
-
-def value_bytes(rule: ThresholdRule) -> int:
-    """Bytes beside each position."""
-    return VALUE_FORMAT[rule].value_bytes
+def need(body: Bytes, size: int, what: str) -> None:
+    """Refuses a body that is shorter than a part of it must be."""
+    if body.size < size:
+        raise CorruptMessage(f"{body.size} bytes cannot hold {what}, which takes {size}")

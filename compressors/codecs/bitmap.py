@@ -1,16 +1,17 @@
 """bitmap: one bit for each of the n elements says whether it is sent.
 
-Body: ceil(n / 8) bytes, element 0 in the lowest bit of the first; for bgt and qgt ceil(k / 8) bytes
-of signs (1 is minus) in the same order; then the values, if the rule has any. Spare bits are zero.
+Positions: ceil(n / 8) bytes, element 0 in the lowest bit of the first; where the form has signs apart
+ceil(k / 8) bytes of them (1 is minus) in the same order. Spare bits are zero.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
+from ..forms import FORMS, Form
 from ..kernels import sparse
-from ..kernels.threshold import ThresholdRule
-from ..update import VALUE_FORMAT, SparseUpdate
-from .base import Bytes, Codec, read_values, value_bytes, write_values
+from ..update import Update
+from .base import Bytes, Head, PositionCodec, need
 
 
 def _bytes(bits: int) -> int:
@@ -21,43 +22,40 @@ def _spare_bits_set(packed: Bytes, bits: int) -> bool:
     return bool(bits % 8 and packed[-1] >> (bits % 8))
 
 
-class Bitmap(Codec):
+def _sections(form: Form, n: int, k: int) -> tuple[int, int]:
+    return _bytes(n), _bytes(k) if FORMS[form].sign_apart else 0
+
+
+class Bitmap(PositionCodec):
     """One bit an element and, for those sent, the sign and the value."""
 
     name = "bitmap"
     code = 2
 
-    def size(self, rule: ThresholdRule, n: int, k: int) -> int:
-        """n bits, k signs where values carry none, and the values."""
-        signs = _bytes(k) if VALUE_FORMAT[rule].sign_apart else 0
-        return _bytes(n) + signs + value_bytes(rule) * k
+    def positions_size(self, update: Update) -> int:
+        """n bits, and k signs where values carry none."""
+        return sum(_sections(update.form, update.n, update.k))
 
-    def encode(self, update: SparseUpdate, body: Bytes) -> None:
-        """See `Codec.encode`."""
-        at = _bytes(update.n)
-        sparse.write_bitmap(update.words, body[:at])
-        if VALUE_FORMAT[update.rule].sign_apart:
-            signs_end = at + _bytes(update.k)
-            sparse.write_signs(update.words, body[at:signs_end])
-            at = signs_end
-        write_values(update, body[at:])
+    def write_positions(self, update: Update, section: Bytes) -> None:
+        """See `PositionCodec.write_positions`."""
+        at, signs = _sections(update.form, update.n, update.k)
+        sparse.write_bitmap(update.words, section[:at])
+        if signs:
+            sparse.write_signs(update.words, section[at:])
 
-    def decode(self, body: Bytes, rule: ThresholdRule, n: int, k: int, tau: np.float32) -> SparseUpdate:
-        """See `Codec.decode`."""
-        at = _bytes(n)
-        words = np.empty(k, np.uint32)
+    def read_positions(self, body: Bytes, head: Head) -> tuple[NDArray[np.uint32], int]:
+        """See `PositionCodec.read_positions`."""
+        at, signs = _sections(head.form, head.n, head.k)
+        need(body, at + signs, f"a bitmap of {head.n} elements and {head.k} signs")
+        words = np.empty(head.k, np.uint32)
         found = sparse.read_bitmap(body[:at], words)
-        if found != k:
-            raise CorruptMessage(f"the bitmap holds {found} elements, the header says {k}")
-        if _spare_bits_set(body[:at], n):
+        if found != head.k:
+            raise CorruptMessage(f"the bitmap holds {found} elements, the header says {head.k}")
+        if _spare_bits_set(body[:at], head.n):
             raise CorruptMessage("bits after the bitmap's last element are set")
-        if VALUE_FORMAT[rule].sign_apart:
-            signs = body[at : at + _bytes(k)]
-            if _spare_bits_set(signs, k):
+        if signs:
+            packed = body[at : at + signs]
+            if _spare_bits_set(packed, head.k):
                 raise CorruptMessage("bits after the last sign are set")
-            sparse.read_signs(signs, words)
-            values = read_values(body[at + signs.size :], rule, words, tau)
-        else:
-            words |= np.signbit(body[at:].view("<f4")).astype(np.uint32)
-            values = read_values(body[at:], rule, words, tau)
-        return SparseUpdate(rule, n, tau, words, values)
+            sparse.read_signs(packed, words)
+        return words, at + signs

@@ -1,35 +1,37 @@
 """packed32: one 32-bit word an element, 31 bits of position and the sign (Strom, section 2.5).
 
-Body: k words `position << 1 | sign`, little endian, ascending; then the values, if the rule has any.
+Positions: k words `position << 1 | sign`, little endian, ascending.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
 from ..kernels import sparse
-from ..kernels.threshold import ThresholdRule
-from ..update import SparseUpdate
-from .base import Bytes, Codec, aligned, read_values, value_bytes, write_values
+from ..update import Update
+from .base import Bytes, Head, PositionCodec, aligned, need
 
 
-class Packed32(Codec):
+class Packed32(PositionCodec):
     """4 bytes an element sent, and its value."""
 
     name = "packed32"
     code = 1
+    keeps_signs = True
 
-    def size(self, rule: ThresholdRule, n: int, k: int) -> int:
-        """4k bytes, and the values."""
-        return (4 + value_bytes(rule)) * k
+    def positions_size(self, update: Update) -> int:
+        """4k bytes."""
+        return 4 * update.k
 
-    def encode(self, update: SparseUpdate, body: Bytes) -> None:
-        """See `Codec.encode`."""
-        body[: 4 * update.k] = update.words.astype("<u4", copy=False).view(np.uint8)
-        write_values(update, body[4 * update.k :])
+    def write_positions(self, update: Update, section: Bytes) -> None:
+        """See `PositionCodec.write_positions`."""
+        assert update.words is not None
+        section[:] = update.words.astype("<u4", copy=False).view(np.uint8)
 
-    def decode(self, body: Bytes, rule: ThresholdRule, n: int, k: int, tau: np.float32) -> SparseUpdate:
-        """See `Codec.decode`."""
-        words = aligned(body[: 4 * k], "<u4")
-        if not sparse.check_ascending(words, n):
-            raise CorruptMessage(f"positions do not ascend, or pass the last one, {n - 1}")
-        return SparseUpdate(rule, n, tau, words, read_values(body[4 * k :], rule, words, tau))
+    def read_positions(self, body: Bytes, head: Head) -> tuple[NDArray[np.uint32], int]:
+        """See `PositionCodec.read_positions`."""
+        need(body, 4 * head.k, f"{head.k} words")
+        words = aligned(body[: 4 * head.k], "<u4")
+        if not sparse.check_ascending(words, head.n):
+            raise CorruptMessage(f"positions do not ascend, or pass the last one, {head.n - 1}")
+        return words, 4 * head.k

@@ -3,13 +3,17 @@
 from collections.abc import Iterable
 
 from ..errors import CorruptMessage
-from ..kernels.threshold import ThresholdRule
+from ..update import Update
 from .base import Codec
 from .bitmap import Bitmap
+from .chunked import Chunked
+from .every import Every
+from .golomb_rice import GolombRice
 from .packed32 import Packed32
 from .raw import Raw
+from .values import PlannedValues
 
-CODECS: tuple[Codec, ...] = (Packed32(), Bitmap(), Raw())
+CODECS: tuple[Codec, ...] = (Packed32(), GolombRice(), Bitmap(), Raw(), Chunked(), Every())
 _BY_NAME = {codec.name: codec for codec in CODECS}
 _BY_CODE = {codec.code: codec for codec in CODECS}
 
@@ -31,6 +35,7 @@ def codec_by_code(code: int) -> Codec:
         raise CorruptMessage(f"codec {code} is unknown; known are {sorted(_BY_CODE)}") from None
 
 
-def smallest(rule: ThresholdRule, n: int, k: int, among: Iterable[Codec] = CODECS) -> Codec:
-    """The codec with the shortest body for k of n elements; the first of several."""
-    return min(among, key=lambda codec: codec.size(rule, n, k))
+def smallest(update: Update, values: PlannedValues, among: Iterable[Codec] = CODECS) -> Codec:
+    """The codec with the shortest body for an update, of those that fit it; the first of several."""
+    fitting = [codec for codec in among if codec.fits(update)]
+    return fitting[0] if len(fitting) == 1 else min(fitting, key=lambda codec: codec.size(update, values))

@@ -109,7 +109,8 @@ def _make_blocks(rule: str) -> Any:
                 finite = builder.icmp_unsigned("<", magnitude_bits, _constant(_VI, _INFINITY))
                 broken = builder.bitcast(builder.not_(finite), _I16)
                 builder.store(builder.or_(builder.load(bad), broken), bad)
-                hit = builder.and_(builder.fcmp_ordered(">=", magnitude, tau_lanes), finite)
+                reaches = builder.fcmp_ordered(">" if rule == "strom" else ">=", magnitude, tau_lanes)
+                hit = builder.and_(reaches, finite)
 
                 at = builder.load(count)
                 position = _splat(builder, builder.trunc(builder.add(i, base), _I32))
@@ -124,7 +125,7 @@ def _make_blocks(rule: str) -> Any:
                     quantum = total
                     value = _compress(builder, total_bits, hit)
                     builder.store(value, _pointer(builder, values_at, at, _VI), align=4)
-                elif rule == "bgt":
+                elif rule in ("bgt", "strom"):
                     quantum = _with_sign(builder, tau_lanes, sign)
                 else:
                     level = _call(builder, "llvm.floor.v16f32", _VF, builder.fdiv(magnitude, tau_lanes))
@@ -162,9 +163,9 @@ def _make_blocks(rule: str) -> Any:
     return blocks
 
 
-_wgt_blocks, _bgt_blocks, _qgt_blocks = (_make_blocks(rule) for rule in ("wgt", "bgt", "qgt"))
+_wgt_blocks, _bgt_blocks, _qgt_blocks, _strom_blocks = map(_make_blocks, ("wgt", "bgt", "qgt", "strom"))
 
-# Three functions and not one that takes the rule: numba caches compiled code by module-level name.
+# Four functions and not one that takes the rule: numba caches compiled code by module-level name.
 
 
 @njit(nogil=True, cache=True)
@@ -191,4 +192,13 @@ def qgt(residual, gradient, stop, tau, base, words, values, sent, tally):  # typ
     for start in range(0, stop, _BLOCK):
         end = min(start + _BLOCK, stop)
         sent = _qgt_blocks(residual, gradient, start, end, tau, base, words, values, sent, tally)
+    return sent
+
+
+@njit(nogil=True, cache=True)
+def strom(residual, gradient, stop, tau, base, words, values, sent, tally):  # type: ignore[no-untyped-def]
+    """See `portable.strom`; `stop` is a multiple of sixteen."""
+    for start in range(0, stop, _BLOCK):
+        end = min(start + _BLOCK, stop)
+        sent = _strom_blocks(residual, gradient, start, end, tau, base, words, values, sent, tally)
     return sent

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..update import SparseUpdate
-from .threshold import PassResult, ThresholdRule
+from ..update import Update
+from .threshold import WITHOUT_VALUES, PassResult, ThresholdRule
 
 
 def threshold_pass(
@@ -31,7 +31,8 @@ def threshold_pass(
     total = residual + gradient
     magnitude = total.abs()
     finite = magnitude < torch.inf
-    positions = torch.nonzero((magnitude >= threshold) & finite).flatten()
+    reached = magnitude > threshold if rule == "strom" else magnitude >= threshold
+    positions = torch.nonzero(reached & finite).flatten()
     taken = total[positions]
     negative = taken < 0
 
@@ -39,7 +40,7 @@ def threshold_pass(
     if rule == "wgt":
         quantum = taken
         values[sent:now_sent] = taken.cpu().numpy()
-    elif rule == "bgt":
+    elif rule in WITHOUT_VALUES:
         quantum = torch.where(negative, -threshold, threshold)
     else:
         levels = torch.clamp(torch.floor(taken.abs() / threshold), max=255)
@@ -52,13 +53,11 @@ def threshold_pass(
     return PassResult(now_sent, float(residual.double().square().sum()), not bool(finite.all()))
 
 
-def add(update: SparseUpdate, dense: Tensor) -> None:
+def add(update: Update, dense: Tensor) -> None:
     """Adds an update to a float32 [n] tensor on any device; positions are distinct, so order is no matter."""
-    words = torch.from_numpy(update.words.astype(np.int64)).to(dense.device)
-    if update.rule == "wgt":
-        values = torch.from_numpy(update.values).to(dense.device)
+    amounts = torch.from_numpy(update.floats()).to(dense.device)
+    if update.words is None:
+        dense += amounts
     else:
-        levels = update.values if update.rule == "qgt" else np.ones(update.k, np.uint8)
-        quantum = torch.from_numpy(levels.astype(np.float32) * update.tau).to(dense.device)
-        values = torch.where((words & 1) == 1, -quantum, quantum)
-    dense[words >> 1] += values  # index_add_ would round denormals to zero on a GPU
+        positions = torch.from_numpy((update.words >> 1).astype(np.int64)).to(dense.device)
+        dense[positions] += amounts  # index_add_ would round denormals to zero on a GPU

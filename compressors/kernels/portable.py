@@ -125,3 +125,25 @@ def qgt(residual, gradient, start, tau, base, words, values, sent, tally):  # ty
                     tally[1] += 1
         tally[0] += _sum_of_squares(r)
     return sent
+
+
+@njit(nogil=True, cache=True)
+def strom(residual, gradient, start, tau, base, words, values, sent, tally):  # type: ignore[no-untyped-def]
+    """Strom, section 2.6, over residual[start:]: what exceeds tau is sent. Arguments as for `wgt`."""
+    for low in range(start, residual.size, _BLOCK):
+        r, g = residual[low : low + _BLOCK], gradient[low : low + _BLOCK]
+        if _reached(r, g, tau) == 0:
+            _add(r, g)
+        else:
+            for j in range(r.size):
+                a = r[j] + g[j]
+                if abs(a) <= tau:
+                    r[j] = a
+                elif abs(a) <= _LARGEST:
+                    words[sent] = np.uint32((base + low + j) << 1) | np.uint32(a < _ZERO)
+                    sent += 1
+                    r[j] = a + tau if a < _ZERO else a - tau
+                else:
+                    tally[1] += 1
+        tally[0] += _sum_of_squares(r)
+    return sent

@@ -85,27 +85,27 @@ def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[
     }
     if step.taus:
         metrics[names.COMM_TAU] = sum(step.taus) / len(step.taus)
+    if step.keeps_residuals:
         parameters = step.elements / workers
         metrics[names.COMM_RESIDUAL_RMS] = math.sqrt(squares / parameters) if parameters else 0.0
     return metrics
 
 
-def layer_metrics(step: Step, percentiles: dict[str, Percentiles], value_bits: float) -> dict[str, float]:
+def layer_metrics(step: Step, percentiles: dict[str, Percentiles]) -> dict[str, float]:
     """A worker's own metrics of each layer.
 
     Args:
         step: the iteration's ledger.
         percentiles: of each layer's gradient, before compression.
-        value_bits: bits of an element sent.
     """
-    tau = step.taus[0] if step.taus else None
     metrics: dict[str, float] = {}
     for layer in step.layers:
         fraction = layer.sent / layer.elements if layer.elements else 0.0
         metrics[names.layer_metric(layer.name, "fraction")] = fraction
-        metrics[names.layer_metric(layer.name, "bits")] = value_bits
-        if tau is not None:
-            metrics[names.layer_metric(layer.name, "tau")] = tau
+        if layer.sent:
+            metrics[names.layer_metric(layer.name, "bits")] = layer.paper_bits / layer.sent
+        if layer.tau is not None:
+            metrics[names.layer_metric(layer.name, "tau")] = layer.tau
         seen = percentiles[layer.name]
         metrics[names.layer_metric(layer.name, "grad_p50")] = seen.p50
         metrics[names.layer_metric(layer.name, "grad_p90")] = seen.p90

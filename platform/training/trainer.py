@@ -13,8 +13,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.config import NoCompression
-from taugrad.compressors.update import VALUE_FORMAT
 
 from ..data import DataSet
 from ..data.batches import Share, epoch_order, iterations_per_epoch, worker_share
@@ -185,14 +183,10 @@ class Trainer:
         elsewhere = step.compress_s + step.decompress_s + step.blocked_s
         layers = {}
         if record_layers:
-            layers = layer_metrics(step, self.compression.percentiles, self._value_bits())
+            layers = layer_metrics(step, self.compression.percentiles)
         self._records.append(
             IterationRecord(self.done, loss.item(), perf_counter() - started - elsewhere, step, layers)
         )
-
-    def _value_bits(self) -> int:
-        compressor = self.spec.compressor
-        return 32 if isinstance(compressor, NoCompression) else VALUE_FORMAT[compressor.kind].paper_bits
 
     def _flush(self, *, evaluated: bool = False) -> None:
         """Averages what was recorded over the workers and logs it."""

@@ -1,0 +1,32 @@
+"""What all parts of a compressor's configuration share."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+SMALLEST_TAU = 2.0**-126
+"""The smallest normal float32: kernels and messages hold tau in that type."""
+LARGEST_TAU = 2.0**119
+"""255 times this is still a finite float32, with room to add it to something."""
+
+
+def _fits_float32(tau: float) -> float:
+    if not SMALLEST_TAU <= tau <= LARGEST_TAU:
+        raise ValueError(f"must be greater than 0 ({SMALLEST_TAU:.2g} to {LARGEST_TAU:.2g})")
+    return tau
+
+
+Tau = Annotated[float, AfterValidator(_fits_float32)]
+Share = Annotated[float, Field(gt=0, le=1)]
+"""A part of all elements, such as 0.01."""
+
+Positions = Literal["auto", "raw", "packed32", "bitmap", "golomb_rice"]
+"""The codecs that write down which elements are sent."""
+Symbols = Literal["auto", "raw", "huffman"]
+"""The codecs that write down symbols: plain bits, or a code by their frequencies."""
+
+
+class Settings(BaseModel):
+    """A group of fields: frozen, strict about names, described by its docstrings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

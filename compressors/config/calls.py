@@ -1,0 +1,90 @@
+"""Links and policies in a line: names with fields in brackets, read without running anything."""
+
+import ast
+from collections.abc import Collection
+from typing import Any
+
+_FIRST_FIELD = {
+    "wgt": "tau",
+    "bgt": "tau",
+    "qgt": "tau",
+    "strom": "tau",
+    "topk": "density",
+    "chunked_topk": "keep",
+    "linear": "bits",
+    "quantile": "bits",
+    "entropy": "floor",
+    "fp8": "block",
+    "powersgd": "rank",
+    "schedule": "points",
+    "density": "target",
+    "layers": "default",
+}
+POLICIES = ("schedule", "density", "layers")
+
+
+def parse_expression(text: str) -> ast.expr | None:
+    """The syntax of a line; None where it has none."""
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def expand_policy(value: Any) -> Any:
+    """`density(0.01)` as the dictionary that it stands for; anything else as it is.
+
+    Raises:
+        ValueError: it has brackets and is no policy.
+    """
+    if not isinstance(value, str) or "(" not in value:
+        return value
+    node = parse_expression(value)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError("no number, and no policy such as density(0.01)")
+    return read_call(node, POLICIES)
+
+
+def require_known(name: str, known: Collection[str]) -> str:
+    """The name, if it is one of those known; a ValueError names the choice."""
+    if name not in known:
+        raise ValueError(f"{name} is unknown: choose {', '.join(known)}")
+    return name
+
+
+def read_call(node: ast.Call, known: Collection[str]) -> dict[str, Any]:
+    """`kind(first, field=value)` as a dictionary.
+
+    Raises:
+        ValueError: the kind is unknown, a field has no name or stands twice, or a value is no literal.
+    """
+    assert isinstance(node.func, ast.Name)
+    kind = require_known(node.func.id, known)
+    fields: dict[str, Any] = {"kind": kind}
+    if len(node.args) > 1:
+        raise ValueError(f"{kind} takes one field without a name, the others as name=value")
+    for argument in node.args:
+        if kind not in _FIRST_FIELD:
+            raise ValueError(f"{kind} takes its fields as name=value")
+        fields[_FIRST_FIELD[kind]] = _value(argument)
+    for keyword in node.keywords:
+        if keyword.arg is None or keyword.arg in fields:
+            raise ValueError(f"{kind}: {keyword.arg or '**'} is given twice or without a name")
+        fields[keyword.arg] = _value(keyword.value)
+    return fields
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return read_call(node, POLICIES)
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {_literal(key): _value(value) for key, value in pairs if key is not None}
+    return _literal(node)
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        raise ValueError(f"{ast.unparse(node)} is no number, text, list or policy") from None

@@ -1,0 +1,132 @@
+"""A method as one line: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
+
+The first link is a method; a quantizer may follow a sparse one, then the codecs. A link takes its fields
+as keywords, its most important one also without. Values are literals, or links themselves:
+`wgt(tau=density(0.01, every=10))`.
+"""
+
+import ast
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from . import methods, quantizers
+from .calls import parse_expression, read_call, require_known
+
+_POSITION_CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked")
+_SYMBOL_CODECS = ("raw", "huffman")
+_CODECS = tuple(dict.fromkeys(_POSITION_CODECS + _SYMBOL_CODECS))
+
+
+def _by_kind(*models: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    return {str(model.model_fields["kind"].default): model for model in models}
+
+
+_METHODS = _by_kind(*get_args(methods.AnyMethod))
+_QUANTIZERS = _by_kind(*get_args(get_args(quantizers.QuantizerLink)[0]))
+
+
+_LINKS = tuple(dict.fromkeys([*_METHODS, *_QUANTIZERS, *_CODECS]))
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The configuration that a line stands for, as a dictionary that the models validate.
+
+    Raises:
+        ValueError: it is no chain of links, a name is unknown, or the links do not fit one another; the
+            message says which and why.
+    """
+    tree = parse_expression(text)
+    if tree is None:
+        raise ValueError(f"{text!r} is no chain such as wgt(tau=1e-3) | golomb_rice")
+    return join([_link(node) for node in _in_order(tree)])
+
+
+def join(links: Sequence[dict[str, Any] | str]) -> dict[str, Any]:
+    """One configuration from a method's, a quantizer's and the names of codecs, in their order.
+
+    Raises:
+        ValueError: they do not fit one another; the message says why.
+    """
+    head, *rest = links
+    if isinstance(head, str) or head["kind"] not in _METHODS:
+        name = head if isinstance(head, str) else head["kind"]
+        raise ValueError(f"a chain begins with a method ({', '.join(_METHODS)}), not with {name}")
+    whole, fields = dict(head), _METHODS[head["kind"]].model_fields
+    last = 0  # 1 once a quantizer was met, 2 after the codec of positions, 3 after that of symbols
+    for link in rest:
+        if isinstance(link, dict):
+            place, field, value = _quantizer_place(whole["kind"], fields, link), "quantize", link
+        else:
+            place, field, value = *_codec_place(whole, fields, link, last), link  # type: ignore[assignment]
+        if place <= last:
+            name = link if isinstance(link, str) else link["kind"]
+            raise ValueError(
+                f"{name} cannot stand there: a chain is a method, a quantizer, then codecs, one of each"
+            )
+        if field in whole:
+            raise ValueError(f"{field} is given twice: as a field of {whole['kind']} and as a link")
+        whole[field], last = value, place
+    return whole
+
+
+def _quantizer_place(kind: str, fields: Any, link: dict[str, Any]) -> int:
+    if link["kind"] not in _QUANTIZERS:
+        raise ValueError(f"{link['kind']} is a method of its own and can only begin a chain")
+    if "quantize" in fields:
+        return 1
+    if kind in ("bgt", "strom"):
+        raise ValueError(f"{kind} sends +tau or -tau: nothing is left for {link['kind']} to quantize")
+    if kind == "qgt":
+        raise ValueError(
+            f"qgt sends whole multiples of tau: they are quantized already, {link['kind']} cannot follow"
+        )
+    raise ValueError(
+        f"{link['kind']} cannot follow {kind}: only what a sparse rule selected whole can be quantized"
+    )
+
+
+def _codec_place(whole: dict[str, Any], fields: Any, name: str, last: int) -> tuple[int, str]:
+    kind = whole["kind"]
+    if name in _POSITION_CODECS and "codec" in fields and not (name == "raw" and last >= 2):
+        allowed = get_args(fields["codec"].annotation)
+        if name not in allowed:
+            raise ValueError(f"{kind} has no chunks for {name} to count in: choose {', '.join(allowed)}")
+        return 2, "codec"
+    if name in _SYMBOL_CODECS and "symbols" in fields:
+        if name == "huffman" and kind == "wgt" and "quantize" not in whole:
+            raise ValueError(
+                "huffman codes symbols, and wgt sends floats: put linear, quantile, entropy or fp8 between"
+            )
+        return 3, "symbols"
+    if "codec" in fields:
+        raise ValueError(f"{name} codes symbols, and {kind} sends none")
+    if "symbols" in fields:
+        raise ValueError(f"{name} writes down positions, and {kind} sends every element: there are none")
+    raise ValueError(f"{kind} has only one form: {name} cannot follow it")
+
+
+def _in_order(tree: ast.expr) -> list[ast.expr]:
+    links: list[ast.expr] = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
+        links.append(tree.right)
+        tree = tree.left
+    return [tree, *reversed(links)]
+
+
+def _link(node: ast.expr) -> dict[str, Any] | str:
+    if isinstance(node, ast.Name) and node.id in _CODECS:
+        return node.id
+    if isinstance(node, ast.Name):
+        return {"kind": require_known(node.id, _LINKS)}
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError(f"{ast.unparse(node)} is no link of a chain")
+    if node.func.id in _CODECS:
+        raise ValueError(f"{node.func.id} has no fields")
+    return read_call(node, _LINKS)
+
+
+def expand(value: Any) -> Any:
+    """A line as the dictionary that it stands for; anything else as it is."""
+    return parse(value) if isinstance(value, str) else value

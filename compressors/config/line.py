@@ -1,0 +1,52 @@
+"""A method's configuration written as one line, which `chain.py` reads."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def line(config: BaseModel) -> str:
+    """The line that stands for a method: fields that have their default are left out."""
+    links = [_call_text(config, leaving_out=("quantize", "codec", "symbols"))]
+    quantize, codec = getattr(config, "quantize", None), getattr(config, "codec", "auto")
+    symbols = getattr(config, "symbols", "auto")
+    default = (
+        type(config).model_fields["quantize"].default if "quantize" in type(config).model_fields else None
+    )
+    if quantize is not None and quantize != default:
+        links.append(_call_text(quantize))
+    elif quantize is None and default is not None:
+        links[0] = _with_field(links[0], "quantize=None")
+    if codec != "auto":
+        links.append(codec)
+    if symbols == "raw" and codec == "auto" and "codec" in type(config).model_fields:
+        links[0] = _with_field(links[0], "symbols='raw'")  # alone it would be read as the codec of positions
+    elif symbols != "auto":
+        links.append(symbols)
+    return " | ".join(links)
+
+
+def _with_field(call: str, field: str) -> str:
+    return f"{call[:-1]}, {field})" if call.endswith(")") else f"{call}({field})"
+
+
+def _call_text(model: BaseModel, leaving_out: Sequence[str] = ()) -> str:
+    kind = str(getattr(model, "kind"))  # noqa: B009 (mypy knows no such field on a BaseModel)
+    given = []
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        if name == "kind" or name in leaving_out or value == info.default:
+            continue
+        given.append(f"{name}={_value_text(value)}")
+    return f"{kind}({', '.join(given)})" if given else kind
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        if "kind" in type(value).model_fields:
+            return _call_text(value)
+        return repr(value.model_dump(mode="json", exclude_defaults=True))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_value_text(each)}" for key, each in value.items()) + "}"
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)

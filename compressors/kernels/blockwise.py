@@ -1,0 +1,150 @@
+"""What the quantizing passes share: blocks, the pieces they are worked on in, and what a pass reports.
+
+A quantizing pass cuts n elements into blocks, each with its own table. Threads do not share out blocks
+but pieces: some thousand elements that are either whole blocks or a part of one. Pieces depend on n
+and the block's length alone, so no result depends on the number of threads.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from .threads import Result, run_all
+
+PIECE = 1 << 20
+"""Elements of a piece, at most."""
+
+LINE = 2048
+"""Elements whose squares are summed in float32 before they go into a float64."""
+
+
+@dataclass(frozen=True)
+class QuantizedPass:
+    """What one quantizing pass over one parameter came to."""
+
+    residual_squares: float
+    """Sum of squares of the residual that was kept; 0.0 without one."""
+    nonfinite: bool
+    """Whether residual + gradient held a NaN or Inf; then residual, symbols and tables are not to be used:
+    the residual is as it was, nothing may be sent."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Whole blocks, or a part of one."""
+
+    elements: slice
+    blocks: slice
+    block: int
+    """Elements of a block as far as it lies in this piece; the last one may be shorter."""
+
+
+def block_length(n: int, block: int) -> int:
+    """Elements of a block: `block`, or n where that is 0 or too large. At least 1."""
+    return max(1, n if block == 0 else min(block, n))
+
+
+def block_count(n: int, block: int) -> int:
+    """How many blocks n elements make; the last one may be shorter."""
+    return -(-n // block_length(n, block))
+
+
+def pieces(n: int, block: int, most: int = PIECE) -> list[Piece]:
+    """The pieces, of `most` elements at most, of n elements in blocks of `block` (0: one), in order."""
+    block = block_length(n, block)
+    if block <= most:
+        step = most // block
+        blocks = block_count(n, block)
+        return [
+            Piece(slice(b * block, min((b + step) * block, n)), slice(b, min(b + step, blocks)), block)
+            for b in range(0, blocks, step)
+        ]
+    return [
+        Piece(slice(low, min(low + most, end)), slice(b, b + 1), most)
+        for b in range(block_count(n, block))
+        for end in [min((b + 1) * block, n)]
+        for low in range(b * block, end, most)
+    ]
+
+
+def part(array: NDArray[np.float32] | None, elements: slice) -> NDArray[np.float32] | None:
+    """The elements of a residual, if there is one."""
+    return None if array is None else array[elements]
+
+
+def over(parts: list[Piece], work: Callable[[Piece], Result], threads: int) -> list[Result]:
+    """Does `work` on every piece; results are in the pieces' order."""
+    return run_all([partial(work, piece) for piece in parts], threads)
+
+
+@njit(nogil=True, cache=True)
+def order_key(a):  # type: ignore[no-untyped-def]
+    """An int32 that orders as the float32 a does; -0.0 comes right before 0.0.
+
+    Infinities and NaNs lie outside [LOWEST_KEY, HIGHEST_KEY].
+    """
+    bits = np.float32(a).view(np.int32)
+    return np.int32(bits ^ np.int32((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+HIGHEST_KEY = 0x7F7FFFFF
+"""The order key of the largest float32."""
+LOWEST_KEY = -HIGHEST_KEY - 1
+"""The order key of the most negative float32."""
+
+
+@njit(nogil=True, cache=True)
+def from_order_key(key):  # type: ignore[no-untyped-def]
+    """The float32 of an order key."""
+    return np.int32(key ^ np.int32((key >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
+
+
+@njit(nogil=True, cache=True)
+def largest_magnitude_bits(residual, gradient):  # type: ignore[no-untyped-def]
+    largest = np.int32(0)
+    for j in range(gradient.size):
+        a = gradient[j] if residual is None else residual[j] + gradient[j]
+        magnitude = np.int32(np.float32(a).view(np.int32) & np.int32(0x7FFFFFFF))
+        largest = magnitude if magnitude > largest else largest  # max() would not vectorize
+    return largest
+
+
+def all_finite(
+    parts: list[Piece], residual: NDArray[np.float32] | None, gradient: NDArray[np.float32], threads: int
+) -> bool:
+    """Whether every residual + gradient is finite; only reads."""
+
+    def largest(piece: Piece) -> int:
+        return int(largest_magnitude_bits(part(residual, piece.elements), gradient[piece.elements]))
+
+    return max(over(parts, largest, threads), default=0) < 0x7F800000
+
+
+@intrinsic
+def accumulate(typing_context: Any, total: Any, value: Any) -> Any:
+    """total + value in a sum whose order is free, so that a loop may keep many partial sums.
+
+    For what is only reported: the last bits depend on the CPU.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.fadd(given[0], given[1], flags=("reassoc", "nsz"))
+
+    return total(total, value), generate
+
+
+@njit(nogil=True, cache=True)
+def squares_of(squares, values):  # type: ignore[no-untyped-def]
+    """The sum of squares of float32 values: `squares`, their float32 sum, unless that left its range."""
+    if np.float32(2.0**-60) < squares < np.float32(np.inf):
+        return np.float64(squares)
+    total = 0.0
+    for j in range(values.size):
+        total = accumulate(total, np.float64(values[j]) * np.float64(values[j]))
+    return total

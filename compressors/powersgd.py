@@ -1,0 +1,323 @@
+"""torch's own PowerSGD hook as a peer, with exact accounting and a state that survives a checkpoint.
+
+PowerSGD (Vogels, Karimireddy, Jaggi 2019, arXiv:1905.13727, algorithms 1 and 2) sends a gradient matrix
+M [rows, columns] as P [rows, rank] and Q [columns, rank], and keeps what P Q^T misses for the next step.
+The algorithm here is torch's; what this file adds is around it:
+
+- torch keeps its memory by the index of a bucket. DDP lays its buckets out anew after the first backward
+  pass of every process, so that a resumed run would add one parameter's error to another's gradient. Here
+  a parameter's memory follows its name into whatever bucket it comes in.
+- torch draws the first Q of a bucket from one generator for all, so that the numbers depend on the
+  layout. Here they depend on seed, iteration and the parameter's name. P needs no memory: torch
+  overwrites it before it is read.
+- torch starts the second and third all-reduce of a bucket in callbacks, which gloo runs on threads of its
+  own: with several buckets workers start them in different orders, and gloo aborts the process. Here a
+  bucket is finished before the next one begins, except with NCCL, which runs callbacks in order.
+- A matrix of zeros gives torch 0/0, and its Q of zeros would stay zeros; see `_EPSILON` and `_revive`.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs
+from torch.futures import Future
+
+_STATE_VERSION = 1
+_COUNTS = ("iteration", "elements_before", "elements_after")
+
+_EPSILON = 1e-19
+"""Added to the norm of a column before dividing by it. Too small to change a bit of a float32 norm above
+1e-11; and where squares underflow and the norm is 0, elements (below 1e-19 then) are not blown up."""
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A parameter that torch compresses."""
+
+    name: str
+    rows: int
+    columns: int
+    rank: int
+
+
+class PowerSGD:
+    """What PowerSGD keeps from step to step on one worker.
+
+    Attributes:
+        handed_over: how many elements this worker handed to all-reduces in the latest `synchronize`: P, Q and
+            what is not compressed, or the whole bucket before `start`.
+    """
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup | None,
+        parameters: Mapping[str, Tensor],
+        *,
+        rank: int = 1,
+        start: int = 10,
+        min_compression_rate: float = 2.0,
+        feedback: bool = True,
+        warm_start: bool = True,
+        seed: int = 0,
+    ) -> None:
+        """Prepares to synchronize `parameters`; the same on every worker.
+
+        Args:
+            process_group: whose workers synchronize; None for all.
+            parameters: by name, everything that DDP synchronizes.
+            rank: columns of P and Q; lowered to what a matrix allows.
+            start: iterations of plain all-reduce before compression; at least 2.
+            min_compression_rate: a matrix is compressed where its elements are more than this times those of
+                P and Q. The first dimension of a parameter is its rows.
+            feedback: whether what a step misses is added to the next gradient (algorithm 2).
+            warm_start: whether a step begins with the Q of the last one (section 4.2), or with a random one.
+            seed: of the random Qs; not negative.
+
+        Raises:
+            ValueError: a setting out of range; or a parameter that torch's hook fails on: a scalar, one with
+                no elements, one whose memory is not contiguous, or one in the CPU's memory where torch
+                finds a GPU.
+        """
+        if rank < 1:
+            raise ValueError(f"rank {rank}; it must be at least 1")
+        if seed < 0:
+            raise ValueError(f"seed {seed}; it must not be negative")
+        _quiet()
+        self.handed_over = 0
+        # For torch every start is warm: without warm_start, `_fit` puts random Qs in place.
+        self._torchs = torchs.PowerSGDState(
+            process_group,
+            matrix_approximation_rank=rank,
+            start_powerSGD_iter=start,
+            min_compression_rate=min_compression_rate,
+            use_error_feedback=feedback,
+            warm_start=True,
+        )
+        self._warm_start = warm_start
+        self._seed = seed
+        self._parameters = dict(parameters)
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        for name, parameter in self._parameters.items():
+            _refuse_what_torch_fails_on(name, parameter)
+        self._matrices = {
+            matrix.name: matrix
+            for name, parameter in self._parameters.items()
+            if (matrix := _compressed(name, parameter, rank, min_compression_rate))
+        }
+        self._layouts: dict[int, tuple[str, ...]] = {}
+        """By index, the parameters of the buckets whose memory is in torch's dictionaries."""
+        self._errors: dict[str, Tensor] = {}
+        """By parameter, the errors [numel] that are in no bucket."""
+        self._qs: dict[str, Tensor] = {}
+        """By parameter, the Qs [columns, rank] that are in no bucket."""
+
+    def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
+        """Runs torch's hook on one bucket.
+
+        Returns:
+            A future of the bucket's buffer, holding the mean over the workers of what was sent.
+        """
+        compressing = self._torchs.iter >= self._torchs.start_powerSGD_iter
+        if not compressing:
+            self.handed_over = bucket.buffer().numel()
+            return torchs.powerSGD_hook(self._torchs, bucket)
+        self._fit(bucket)
+        before = self._torchs.total_numel_after_compression
+        mean = torchs.powerSGD_hook(self._torchs, bucket)
+        self.handed_over = self._torchs.total_numel_after_compression - before
+        if dist.get_backend(self._torchs.process_group) != "nccl":
+            mean.wait()
+        return mean
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on elsewhere: plain numbers and tensors, for `torch.save`.
+
+        Call it between steps. The tensors are the live ones, not copies. With two workers, or where DDP never
+        lays its buckets out anew (`find_unused_parameters`), a run that goes on from them is bit-identical.
+        Elsewhere gloo's order of adding depends on an element's place in its bucket, so that the first step
+        in a new process may round otherwise; so it does without compression.
+
+        Returns:
+            "version"; "iteration"; "errors", by parameter [numel]; "qs", by compressed parameter
+            [columns, rank]; "elements_before" and "elements_after" compression, of this worker so far.
+        """
+        errors, qs = dict(self._errors), dict(self._qs)
+        for index in self._layouts:
+            errors.update(self._errors_in(index))
+            qs.update((matrix.name, q) for matrix, q in self._qs_in(index))
+        return {
+            "version": _STATE_VERSION,
+            "iteration": self._torchs.iter,
+            "elements_before": self._torchs.total_numel_before_compression,
+            "elements_after": self._torchs.total_numel_after_compression,
+            "errors": errors,
+            "qs": qs if self._warm_start else {},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave.
+
+        Raises:
+            ValueError: another version, a part missing, or an error or Q that has no place here or another
+                shape or dtype. Nothing is taken over then.
+        """
+        if state.get("version") != _STATE_VERSION:
+            raise ValueError(
+                f"version {state.get('version')!r} of a PowerSGD state; this program reads {_STATE_VERSION}"
+            )
+        missing = {*_COUNTS, "errors", "qs"} - set(state)
+        if missing:
+            raise ValueError(f"a PowerSGD state without {' and '.join(sorted(missing))}")
+        for name in _COUNTS:
+            if type(state[name]) is not int or state[name] < 0:
+                raise ValueError(f"{name} {state[name]!r} in a PowerSGD state; it must be a count")
+        feedback = self._torchs.use_error_feedback
+        error_shapes = {name: (each.numel(),) for name, each in self._parameters.items() if feedback}
+        q_shapes = {name: (each.columns, each.rank) for name, each in self._matrices.items()}
+        errors = self._checked("error", state["errors"], error_shapes)
+        qs = self._checked("Q", state["qs"], q_shapes if self._warm_start else {})
+
+        self._errors, self._qs, self._layouts = errors, qs, {}
+        for memory in (self._torchs.error_dict, self._torchs.p_memory_dict, self._torchs.q_memory_dict):
+            memory.clear()
+        self._torchs.iter = state["iteration"]
+        self._torchs.total_numel_before_compression = state["elements_before"]
+        self._torchs.total_numel_after_compression = state["elements_after"]
+
+    def _checked(
+        self, what: str, found: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Tensor]:
+        """Copies of the tensors found, each beside its parameter."""
+        copies = {}
+        for name, tensor in found.items():
+            if name not in shapes:
+                raise ValueError(
+                    f"the state has a PowerSGD {what} of {name!r}; this run keeps none of that name"
+                )
+            parameter = self._parameters[name]
+            if tensor.shape != shapes[name] or tensor.dtype != parameter.dtype:
+                raise ValueError(
+                    f"the PowerSGD {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
+                    f"this run needs {parameter.dtype} {shapes[name]}"
+                )
+            copies[name] = tensor.to(parameter.device, copy=True)
+        return copies
+
+    def _fit(self, bucket: GradBucket) -> None:
+        """Makes torch's memory at the bucket's index that of the bucket's parameters."""
+        index = bucket.index()
+        names = tuple(self._names[id(parameter)] for parameter in bucket.parameters())
+        self._torchs.orthogonalization_epsilon = max(_EPSILON, torch.finfo(bucket.buffer().dtype).tiny)
+        if self._layouts.get(index) != names:
+            for other, placed in list(self._layouts.items()):
+                if other == index or not set(placed).isdisjoint(names):
+                    self._take_apart(other)
+            self._put_together(index, names, bucket.buffer())
+        elif self._warm_start:
+            self._revive(index)
+        else:
+            for matrix, q in self._qs_in(index):
+                q.copy_(self._random_q(matrix))
+
+    def _take_apart(self, index: int) -> None:
+        """Moves the memory of a bucket that is no more to its parameters."""
+        self._errors.update(self._errors_in(index))
+        self._qs.update((matrix.name, q) for matrix, q in self._qs_in(index))
+        self._torchs.error_dict.pop(index, None)
+        del self._torchs.p_memory_dict[index], self._torchs.q_memory_dict[index], self._layouts[index]
+
+    def _put_together(self, index: int, names: tuple[str, ...], like: Tensor) -> None:
+        """Moves the memory of parameters to the bucket that they are in now."""
+        self._layouts[index] = names
+        if self._torchs.use_error_feedback:
+            error = torch.zeros_like(like)
+            for name, place in zip(names, torch.split(error, self._numels(names)), strict=True):
+                if name in self._errors:
+                    place.copy_(self._errors.pop(name))
+            self._torchs.error_dict[index] = error
+        matrices = self._in_torchs_order(names)
+        self._torchs.p_memory_dict[index] = like.new_empty(sum(each.rows * each.rank for each in matrices))
+        self._torchs.q_memory_dict[index] = like.new_empty(sum(each.columns * each.rank for each in matrices))
+        for matrix, place in self._qs_in(index):
+            known = self._qs.pop(matrix.name, None) if self._warm_start else None
+            place.copy_(self._random_q(matrix) if known is None else known)
+        if self._warm_start:
+            self._revive(index)
+
+    def _revive(self, index: int) -> None:
+        """Draws the columns of zeros anew that gradients of zeros, or of a lower rank, leave in a Q."""
+        if bool(self._torchs.q_memory_dict[index].all()):
+            return
+        for matrix, q in self._qs_in(index):
+            dead = ~q.any(dim=0)
+            if bool(dead.any()):
+                q.copy_(torch.where(dead, self._random_q(matrix).to(q), q))
+
+    def _random_q(self, matrix: _Matrix) -> Tensor:
+        """Standard normal numbers, float32 [columns, rank]; the same on every worker."""
+        rng = np.random.default_rng([self._seed, self._torchs.iter, *matrix.name.encode()])
+        return torch.from_numpy(rng.standard_normal((matrix.columns, matrix.rank), dtype=np.float32))
+
+    def _errors_in(self, index: int) -> Iterator[tuple[str, Tensor]]:
+        """By parameter, views [numel] of a bucket's error."""
+        names = self._layouts[index]
+        if self._torchs.use_error_feedback:
+            yield from zip(
+                names, torch.split(self._torchs.error_dict[index], self._numels(names)), strict=True
+            )
+
+    def _qs_in(self, index: int) -> Iterator[tuple[_Matrix, Tensor]]:
+        """By matrix, views [columns, rank] of a bucket's Qs."""
+        matrices = self._in_torchs_order(self._layouts[index])
+        parts = torch.split(
+            self._torchs.q_memory_dict[index], [each.columns * each.rank for each in matrices]
+        )
+        for matrix, part in zip(matrices, parts, strict=True):
+            yield matrix, part.view(matrix.columns, matrix.rank)
+
+    def _numels(self, names: Iterable[str]) -> list[int]:
+        return [self._parameters[name].numel() for name in names]
+
+    def _in_torchs_order(self, names: Iterable[str]) -> list[_Matrix]:
+        """A bucket's matrices as torch lays their Ps and Qs out: those of the same shape side by side."""
+        by_shape: defaultdict[tuple[int, int], list[_Matrix]] = defaultdict(list)
+        for name in names:
+            if matrix := self._matrices.get(name):
+                by_shape[matrix.rows, matrix.columns].append(matrix)
+        return [matrix for alike in by_shape.values() for matrix in alike]
+
+
+def _compressed(name: str, parameter: Tensor, rank: int, min_compression_rate: float) -> _Matrix | None:
+    """The parameter as torch's hook sees it; None where it sends it whole."""
+    rows, columns = parameter.view(parameter.shape[0], -1).shape
+    rank = min(rows, columns, rank)
+    worthwhile, _, _ = torchs._should_compress(rows, columns, rank, min_compression_rate)  # type: ignore[no-untyped-call]
+    return _Matrix(name, rows, columns, rank) if worthwhile else None
+
+
+def _refuse_what_torch_fails_on(name: str, parameter: Tensor) -> None:
+    """Says at once what torch would only say after `start` iterations."""
+    if parameter.dim() == 0 or parameter.numel() == 0 or not parameter.is_contiguous():
+        raise ValueError(
+            f"torch's PowerSGD cannot take the parameter {name!r} of shape {tuple(parameter.shape)} and "
+            f"strides {parameter.stride()}: it needs a first dimension, elements, and contiguous memory"
+        )
+    if parameter.device.type == "cpu" and torch.cuda.is_available():
+        raise ValueError(
+            f"torch's PowerSGD cannot take the parameter {name!r}, which is in the CPU's memory, while torch "
+            "finds a GPU; hide it with CUDA_VISIBLE_DEVICES="
+        )
+
+
+def _quiet() -> None:
+    """Keeps torch's reports of every allocation out of the log, unless someone set that logger's level."""
+    if torchs.logger.level == logging.NOTSET:
+        torchs.logger.setLevel(logging.WARNING)

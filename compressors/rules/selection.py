@@ -1,0 +1,178 @@
+"""Which elements of a parameter a sparse rule takes out: by threshold, by rank, by chunk."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..config.base import SMALLEST_TAU
+from ..config.methods import ChunkedTopK, SparseMethod, TopK
+from ..kernels import chunked, device, threshold, topk
+from ..kernels.threshold import PassResult, ThresholdRule
+from ..parts import Part
+from ..policies import Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
+from ..update import Chunks
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a pass writes: behind what other parameters of the unit have written."""
+
+    words: NDArray[np.uint32]
+    values: NDArray[Any]
+    base: int
+    """The parameter's first position."""
+    sent: int
+    """Words that are there already."""
+    threads: int
+
+
+class Taken(NamedTuple):
+    """What a pass came to."""
+
+    result: PassResult
+    tau: np.float32
+    """The threshold that was sent by."""
+
+
+class Selection(ABC):
+    """One pass over one parameter."""
+
+    rule: ThresholdRule
+    """What stands for an element."""
+    has_tau: bool = True
+    chunks: Chunks | None = None
+
+    @abstractmethod
+    def aim(self, part: Part, iteration: int, memory: Memory) -> float:
+        """What the pass goes by: a tau, or a density."""
+
+    @abstractmethod
+    def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
+        """Runs the pass; the gradient is float32."""
+
+    def note(self, part: Part, sent: int, memory: Memory) -> None:  # noqa: B027 (only policies learn)
+        """Takes note of what was sent."""
+
+
+class ByThreshold(Selection):
+    """What reaches tau (wgt, bgt, qgt) or exceeds it (strom)."""
+
+    def __init__(self, rule: ThresholdRule, policy: ThresholdPolicy) -> None:
+        self.rule = rule
+        self.policy = policy
+
+    def aim(self, part: Part, iteration: int, memory: Memory) -> float:
+        """See `Selection.aim`."""
+        return float(self.policy.tau(part, iteration, memory))
+
+    def note(self, part: Part, sent: int, memory: Memory) -> None:
+        """See `Selection.note`."""
+        self.policy.note(part, sent, memory)
+
+    def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
+        """See `Selection.take`."""
+        assert part.residual is not None
+        tau = np.float32(aim)
+        if gradient.device.type == "cpu":
+            return Taken(_threshold_pass(self.rule, part.residual, gradient, tau, target), tau)
+        result = device.threshold_pass(
+            self.rule,
+            part.residual,
+            gradient,
+            tau,
+            target.words,
+            target.values,
+            base=target.base,
+            sent=target.sent,
+        )
+        return Taken(result, tau)
+
+
+def _threshold_pass(
+    rule: ThresholdRule, residual: Tensor, gradient: Tensor, tau: np.float32, target: Target
+) -> PassResult:
+    return threshold.threshold_pass(
+        rule,
+        residual.numpy(),
+        gradient.numpy(),
+        tau,
+        target.words,
+        target.values,
+        base=target.base,
+        sent=target.sent,
+        threads=target.threads,
+    )
+
+
+class ByRank(Selection):
+    """The largest magnitudes of each parameter, a share of its elements."""
+
+    rule = "wgt"
+
+    def __init__(self, config: TopK) -> None:
+        self.config = config
+
+    def aim(self, part: Part, iteration: int, memory: Memory) -> float:
+        """The density; the pass finds the magnitude that belongs to it."""
+        return density_at(self.config.density, self.config.warmup, iteration)
+
+    def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
+        """See `Selection.take`."""
+        assert part.residual is not None
+        if self.config.sampled:
+            tau = sampled_tau(Part(part.name, gradient, part.residual), aim)
+            return Taken(_threshold_pass("wgt", part.residual, gradient, tau, target), tau)
+        found = topk.topk_pass(
+            part.residual.numpy(),
+            gradient.numpy(),
+            max(1, int(aim * part.elements)),
+            target.words,
+            target.values,
+            base=target.base,
+            sent=target.sent,
+            threads=target.threads,
+        )
+        return Taken(PassResult(found.sent, found.residual_squares, found.nonfinite), found.tau)
+
+
+class ByChunk(Selection):
+    """The largest magnitudes of every chunk, the same number from each."""
+
+    rule = "wgt"
+    has_tau = False
+
+    def __init__(self, config: ChunkedTopK) -> None:
+        self.chunks = Chunks(config.chunk, config.keep)
+
+    def aim(self, part: Part, iteration: int, memory: Memory) -> float:
+        """None; any number does."""
+        return SMALLEST_TAU
+
+    def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
+        """See `Selection.take`."""
+        assert part.residual is not None
+        assert self.chunks is not None
+        found = chunked.chunked_pass(
+            part.residual.numpy(),
+            gradient.numpy(),
+            self.chunks.chunk,
+            self.chunks.keep,
+            target.words,
+            target.values,
+            base=target.base,
+            sent=target.sent,
+        )
+        return Taken(found, np.float32(aim))
+
+
+def build_selection(config: SparseMethod) -> Selection:
+    """The selection that a method's configuration describes."""
+    if isinstance(config, TopK):
+        return ByRank(config)
+    if isinstance(config, ChunkedTopK):
+        return ByChunk(config)
+    return ByThreshold(config.kind, build_policy(config.tau))

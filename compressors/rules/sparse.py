@@ -1,0 +1,170 @@
+"""Rules that send some elements, and keep all of the others: wgt, bgt, qgt, strom, topk, chunked_topk."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from ..config.base import SMALLEST_TAU
+from ..config.methods import Clip, SparseMethod
+from ..forms import FORMS
+from ..kernels.threshold import VALUE_DTYPE, WITHOUT_VALUES
+from ..parts import Part, PartTally, Place, Unit
+from ..quantizing import form_of, quantize
+from ..update import NO_TAU, Update
+from .base import Context, Ran, Rule, all_zero, positions_of, put_back, squares
+from .selection import ByThreshold, Taken, Target, build_selection
+
+
+class SparseRule(Rule):
+    """Selects elements by residual + gradient, and perhaps quantizes what it selected."""
+
+    needs_residual = True
+
+    def __init__(self, config: SparseMethod) -> None:
+        self.config = config
+        self.selection = build_selection(config)
+        self.quantizer = getattr(config, "quantize", None)
+        self.clip: Clip | None = getattr(config, "clip", None)
+        if self.quantizer is not None:
+            self.form = form_of(self.quantizer)
+        else:
+            self.form = self.selection.rule if self.selection.has_tau else "f32"
+        self.on_any_device = isinstance(self.selection, ByThreshold) and self.quantizer is None
+        # Blocks of a quantizer and chunks must not reach from one parameter into the next.
+        self.by_parameter = self.quantizer is not None or self.selection.chunks is not None
+
+    def run(self, unit: Unit, parts: Sequence[Part], context: Context) -> Ran:
+        """See `Rule.run`."""
+        rule = self.selection.rule
+        context.scratch.reserve(unit.n, None if rule in WITHOUT_VALUES else VALUE_DTYPE[rule])
+        updates: list[Update] = []
+        tallies: dict[int, PartTally] = {}
+        refused, sent = None, 0
+        for aims, places in self._groups(unit, parts, context):
+            begin, taus = sent, []
+            for place in places:
+                aim = aims[place.ordinal]
+                tally, taken = self._take(parts[place.ordinal], place, aim, unit, context, sent)
+                tallies[place.ordinal] = tally
+                if taken is None:
+                    continue
+                if taken.result.sent > sent:
+                    taus.append(taken.tau)
+                if taken.result.nonfinite and refused is None:
+                    refused = place.ordinal
+                sent = taken.result.sent
+            tau = min(taus, default=np.float32(max(*aims.values(), SMALLEST_TAU)))
+            updates.append(self._update(unit, begin, sent, tau, context))
+        if refused is not None:
+            return self._refuse(unit, parts, updates, refused)
+        if self.quantizer is not None:
+            updates, tallies = self._quantize(unit, parts, updates, tallies, context)
+        return Ran(updates, [tallies[place.ordinal] for place in unit.places])
+
+    def _groups(
+        self, unit: Unit, parts: Sequence[Part], context: Context
+    ) -> Iterator[tuple[dict[int, float], list[Place]]]:
+        """Places that share a message: all, or where tau is a value's meaning those of one tau."""
+        aims: dict[int, float] = {}
+        for place in unit.places:
+            part = parts[place.ordinal]
+            memory = context.memories.setdefault(part.name, {})
+            aims[place.ordinal] = self.selection.aim(part, context.iteration, memory)
+        if self.selection.rule == "wgt":
+            yield aims, list(unit.places)
+            return
+        ordered = sorted(unit.places, key=lambda place: (aims[place.ordinal], place.ordinal))
+        for _, group in groupby(ordered, key=lambda place: aims[place.ordinal]):
+            places = list(group)
+            yield {place.ordinal: aims[place.ordinal] for place in places}, places
+
+    def _take(
+        self, part: Part, place: Place, aim: float, unit: Unit, context: Context, sent: int
+    ) -> tuple[PartTally, Taken | None]:
+        """One parameter's pass, with what comes before and after it; None if it was held back."""
+        assert part.residual is not None
+        gradient, scratch = part.gradient.float(), context.scratch
+        if context.hold_back_zeros and all_zero(gradient):
+            return self._tally(part, 0, squares(part.residual), np.float32(aim)), None
+        if part.velocity is not None:
+            gradient = _advance(part.velocity, gradient, self.config.momentum)
+        target = Target(scratch.words, scratch.values, place.start - unit.base, sent, context.threads)
+        taken = self.selection.take(part, gradient, aim, target)
+        words = scratch.words[sent : taken.result.sent]
+        if part.velocity is not None and words.size:
+            # Momentum of an element that was sent would carry it on in the old direction.
+            part.velocity[positions_of(words, target.base).to(part.velocity.device)] = 0
+        residual_squares = taken.result.residual_squares
+        if self.clip is not None and (context.iteration + 1) % self.clip.every == 0:
+            most = self.clip.to * float(taken.tau)
+            part.residual.clamp_(-most, most)
+            residual_squares = squares(part.residual)
+        self.selection.note(part, words.size, context.memories[part.name])
+        return self._tally(part, words.size, residual_squares, taken.tau), taken
+
+    def _tally(self, part: Part, sent: int, residual_squares: float, tau: np.float32) -> PartTally:
+        bits = FORMS[self.form].paper_bits * sent
+        shown = float(tau) if self.selection.has_tau else None
+        return PartTally(part.name, part.elements, sent, residual_squares, shown, bits)
+
+    def _update(self, unit: Unit, begin: int, end: int, tau: np.float32, context: Context) -> Update:
+        scratch, rule = context.scratch, self.selection.rule
+        values = scratch.values[:0] if rule in WITHOUT_VALUES else scratch.values[begin:end]
+        words, chunks = scratch.words[begin:end], self.selection.chunks
+        if self.form == rule:
+            return Update(rule, unit.n, tau, words, values, chunks)
+        words &= np.uint32(0xFFFFFFFE)  # these forms' values carry the sign
+        if chunks is not None and words.size != chunks.count(unit.n):
+            chunks = None  # held back, or refused
+        return Update("f32", unit.n, NO_TAU, words, values, chunks)
+
+    def _refuse(self, unit: Unit, parts: Sequence[Part], updates: list[Update], refused: int) -> Ran:
+        for update in updates:
+            put_back(update, unit, parts)
+        tallies = [
+            PartTally(parts[place.ordinal].name, place.elements, 0, squares(parts[place.ordinal].residual))
+            for place in unit.places
+        ]
+        return Ran([], tallies, refused)
+
+    def _quantize(
+        self,
+        unit: Unit,
+        parts: Sequence[Part],
+        updates: list[Update],
+        tallies: dict[int, PartTally],
+        context: Context,
+    ) -> tuple[list[Update], dict[int, PartTally]]:
+        """The quantizer's symbols in place of floats; the error goes where the element came from."""
+        (update,), (place,) = updates, unit.places
+        if not update.k:
+            return [Update.empty(self.form, unit.n)], tallies
+        part = parts[place.ordinal]
+        assert part.residual is not None
+        assert update.words is not None
+        error = np.zeros(update.k, np.float32)
+        quantized = quantize(self.quantizer, error, update.floats(), context.threads)
+        positions = positions_of(update.words, 0).to(part.residual.device)
+        # What the pass left there is 0, and stays so where a method forgets.
+        part.residual[positions] += torch.from_numpy(error).to(part.residual.device)
+        sent = Update(self.form, unit.n, NO_TAU, update.words, quantized.values, update.chunks)
+        tally = tallies[place.ordinal]
+        total = tally.residual_squares + quantized.residual_squares
+        return [sent], {
+            place.ordinal: PartTally(
+                tally.name, tally.elements, tally.sent, total, tally.tau, sent.paper_bits
+            )
+        }
+
+
+def _advance(velocity: torch.Tensor, gradient: torch.Tensor, momentum: float) -> torch.Tensor:
+    """velocity = momentum * velocity + gradient, where that is finite.
+
+    Returns:
+        What goes to the pass: the velocity, and what is not finite, so that the pass finds it.
+    """
+    advanced = velocity * momentum + gradient
+    velocity.copy_(torch.where(torch.isfinite(advanced), advanced, velocity))
+    return advanced
