@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format bench gpu package clean
+.PHONY: run test lint format bench fuzz gpu package clean
 
 run: $(READY)
 	$(BIN)/taugrad train experiments/quickstart/*.yaml
@@ -25,6 +25,10 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/threshold.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/iteration.py $(if $(WRITE),--write)
+
+# A million damaged messages of every format; each must be refused or be a message.
+fuzz: $(READY)
+	$(BIN)/python tests/compressors/fuzzing.py --messages 1000000
 
 # Needs an NVIDIA GPU and only torch, NumPy, numba, pydantic and pytest: any Python that has them will do.
 gpu:

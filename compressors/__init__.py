@@ -2,7 +2,7 @@
 
     from taugrad.compressors import CompressionState, compressed_allgather
 
-    state = CompressionState(ddp, {"kind": "wgt", "tau": 1e-3})
+    state = CompressionState(ddp, "strom(tau=1e-3) | golomb_rice")
     ddp.register_comm_hook(state, compressed_allgather)
 
 Names are loaded when they are first used, so that reading a configuration needs no torch.
@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .config import CompressorConfig
+    from .config import CompressorConfig, chain
     from .errors import CorruptMessage, NonFiniteGradient
     from .hook import CompressionState, compressed_allgather
     from .ledger import Step, Totals
@@ -24,6 +24,7 @@ _HOME = {
     "NonFiniteGradient": "errors",
     "Step": "ledger",
     "Totals": "ledger",
+    "chain": "config",
     "compressed_allgather": "hook",
 }
 
@@ -34,6 +35,7 @@ __all__ = [
     "NonFiniteGradient",
     "Step",
     "Totals",
+    "chain",
     "compressed_allgather",
 ]
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from .kernels import device, sparse
+from .kernels import device, minifloat, sparse
 from .quantized import Quantized
 from .update import Update
 
@@ -16,6 +16,8 @@ def add_to(update: Update, dense: Tensor) -> None:
     if update.words is None:
         if isinstance(update.values, Quantized):
             update.values.write_to(dense_N, add=True)
+        elif update.form == "fp16" or update.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)
+            minifloat.half_values(update.form, update.values, dense_N, add=True)
         else:
             dense_N += update.floats()
     elif update.form in ("bgt", "strom"):

@@ -1,6 +1,6 @@
 """The DDP communication hook: two lines in anyone's training script.
 
-    state = CompressionState(ddp, {"kind": "wgt", "tau": 1e-3})
+    state = CompressionState(ddp, "strom(tau=1e-3) | golomb_rice")
     ddp.register_comm_hook(state, compressed_allgather)
 
 A gradient's way: backward fills a bucket; each of its parameters gets its residual added, a rule decides

@@ -96,6 +96,13 @@ class Step(Totals):
         """The tau of each of this worker's parameters that has one."""
         return [layer.tau for layer in self.layers if layer.tau is not None]
 
+    @property
+    def mean_tau(self) -> float | None:
+        """The mean of taus over this worker's elements; None without any."""
+        weights = sum(layer.elements for layer in self.layers if layer.tau is not None)
+        taus = sum(layer.tau * layer.elements for layer in self.layers if layer.tau is not None)
+        return taus / weights if weights else None
+
     def skip(self, parameter: str, rank: int) -> None:
         """Notes a gradient that was not finite: every worker leaves this step out."""
         self.nonfinite.append((parameter, rank))

@@ -179,6 +179,9 @@ class ScaledFloats(Quantized):
         (exponents,) = tables
         if bits != 8 or (symbols.size and int((symbols & 0x7F).max()) == 0x7F):
             raise CorruptMessage("an 8-bit float is no number, or has not 8 bits")
+        least, most = minifloat.FP8_EXPONENTS
+        if exponents.size and not least <= int(exponents.min()) <= int(exponents.max()) <= most:
+            raise CorruptMessage("a block is scaled as none is written")
         return cls(bits, block, symbols, exponents)
 
 

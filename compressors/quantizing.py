@@ -102,11 +102,19 @@ def _entropy(
 ) -> Outcome:
     """Oland-Raj, Algorithm 1: the bits first, then uniform bins over the whole layer."""
     ranges = linear.extremes(residual, gradient, 0, threads)
+    if ranges.nonfinite:
+        return Outcome(gradient, 0.0, True)
     if config.form == "rms":
         rms = math.sqrt(float(np.square(gradient, dtype=np.float64).mean()))
-        bits = entropy_bits.rms_bits(rms, config.c0, config.floor)
+        bits = entropy_bits.rms_bits(rms, c0=config.c0, c1=config.floor)
     else:
+
+        def values_of(positions: NDArray[np.int64]) -> NDArray[np.float32]:
+            chosen = gradient[positions]
+            return chosen if residual is None else residual[positions] + chosen
+
+        low, high = ranges.lows[0], ranges.highs[0]
         bits = entropy_bits.entropy_bits(
-            residual, gradient, ranges, config.fraction, config.sample_bits, config.floor
+            values_of, gradient.size, low, high, config.fraction, config.sample_bits, config.floor
         )
     return _linear(residual, gradient, bits, 0, threads, ranges)

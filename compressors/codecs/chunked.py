@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
+from ..forms import FORMS
 from ..kernels import chunked
 from ..update import Chunks, Update
 from .base import Bytes, Head, PositionCodec, aligned, need
@@ -23,7 +24,7 @@ class Chunked(PositionCodec):
 
     def fits(self, update: Update) -> bool:
         """See `Codec.fits`."""
-        return update.chunks is not None
+        return update.chunks is not None and not FORMS[update.form].sign_apart
 
     def positions_size(self, update: Update) -> int:
         """8 bytes and the indices."""
@@ -41,6 +42,8 @@ class Chunked(PositionCodec):
 
     def read_positions(self, body: Bytes, head: Head) -> tuple[NDArray[np.uint32], int]:
         """See `PositionCodec.read_positions`."""
+        if FORMS[head.form].sign_apart:
+            raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")
         need(body, _HEAD_BYTES, "the size of chunks")
         chunk, keep = (int(field) for field in aligned(body[:_HEAD_BYTES], "<u4"))
         if not 2 <= chunk <= 65536 or chunk & (chunk - 1) or not 1 <= keep <= chunk:

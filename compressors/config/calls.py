@@ -19,8 +19,12 @@ _FIRST_FIELD = {
     "schedule": "points",
     "density": "target",
     "layers": "default",
+    "clip": "every",
+    "warmup": "iterations",
 }
 POLICIES = ("schedule", "density", "layers")
+GROUPS = ("clip", "exempt", "warmup")
+"""Groups of fields, which are no choice between kinds."""
 
 
 def parse_expression(text: str) -> ast.expr | None:
@@ -60,7 +64,7 @@ def read_call(node: ast.Call, known: Collection[str]) -> dict[str, Any]:
     """
     assert isinstance(node.func, ast.Name)
     kind = require_known(node.func.id, known)
-    fields: dict[str, Any] = {"kind": kind}
+    fields: dict[str, Any] = {} if kind in GROUPS else {"kind": kind}
     if len(node.args) > 1:
         raise ValueError(f"{kind} takes one field without a name, the others as name=value")
     for argument in node.args:
@@ -76,7 +80,7 @@ def read_call(node: ast.Call, known: Collection[str]) -> dict[str, Any]:
 
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return read_call(node, POLICIES)
+        return read_call(node, (*POLICIES, *GROUPS))
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
         return {_literal(key): _value(value) for key, value in pairs if key is not None}

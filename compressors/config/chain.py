@@ -1,8 +1,8 @@
 """A method as one line: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
 
 The first link is a method; a quantizer may follow a sparse one, then the codecs. A link takes its fields
-as keywords, its most important one also without. Values are literals, or links themselves:
-`wgt(tau=density(0.01, every=10))`.
+as keywords, its most important one also without. Values are literals, policies or groups of fields:
+`wgt(tau=density(0.01, every=10), clip=clip(5, to=3))`.
 """
 
 import ast

@@ -32,7 +32,7 @@ def _with_field(call: str, field: str) -> str:
 
 
 def _call_text(model: BaseModel, leaving_out: Sequence[str] = ()) -> str:
-    kind = str(getattr(model, "kind"))  # noqa: B009 (mypy knows no such field on a BaseModel)
+    kind = getattr(model, "kind", type(model).__name__.lower())
     given = []
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
@@ -44,9 +44,7 @@ def _call_text(model: BaseModel, leaving_out: Sequence[str] = ()) -> str:
 
 def _value_text(value: Any) -> str:
     if isinstance(value, BaseModel):
-        if "kind" in type(value).model_fields:
-            return _call_text(value)
-        return repr(value.model_dump(mode="json", exclude_defaults=True))
+        return _call_text(value)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_value_text(each)}" for key, each in value.items()) + "}"
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)

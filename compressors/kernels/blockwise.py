@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from .threads import Result, run_all
 
+INFINITY = 0x7F800000
+"""The bits of infinity; those of a NaN without its sign are larger."""
+
 PIECE = 1 << 20
 """Elements of a piece, at most."""
 
@@ -35,6 +38,12 @@ class QuantizedPass:
     the residual is as it was, nothing may be sent."""
 
 
+def reported(squares: list[float]) -> QuantizedPass:
+    """The report of a pass from what its pieces kept; one that is not finite met a sum that is not."""
+    total = sum(squares, 0.0)
+    return QuantizedPass(total, False) if total < np.inf else QuantizedPass(0.0, True)
+
+
 @dataclass(frozen=True)
 class Piece:
     """Whole blocks, or a part of one."""
@@ -43,6 +52,8 @@ class Piece:
     blocks: slice
     block: int
     """Elements of a block as far as it lies in this piece; the last one may be shorter."""
+    whole: bool
+    """Whether blocks lie in this piece as a whole; the same for all pieces of an array."""
 
 
 def block_length(n: int, block: int) -> int:
@@ -62,11 +73,11 @@ def pieces(n: int, block: int, most: int = PIECE) -> list[Piece]:
         step = most // block
         blocks = block_count(n, block)
         return [
-            Piece(slice(b * block, min((b + step) * block, n)), slice(b, min(b + step, blocks)), block)
+            Piece(slice(b * block, min((b + step) * block, n)), slice(b, min(b + step, blocks)), block, True)
             for b in range(0, blocks, step)
         ]
     return [
-        Piece(slice(low, min(low + most, end)), slice(b, b + 1), most)
+        Piece(slice(low, min(low + most, end)), slice(b, b + 1), most, False)
         for b in range(block_count(n, block))
         for end in [min((b + 1) * block, n)]
         for low in range(b * block, end, most)
@@ -107,6 +118,7 @@ def from_order_key(key):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def largest_magnitude_bits(residual, gradient):  # type: ignore[no-untyped-def]
+    """The largest magnitude's bits, an int32; of infinity at least if any sum is not finite."""
     largest = np.int32(0)
     for j in range(gradient.size):
         a = gradient[j] if residual is None else residual[j] + gradient[j]
@@ -116,27 +128,41 @@ def largest_magnitude_bits(residual, gradient):  # type: ignore[no-untyped-def]
 
 
 def all_finite(
-    parts: list[Piece], residual: NDArray[np.float32] | None, gradient: NDArray[np.float32], threads: int
+    parts: list[Piece],
+    residual: NDArray[np.float32] | None,
+    gradient: NDArray[np.float32],
+    threads: int,
+    residual_finite: bool = False,
 ) -> bool:
-    """Whether every residual + gradient is finite; only reads."""
+    """Whether every residual + gradient is finite; only reads.
 
-    def largest(piece: Piece) -> int:
-        return int(largest_magnitude_bits(part(residual, piece.elements), gradient[piece.elements]))
-
-    return max(over(parts, largest, threads), default=0) < 0x7F800000
-
-
-@intrinsic
-def accumulate(typing_context: Any, total: Any, value: Any) -> Any:
-    """total + value in a sum whose order is free, so that a loop may keep many partial sums.
-
-    For what is only reported: the last bits depend on the CPU.
+    A residual that is known to be finite need not be read as long as every gradient is less than 2^103:
+    even added to the largest float32, that is rounded away.
     """
+
+    def largest(piece: Piece, r: NDArray[np.float32] | None) -> int:
+        return int(largest_magnitude_bits(part(r, piece.elements), gradient[piece.elements]))
+
+    if residual is not None and residual_finite:
+        alone = max(over(parts, partial(largest, r=None), threads), default=0)
+        if alone < (103 + 127) << 23 or alone >= INFINITY:
+            return alone < INFINITY
+    return max(over(parts, partial(largest, r=residual), threads), default=0) < INFINITY
+
+
+def _accumulate(typing_context: Any, total: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         return builder.fadd(given[0], given[1], flags=("reassoc", "nsz"))
 
     return total(total, value), generate
+
+
+accumulate: Any = intrinsic(_accumulate)
+"""total + value in a sum whose order is free, so that a loop may keep many partial sums.
+
+For what is only reported: the last bits depend on the CPU.
+"""
 
 
 @njit(nogil=True, cache=True)

@@ -32,6 +32,7 @@ from .blockwise import (
     over,
     part,
     pieces,
+    reported,
     squares_of,
 )
 
@@ -71,9 +72,26 @@ def _extreme_keys(residual, gradient, block, low_keys, high_keys):  # type: igno
 
 
 @njit(nogil=True, cache=True)
+def _from_key(key):  # type: ignore[no-untyped-def]
+    return from_order_key(key if key != np.int32(-1) else np.int32(0))  # -1 is the key of -0.0
+
+
+@njit(nogil=True, cache=True)
 def _from_keys(keys, values):  # type: ignore[no-untyped-def]
     for b in range(keys.size):
-        values[b] = from_order_key(keys[b] if keys[b] != np.int32(-1) else np.int32(0))  # -1 is -0.0
+        values[b] = _from_key(keys[b])
+
+
+@njit(nogil=True, cache=True)
+def _step(low, high, scale):  # type: ignore[no-untyped-def]
+    step = high * scale - low * scale
+    return step if step >= _SMALLEST_STEP else _ZERO
+
+
+@njit(nogil=True, cache=True)
+def _fill_steps(lows, highs, scale, steps):  # type: ignore[no-untyped-def]
+    for b in range(lows.size):
+        steps[b] = _step(lows[b], highs[b], scale)
 
 
 @njit(nogil=True, cache=True)
@@ -113,6 +131,20 @@ def _quantize(residual, gradient, block, lows, steps, top, symbols):  # type: ig
                 r = residual[first:last]
                 total += squares_of(_quantize_line(r, g, lows[b], steps[b], top, s), r)
     return total
+
+
+@njit(nogil=True, cache=True)
+def _measure_and_quantize(gradient, block, lows, steps, scale, top, symbols):  # type: ignore[no-untyped-def]
+    """Both passes over whole blocks without a residual, block by block; whether all is finite."""
+    for b in range(lows.size):
+        first, last = b * block, min((b + 1) * block, gradient.size)
+        low_key, high_key = _line_extremes(None, gradient[first:last])
+        if low_key < LOWEST_KEY or high_key > HIGHEST_KEY:
+            return False
+        low = _from_key(low_key)
+        lows[b], steps[b] = low, _step(low, _from_key(high_key), scale)
+        _quantize_line(None, gradient[first:last], low, steps[b], top, symbols[first:last])
+    return True
 
 
 @njit(nogil=True, cache=True)
@@ -161,14 +193,6 @@ def extremes(
     return Extremes(lows, highs, not finite)
 
 
-def step_sizes(lows: NDArray[np.float32], highs: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
-    """The width of a bin of every block, float32 [blocks]; 0 where it would be less than 2^-126."""
-    scale = np.float32(2.0**-bits)
-    steps: NDArray[np.float32] = highs * scale - lows * scale
-    steps[steps < _SMALLEST_STEP] = 0
-    return steps
-
-
 def linear_pass(
     residual: NDArray[np.float32] | None,
     gradient: NDArray[np.float32],
@@ -196,21 +220,27 @@ def linear_pass(
     Returns:
         What was kept. If any sum is not finite, the residual is as it was.
     """
-    ranges = ranges or extremes(residual, gradient, block, threads)
-    if ranges.nonfinite:
-        return QuantizedPass(0.0, True)
-    lows[:] = ranges.lows
-    steps[:] = step_sizes(ranges.lows, ranges.highs, bits)
-    top = np.int32((1 << bits) - 1)
+    scale, top = np.float32(2.0**-bits), np.int32((1 << bits) - 1)
+    parts = pieces(gradient.size, block)
+    # With a residual, all of it must be known to be finite before any of it changes.
+    at_once = residual is None and ranges is None and all(piece.whole for piece in parts)
+    if not at_once:
+        ranges = ranges or extremes(residual, gradient, block, threads)
+        if ranges.nonfinite:
+            return QuantizedPass(0.0, True)
+        lows[:] = ranges.lows
+        _fill_steps(ranges.lows, ranges.highs, scale, steps)
 
     def quantize(piece: Piece) -> float:
         at, b = piece.elements, piece.blocks
-        squares: float = _quantize(
-            part(residual, at), gradient[at], piece.block, lows[b], steps[b], top, symbols[at]
-        )
+        g, s = gradient[at], symbols[at]
+        if at_once:
+            finite = _measure_and_quantize(g, piece.block, lows[b], steps[b], scale, top, s)
+            return 0.0 if finite else np.inf
+        squares: float = _quantize(part(residual, at), g, piece.block, lows[b], steps[b], top, s)
         return squares
 
-    return QuantizedPass(sum(over(pieces(gradient.size, block), quantize, threads)), False)
+    return reported(over(parts, quantize, threads))
 
 
 def linear_values(

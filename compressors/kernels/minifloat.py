@@ -8,111 +8,32 @@ which m 2^-e <= 448, so that it lies in (224, 448]; but -126 <= e <= 119, which 
 and e = 0 where m = 0. Every value is exact in float32.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from .blockwise import (
+    INFINITY,
     LINE,
     Piece,
     QuantizedPass,
     accumulate,
     all_finite,
-    block_count,
     largest_magnitude_bits,
     over,
     part,
     pieces,
+    reported,
     squares_of,
 )
+from .float_formats import from_bf16, from_fp8, from_fp16, power_of_two, to_bf16, to_fp8, to_fp16
 
 HalfFormat = Literal["fp16", "bf16"]
 
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block."""
-
-_MAGNITUDE = np.int32(0x7FFFFFFF)
-_ONE, _SIGN8, _SIGN16 = np.int32(1), np.int32(0x80), np.int32(0x8000)
-_LARGEST16, _LARGEST_BF16, _LARGEST8 = np.int32(0x7BFF), np.int32(0x7F7F), np.int32(0x7E)
-# Added to a magnitude below the smallest normal number, these leave its rounded multiple of the smallest
-# subnormal number in the lowest bits of the sum.
-_MAGIC16, _MAGIC8 = np.float32(0.5), np.float32(2.0**14)
-_SUBNORMAL16, _SUBNORMAL8 = np.float32(2.0**-24), np.float32(2.0**-9)
-
-
-@njit(nogil=True, cache=True)
-def _bits(a):  # type: ignore[no-untyped-def]
-    return np.float32(a).view(np.int32)
-
-
-@njit(nogil=True, cache=True)
-def _float(bits):  # type: ignore[no-untyped-def]
-    return np.int32(bits).view(np.float32)
-
-
-@njit(nogil=True, cache=True)
-def _drop_bits(magnitude, count):  # type: ignore[no-untyped-def]
-    """magnitude >> count, rounded to nearest, ties to even."""
-    odd = (magnitude >> count) & _ONE
-    return np.int32((magnitude + odd + (_ONE << (count - _ONE)) - _ONE) >> count)
-
-
-@njit(nogil=True, cache=True)
-def to_fp16(a):  # type: ignore[no-untyped-def]
-    """The float16 bits, as an int32, of a finite float32."""
-    magnitude = np.int32(_bits(a) & _MAGNITUDE)
-    short = np.int32(_drop_bits(magnitude, np.int32(13)) - np.int32(112 << 10))
-    tiny = np.int32(_bits(_float(magnitude) + _MAGIC16) - _bits(_MAGIC16))
-    short = short if magnitude >= np.int32(113 << 23) else tiny
-    short = short if short < _LARGEST16 else _LARGEST16
-    return np.int32(short | ((_bits(a) >> np.int32(16)) & _SIGN16))
-
-
-@njit(nogil=True, cache=True)
-def from_fp16(short):  # type: ignore[no-untyped-def]
-    """The float32 of float16 bits that are neither infinite nor NaN."""
-    magnitude = np.int32(short & np.int32(0x7FFF))
-    normal = _float((magnitude << np.int32(13)) + np.int32(112 << 23))
-    value = normal if magnitude >= np.int32(1 << 10) else np.float32(magnitude) * _SUBNORMAL16
-    return _float(_bits(value) | ((np.int32(short) & _SIGN16) << np.int32(16)))
-
-
-@njit(nogil=True, cache=True)
-def _to_bf16(a):  # type: ignore[no-untyped-def]
-    short = _drop_bits(np.int32(_bits(a) & _MAGNITUDE), np.int32(16))
-    short = short if short < _LARGEST_BF16 else _LARGEST_BF16
-    return np.int32(short | ((_bits(a) >> np.int32(16)) & _SIGN16))
-
-
-@njit(nogil=True, cache=True)
-def _from_bf16(short):  # type: ignore[no-untyped-def]
-    return _float(np.int32(short) << np.int32(16))
-
-
-@njit(nogil=True, cache=True)
-def _to_fp8(a):  # type: ignore[no-untyped-def]
-    magnitude = np.int32(_bits(a) & _MAGNITUDE)
-    short = np.int32(_drop_bits(magnitude, np.int32(20)) - np.int32(120 << 3))
-    tiny = np.int32(_bits(_float(magnitude) + _MAGIC8) - _bits(_MAGIC8))
-    short = short if magnitude >= np.int32(121 << 23) else tiny
-    short = short if short < _LARGEST8 else _LARGEST8
-    return np.int32(short | ((_bits(a) >> np.int32(24)) & _SIGN8))
-
-
-@njit(nogil=True, cache=True)
-def _from_fp8(short):  # type: ignore[no-untyped-def]
-    magnitude = np.int32(short & np.int32(0x7F))
-    normal = _float((magnitude << np.int32(20)) + np.int32(120 << 23))
-    value = normal if magnitude >= np.int32(1 << 3) else np.float32(magnitude) * _SUBNORMAL8
-    return _float(_bits(value) | ((np.int32(short) & _SIGN8) << np.int32(24)))
-
-
-@njit(nogil=True, cache=True)
-def power_of_two(exponent):  # type: ignore[no-untyped-def]
-    """2^exponent as a float32, exponent in -126 to 127."""
-    return _float(np.int32((np.int32(exponent) + np.int32(127)) << np.int32(23)))
 
 
 @njit(nogil=True, cache=True)
@@ -134,10 +55,10 @@ def _bf16_line(residual, gradient, symbols):  # type: ignore[no-untyped-def]
     squares = np.float32(0)
     for j in range(gradient.size):
         a = gradient[j] if residual is None else residual[j] + gradient[j]
-        short = _to_bf16(a)
+        short = to_bf16(a)
         symbols[j] = short
         if residual is not None:
-            kept = a - _from_bf16(short)
+            kept = a - from_bf16(short)
             residual[j] = kept
             squares = accumulate(squares, kept * kept)
     return squares
@@ -149,10 +70,10 @@ def _fp8_line(residual, gradient, exponent, symbols):  # type: ignore[no-untyped
     squares = np.float32(0)
     for j in range(gradient.size):
         a = gradient[j] if residual is None else residual[j] + gradient[j]
-        short = _to_fp8(a * down)
+        short = to_fp8(a * down)
         symbols[j] = short
         if residual is not None:
-            kept = a - _from_fp8(short) * up
+            kept = a - from_fp8(short) * up
             residual[j] = kept
             squares = accumulate(squares, kept * kept)
     return squares
@@ -180,6 +101,20 @@ def _fp8_exponent(largest_bits):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def _measure(residual, gradient, block, largest):  # type: ignore[no-untyped-def]
+    for b in range(largest.size):
+        first, last = b * block, min((b + 1) * block, gradient.size)
+        r = None if residual is None else residual[first:last]
+        largest[b] = largest_magnitude_bits(r, gradient[first:last])
+
+
+@njit(nogil=True, cache=True)
+def _fill_exponents(largest, exponents):  # type: ignore[no-untyped-def]
+    for b in range(largest.size):
+        exponents[b] = _fp8_exponent(np.int64(largest[b]))
+
+
+@njit(nogil=True, cache=True)
 def _quantize_fp8(residual, gradient, block, symbols, exponents):  # type: ignore[no-untyped-def]
     total = 0.0
     for b in range(exponents.size):
@@ -194,27 +129,13 @@ def _quantize_fp8(residual, gradient, block, symbols, exponents):  # type: ignor
 
 
 @njit(nogil=True, cache=True)
-def _largest_of_blocks(residual, gradient, block, largest):  # type: ignore[no-untyped-def]
-    for b in range(largest.size):
-        first, last = b * block, min((b + 1) * block, gradient.size)
-        r = None if residual is None else residual[first:last]
-        largest[b] = largest_magnitude_bits(r, gradient[first:last])
-
-
-@njit(nogil=True, cache=True)
-def _exponents_of(largest, exponents):  # type: ignore[no-untyped-def]
-    for b in range(largest.size):
-        exponents[b] = _fp8_exponent(np.int64(largest[b]))
-
-
-@njit(nogil=True, cache=True)
 def _half_values(symbols, brain, out, add):  # type: ignore[no-untyped-def]
     if brain and add:
         for j in range(symbols.size):
-            out[j] += _from_bf16(symbols[j])
+            out[j] += from_bf16(symbols[j])
     elif brain:
         for j in range(symbols.size):
-            out[j] = _from_bf16(symbols[j])
+            out[j] = from_bf16(symbols[j])
     elif add:
         for j in range(symbols.size):
             out[j] += from_fp16(symbols[j])
@@ -230,10 +151,10 @@ def _fp8_values(symbols, block, exponents, out, add):  # type: ignore[no-untyped
         s, o, up = symbols[first:last], out[first:last], power_of_two(exponents[b])
         if add:
             for j in range(s.size):
-                o[j] += _from_fp8(s[j]) * up
+                o[j] += from_fp8(s[j]) * up
         else:
             for j in range(s.size):
-                o[j] = _from_fp8(s[j]) * up
+                o[j] = from_fp8(s[j]) * up
 
 
 def half_pass(
@@ -242,6 +163,7 @@ def half_pass(
     gradient: NDArray[np.float32],
     symbols: NDArray[np.uint16],
     threads: int = 1,
+    residual_finite: bool = False,
 ) -> QuantizedPass:
     """Rounds residual + gradient to a 16-bit format and keeps what that leaves out.
 
@@ -251,12 +173,15 @@ def half_pass(
         gradient: contiguous float32 [n].
         symbols: uint16 [n]; receives the bits.
         threads: how many to use; the result does not depend on it.
+        residual_finite: the residual is known to be finite, as every pass leaves it; saves reading it
+            once more.
 
     Returns:
-        What was kept. If any sum is not finite, the residual is as it was.
+        What was kept. If any sum is not finite, the residual is as it was (unless it was said to be
+        finite and is not).
     """
     parts = pieces(gradient.size, 0)
-    if not all_finite(parts, residual, gradient, threads):
+    if not all_finite(parts, residual, gradient, threads, residual_finite):
         return QuantizedPass(0.0, True)
 
     def quantize(piece: Piece) -> float:
@@ -264,7 +189,7 @@ def half_pass(
         squares: float = _quantize_half(part(residual, at), gradient[at], kind == "bf16", symbols[at])
         return squares
 
-    return QuantizedPass(sum(over(parts, quantize, threads)), False)
+    return reported(over(parts, quantize, threads))
 
 
 def half_values(
@@ -301,28 +226,26 @@ def fp8_pass(
         What was kept. If any sum is not finite, the residual is as it was.
     """
     parts = pieces(gradient.size, block)
-    largest = np.zeros(block_count(gradient.size, block), np.int32)
+    largest = np.zeros(exponents.size, np.int32)
 
-    def find(piece: Piece) -> NDArray[np.int32]:
-        found = np.empty(piece.blocks.stop - piece.blocks.start, np.int32)
-        at = piece.elements
-        _largest_of_blocks(part(residual, at), gradient[at], piece.block, found)
+    def measure(piece: Piece) -> NDArray[np.int32]:
+        at, found = piece.elements, np.empty(piece.blocks.stop - piece.blocks.start, np.int32)
+        _measure(part(residual, at), gradient[at], piece.block, found)
         return found
 
-    for piece, found in zip(parts, over(parts, find, threads), strict=True):
+    for piece, found in zip(parts, over(parts, measure, threads), strict=True):
         np.maximum(largest[piece.blocks], found, out=largest[piece.blocks])
-    if largest.max(initial=0) >= 0x7F800000:
+    if largest.max(initial=0) >= INFINITY:
         return QuantizedPass(0.0, True)
-    _exponents_of(largest, exponents)
+    _fill_exponents(largest, exponents)
 
     def quantize(piece: Piece) -> float:
         at, b = piece.elements, piece.blocks
-        squares: float = _quantize_fp8(
-            part(residual, at), gradient[at], piece.block, symbols[at], exponents[b]
-        )
+        r, g = part(residual, at), gradient[at]
+        squares: float = _quantize_fp8(r, g, piece.block, symbols[at], exponents[b])
         return squares
 
-    return QuantizedPass(sum(over(parts, quantize, threads)), False)
+    return reported(over(parts, quantize, threads))
 
 
 def fp8_values(
@@ -336,7 +259,7 @@ def fp8_values(
     """Writes, or adds, the values that float8 symbols stand for.
 
     Args:
-        symbols: uint8 [n], none of them NaN (`minifloats_valid`).
+        symbols: uint8 [n], none of them NaN.
         block: as it was for `fp8_pass`.
         exponents: int8 [blocks].
         out: contiguous float32 [n].

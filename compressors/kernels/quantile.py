@@ -33,15 +33,16 @@ from .blockwise import (
     over,
     part,
     pieces,
+    reported,
     squares_of,
 )
-from .minifloat import from_fp16, to_fp16
-from .search16 import build_tree, find_bin, tree_size
+from .float_formats import from_fp16, to_fp16
+from .search16 import build_tree, find_bins, tree_size
 
 EXPONENTS = (-128, 113)
 """The smallest and the largest exponent of a block."""
 
-LARGEST_MEAN = 0x77FF
+LARGEST_MEAN = np.int32(0x77FF)
 """The float16 bits of 32752, the largest magnitude in a table: times 2^113 it is finite."""
 
 _SORTED_AT_ONCE = 1 << 17
@@ -82,31 +83,8 @@ def _fraction_bits(size):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _float16_mean(total, count, unscale):  # type: ignore[no-untyped-def]
-    if count == 0:
-        return np.int32(0)
-    short = to_fp16(np.float32(np.float64(total) / np.float64(count) * unscale))
-    if short & np.int32(0x7FFF) > LARGEST_MEAN:
-        short = np.int32((short & np.int32(0x8000)) | np.int32(LARGEST_MEAN))
-    return short
-
-
-@njit(nogil=True, cache=True)
 def _scaled(keys, i, scale):  # type: ignore[no-untyped-def]
     return np.int64(np.float64(from_order_key(keys[np.uint64(i)])) * scale)
-
-
-@njit(nogil=True, cache=True)
-def _sum_scaled(keys, begin, end, scale):  # type: ignore[no-untyped-def]
-    total = np.int64(0)
-    while begin + 8 <= end:  # eight at once: many bins hold no more
-        for i in range(8):
-            total += _scaled(keys, begin + i, scale)
-        begin += 8
-    while begin < end:
-        total += _scaled(keys, begin, scale)
-        begin += 1
-    return total
 
 
 @njit(nogil=True, cache=True)
@@ -121,16 +99,29 @@ def _bin_end(ordered, j, bits, begin):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def _write_means(totals, counts, unscale, table):  # type: ignore[no-untyped-def]
+    for j in range(table.size):
+        count = max(counts[j], 1)
+        short = to_fp16(np.float32(np.float64(totals[j]) / np.float64(count) * unscale))
+        magnitude = np.int32(short & np.int32(0x7FFF))
+        magnitude = magnitude if magnitude < LARGEST_MEAN else LARGEST_MEAN
+        table[j] = np.int32(short & np.int32(0x8000)) | magnitude
+
+
+@njit(nogil=True, cache=True)
 def _write_table(ordered, bits, table):  # type: ignore[no-untyped-def]
     """Writes the means of a block's bins, given its sorted keys; returns the block's exponent."""
     exponent, fraction = _exponent(ordered), _fraction_bits(ordered.size)
-    scale, unscale = _power(fraction - exponent), _power(-fraction)
-    begin = 0
+    scale = _power(fraction - exponent)
+    totals, counts = np.empty(table.size, np.int64), np.empty(table.size, np.int64)
+    i = 0
     for j in range(1, table.size + 1):
-        end = _bin_end(ordered, j, bits, begin)
-        total = _sum_scaled(ordered, begin, end, scale)
-        table[j - 1] = _float16_mean(total, end - begin, unscale)
-        begin = end
+        begin, end, total = i, _bin_end(ordered, j, bits, i), np.int64(0)
+        while i < end:
+            total += _scaled(ordered, i, scale)
+            i += 1
+        totals[j - 1], counts[j - 1] = total, end - begin
+    _write_means(totals, counts, _power(-fraction), table)
     return exponent
 
 
@@ -139,12 +130,6 @@ def _read_table(table, exponent, values):  # type: ignore[no-untyped-def]
     scale = _power(exponent)
     for j in range(table.size):
         values[j] = np.float32(np.float64(from_fp16(np.int32(table[j]))) * scale)
-
-
-@njit(nogil=True, cache=True)
-def _find_bins(keys, tree, bits, symbols):  # type: ignore[no-untyped-def]
-    for j in range(symbols.size):
-        symbols[j] = find_bin(tree, bits, keys[j])
 
 
 @njit(nogil=True, cache=True)
@@ -168,7 +153,7 @@ def _assign(residual, gradient, tree, bits, values, symbols):  # type: ignore[no
         g, s = gradient[first : first + LINE], symbols[first : first + LINE]
         r = None if residual is None else residual[first : first + LINE]
         _fill_keys(r, g, keys)
-        _find_bins(keys, tree, bits, s)
+        find_bins(tree, bits, keys, s)
         if r is not None:
             total += squares_of(_keep(r, g, s, values), r)
     return total
@@ -224,7 +209,7 @@ def _one_block(
         squares: float = _assign(part(residual, at), gradient[at], tree, bits, values, symbols[at])
         return squares
 
-    return exponent, sum(over(pieces(gradient.size, 0), assign, threads))
+    return exponent, sum(over(pieces(gradient.size, 0), assign, threads), 0.0)
 
 
 def quantile_pass(
@@ -277,7 +262,7 @@ def quantile_pass(
         )
         return squares
 
-    return QuantizedPass(sum(over(pieces(n, block, _SORTED_AT_ONCE), quantize, threads)), False)
+    return reported(over(pieces(n, block, _SORTED_AT_ONCE), quantize, threads))
 
 
 @njit(nogil=True, cache=True)
@@ -328,4 +313,4 @@ def quantile_values(
 def quantile_tables_valid(tables: NDArray[np.uint16], exponents: NDArray[np.int8]) -> bool:
     """Whether tables from the wire are such as `quantile_pass` writes; then all values are finite."""
     means_fit = not tables.size or int((tables & np.uint16(0x7FFF)).max()) <= LARGEST_MEAN
-    return means_fit and int(exponents.max(initial=0)) <= EXPONENTS[1]
+    return bool(means_fit and exponents.max(initial=0) <= EXPONENTS[1])

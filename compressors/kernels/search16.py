@@ -22,8 +22,7 @@ _VECTOR = ir.VectorType(_I32, WAYS)
 _BELOW_ALL, _ABOVE_ALL = np.int32(-(2**31)), np.int32(2**31 - 1)
 
 
-@intrinsic
-def _count_reached(typing_context: Any, tree: Any, node: Any, key: Any) -> Any:
+def _count_reached_by(typing_context: Any, tree: Any, node: Any, key: Any) -> Any:
     """How many of tree[node : node + 16] (contiguous int32) are at most key (int32), as an int64."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -40,6 +39,9 @@ def _count_reached(typing_context: Any, tree: Any, node: Any, key: Any) -> Any:
         return builder.zext(builder.call(function, [reached]), _I64)
 
     return types.int64(tree, types.int64, types.int32), generate
+
+
+_count_reached: Any = intrinsic(_count_reached_by)
 
 
 def tree_size(bits: int) -> int:
@@ -67,10 +69,26 @@ def build_tree(ordered, bits, tree):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def find_bin(tree, bits, key):  # type: ignore[no-untyped-def]
-    """The bin, an int64, of an int32 key of a finite number: how many of the bins above 0 it reaches."""
-    level, place = 0, 0
-    for shift in range((bits - 1) // 4 * 4, -1, -4):
-        place = place * WAYS + _count_reached(tree, level + place * WAYS, key) - 1
-        level += max(1 << (bits - shift), WAYS)
-    return place
+def find_bins(tree, bits, keys, bins):  # type: ignore[no-untyped-def]
+    """Writes the bin of every key: how many of the bins above 0 it reaches.
+
+    Args:
+        tree: what `build_tree` filled.
+        bits: as they were for `build_tree`.
+        keys: int32, order keys of finite numbers, at least as many as `bins`.
+        bins: unsigned integers of at least `bits` bits.
+    """
+    if bits <= 4:
+        for j in range(bins.size):
+            bins[j] = _count_reached(tree, 0, keys[j]) - 1
+    elif bits <= 8:  # the usual case: two levels, and the second one begins at 16
+        for j in range(bins.size):
+            node = _count_reached(tree, 0, keys[j]) * WAYS
+            bins[j] = node - WAYS + _count_reached(tree, node, keys[j]) - 1
+    else:
+        for j in range(bins.size):
+            level, place = 0, 0
+            for shift in range((bits - 1) // 4 * 4, -1, -4):
+                place = place * WAYS + _count_reached(tree, level + place * WAYS, keys[j]) - 1
+                level += max(1 << (bits - shift), WAYS)
+            bins[j] = place

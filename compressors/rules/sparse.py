@@ -52,8 +52,8 @@ class SparseRule(Rule):
                     continue
                 if taken.result.sent > sent:
                     taus.append(taken.tau)
-                if taken.result.nonfinite and refused is None:
-                    refused = place.ordinal
+                if taken.result.nonfinite:  # groups are visited by tau
+                    refused = place.ordinal if refused is None else min(refused, place.ordinal)
                 sent = taken.result.sent
             tau = min(taus, default=np.float32(max(*aims.values(), SMALLEST_TAU)))
             updates.append(self._update(unit, begin, sent, tau, context))

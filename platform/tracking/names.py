@@ -46,6 +46,8 @@ TOTAL_SKIPPED_STEPS: Final = "total/skipped_steps"
 TAG_SPEC_HASH: Final = "taugrad.spec_hash"
 TAG_GIT_COMMIT: Final = "taugrad.git_commit"
 TAG_PAPER: Final = "taugrad.paper"
+TAG_CHAIN: Final = "taugrad.chain"
+"""The compressor as one line."""
 TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
 """Where the run's checkpoints lie."""
 

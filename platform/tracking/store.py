@@ -214,6 +214,7 @@ def _tags(spec: "RunSpec") -> dict[str, str]:
         "mlflow.runName": spec.title,
         "mlflow.source.name": "taugrad",
         names.TAG_SPEC_HASH: spec.fingerprint(),
+        names.TAG_CHAIN: str(spec.compressor),
     }
     if spec.paper:
         tags[names.TAG_PAPER] = spec.paper

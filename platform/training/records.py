@@ -83,8 +83,8 @@ def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[
         names.TIME_DECOMPRESS: decompress_s,
         **record.layers,
     }
-    if step.taus:
-        metrics[names.COMM_TAU] = sum(step.taus) / len(step.taus)
+    if step.mean_tau is not None:
+        metrics[names.COMM_TAU] = step.mean_tau
     if step.keeps_residuals:
         parameters = step.elements / workers
         metrics[names.COMM_RESIDUAL_RMS] = math.sqrt(squares / parameters) if parameters else 0.0

@@ -2,15 +2,19 @@
 
     python scenarios.py GROUP RANK WORKERS FOLDER
 
-runs every scenario of a group and saves what each returned, as plain data, in FOLDER/RANK.pt. The
-tests read those files and judge; nothing is asserted here.
+runs every scenario of a group and saves what each returned, as plain data, in FOLDER/GROUP-RANK.pt. The
+tests read those files (`run_group`) and judge; nothing is asserted here.
 """
 
 import hashlib
+import inspect
+import os
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -22,15 +26,17 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, compressed_allgather, hook, message
 from taugrad.compressors.codecs.base import Bytes
 from taugrad.compressors.exchange import Gathering
+from taugrad.compressors.update import Update
 
-Config = Mapping[str, Any]
+Config = Mapping[str, Any] | str
 Result = dict[str, Any]
 
 RULES = ("wgt", "bgt", "qgt")
-CODEC_NAMES = ("auto", "packed32", "bitmap", "raw")
-TAU = {"wgt": 0.02, "bgt": 0.01, "qgt": 0.004}
+CODEC_NAMES = ("auto", "packed32", "bitmap", "raw", "golomb_rice")
+TAU = {"wgt": 0.02, "bgt": 0.01, "qgt": 0.004, "strom": 0.01}
 STEPS = 5
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
+TIMEOUT_S = 150
 TINY_BUCKETS = 0.0002
 """A bucket_cap_mb that gives almost every parameter a bucket of its own."""
 
@@ -163,7 +169,7 @@ class Run:
         return result
 
 
-def thresholded(rule: str, **more: Any) -> Config:
+def thresholded(rule: str, **more: Any) -> dict[str, Any]:
     return {"kind": rule, "tau": TAU[rule], **more}
 
 
@@ -200,15 +206,16 @@ def everything_sent_and_plain() -> Result:
 
 
 def every_rule_and_codec() -> Result:
-    return {
-        (rule, codec): Run(thresholded(rule, codec=codec)).steps().result()
-        for rule in RULES
-        for codec in CODEC_NAMES
-    }
+    result = {("strom", "auto"): Run(thresholded("strom")).steps().result()}
+    for rule in RULES:
+        for codec in CODEC_NAMES:
+            plain = {"symbols": "raw"} if rule == "qgt" and codec != "auto" else {}
+            result[rule, codec] = Run(thresholded(rule, codec=codec, **plain)).steps().result()
+    return result
 
 
 def every_rule() -> Result:
-    return {rule: Run(thresholded(rule)).steps().result() for rule in RULES}
+    return {rule: Run(thresholded(rule)).steps().result() for rule in (*RULES, "strom")}
 
 
 def other_ways_of_ddp() -> Result:
@@ -477,7 +484,7 @@ def nonfinite_skipped() -> Result:
 def corrupt_messages() -> Result:
     """Worker 0 damages what it sends in the fourth step."""
     gather = hook.start_gathering
-    other = message.write(message.SparseUpdate.empty("wgt", 3, np.float32(1)))
+    other = message.write(Update.empty("wgt", 3, np.float32(1)))
     stranger = message.write_nonfinite(message.NonFinite("wgt", 0, np.float32(1), 99))
 
     def flip(own: Bytes) -> Bytes:
@@ -556,9 +563,15 @@ def states_that_do_not_fit() -> Result:
     good = run.state.state_dict()
     before = {name: residual.clone() for name, residual in run.state.residuals.items()}
     residuals = good["residuals"]
+    low_rank = CompressionState(run.ddp, "powersgd").state_dict()
     wrong = {
-        "version": {**good, "version": 2},
+        "version": {**good, "version": 1},
         "no version": {name: value for name, value in good.items() if name != "version"},
+        "no velocities": {name: value for name, value in good.items() if name != "velocities"},
+        "velocity": {**good, "velocities": {"head.bias": torch.zeros(4)}},
+        "memory": {**good, "memories": {"tail.weight": {"tau": 1.0}}},
+        "totals": {**good, "totals": {"steps": 2}},
+        "method": {**good, "powersgd": low_rank["powersgd"]},
         "unknown name": {**good, "residuals": {**residuals, "tail.weight": torch.zeros(3)}},
         "size": {**good, "residuals": {**residuals, "head.bias": torch.zeros(4)}},
         "shape": {**good, "residuals": {**residuals, "head.weight": torch.zeros(5, 11)}},
@@ -615,23 +628,56 @@ GROUPS: dict[str, list[Callable[..., Result]]] = {
 }
 
 
-def main(group: str, rank: int, workers: int, folder: Path) -> None:
+def run_group(script: Path, group: str, workers: int, folder: Path) -> list[Result]:
+    """Runs a script's group of scenarios, a process a worker; what each returned, by rank.
+
+    Raises:
+        AssertionError: a worker failed, or hung.
+    """
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    logs = [folder / f"{group}-{rank}.log" for rank in range(workers)]
+    processes = []
+    try:
+        for rank in range(workers):
+            command = [sys.executable, str(script), group, str(rank), str(workers), str(folder)]
+            with logs[rank].open("w") as log:
+                processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        deadline = monotonic() + TIMEOUT_S
+        while any(process.poll() is None for process in processes) and monotonic() < deadline:
+            if any(process.poll() for process in processes):
+                break
+            sleep(0.05)
+        codes = [process.poll() for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+    output = "\n".join(log.read_text()[-3000:] for log in logs)
+    ended = f"the workers of {group} ended with {codes} (None: they hung)\n{output}"
+    assert codes == [0] * workers, ended
+    return [torch.load(folder / f"{group}-{rank}.pt", weights_only=True) for rank in range(workers)]
+
+
+def main(groups: Mapping[str, Sequence[Callable[..., Result]]]) -> None:
+    """One worker: runs the scenarios of the group that the command line names."""
+    group, rank, workers, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{folder}/rendezvous",
+        init_method=f"file://{folder}/{group}-rendezvous",
         rank=rank,
         world_size=workers,
         timeout=timedelta(seconds=60),
     )
     results = {}
-    for scenario in GROUPS[group]:
-        wants_folder = scenario is resumed_and_never_stopped
+    for scenario in groups[group]:
+        wants_folder = "folder" in inspect.signature(scenario).parameters
         results[scenario.__name__] = scenario(folder) if wants_folder else scenario()
-    torch.save(results, folder / f"{rank}.pt")
+    torch.save(results, folder / f"{group}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(GROUPS)

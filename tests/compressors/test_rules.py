@@ -12,17 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors import bucket
-from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient
+from taugrad.compressors.applying import add_to
+from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient, read_config
 from taugrad.compressors.kernels import avx512, device, threshold
-from taugrad.compressors.kernels.threshold import SPARE, VALUE_DTYPE, PassResult, ThresholdRule
+from taugrad.compressors.kernels.threshold import (
+    SPARE,
+    VALUE_DTYPE,
+    WITHOUT_VALUES,
+    PassResult,
+    ThresholdRule,
+)
 from taugrad.compressors.message import NonFinite
-from taugrad.compressors.update import SparseUpdate
+from taugrad.compressors.parts import Part, PartTally, Scratch
+from taugrad.compressors.rules import Context
+from taugrad.compressors.update import Update
 
 Pass = Callable[..., PassResult]
 Floats = NDArray[np.float32]
 
-RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt")
+RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
 TAUS = (1e-30, 1e-12, 1e-3, 0.3, 1.0, 7e4, 1e30)
 NAN, INF, LARGEST = float("nan"), float("inf"), float(np.finfo(np.float32).max)
 CANARY = 0xA5
@@ -47,6 +56,22 @@ PASSES = [
 ]
 every_pass = pytest.mark.parametrize("run_pass", PASSES)
 every_rule = pytest.mark.parametrize("rule", RULES)
+
+
+def compress(
+    rule: str, tau: float, parts: Sequence[Part], scratch: Scratch, *, hold_back_zeros: bool = False
+) -> tuple[Update | NonFinite, list[PartTally]]:
+    """One bucket through a rule: what a reader of its payload finds."""
+    compressor = Compressor(read_config({"kind": rule, "tau": tau}))
+    layout = compressor.layout([part.name for part in parts], [part.elements for part in parts])
+    context = Context(hold_back_zeros=hold_back_zeros, scratch=scratch)
+    outgoing = compressor.compress(parts, layout, context)
+    incoming = compressor.read(outgoing.payload, layout)
+    if isinstance(incoming, NonFinite):
+        return incoming, outgoing.tallies
+    ((update, unit),) = incoming
+    assert unit.base == 0
+    return update, outgoing.tallies
 
 
 def specials(tau: float) -> list[float]:
@@ -116,7 +141,7 @@ def check_passes(
     expected_residuals = [np.zeros(size, np.float32) for size in sizes]
     for gradients in steps:
         words = Fenced(sum(sizes) + SPARE, np.uint32, offset)
-        values = Fenced(1 if rule == "bgt" else sum(sizes) + SPARE, VALUE_DTYPE[rule], offset)
+        values = Fenced(1 if rule in WITHOUT_VALUES else sum(sizes) + SPARE, VALUE_DTYPE[rule], offset)
         base = sent = 0
         expected_words: list[int] = []
         expected_values: list[NDArray[Any]] = [np.empty(0, VALUE_DTYPE[rule])]
@@ -136,7 +161,7 @@ def check_passes(
             assert_bits_equal(moved.array, gradient)
             base, sent = base + gradient.size, result.sent
         assert words.array[:sent].tolist() == expected_words
-        if rule != "bgt":
+        if rule not in WITHOUT_VALUES:
             assert_bits_equal(values.array[:sent], np.concatenate(expected_values))
         for fenced in (words, values, *residuals):
             fenced.assert_fence_stands()
@@ -213,7 +238,8 @@ def test_none_and_all_are_sent(
         result = run_pass(
             rule, np.zeros(n, np.float32), gradient, np.float32(0.25), words, values, base=0, sent=0
         )
-        assert result.sent == fraction * n
+        # strom sends what exceeds tau, the others what reaches it.
+        assert result.sent == (0 if rule == "strom" and scale == 1 else fraction * n)
         check_passes(run_pass, transcription, rule, 0.25, [[gradient]] * 2, offset=1)
 
 
@@ -246,9 +272,9 @@ def test_a_sum_that_overflows_is_neither_sent_nor_kept(run_pass: Pass, rule: Thr
 
 def test_levels_are_whole_multiples_of_the_magnitude_at_most_255() -> None:
     gradient = np.array([1.0, -1.0, 1.99, -1.99, 2.0, -3.5, 255.9, -256.0, 1000.0, 0.99], np.float32)
-    parts = [bucket.Part("p", torch.from_numpy(gradient), torch.zeros(10))]
-    update, _ = bucket.compress("qgt", 1.0, parts, bucket.Scratch())
-    assert isinstance(update, SparseUpdate)
+    parts = [Part("p", torch.from_numpy(gradient), torch.zeros(10))]
+    update, _ = compress("qgt", 1.0, parts, Scratch())
+    assert isinstance(update, Update)
     assert update.values.tolist() == [1, 1, 1, 1, 2, 3, 255, 255, 255]
     assert (update.words & 1).tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
     kept = np.array([0, 0, 0.99, -0.99, 0, -0.5, 0.9, -1, 745, 0.99], np.float32)
@@ -337,7 +363,7 @@ def test_a_bucket_is_its_parts_one_after_the_other_whatever_the_gradients_type(
     broken: float | None,
 ) -> None:
     rng = np.random.default_rng(seed)
-    tau32, scratch = np.float32(tau), bucket.Scratch()
+    tau32, scratch = np.float32(tau), Scratch()
     residuals = [torch.zeros(size) for size in sizes]
     expected = [np.zeros(size, np.float32) for size in sizes]
     for step in range(2):
@@ -346,8 +372,8 @@ def test_a_bucket_is_its_parts_one_after_the_other_whatever_the_gradients_type(
         if hurt:
             buffer[int(rng.integers(buffer.numel()))] = broken
         gradients = torch.split(buffer, sizes)
-        parts = [bucket.Part(f"p{i}", g, residuals[i]) for i, g in enumerate(gradients)]
-        update, tallies = bucket.compress(rule, tau, parts, scratch)
+        parts = [Part(f"p{i}", g, residuals[i]) for i, g in enumerate(gradients)]
+        update, tallies = compress(rule, tau, parts, scratch)
 
         outcomes = []
         base = 0
@@ -362,11 +388,12 @@ def test_a_bucket_is_its_parts_one_after_the_other_whatever_the_gradients_type(
         ]
         if hurt:
             assert isinstance(update, NonFinite)
-            assert (update.rule, update.n, update.tau) == (rule, sum(sizes), tau32)
+            # A refusal's tau says nothing: the bucket's parameters may have several.
+            assert (update.form, update.n, update.tau) == (rule, sum(sizes), np.float32(1))
             assert update.ordinal == [outcome.nonfinite for outcome in outcomes].index(True)
             continue
-        assert isinstance(update, SparseUpdate)
-        assert (update.rule, update.n, update.tau) == (rule, sum(sizes), tau32)
+        assert isinstance(update, Update)
+        assert (update.form, update.n, update.tau) == (rule, sum(sizes), tau32)
         assert update.words.tolist() == [word for outcome in outcomes for word in outcome.words]
         values = [np.empty(0, VALUE_DTYPE[rule]), *(outcome.values(rule) for outcome in outcomes)]
         assert_bits_equal(update.values, np.concatenate(values))
@@ -375,11 +402,70 @@ def test_a_bucket_is_its_parts_one_after_the_other_whatever_the_gradients_type(
             assert_bits_equal(residual.numpy(), kept)
 
 
+def strom_turns_at(tau: np.float32) -> Floats:
+    """tau itself and its neighbours, of both signs, over whole vectors and a tail."""
+    around = [np.nextafter(tau, np.float32(0)), tau, np.nextafter(tau, np.float32(INF))]
+    return np.tile(np.array([sign * each for each in around for sign in (1, -1)], np.float32), 7)
+
+
+@every_pass
+def test_strom_keeps_what_equals_tau_and_bgt_sends_it(run_pass: Pass) -> None:
+    tau = np.float32(0.3)
+    gradient = strom_turns_at(tau)
+    n, sent = gradient.size, {}
+    for rule in ("bgt", "strom"):
+        words, values = np.zeros(n + SPARE, np.uint32), np.zeros(1, np.uint8)
+        residual = np.zeros(n, np.float32)
+        result = run_pass(rule, residual, gradient, tau, words, values, base=0, sent=0)
+        sent[rule] = (words[: result.sent] >> 1).tolist()
+    assert sent["bgt"] == [i for i in range(n) if i % 6 >= 2]
+    assert sent["strom"] == [i for i in range(n) if i % 6 >= 4]
+
+
+@every_rule
+@pytest.mark.parametrize("vectorized", [False, True])
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize(("n", "tau"), [(2**18 + 77, 1.0), (2**17 + 1, 1e-9), (2**17, 1e9), (99, 1.0)])
+def test_threads_change_nothing(
+    rule: ThresholdRule, vectorized: bool, threads: int, n: int, tau: float
+) -> None:
+    if vectorized and not avx512.supported():
+        pytest.skip("this CPU has no AVX-512")
+    rng = np.random.default_rng([n, threads])
+    gradient, before = (rng.standard_normal((2, n)) * 0.8).astype(np.float32)
+    gradient[n // 3], gradient[-2] = NAN, INF
+    tau32, found = np.float32(tau), []
+    for count in (1, threads):
+        residual = before.copy()
+        words, values = np.zeros(n + SPARE + 5, np.uint32), np.zeros(n + SPARE + 5, VALUE_DTYPE[rule])
+        words[:5], values[:5] = 7, 7
+        result = threshold.threshold_pass(
+            rule,
+            residual,
+            gradient,
+            tau32,
+            words,
+            values,
+            base=11,
+            sent=5,
+            threads=count,
+            vectorized=vectorized,
+        )
+        assert result.nonfinite
+        found.append((result, words[: result.sent], values[: result.sent], residual))
+    (one, *arrays), (many, *same) = found
+    assert many.sent == one.sent
+    assert many.residual_squares == pytest.approx(one.residual_squares, rel=1e-6)
+    for alone, shared in zip(arrays, same, strict=True):
+        assert_bits_equal(shared, alone)
+    assert (arrays[0][:5] == 7).all()
+
+
 @every_rule
 def test_what_a_refused_bucket_had_to_send_stays_in_the_residuals(rule: ThresholdRule) -> None:
     gradients = torch.tensor([3.0, 0.25, -5.0]), torch.tensor([NAN, 4.0])
-    parts = [bucket.Part(f"p{i}", g, torch.zeros(g.numel())) for i, g in enumerate(gradients)]
-    update, tallies = bucket.compress(rule, 1.0, parts, bucket.Scratch())
+    parts = [Part(f"p{i}", g, torch.zeros(g.numel())) for i, g in enumerate(gradients)]
+    update, tallies = compress(rule, 1.0, parts, Scratch())
     assert isinstance(update, NonFinite)
     assert update.ordinal == 1
     assert [tally.sent for tally in tallies] == [0, 0]
@@ -389,20 +475,20 @@ def test_what_a_refused_bucket_had_to_send_stays_in_the_residuals(rule: Threshol
 
 @every_rule
 def test_zeros_are_held_back_only_when_asked(rule: ThresholdRule) -> None:
-    def parts() -> list[bucket.Part]:
+    def parts() -> list[Part]:
         zero, some = torch.tensor([0.0, -0.0, 0.0]), torch.tensor([0.0, 0.5, 0.0])
-        return [bucket.Part(name, g, torch.full((3,), 2.0)) for name, g in (("zero", zero), ("some", some))]
+        return [Part(name, g, torch.full((3,), 2.0)) for name, g in (("zero", zero), ("some", some))]
 
     held, sending = parts(), parts()
-    update, tallies = bucket.compress(rule, 1.0, held, bucket.Scratch(), hold_back_zeros=True)
-    assert isinstance(update, SparseUpdate)
+    update, tallies = compress(rule, 1.0, held, Scratch(), hold_back_zeros=True)
+    assert isinstance(update, Update)
     assert (update.words >> 1).tolist() == [3, 4, 5]
     assert [tally.sent for tally in tallies] == [0, 3]
     assert held[0].residual.tolist() == [2.0, 2.0, 2.0]
     assert tallies[0].residual_squares == 12.0
 
-    update, tallies = bucket.compress(rule, 1.0, sending, bucket.Scratch())
-    assert isinstance(update, SparseUpdate)
+    update, tallies = compress(rule, 1.0, sending, Scratch())
+    assert isinstance(update, Update)
     assert (update.words >> 1).tolist() == [0, 1, 2, 3, 4, 5]
     assert [tally.sent for tally in tallies] == [3, 3]
 
@@ -417,20 +503,20 @@ def test_every_tau_that_is_allowed_leaves_every_level_finite() -> None:
 
 
 def test_a_nan_among_zeros_is_not_held_back() -> None:
-    parts = [bucket.Part("p", torch.tensor([0.0, NAN]), torch.zeros(2))]
-    update, _ = bucket.compress("wgt", 1.0, parts, bucket.Scratch(), hold_back_zeros=True)
+    parts = [Part("p", torch.tensor([0.0, NAN]), torch.zeros(2))]
+    update, _ = compress("wgt", 1.0, parts, Scratch(), hold_back_zeros=True)
     assert isinstance(update, NonFinite)
 
 
 def test_scratch_serves_rules_of_different_types_in_turn() -> None:
-    scratch = bucket.Scratch()
-    for rule in ("bgt", "wgt", "qgt", "wgt", "bgt"):
+    scratch = Scratch()
+    for rule in ("bgt", "wgt", "qgt", "strom", "wgt", "bgt"):
         for n in (3, 40, 17):
-            parts = [bucket.Part("p", torch.full((n,), 2.5), torch.zeros(n))]
-            update, _ = bucket.compress(rule, 1.0, parts, scratch)
-            assert isinstance(update, SparseUpdate)
+            parts = [Part("p", torch.full((n,), 2.5), torch.zeros(n))]
+            update, _ = compress(rule, 1.0, parts, scratch)
+            assert isinstance(update, Update)
             assert update.k == n
-            expected = {"wgt": [2.5] * n, "bgt": [], "qgt": [2] * n}[rule]
+            expected = {"wgt": [2.5] * n, "bgt": [], "qgt": [2] * n, "strom": []}[rule]
             assert update.values.tolist() == expected
             assert update.values.dtype == VALUE_DTYPE[rule]
 
@@ -445,12 +531,12 @@ def test_updates_are_added_as_what_they_stand_for(
     gradient = np.clip(wild_array(rng, n, tau, 0), -1e37, 1e37)
     outcome = transcription.run(rule, np.zeros(n, np.float32), gradient, np.float32(tau))
     words = np.array(outcome.words, np.uint32)
-    update = SparseUpdate(rule, n, np.float32(tau), words, outcome.values(rule))
+    update = Update(rule, n, np.float32(tau), words, outcome.values(rule))
     dense = (rng.standard_normal(n) * tau).astype(np.float32)
     expected = dense.copy()
     expected[outcome.positions] += np.array(outcome.sent, np.float32)
     on_cpu, on_device = torch.from_numpy(dense.copy()), torch.from_numpy(dense.copy())
-    bucket.add_to(update, on_cpu)
+    add_to(update, on_cpu)
     device.add(update, on_device)
     assert_bits_equal(on_cpu.numpy(), expected)
     assert_bits_equal(on_device.numpy(), expected)

@@ -2,7 +2,8 @@
 
 Slow on purpose, and written without a look at the kernels: it is what they are checked against. An
 element is sent when |residual + gradient| >= tau. QGT sends whole multiples of tau of the magnitude,
-at most 255, and keeps the sign. An element whose sum is not finite is neither sent nor kept.
+at most 255, and keeps the sign. An element whose sum is not finite is neither sent nor kept. Strom
+(section 2.6) sends +tau or -tau, as BGT does, but only where the magnitude exceeds tau.
 """
 
 from dataclasses import dataclass, field
@@ -53,13 +54,14 @@ def run(rule: str, residual: Floats, gradient: Floats, tau: np.float32, base: in
             if not np.isfinite(total):
                 outcome.nonfinite = True
                 continue
-            if not abs(total) >= tau:
+            sends = abs(total) > tau if rule == "strom" else abs(total) >= tau
+            if not sends:
                 outcome.kept[i] = total
                 continue
             negative = bool(total < 0)
             if rule == "wgt":
                 amount = total
-            elif rule == "bgt":
+            elif rule in ("bgt", "strom"):
                 amount = -tau if negative else tau
             else:
                 level = int(min(np.floor(np.float32(abs(total) / tau)), 255))

@@ -1,0 +1,156 @@
+"""Bits per layer (Oland and Raj), and the sample that they are chosen from."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taugrad.compressors.kernels.entropy_bits import entropy_bits, fixed_entropy, rms_bits, sample_size
+from taugrad.compressors.kernels.sampling import stratified_positions
+
+
+def transcribe(n: int, m: int) -> list[int]:
+    """The sample's positions by the definition."""
+    positions = []
+    for i in range(m):
+        low, high = i * n // m, (i + 1) * n // m
+        h = i
+        h ^= h >> 16
+        h = h * 0x85EBCA6B % 2**32
+        h ^= h >> 13
+        h = h * 0xC2B2AE35 % 2**32
+        h ^= h >> 16
+        positions.append(low + h % (high - low))
+    return positions
+
+
+@settings(max_examples=100, deadline=None)
+@given(n=st.integers(0, 2**32 - 1), m=st.integers(0, 500))
+def test_positions_do_what_the_definition_says(n: int, m: int) -> None:
+    m = min(n, m)
+    found = stratified_positions(n, m)
+    assert found.dtype == np.int64
+    assert found.tolist() == transcribe(n, m)
+    assert (np.diff(found) > 0).all()
+    assert m == 0 or 0 <= found[0] <= found[-1] < n
+
+
+def test_all_of_them_is_every_position() -> None:
+    assert stratified_positions(100, 100).tolist() == list(range(100))
+
+
+@pytest.mark.parametrize(("n", "m"), [(3, 4), (3, -1), (-1, -1), (2**32, 1)])
+def test_impossible_samples_are_refused(n: int, m: int) -> None:
+    with pytest.raises(ValueError, match="cannot take"):
+        stratified_positions(n, m)
+
+
+@pytest.mark.parametrize("width", [8, 10, 32, 64, 100, 128, 256, 1000])
+def test_a_sample_does_not_fall_into_step_with_rows(width: int) -> None:
+    """Places within a row are as even as chance has it: chi-squared within 6 of its deviations."""
+    n = width * 10_000
+    counts = np.bincount(stratified_positions(n, n // 30) % width, minlength=width)
+    expected = n // 30 / width
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    assert abs(chi2 - (width - 1)) < 6 * math.sqrt(2 * (width - 1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.integers(0, 9), st.integers(0, 10**9)), min_size=1, max_size=40))
+def test_entropy_is_shannons(counts: list[int]) -> None:
+    total = max(sum(counts), 1)
+    expected = -sum(h / total * math.log2(h / total) for h in counts if h)
+    assert fixed_entropy(np.array(counts)) / 2**32 == pytest.approx(expected, abs=1e-8)
+
+
+def test_entropy_of_powers_of_two_is_exact() -> None:
+    assert fixed_entropy(np.full(16, 64)) == 4 << 32
+    assert fixed_entropy(np.array([0, 77, 0])) == 0
+    assert fixed_entropy(np.array([2, 1, 1])) == 3 << 31  # a half of 1 bit, two quarters of 2
+    assert fixed_entropy(np.zeros(4, np.int64)) == 0
+
+
+def bits_for(values: np.ndarray, fraction: float = 0.03, sample_bits: int = 4, floor: int = 6) -> int:
+    low, high = values.min(), values.max()
+    return entropy_bits(lambda at: values[at], values.size, low, high, fraction, sample_bits, floor)
+
+
+def test_evenly_spread_values_get_m_more_bits_than_the_floor() -> None:
+    spread = np.random.default_rng(0).random(100_000, dtype=np.float32)
+    assert bits_for(spread) == 10
+    assert bits_for(spread, sample_bits=6, floor=3) == 9
+    assert bits_for(spread, floor=15) == 16
+    assert bits_for(spread, floor=-9) == 1
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 3.0, -1e-45])
+def test_a_constant_layer_gets_the_floor(value: float) -> None:
+    assert bits_for(np.full(1000, value, np.float32)) == 6
+
+
+def test_an_empty_layer_gets_the_floor() -> None:
+    assert entropy_bits(lambda _: np.empty(0, np.float32), 0, 0.0, 0.0) == 6
+
+
+def test_a_bell_gets_what_its_histogram_says() -> None:
+    """All of the layer sampled: the histogram is NumPy's own, over [low, high] in 16 bins."""
+    bell = np.random.default_rng(1).standard_normal(4000).astype(np.float32)
+    share = np.histogram(bell, 16, (bell.min(), bell.max()))[0] / 4000
+    entropy = -(share[share > 0] * np.log2(share[share > 0])).sum()
+    assert bits_for(bell, fraction=1.0) == round(entropy + 6)
+    assert bits_for(bell, fraction=0.1) == round(entropy + 6)
+
+
+def test_a_sample_is_taken_where_the_strata_say() -> None:
+    seen = []
+
+    def values_of(positions: np.ndarray) -> np.ndarray:
+        seen.append(positions)
+        return np.zeros(positions.size, np.float32)
+
+    entropy_bits(values_of, 1_000_000, 0.0, 1.0)
+    assert seen[0].tolist() == stratified_positions(1_000_000, 30_000).tolist()
+
+
+def test_sample_sizes() -> None:
+    assert [sample_size(n, 0.03) for n in (0, 5, 256, 257, 8533, 8534, 10**6)] == [
+        0, 5, 256, 256, 256, 257, 30_000,
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    for low, high in ((1.0, 0.0), (math.nan, 1.0), (0.0, math.inf)):
+        with pytest.raises(ValueError, match="range"):
+            entropy_bits(lambda p: np.zeros(p.size, np.float32), 10, low, high)
+    with pytest.raises(ValueError, match="not finite"):
+        entropy_bits(lambda p: np.full(p.size, np.nan, np.float32), 10, 0.0, 1.0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rms=st.floats(0, 1e30),
+    c0=st.floats(1e-6, 10),
+    c1=st.one_of(st.integers(-20, 40), st.floats(-5, 20)),
+)
+def test_rms_bits_are_the_logarithm_rounded(rms: float, c0: float, c1: float) -> None:
+    exact = math.log2(rms + c0) + c1
+    near = {min(max(math.floor(exact + 0.5 + slip), 1), 16) for slip in (-1e-7, 1e-7)}
+    assert rms_bits(rms, c0, c1) in near
+
+
+def test_rms_bits_by_hand() -> None:
+    assert rms_bits(0.0, 1.0, 4) == 4  # log2(1) = 0
+    assert rms_bits(3.0, 1.0, 4) == 6
+    assert rms_bits(3.0, 1.0, 4.5) == 7  # a half goes up
+    assert rms_bits(1e9, 1.0, 4) == 16
+    assert rms_bits(1e-9, 1e-9, 4) == 1
+
+
+@pytest.mark.parametrize(
+    ("rms", "c0", "c1"), [(math.nan, 1, 1), (math.inf, 1, 1), (0, 0, 1), (0, -1, 1), (1, 1, math.inf)]
+)
+def test_rms_without_a_logarithm_is_refused(rms: float, c0: float, c1: float) -> None:
+    with pytest.raises(ValueError, match="no finite value"):
+        rms_bits(rms, c0, c1)

@@ -1,0 +1,227 @@
+"""Uniform bins: the kernels against the definition, number by number, and what the bins promise."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from taugrad.compressors.kernels import blockwise
+from taugrad.compressors.kernels.linear import (
+    extremes,
+    linear_pass,
+    linear_tables_valid,
+    linear_values,
+)
+
+Floats = NDArray[np.float32]
+F32 = np.float32
+MAX = float(np.finfo(np.float32).max)
+SPECIALS = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1.1754944e-38, 3e-38, MAX / 2, -MAX / 2, 1e-3, 0.5]
+
+
+@st.composite
+def floats(draw: st.DrawFn, most: int = 70) -> Floats:
+    """A few numbers of one kind: special ones, any at all, one repeated, or a bell."""
+    n = draw(st.integers(0, most))
+    kind = draw(st.sampled_from(["special", "any", "constant", "normal"]))
+    if kind == "special":
+        return np.array(draw(st.lists(st.sampled_from(SPECIALS), min_size=n, max_size=n)), F32)
+    if kind == "constant":
+        return np.full(n, draw(st.floats(-MAX / 2, MAX / 2, width=32)), F32)
+    if kind == "any":
+        return np.array(draw(st.lists(st.floats(-MAX / 2, MAX / 2, width=32), min_size=n, max_size=n)), F32)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return (rng.standard_normal(n) * draw(st.sampled_from([1e-40, 1e-5, 1.0, 1e30]))).astype(F32)
+
+
+def transcribe(a: Floats, bits: int) -> tuple[list[int], F32, F32, list[F32]]:
+    """One block by the definition: symbols, low, step and values."""
+    low, high = min(a) + F32(0), max(a) + F32(0)
+    step = F32(high * F32(2.0**-bits)) - F32(low * F32(2.0**-bits))
+    step = step if step >= F32(2.0**-126) else F32(0)
+    symbols, values = [], []
+    for x in a:
+        symbol = 0
+        if step > 0:
+            place = F32(F32(x * F32(0.5)) - F32(low * F32(0.5))) * F32(F32(2) / step)
+            symbol = min(int(place), 2**bits - 1)
+        half = F32(low * F32(0.5)) + F32(F32(step * F32(0.5)) * F32(symbol + F32(0.5)))
+        symbols.append(symbol)
+        values.append(half + half)
+    return symbols, low, step, values
+
+
+def quantized(
+    residual: Floats | None, gradient: Floats, bits: int, block: int, threads: int = 1
+) -> tuple[NDArray[np.generic], Floats, Floats, Floats, blockwise.QuantizedPass]:
+    """Symbols, lows, steps, values and the report of a pass over fenced symbols."""
+    n, blocks = gradient.size, blockwise.block_count(gradient.size, block)
+    fenced = np.full(n + 2, 0xA5, np.uint8 if bits <= 8 else np.uint16)
+    lows, steps, values = np.empty(blocks, F32), np.empty(blocks, F32), np.empty(n, F32)
+    report = linear_pass(residual, gradient, bits, block, fenced[1 : n + 1], lows, steps, threads)
+    assert fenced[0] == fenced[-1] == 0xA5
+    if not report.nonfinite:
+        linear_values(fenced[1 : n + 1], block, lows, steps, values, False, threads)
+    return fenced[1 : n + 1], lows, steps, values, report
+
+
+def bits_of(values: Floats | list[F32]) -> list[int]:
+    listed: list[int] = np.asarray(values, F32).view(np.uint32).tolist()
+    return listed
+
+
+@settings(max_examples=300, deadline=None)
+@given(gradient=floats(), bits=st.integers(1, 16), block=st.integers(0, 80), data=st.data())
+def test_the_pass_does_what_the_definition_says(
+    gradient: Floats, bits: int, block: int, data: st.DataObject
+) -> None:
+    residual = None
+    if data.draw(st.booleans()):
+        numbers = st.floats(-MAX / 2, MAX / 2, width=32)
+        residual = np.array([data.draw(st.one_of(st.just(0.0), numbers)) for _ in gradient], F32)
+    a = gradient.copy() if residual is None else residual + gradient
+    kept = None if residual is None else residual.copy()
+    symbols, lows, steps, values, report = quantized(kept, gradient, bits, block)
+
+    length = block or max(gradient.size, 1)
+    assert len(lows) == -(-gradient.size // min(length, max(gradient.size, 1)))
+    for b, first in enumerate(range(0, a.size, length)):
+        at = slice(first, first + length)
+        expected = transcribe(a[at], bits)
+        assert symbols[at].tolist() == expected[0]
+        assert bits_of(lows[b : b + 1]) == bits_of([expected[1]])
+        assert bits_of(steps[b : b + 1]) == bits_of([expected[2]])
+        assert bits_of(values[at]) == bits_of(expected[3])
+    assert not report.nonfinite
+    assert np.isfinite(values).all()
+    assert linear_tables_valid(bits, lows, steps)
+    if kept is None:
+        assert report.residual_squares == 0.0
+    else:
+        assert bits_of(kept) == bits_of(a - values)
+        squares = np.square(kept, dtype=np.float64).sum()
+        assert report.residual_squares == pytest.approx(squares, rel=1e-4, abs=1e-300)
+
+
+@settings(max_examples=100, deadline=None)
+@given(a=floats(), bits=st.integers(1, 16), block=st.integers(0, 80))
+def test_no_element_is_further_from_its_value_than_half_a_bin(a: Floats, bits: int, block: int) -> None:
+    _, _, steps, values, _ = quantized(None, a, bits, block)
+    length = block or max(a.size, 1)
+    for b, first in enumerate(range(0, a.size, length)):
+        x, v = a[first : first + length].astype(np.float64), values[first : first + length]
+        # Beside the half bin: rounding, and in a block without bins all of its width.
+        slack = 2.0**-22 * max(np.abs(x).max(), 2.0**bits * steps[b]) + 2.0 ** (bits - 126) * (steps[b] == 0)
+        assert np.abs(x - v).max() <= 0.5 * steps[b] + slack
+
+
+def test_bin_centres_by_hand() -> None:
+    """0 to 4 in two bits: bins of width 1 whose centres are 0.5, 1.5, 2.5 and 3.5."""
+    gradient = np.array([0, 0.99, 1, 2.5, 3.999, 4], F32)
+    residual = np.zeros(6, F32)
+    symbols, lows, steps, values, _ = quantized(residual, gradient, 2, 0)
+    assert symbols.tolist() == [0, 0, 1, 2, 3, 3]
+    assert (lows.tolist(), steps.tolist()) == ([0.0], [1.0])
+    assert values.tolist() == [0.5, 0.5, 1.5, 2.5, 3.5, 3.5]
+    assert residual.tolist() == (gradient - values).tolist()
+
+
+def test_values_are_added() -> None:
+    a = np.linspace(-1, 1, 5000, dtype=F32)
+    symbols, lows, steps, values, _ = quantized(None, a, 5, 700)
+    out = a.copy()
+    linear_values(symbols, 700, lows, steps, out, True)
+    assert bits_of(out) == bits_of(a + values)
+
+
+@pytest.mark.parametrize("block", [1, 100, 2048, 0])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 3000, 4999])
+def test_a_sum_that_is_not_finite_leaves_the_residual_alone(block: int, bad: float, place: int) -> None:
+    rng = np.random.default_rng(1)
+    residual, gradient = rng.standard_normal((2, 5000)).astype(F32)
+    gradient[place] = bad
+    before = residual.copy()
+    assert quantized(residual, gradient, 8, block)[-1] == blockwise.QuantizedPass(0.0, True)
+    assert bits_of(residual) == bits_of(before)
+    assert extremes(residual, gradient, block).nonfinite
+
+
+def test_a_sum_that_overflows_is_not_finite() -> None:
+    huge = np.full(3, MAX, F32)
+    assert quantized(huge.copy(), huge, 8, 0)[-1].nonfinite
+
+
+def test_ranges_that_are_known_need_not_be_found_again() -> None:
+    residual, gradient = np.random.default_rng(4).standard_normal((2, 5000)).astype(F32)
+    ranges = extremes(residual, gradient, 100)
+    a = (residual + gradient).reshape(50, 100)
+    assert (ranges.lows == a.min(1)).all()
+    assert (ranges.highs == a.max(1)).all()
+    other, symbols = residual.copy(), np.empty((2, 5000), np.uint8)
+    lows, steps = np.empty((2, 50), F32), np.empty((2, 50), F32)
+    linear_pass(residual, gradient, 8, 100, symbols[0], lows[0], steps[0], ranges=ranges)
+    linear_pass(other, gradient, 8, 100, symbols[1], lows[1], steps[1])
+    assert other.tobytes() == residual.tobytes()
+    for pair in (symbols, lows, steps):
+        assert pair[0].tobytes() == pair[1].tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bad_sum_without_a_residual_is_told(bad: float) -> None:
+    gradient = np.ones(5000, F32)
+    gradient[4000] = bad
+    assert quantized(None, gradient, 8, 100)[-1].nonfinite
+    assert quantized(None, gradient, 8, 0)[-1].nonfinite
+
+
+@pytest.mark.parametrize("block", [3, 2048, 2500, 0])
+def test_threads_and_pieces_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    residual, gradient = rng.standard_normal((2, 20_011)).astype(F32)
+    whole, cut = residual.copy(), residual.copy()
+    expected = quantized(whole, gradient, 8, block)
+    monkeypatch.setattr(blockwise.pieces, "__defaults__", (2049,))
+    assert len(blockwise.pieces(20_011, block)) > 5
+    found, again = quantized(cut, gradient, 8, block, threads=3), quantized(residual, gradient, 8, block)
+    for one, other in zip(expected[:4], found[:4], strict=True):
+        assert one.tobytes() == other.tobytes()
+    assert whole.tobytes() == cut.tobytes() == residual.tobytes()
+    assert found[4].residual_squares == again[4].residual_squares  # not a bit's difference
+    assert found[4].residual_squares == pytest.approx(expected[4].residual_squares, rel=1e-6)
+
+
+@given(n=st.integers(0, 300), block=st.integers(0, 320), most=st.integers(1, 50))
+def test_pieces_cover_every_element_once(n: int, block: int, most: int) -> None:
+    parts = blockwise.pieces(n, block, most)
+    length = blockwise.block_length(n, block)
+    owners = [
+        piece.blocks.start + i // piece.block
+        for piece in parts
+        for i in range(piece.elements.stop - piece.elements.start)
+    ]
+    assert owners == [i // length for i in range(n)]
+    assert [i for piece in parts for i in range(n)[piece.elements]] == list(range(n))
+    assert all(piece.elements.stop - piece.elements.start <= most for piece in parts)
+
+
+@pytest.mark.parametrize(
+    ("low", "step"),
+    [
+        (np.nan, 1.0),
+        (np.inf, 1.0),
+        (-0.0, 1.0),
+        (0.0, -1.0),
+        (0.0, -0.0),
+        (0.0, 1e-39),
+        (0.0, np.nan),
+        (0.0, np.inf),
+        (MAX, 1e36),
+    ],
+)
+def test_tables_that_no_pass_writes_are_told(low: float, step: float) -> None:
+    good = np.array([-1.0, 0.0], F32), np.array([0.01, 0.0], F32)
+    assert linear_tables_valid(8, *good)
+    good[0][1], good[1][1] = low, step
+    assert not linear_tables_valid(8, *good)
