@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from report import Options, Table, load, number, publish, read_options
+from report import Options, Place, Table, load, number, publish, read_options
 from torch import Tensor, nn
 
 from taugrad.compressors.bucket import Compressor
@@ -43,7 +43,7 @@ LINES = (
     "strom(tau=0.2) | golomb_rice",
     "qgt(tau=0.01) | golomb_rice | raw",
     "qgt(tau=0.01) | golomb_rice | huffman",
-    "topk(density=0.01)",
+    "topk(density=0.02)",
     "wgt(tau=0.01) | quantile(bits=8)",
     "wgt(tau=0.01) | linear(bits=8)",
     "wgt(tau=0.01) | linear(bits=4)",
@@ -57,8 +57,11 @@ LINES = (
     "fp8 | huffman",
     "fp16",
 )
-METHODS_PAGE = Path(__file__).resolve().parent.parent / "docs" / "methods.md"
-BEGIN, END = "<!-- benchmarks/gradients.py writes from here -->", "<!-- to here -->"
+PLACE = Place(
+    Path(__file__).resolve().parent.parent / "docs" / "methods.md",
+    "<!-- benchmarks/gradients.py writes from here -->",
+    "<!-- to here -->",
+)
 INTRODUCTION = (
     "LeNet ({parameters:,} parameters) on 5,000 MNIST digits, one worker, batches of {batch}, {iterations} "
     "iterations with each method from the same weights; figures are sums over iterations {first} to "
@@ -222,7 +225,7 @@ def main(arguments: Sequence[str]) -> None:
         first=sizes.first,
         every=sizes.every,
     )
-    publish("gradients", options, introduction, [table], load_before, page=(METHODS_PAGE, BEGIN, END))
+    publish("gradients", options, introduction, [table], load_before, PLACE)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors.config import NoCompression, ThresholdedConfig
+from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.config import NoCompression
+from taugrad.compressors.config.methods import ThresholdedMethod
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order
@@ -217,11 +219,12 @@ def find_tau(trainer: Trainer, iterations: int) -> float:
     and so come to the same tau.
     """
     config = trainer.compression.config
-    assert isinstance(config, ThresholdedConfig)
+    assert isinstance(config, ThresholdedMethod)
+    assert isinstance(config.tau, float)
     share = trainer.spec.training.batch_size // WORKERS
     tau, taus = config.tau, []
     for i in range(iterations):
-        trainer.compression.config = config.model_copy(update={"tau": tau})
+        set_tau(trainer, config, tau)
         start = (WORKERS * i + trainer.rank) * share % (trainer.data.train_examples - share)
         batch = slice(start, start + share)
         trainer.optimizer.zero_grad()
@@ -231,8 +234,15 @@ def find_tau(trainer: Trainer, iterations: int) -> float:
         excess = float(np.clip(trainer.compression.last_step.fraction / TARGET - 1, -1, 1))
         tau *= math.exp(0.4 * excess / (1 + i / 15))
     tau = float(np.exp(np.mean(np.log(taus[-iterations // 3 :]))))
-    trainer.compression.config = config.model_copy(update={"tau": tau})
+    set_tau(trainer, config, tau)
     return tau
+
+
+def set_tau(trainer: Trainer, config: ThresholdedMethod, tau: float) -> None:
+    """Replaces the method of a state, which has one for life everywhere but here."""
+    changed = config.model_copy(update={"tau": tau})
+    trainer.compression.config = changed
+    trainer.compression._compressor = Compressor(changed)
 
 
 def measure_kind(kind: str, sizes: Sizes, folder: Path) -> Measured:

@@ -125,8 +125,29 @@ def load() -> float:
     return os.getloadavg()[0]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Lines of a page of the documentation that a benchmark writes: what stands between two others."""
+
+    page: Path
+    begin: str
+    end: str
+
+    def fill(self, text: str) -> None:
+        """Puts the text in place of what stands there."""
+        before, _, rest = self.page.read_text(encoding="utf-8").partition(self.begin)
+        _, _, after = rest.partition(self.end)
+        self.page.write_text(f"{before}{self.begin}\n\n{text}\n\n{self.end}{after}", encoding="utf-8")
+        print(f"written: {self.page}")
+
+
 def publish(
-    name: str, options: Options, introduction: str, tables: Sequence[Table], load_before: float
+    name: str,
+    options: Options,
+    introduction: str,
+    tables: Sequence[Table],
+    load_before: float,
+    place: Place | None = None,
 ) -> None:
     """Shows the tables, and writes them where the options ask for it.
 
@@ -136,6 +157,7 @@ def publish(
         introduction: what was measured, in a few sentences.
         tables: the figures.
         load_before: `load()` when the benchmark began.
+        place: where in the documentation the tables stand too, when results are written to docs/results/.
     """
     date = datetime.now().astimezone().date().isoformat()
     circumstances = [
@@ -154,6 +176,9 @@ def publish(
         path = options.folder / f"{date}-{name}.md"
         path.write_text(_markdown(name, circumstances, introduction, tables), encoding="utf-8")
         print(f"written: {path}")
+        if place is not None and options.folder == RESULTS:
+            lines = [f"`{options.command}`, {date}, {environment()}.", "", introduction]
+            place.fill("\n".join(lines + [line for table in tables for line in _table_lines(table)]))
 
 
 def _show(
@@ -184,16 +209,21 @@ def _markdown(
     lines += [f"- {label}: {text}" for label, text in circumstances]
     lines += ["", introduction]
     for table in tables:
-        lines += ["", f"## {table.title}", "", _line(table.columns)]
-        lines.append(_line(["---", *["---:"] * (len(table.columns) - 1)]))
-        lines += [_line(row) for row in table.rows]
-        for note in table.notes:
-            lines += ["", note]
+        lines += ["", f"## {table.title}", *_table_lines(table)]
     return "\n".join(lines) + "\n"
 
 
+def _table_lines(table: Table) -> list[str]:
+    lines = ["", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
+    lines += [_line(row) for row in table.rows]
+    for note in table.notes:
+        lines += ["", note]
+    return lines
+
+
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    escaped = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def _cpu_model() -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -76,7 +77,9 @@ class Compressor:
             if ran.refused is not None and refused is None:
                 refused = ran.refused
             for update in ran.updates:
-                written = message.write(update, self._codec, self._symbols, context.threads)
+                # A parameter that is held back sends nothing, which has no chunks.
+                codec = "auto" if self._codec == "chunked" and update.chunks is None else self._codec
+                written = message.write(update, codec, self._symbols, context.threads)
                 messages.append((written, unit))
         whole = self._whole(layout, parts, tallies)
         if isinstance(whole, int):
@@ -163,15 +166,16 @@ class Compressor:
             *messages, last = messages
             incoming.append((self._read_update(last, layout.exempt, whole=True), layout.exempt))
         units = layout.units
-        if units and messages and not self.rule.by_parameter:
-            units = units * len(messages)  # one message for each tau
+        if messages and FORMS[self.rule.form].sign_apart:
+            units = units * len(messages)  # tau is what a value means: one message for each
         if len(messages) != len(units):
             raise CorruptMessage(f"{len(messages)} messages for {len(units)} parameters")
-        incoming += [
-            (self._read_update(each, unit, whole=False), unit)
-            for each, unit in zip(messages, units, strict=True)
+        updates = [
+            self._read_update(each, unit, whole=False) for each, unit in zip(messages, units, strict=True)
         ]
-        return incoming
+        if FORMS[self.rule.form].sign_apart and any(low.tau >= high.tau for low, high in pairwise(updates)):
+            raise CorruptMessage("messages of one bucket do not ascend in tau")
+        return incoming + list(zip(updates, units, strict=True))
 
     def _read_update(self, one: Bytes, unit: Unit, *, whole: bool) -> Update:
         update = message.read(one, unit.n)

@@ -321,7 +321,10 @@ def _low_rank(state: CompressionState, powersgd: TorchPowerSGD, bucket: GradBuck
     step.sent += handed_over
     step.paper_bits += 32 * handed_over
     step.wire_bytes += bucket.buffer().element_size() * handed_over
-    _count_whole_layers(state, step, bucket)
+    step.count_layers(
+        PartTally(name, state._parameters[name].numel(), sent, 0.0, paper_bits=32 * sent)
+        for name, sent in powersgd.layers.items()
+    )
     started = perf_counter()
 
     def finish(arrived: Future[Tensor]) -> Tensor:

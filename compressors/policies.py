@@ -86,7 +86,7 @@ class Density(ThresholdPolicy):
         if memory.get("next", 0) <= iteration:
             target = density_at(self.config.target, self.config.warmup, iteration)
             memory["tau"] = float(sampled_tau(part, target))
-            memory["next"] = iteration + self.config.every
+            memory["next"] = float(iteration + self.config.every)
         return np.float32(memory["tau"])
 
 

@@ -52,8 +52,8 @@ class PowerSGD:
     """What PowerSGD keeps from step to step on one worker.
 
     Attributes:
-        handed_over: how many elements this worker handed to all-reduces in the latest `synchronize`: P, Q and
-            what is not compressed, or the whole bucket before `start`.
+        layers: by parameter of the latest bucket, in its order, how many elements this worker handed to
+            all-reduces: those of P and Q, or its own where it is not compressed, or before `start`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PowerSGD:
         if seed < 0:
             raise ValueError(f"seed {seed}; it must not be negative")
         _quiet()
-        self.handed_over = 0
+        self.layers: dict[str, int] = {}
         # For torch every start is warm: without warm_start, `_fit` puts random Qs in place.
         self._torchs = torchs.PowerSGDState(
             process_group,
@@ -119,20 +119,25 @@ class PowerSGD:
         self._qs: dict[str, Tensor] = {}
         """By parameter, the Qs [columns, rank] that are in no bucket."""
 
+    @property
+    def handed_over(self) -> int:
+        """How many elements this worker handed to all-reduces in the latest `synchronize`."""
+        return sum(self.layers.values())
+
     def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
         """Runs torch's hook on one bucket.
 
         Returns:
             A future of the bucket's buffer, holding the mean over the workers of what was sent.
         """
-        compressing = self._torchs.iter >= self._torchs.start_powerSGD_iter
-        if not compressing:
-            self.handed_over = bucket.buffer().numel()
+        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        self.layers = dict(zip(names, self._numels(names), strict=True))
+        if self._torchs.iter < self._torchs.start_powerSGD_iter:
             return torchs.powerSGD_hook(self._torchs, bucket)
         self._fit(bucket)
-        before = self._torchs.total_numel_after_compression
+        for matrix in self._in_torchs_order(names):
+            self.layers[matrix.name] = (matrix.rows + matrix.columns) * matrix.rank
         mean = torchs.powerSGD_hook(self._torchs, bucket)
-        self.handed_over = self._torchs.total_numel_after_compression - before
         if dist.get_backend(self._torchs.process_group) != "nccl":
             mean.wait()
         return mean

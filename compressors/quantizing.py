@@ -30,7 +30,8 @@ class Outcome:
     """uint16 bits of 16-bit floats, or symbols and tables; without meaning if `nonfinite`."""
     residual_squares: float
     nonfinite: bool
-    """Whether residual + gradient was not finite somewhere; then the residual is as it was."""
+    """Whether residual + gradient was not finite somewhere; then the residual gained the gradient, but for
+    elements whose sum is not finite."""
 
 
 def form_of(config: Any) -> Form:
@@ -45,7 +46,8 @@ def quantize(
 
     Args:
         config: a quantizer's fields, as a method or as a link.
-        residual: contiguous float32 [n]; becomes what the symbols leave out. None for zeros.
+        residual: contiguous float32 [n]; becomes what the symbols leave out. None for zeros that nobody
+            keeps.
         gradient: contiguous float32 [n], n at least 1.
         threads: how many may share the work.
     """
@@ -110,8 +112,7 @@ def _entropy(
     else:
 
         def values_of(positions: NDArray[np.int64]) -> NDArray[np.float32]:
-            chosen = gradient[positions]
-            return chosen if residual is None else residual[positions] + chosen
+            return gradient[positions] if residual is None else residual[positions]
 
         low, high = ranges.lows[0], ranges.highs[0]
         bits = entropy_bits.entropy_bits(

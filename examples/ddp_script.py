@@ -3,8 +3,8 @@
     python examples/ddp_script.py --workers 2
 
 Each worker is a process. They train a small net on scikit-learn's digits and exchange over gloo, on the
-loopback interface, only those gradient elements that have reached the threshold. The two lines that
-make it so are marked.
+loopback interface, only what a compressor lets through: by default those gradient elements that have
+reached a threshold. The two lines that make it so are marked.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def train(rank: int, options: argparse.Namespace, rendezvous: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
     ddp = DistributedDataParallel(model)
-    state = CompressionState(ddp, {"kind": options.kind, "tau": options.tau})  # line one
+    state = CompressionState(ddp, options.compressor)  # line one
     ddp.register_comm_hook(state, compressed_allgather)  # line two
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
 
@@ -68,8 +68,11 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--kind", choices=["wgt", "bgt", "qgt"], default="wgt")
-    parser.add_argument("--tau", type=float, default=0.01, help="the threshold (default: %(default)s)")
+    parser.add_argument(
+        "--compressor",
+        default="wgt(tau=0.01)",
+        help="a method and its links, such as 'topk(0.01) | linear(4)' (default: %(default)s)",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = str(Path(folder) / "rendezvous")

@@ -1,11 +1,18 @@
 """What can be found wrong before a worker starts: data, model, the machine's size."""
 
 import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from taugrad.compressors.config.thresholds import LayeredTau
 
 from .data import load
 from .models import build
 from .reading import SpecError
 from .spec import RunSpec
+
+_SHOWN = 6
+"""Names of parameters in a message; the others are counted."""
 
 
 def cpus_here() -> int:
@@ -22,7 +29,8 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
         local: the workers will be on this machine.
 
     Raises:
-        SpecError: a data set or a model that cannot be had, or more workers than CPUs.
+        SpecError: a data set or a model that cannot be had, more workers than CPUs, or a pattern of names
+            that fits no parameter of the model.
     """
     workers = spec.workers
     if local and workers.count * workers.cpus > cpus_here():
@@ -42,9 +50,29 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     except (ValueError, ImportError, OSError) as error:
         raise SpecError(source, [f"data: {error}"]) from error
     try:
-        build(spec.model, channels=data.channels, height=data.height, width=data.width, classes=data.classes)
+        model = build(
+            spec.model, channels=data.channels, height=data.height, width=data.width, classes=data.classes
+        )
     except (ValueError, ImportError) as error:
         raise SpecError(source, [f"model: {error}"]) from error
+    _check_patterns(spec, source, [name for name, each in model.named_parameters() if each.requires_grad])
+
+
+def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
+    """Refuses patterns of parameter names that fit none: typing errors, most likely, and without effect."""
+    exempt, tau = getattr(spec.compressor, "exempt", None), getattr(spec.compressor, "tau", None)
+    patterns = {"compressor.exempt.names": exempt.names if exempt is not None else ()}
+    if isinstance(tau, LayeredTau):
+        patterns["compressor.tau.patterns"] = tuple(tau.patterns)
+    some = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    problems = [
+        f"{field}: {pattern!r} fits no parameter of the model, which has {some}"
+        for field, among in patterns.items()
+        for pattern in among
+        if not any(fnmatchcase(name, pattern) for name in names)
+    ]
+    if problems:
+        raise SpecError(source, problems)
 
 
 def _check_cuda(source: str) -> None:

@@ -6,6 +6,7 @@ one `SpecError` that names each field, its value, and what would do.
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from .spec import RunSpec
 
 ENVIRONMENT_PREFIX = "TAUGRAD_"
 _METHOD = "compressor"
+_COMMAND_LINE = "command line"
 
 
 class SpecError(ValueError):
@@ -52,12 +54,10 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     Raises:
         SpecError: there is no such file, it is no YAML, or a field is wrong or unknown.
     """
-    try:
-        tree, overrides = _expand_chains(_read_yaml(path)), _expand_overrides(overrides)
-    except ValueError as error:
-        if isinstance(error, SpecError):
-            raise
-        raise SpecError(str(path), [str(error)]) from None
+    overrides, replaced = _expand_overrides(overrides)
+    tree = _expand_chains(_read_yaml(path), str(path))
+    if replaced or f"{ENVIRONMENT_PREFIX}{_METHOD.upper()}" in os.environ:
+        tree.pop(_METHOD, None)  # a whole method takes the place of another, fields are not mixed
 
     class Settings(RunSpec, BaseSettings):
         model_config = SettingsConfigDict(
@@ -71,9 +71,12 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
             command_line: CliSettingsSource[Any] = CliSettingsSource(
                 settings_cls, cli_parse_args=list(overrides), cli_exit_on_error=False
             )
+            environment = EnvSettingsSource(settings_cls)()
+            if replaced:
+                environment.pop(_METHOD, None)
             return (
                 command_line,
-                EnvSettingsSource(settings_cls),
+                InitSettingsSource(settings_cls, environment),
                 InitSettingsSource(settings_cls, tree),
                 InitSettingsSource(settings_cls, _kinds(RunSpec().model_dump())),
             )
@@ -83,7 +86,7 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     except ValidationError as error:
         raise SpecError(str(path), [_explain(problem) for problem in error.errors()]) from None
     except SettingsError as error:
-        raise SpecError("command line", [_explain_arguments(str(error))]) from None
+        raise SpecError(_COMMAND_LINE, [_explain_arguments(str(error))]) from None
     return RunSpec.model_validate(settings.model_dump())
 
 
@@ -103,19 +106,59 @@ class FieldHelp:
 def spec_fields() -> list[FieldHelp]:
     """Every field of the spec, those of several kinds merged."""
     defaults = RunSpec().flat()
-    merged: dict[str, FieldHelp] = {}
+    found: dict[str, list[tuple[str, FieldInfo]]] = {}
     for name, kind, info in _walk(RunSpec):
+        found.setdefault(name, []).append((kind, info))
+    choices = {
+        name.removesuffix("kind"): [kind for kind, _ in alike]
+        for name, alike in found.items()
+        if name.endswith(".kind")
+    }
+    fields: list[FieldHelp] = []
+    for name, alike in found.items():
+        if name.startswith(f"{_METHOD}.") and not any(field.name == _METHOD for field in fields):
+            fields.append(_METHOD_HELP)
+        types = dict.fromkeys(each for _, info in alike for each in _type_name(info.annotation).split("|"))
+        kinds = "" if name.endswith(".kind") else _kinds_text(name, [kind for kind, _ in alike], choices)
+        default = defaults.get(name) or ("" if name.endswith(".kind") else _default_text(alike))
+        described = next((info.description for _, info in alike if info.description), "")
+        fields.append(FieldHelp(name, "|".join(types), default, kinds, " ".join(described.split())))
+    return fields
+
+
+def _kinds_text(name: str, kinds: Sequence[str], choices: dict[str, list[str]]) -> str:
+    """Which kinds of the union around a field have it, in as few words as can be."""
+    kinds = list(dict.fromkeys(kinds))
+    around = [
+        prefix for prefix, all_kinds in choices.items() if name.startswith(prefix) and kinds[0] in all_kinds
+    ]
+    if not kinds[0] or not around:
+        return ", ".join(kinds) if kinds[0] else ""
+    others = [kind for kind in dict.fromkeys(choices[max(around, key=len)]) if kind not in kinds]
+    if not others:
+        return ""
+    return ", ".join(kinds) if len(kinds) <= len(others) + 2 else f"all but {', '.join(others)}"
+
+
+def _default_text(alike: Sequence[tuple[str, FieldInfo]]) -> str:
+    """A field's default, with the kinds where they do not agree on it."""
+    by_default: dict[str, list[str]] = {}
+    for kind, info in alike:
         own = "required" if info.is_required() else str(info.get_default(call_default_factory=True))
-        type_name = _type_name(info.annotation)
-        known = merged.get(name)
-        kinds = kind
-        if known is not None:
-            kinds, own = ", ".join(dict.fromkeys([*known.kinds.split(", "), kind])), known.default
-            type_name = "|".join(dict.fromkeys(f"{known.type}|{type_name}".split("|")))
-        if name.endswith(".kind"):
-            kinds = ""
-        merged[name] = FieldHelp(name, type_name, defaults.get(name, own), kinds, info.description or "")
-    return list(merged.values())
+        by_default.setdefault(own, []).append(kind)
+    if len(by_default) == 1:
+        return next(iter(by_default))
+    usual, *others = sorted(by_default.items(), key=lambda item: -len(item[1]))
+    return "; ".join([usual[0], *(f"{', '.join(kinds)}: {own}" for own, kinds in others)])
+
+
+_METHOD_HELP = FieldHelp(
+    _METHOD,
+    "LINE",
+    "none",
+    "",
+    "A method and its links, such as 'wgt(tau=1e-3) | quantile | golomb_rice'; below are its single fields.",
+)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -128,7 +171,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SpecError(str(path), [f"is no YAML: {' '.join(str(error).split())}"]) from None
+        hint = "; text that holds ': ' must stand in quotes" if "mapping values are not" in str(error) else ""
+        raise SpecError(str(path), [f"is no YAML: {' '.join(str(error).split())}{hint}"]) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -137,35 +181,38 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return numbers
 
 
-def _expand_chains(tree: dict[str, Any]) -> dict[str, Any]:
+def _expand_chains(tree: dict[str, Any], source: str) -> dict[str, Any]:
     """Methods given as a line, as the mapping that it stands for: single fields of it can then be changed."""
     written = tree.get(_METHOD)
-    return {**tree, _METHOD: _chain(written)} if isinstance(written, str) else tree
+    return {**tree, _METHOD: _chain(written, source)} if isinstance(written, str) else tree
 
 
-def _expand_overrides(overrides: Sequence[str]) -> list[str]:
-    """The same on a command line: `--compressor "strom(tau=1e-3) | golomb_rice"`."""
-    expanded = list(overrides)
+def _expand_overrides(overrides: Sequence[str]) -> tuple[list[str], bool]:
+    """The same on a command line: `--compressor "strom(tau=1e-3) | golomb_rice"`; and whether it has one."""
+    expanded, replaced = list(overrides), False
     for i, argument in enumerate(expanded):
         option, equals, value = argument.partition("=")
         if option != f"--{_METHOD}":
             continue
+        replaced = True
         if equals:
             expanded[i] = f"{option}={_chain_as_json(value)}"
         elif i + 1 < len(expanded):
             expanded[i + 1] = _chain_as_json(expanded[i + 1])
-    return expanded
+        else:
+            raise SpecError(_COMMAND_LINE, [f"{option}: expected one argument"])
+    return expanded, replaced
 
 
 def _chain_as_json(text: str) -> str:
-    return text if text.lstrip().startswith("{") else json.dumps(_chain(text))
+    return text if text.lstrip().startswith("{") else json.dumps(_chain(text, _COMMAND_LINE))
 
 
-def _chain(text: str) -> dict[str, Any]:
+def _chain(text: str, source: str) -> dict[str, Any]:
     try:
         return parse_chain(text)
     except ValueError as error:
-        raise ValueError(f"{_METHOD} = {text}: {error}") from None
+        raise SpecError(source, [f"{_METHOD} = {text}: {error}"]) from None
 
 
 _YAML_MISSES = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
@@ -206,6 +253,14 @@ def _explain(problem: Any) -> str:  # noqa: PLR0911 (one for each kind of proble
             return f"{field}.kind = {context['tag']}: choose {_either(choices)}"
         case "union_tag_not_found":
             return f"{field}.kind: is missing"
+        case "model_type" | "model_attributes_type" if field == _METHOD:
+            return f"{field} = {value}: give a line such as wgt(tau=1e-3) | golomb_rice, or kind and fields"
+        case "model_type" | "model_attributes_type":
+            return f"{field} = {value}: give its fields, {', '.join(_below(field))}"
+        case "tuple_type" | "list_type":
+            return f"{field} = {value}: give a list, such as [{value}]"
+        case "too_short":
+            return f"{field} = {value}: needs {context['min_length']} or more"
         case "value_error" if isinstance(value, dict | BaseModel):
             return f"{field}: {context['error']}" if field else str(context["error"])
         case "value_error":
@@ -215,7 +270,7 @@ def _explain(problem: Any) -> str:  # noqa: PLR0911 (one for each kind of proble
 
 
 def _unknown(field: str, where: Sequence[str | int]) -> str:
-    having = [kind for name, kind, _ in _walk(RunSpec) if name == field]
+    having = list(dict.fromkeys(kind for name, kind, _ in _walk(RunSpec) if name == field))
     if having and len(where) > 1:
         return f"kind {where[-2]} has no such field; {_either(', '.join(having))} has"
     return f"no such field{_nearest(field)}"
@@ -235,26 +290,50 @@ def _either(quoted: str) -> str:
 
 
 def _nearest(field: str) -> str:
-    names = list(dict.fromkeys(name for name, _, _ in _walk(RunSpec)))
-    close = difflib.get_close_matches(field, names, n=1)
+    section, dot, own = field.rpartition(".")
+    beside = _below(section)
+    close = difflib.get_close_matches(own, beside, n=1)
     if close:
-        return f"; did you mean {close[0]}?"
-    section = field.rpartition(".")[0]
-    beside = [name for name in names if name.rpartition(".")[0] == section]
-    return f"; there are {', '.join(beside)}" if beside else ""
+        return f"; did you mean {section}{dot}{close[0]}?"
+    names = dict.fromkeys(name for name, _, _ in _walk(RunSpec))
+    close = [] if beside else difflib.get_close_matches(field, names, n=1)
+    return f"; did you mean {close[0]}?" if close else _listed([f"{section}{dot}{name}" for name in beside])
+
+
+def _below(section: str) -> list[str]:
+    """The fields and groups of a group; of the whole spec if it is empty."""
+    prefix = f"{section}." if section else ""
+    inside = (name.removeprefix(prefix) for name, _, _ in _walk(RunSpec) if name.startswith(prefix))
+    return list(dict.fromkeys(name.partition(".")[0] for name in inside))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"; there are {', '.join(names)}" if names else ""
 
 
 def _without_tags(where: Sequence[str | int]) -> Iterator[str | int]:
     """The path of a field without the kinds that pydantic puts in where a union was entered."""
-    models: list[type[BaseModel]] = [RunSpec]
+    inside: list[Any] = [RunSpec]
+    """What the next part may be a part of."""
     for part in where:
+        models = [model for annotation in inside for model in _models(annotation)]
         entered = [model for model in models if part in _tags(model)]
-        if entered or (part == "number" and models):
-            models = entered
+        if entered or (part == "number" and models) or part == "[key]":
+            inside = entered
             continue
-        infos = [model.model_fields[str(part)] for model in models if part in model.model_fields]
-        models = [member for info in infos for member in _models(info.annotation)]
+        fields = [model.model_fields[str(part)].annotation for model in models if part in model.model_fields]
+        inside = fields or [values for annotation in inside for values in _values(annotation)]
         yield part
+
+
+def _values(annotation: Any) -> Iterator[Any]:
+    """What the values of a dictionary may be, where that is one."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is dict:
+        yield arguments[1]
+    else:
+        for argument in arguments:
+            yield from _values(argument)
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
@@ -262,16 +341,26 @@ def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
     return get_args(tag.annotation) if tag is not None else ()
 
 
-def _walk(model: type[BaseModel], prefix: str = "", kind: str = "") -> Iterator[tuple[str, str, FieldInfo]]:
-    """Every field that holds a value: its dotted name, the kind it belongs to, what pydantic knows."""
-    for name, info in model.model_fields.items():
+def _walk(
+    model: type[BaseModel],
+    prefix: str = "",
+    kind: str = "",
+    around: tuple[type[BaseModel], ...] = (),
+) -> Iterator[tuple[str, str, FieldInfo]]:
+    """Every field that holds a value: its dotted name, the kind it belongs to, what pydantic knows.
+
+    A choice within one of its own alternatives (a policy of a policy) is not entered again.
+    """
+    for name, info in sorted(model.model_fields.items(), key=lambda item: item[0] != "kind"):
         members = list(_models(info.annotation))
-        for member in members:
-            kinds = _tags(member) if len(members) > 1 else ()
-            for each in kinds or ("",):
-                yield from _walk(member, f"{prefix}{name}.", str(each) or kind)
         if not members or _plain(info.annotation):
             yield prefix + name, kind, info
+        for member in members:
+            kinds = _tags(member) if len(members) > 1 else ()
+            if member in around:
+                continue
+            for each in kinds or ("",):
+                yield from _walk(member, f"{prefix}{name}.", str(each) or kind, (*around, *members))
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -301,7 +390,7 @@ def _type_name(annotation: Any) -> str:
         return "|".join(str(choice) for choice in get_args(annotation))
     origin = get_origin(annotation)
     if origin in (list, dict, tuple):
-        return str(origin.__name__)
+        return "list" if origin is tuple else str(origin.__name__)
     if isinstance(annotation, type):
         return "" if issubclass(annotation, BaseModel | NoneType) else annotation.__name__
     named = [_type_name(member) for member in _alternatives(annotation)]

@@ -1,13 +1,19 @@
 """The benchmarks run, and their tables are complete. How fast anything is, is not tested."""
 
+import dataclasses
+import importlib
 import math
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
 
 from taugrad.compressors.codecs.registry import CODECS
-from taugrad.compressors.kernels import avx512
+from taugrad.compressors.config import CompressedMethod
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ("wgt", "bgt", "qgt")
@@ -26,7 +32,7 @@ def run(name: str, folder: Path) -> str:
     text = written.read_text(encoding="utf-8")
     for table in tables(text):
         for cell in (cell for row in table for cell in row):
-            assert cell in done.stdout
+            assert all(word in done.stdout for word in cell.split())  # a screen has narrower columns
     return text
 
 
@@ -34,7 +40,10 @@ def tables(text: str) -> list[Table]:
     """The Markdown's tables, without their headings."""
     blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     return [
-        [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
+        [
+            [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            for line in block.splitlines()[2:]
+        ]
         for block in blocks
     ]
 
@@ -55,36 +64,94 @@ def assert_spread(cell: str) -> None:
     assert all(value > 0 and math.isfinite(value) for value in values)
 
 
-def test_threshold(tmp_path: Path) -> None:
-    text = run("threshold", tmp_path)
+def spread(cell: str) -> tuple[float, float, float]:
+    """Middle, low and high of a cell."""
+    found = re.fullmatch(r"([\d.,]+) \(([\d.,]+)-([\d.,]+)\)", cell)
+    assert found, cell
+    middle, low, high = (float(value.replace(",", "")) for value in found.groups())
+    assert 0 <= low <= 1.06 * middle <= 1.2 * high  # each is rounded by itself
+    return middle, low, high
+
+
+def groups_of(table: Table) -> dict[str, Table]:
+    """The rows under each heading."""
+    groups: dict[str, Table] = {}
+    for row in table:
+        if ", n = " in row[0]:
+            assert re.fullmatch(r"floor: [\d.]+ ms", row[1])
+            groups[row[0]] = []
+        else:
+            groups[next(reversed(groups))].append(row)
+    return groups
+
+
+def check_row(row: list[str]) -> None:
+    """Every figure of a row is one."""
+    name, one, two, rate, bits, over, peer, slower, goals = row
+    if name:  # others name one more peer of the row above
+        spread(one)
+        assert two == "" or spread(two)
+        assert numbers(rate)[0] > 0
+        assert bits == "" or numbers(bits)[0] > 0
+        assert re.fullmatch(r"([+-][\d.]+)?", over)
+    assert (peer == "") == (slower == "")
+    assert slower == "" or numbers(slower)[0] > 0
+    for goal in filter(None, goals.split(", ")):
+        assert re.fullmatch(r"([\d.]+ floors|\d+ M/s|[\d.]+%|\d+x peer) (met|missed)", goal)
+
+
+def test_compressors(tmp_path: Path) -> None:
+    text = run("compressors", tmp_path)
     for fact in (
-        "- Command: `python benchmarks/threshold.py --quick",
+        "- Command: `python benchmarks/compressors.py --quick",
         "- Date: ",
         "- Machine: ",
         "- Load before: ",
     ):
         assert fact in text
-    passes, messages = tables(text)
+    (table,) = tables(text)
+    for row in table:
+        if ", n = " not in row[0]:
+            check_row(row)
+    groups = groups_of(table)
+    titles = ["RULES", "POSITIONS", "SYMBOLS", "WHOLE STEPS"]
+    assert list(groups) == [f"{title}, n = {n}" for n in ("0.1M", "0.2M") for title in titles]
+    names = [" ".join(filter(None, first_column(rows))) for rows in groups.values()]
+    assert names[:4] == names[4:]
 
-    expected = ["torch add_, the floor", "NumPy in-place add"]
-    if avx512.supported():
-        expected += [f"{rule}, AVX-512" for rule in RULES]
-    expected += [f"{rule}, portable" for rule in RULES] + [f"{rule}, torch operations" for rule in RULES]
-    expected.append("torch.topk of the magnitudes, nothing else")
-    assert first_column(passes) == expected
-    floor, *contenders = passes
-    assert all(numbers(cell)[0] > 0 and cell.endswith(" ms") for cell in floor[1:4])
-    for name, *ratios, goal in contenders:
-        for ratio in ratios:
-            assert_spread(ratio)
-        wanted = r"at most 1\.20: (met|missed)" if name.endswith("AVX-512") else ""
-        assert re.fullmatch(wanted, goal)
+    rules, positions, symbols, steps = names[:4]
+    for method in get_args(CompressedMethod):
+        assert method.model_fields["kind"].default in re.findall(r"\w+", rules)
+    for codec in CODECS:
+        assert codec.name in f"{positions} {steps}" or codec.name == "every"
+    assert "huffman" in symbols
 
-    assert [row[:2] for row in messages] == [[rule, codec.name] for rule in RULES for codec in CODECS]
-    for *_, write, read, bits in messages:
-        assert_spread(write)
-        assert_spread(read)
-        assert numbers(bits)[0] > 0
+    by_name = {row[0]: row for row in groups["POSITIONS, n = 0.2M"] + groups["SYMBOLS, n = 0.2M"]}
+    assert numbers(by_name["packed32 1%, encode"][4]) == [32]
+    # A bitmap has 100 bits for each one that is set; 1% of them have an entropy of 8.0793 bits each.
+    assert numbers(by_name["bitmap 1%, encode"][4]) == [100]
+    assert numbers(by_name["bitmap 1%, encode"][5])[0] == pytest.approx(100 * (100 / 8.0793 - 1), abs=0.1)
+    assert numbers(by_name["packed32 1%, encode"][5])[0] == pytest.approx(100 * (32 / 8.0793 - 1), abs=0.1)
+    assert numbers(by_name["bit packing, 10 bit, encode"][4]) == [10]
+
+
+def test_peers_that_do_other_work_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    arena_room, rule_cases = importlib.import_module("arena"), importlib.import_module("rule_cases")
+    arena = arena_room.Arena(20_000)
+    half = dataclasses.replace(
+        next(row for row in rule_cases.ROWS if row.name == "fp16"),
+        peer=rule_cases.Beside("bf16", lambda peers, _: peers.half(torch.bfloat16)),
+    )
+    lazy = dataclasses.replace(
+        next(row for row in rule_cases.ROWS if row.name == "wgt 1%"),
+        peer=rule_cases.Beside("does nothing", lambda peers, _: None),
+    )
+    monkeypatch.setattr(rule_cases, "ROWS", (half, lazy))
+    _, *cases, _ = rule_cases.rule_cases(arena)
+    for case in cases:
+        with pytest.raises(RuntimeError, match="other work"):
+            case.peers[0].check()
 
 
 def test_iteration(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from .base import LARGEST_TAU, SMALLEST_TAU
-from .chain import expand, join
+from .chain import expand, join, links_of
 from .methods import (
     AnyMethod,
     BinarizedGradient,
@@ -46,20 +46,22 @@ def chain(*links: BaseModel | str) -> AnyMethod:
     `chain("wgt(tau=1e-3) | quantile | golomb_rice")`.
 
     Args:
-        links: a method's model, perhaps a quantizer's, then names of codecs; or one line.
+        links: a method's model, perhaps a quantizer's, then names of codecs; or text as in a line.
 
     Raises:
         ValueError: they do not fit one another (pydantic.ValidationError where a field is at fault).
     """
-    if len(links) == 1:
-        return read_config(links[0])
-    return read_config(join([_fields(link) for link in links]))
+    if not links:
+        raise ValueError("a chain without links")
+    return read_config(join([each for link in links for each in _links(link)]))
 
 
-def _fields(link: BaseModel | str) -> dict[str, Any] | str:
+def _links(link: BaseModel | str) -> list[dict[str, Any] | str]:
     if isinstance(link, str):
-        return link
-    return {"kind": getattr(link, "kind", None)} | link.model_dump(exclude_unset=True)
+        return links_of(link)
+    return [
+        {"kind": getattr(link, "kind", None)} | {name: getattr(link, name) for name in link.model_fields_set}
+    ]
 
 
 __all__ = [

@@ -30,3 +30,6 @@ class Settings(BaseModel):
     """A group of fields: frozen, strict about names, described by its docstrings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.model_dump_json()))  # a field may be a dictionary, which has no hash

@@ -4,7 +4,9 @@ import ast
 from collections.abc import Collection
 from typing import Any
 
-_FIRST_FIELD = {
+LONGEST = 10_000
+"""Characters of a line; more is no line but a mistake."""
+FIRST_FIELD = {
     "wgt": "tau",
     "bgt": "tau",
     "qgt": "tau",
@@ -29,8 +31,10 @@ GROUPS = ("clip", "exempt", "warmup")
 
 def parse_expression(text: str) -> ast.expr | None:
     """The syntax of a line; None where it has none."""
+    if len(text) > LONGEST:
+        return None
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        return ast.parse(" ".join(text.strip().splitlines()), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -68,18 +72,23 @@ def read_call(node: ast.Call, known: Collection[str]) -> dict[str, Any]:
     if len(node.args) > 1:
         raise ValueError(f"{kind} takes one field without a name, the others as name=value")
     for argument in node.args:
-        if kind not in _FIRST_FIELD:
+        if kind not in FIRST_FIELD:
             raise ValueError(f"{kind} takes its fields as name=value")
-        fields[_FIRST_FIELD[kind]] = _value(argument)
+        fields[FIRST_FIELD[kind]] = _value(argument, FIRST_FIELD[kind])
     for keyword in node.keywords:
-        if keyword.arg is None or keyword.arg in fields:
-            raise ValueError(f"{kind}: {keyword.arg or '**'} is given twice or without a name")
-        fields[keyword.arg] = _value(keyword.value)
+        if keyword.arg is None:
+            raise ValueError(f"{kind} takes its fields as name=value, not from **")
+        if keyword.arg in fields:
+            raise ValueError(f"{kind}: {keyword.arg} is given twice")
+        fields[keyword.arg] = _value(keyword.value, keyword.arg)
     return fields
 
 
-def _value(node: ast.expr) -> Any:
+def _value(node: ast.expr, field: str = "") -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        name = node.func.id
+        if name in GROUPS and name != field:
+            raise ValueError(f"{name}(...) is a value of the field {name}, not of {field or 'this one'}")
         return read_call(node, (*POLICIES, *GROUPS))
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)

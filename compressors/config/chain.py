@@ -7,12 +7,13 @@ as keywords, its most important one also without. Values are literals, policies 
 
 import ast
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from . import methods, quantizers
-from .calls import parse_expression, read_call, require_known
+from .calls import GROUPS, POLICIES, parse_expression, read_call, require_known
 
 _POSITION_CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked")
 _SYMBOL_CODECS = ("raw", "huffman")
@@ -37,10 +38,20 @@ def parse(text: str) -> dict[str, Any]:
         ValueError: it is no chain of links, a name is unknown, or the links do not fit one another; the
             message says which and why.
     """
+    return join(links_of(text))
+
+
+def links_of(text: str) -> list[dict[str, Any] | str]:
+    """The links of a line, for `join`.
+
+    Raises:
+        ValueError: it is no chain of links, or a name is unknown.
+    """
     tree = parse_expression(text)
     if tree is None:
-        raise ValueError(f"{text!r} is no chain such as wgt(tau=1e-3) | golomb_rice")
-    return join([_link(node) for node in _in_order(tree)])
+        shown = text if len(text) < 60 else f"{text[:57]}..."
+        raise ValueError(f"{shown!r} is no chain such as wgt(tau=1e-3) | golomb_rice")
+    return [_link(node) for node in _in_order(tree)]
 
 
 def join(links: Sequence[dict[str, Any] | str]) -> dict[str, Any]:
@@ -49,31 +60,34 @@ def join(links: Sequence[dict[str, Any] | str]) -> dict[str, Any]:
     Raises:
         ValueError: they do not fit one another; the message says why.
     """
-    head, *rest = links
-    if isinstance(head, str) or head["kind"] not in _METHODS:
-        name = head if isinstance(head, str) else head["kind"]
-        raise ValueError(f"a chain begins with a method ({', '.join(_METHODS)}), not with {name}")
+    head = links[0]
+    if _name(head) not in _METHODS or isinstance(head, str):
+        raise ValueError(f"a chain begins with a method ({', '.join(_METHODS)}), not with {_name(head)}")
     whole, fields = dict(head), _METHODS[head["kind"]].model_fields
     last = 0  # 1 once a quantizer was met, 2 after the codec of positions, 3 after that of symbols
-    for link in rest:
+    for before, link in pairwise(links):
         if isinstance(link, dict):
-            place, field, value = _quantizer_place(whole["kind"], fields, link), "quantize", link
+            place, field = _quantizer_place(whole["kind"], fields, link, _name(before)), "quantize"
         else:
-            place, field, value = *_codec_place(whole, fields, link, last), link  # type: ignore[assignment]
+            place, field = _codec_place(whole, fields, link, last)
         if place <= last:
-            name = link if isinstance(link, str) else link["kind"]
             raise ValueError(
-                f"{name} cannot stand there: a chain is a method, a quantizer, then codecs, one of each"
+                f"{_name(link)} cannot follow {_name(before)}: a chain is a method, a quantizer, a codec of "
+                "positions and one of symbols, in this order and at most one of each"
             )
         if field in whole:
-            raise ValueError(f"{field} is given twice: as a field of {whole['kind']} and as a link")
-        whole[field], last = value, place
+            raise ValueError(f"{field} is given twice: as a field of {whole['kind']} and as {_name(link)}")
+        whole[field], last = link, place
     return whole
 
 
-def _quantizer_place(kind: str, fields: Any, link: dict[str, Any]) -> int:
+def _name(link: dict[str, Any] | str) -> str:
+    return link if isinstance(link, str) else str(link["kind"])
+
+
+def _quantizer_place(kind: str, fields: Any, link: dict[str, Any], before: str) -> int:
     if link["kind"] not in _QUANTIZERS:
-        raise ValueError(f"{link['kind']} is a method of its own and can only begin a chain")
+        raise ValueError(f"{link['kind']} begins a chain, it cannot follow {before}")
     if "quantize" in fields:
         return 1
     if kind in ("bgt", "strom"):
@@ -90,21 +104,40 @@ def _quantizer_place(kind: str, fields: Any, link: dict[str, Any]) -> int:
 def _codec_place(whole: dict[str, Any], fields: Any, name: str, last: int) -> tuple[int, str]:
     kind = whole["kind"]
     if name in _POSITION_CODECS and "codec" in fields and not (name == "raw" and last >= 2):
-        allowed = get_args(fields["codec"].annotation)
+        allowed = [each for each in get_args(fields["codec"].annotation) if each != "auto"]
         if name not in allowed:
-            raise ValueError(f"{kind} has no chunks for {name} to count in: choose {', '.join(allowed)}")
+            lacking = f"{kind} has no chunks for {name} to count in" if name == "chunked" else ""
+            raise ValueError(f"{lacking or f'{name} cannot follow {kind}'}: choose {', '.join(allowed)}")
+        quantizer = _quantizer(whole, fields)
+        if name == "raw" and quantizer is not None:
+            raise ValueError(
+                f"raw cannot follow {quantizer}, which has no bin for the zeros that raw writes where "
+                f"nothing is sent: choose {', '.join(each for each in allowed if each != 'raw')}"
+            )
         return 2, "codec"
     if name in _SYMBOL_CODECS and "symbols" in fields:
-        if name == "huffman" and kind == "wgt" and "quantize" not in whole:
+        quantizer = _quantizer(whole, fields)
+        floats = kind if quantizer is None else quantizer
+        if "quantize" in fields and (quantizer is None or quantizer in quantizers.HALVES):
             raise ValueError(
-                "huffman codes symbols, and wgt sends floats: put linear, quantile, entropy or fp8 between"
+                f"{name} codes symbols, and {floats} sends floats: {methods.SYMBOLS_WANTED} between"
             )
+        if whole.get("codec") == "raw":
+            raise ValueError(f"{name} cannot follow raw, which writes values and positions at once")
         return 3, "symbols"
     if "codec" in fields:
         raise ValueError(f"{name} codes symbols, and {kind} sends none")
     if "symbols" in fields:
         raise ValueError(f"{name} writes down positions, and {kind} sends every element: there are none")
     raise ValueError(f"{kind} has only one form: {name} cannot follow it")
+
+
+def _quantizer(whole: dict[str, Any], fields: Any) -> str | None:
+    """The kind of the quantizer that a chain has so far, or has by default."""
+    if "quantize" not in fields:
+        return None
+    chosen = whole.get("quantize", fields["quantize"].default)
+    return chosen.get("kind") if isinstance(chosen, dict) else getattr(chosen, "kind", None)
 
 
 def _in_order(tree: ast.expr) -> list[ast.expr]:
@@ -116,6 +149,9 @@ def _in_order(tree: ast.expr) -> list[ast.expr]:
 
 
 def _link(node: ast.expr) -> dict[str, Any] | str:
+    called = node.func if isinstance(node, ast.Call) else node
+    if isinstance(called, ast.Name) and called.id in (*POLICIES, *GROUPS):
+        raise ValueError(f"{called.id} is no link, but a value in a link's brackets: wgt(tau=density(0.01))")
     if isinstance(node, ast.Name) and node.id in _CODECS:
         return node.id
     if isinstance(node, ast.Name):

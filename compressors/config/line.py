@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from .calls import FIRST_FIELD
+
 
 def line(config: BaseModel) -> str:
     """The line that stands for a method: fields that have their default are left out."""
@@ -34,8 +36,10 @@ def _with_field(call: str, field: str) -> str:
 def _call_text(model: BaseModel, leaving_out: Sequence[str] = ()) -> str:
     kind = getattr(model, "kind", type(model).__name__.lower())
     given = []
-    for name, info in type(model).model_fields.items():
-        value = getattr(model, name)
+    fields = type(model).model_fields
+    first = FIRST_FIELD.get(kind)
+    for name in sorted(fields, key=lambda name: name != first):  # the others stay in their order
+        info, value = fields[name], getattr(model, name)
         if name == "kind" or name in leaving_out or value == info.default:
             continue
         given.append(f"{name}={_value_text(value)}")
@@ -44,7 +48,8 @@ def _call_text(model: BaseModel, leaving_out: Sequence[str] = ()) -> str:
 
 def _value_text(value: Any) -> str:
     if isinstance(value, BaseModel):
-        return _call_text(value)
+        text = _call_text(value)
+        return text if text.endswith(")") else f"{text}()"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_value_text(each)}" for key, each in value.items()) + "}"
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)

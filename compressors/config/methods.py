@@ -15,7 +15,9 @@ from .quantizers import (
     QuantileLink,
     QuantizerLink,
 )
-from .thresholds import Threshold, Warmup
+from .thresholds import Threshold, Warmup, check_falling
+
+SYMBOLS_WANTED = "put linear, quantile, entropy or fp8"
 
 
 class Exempt(Settings):
@@ -32,7 +34,7 @@ class Clip(Settings):
 
     every: int = Field(default=5, ge=1)
     """Iterations between two cuts."""
-    to: float = Field(default=5.0, gt=0)
+    to: float = Field(default=5.0, gt=0, allow_inf_nan=False)
     """The largest magnitude left, in multiples of tau."""
 
 
@@ -67,7 +69,7 @@ class PowerSGD(Method):
     """Rank of the factors."""
     start: int = Field(default=10, ge=2)
     """Iterations of plain all-reduce before the first compressed one."""
-    min_rate: float = Field(default=2.0, gt=0)
+    min_rate: float = Field(default=2.0, gt=0, allow_inf_nan=False)
     """A matrix is compressed only where that makes it this much smaller."""
     warm_start: bool = True
     """Begin each approximation from the one before."""
@@ -98,7 +100,8 @@ class _Sparse(_Compressed):
 
 class _Thresholded(_Sparse):
     tau: Threshold
-    """The threshold: an element is sent once its residual reaches tau in magnitude."""
+    """The threshold: an element is sent once its residual reaches tau in magnitude. A number, or a policy
+    such as density(0.01), schedule({0: 1e-4, 1000: 1e-3}) or layers(1e-3, patterns={"conv*": 1e-4})."""
     clip: Clip | None = None
     """Cuts the residual every few iterations."""
 
@@ -111,13 +114,15 @@ class _WholeValues(_Sparse):
 
     @model_validator(mode="after")
     def _possible(self) -> "_WholeValues":
-        if self.symbols == "huffman" and (self.quantize is None or self.quantize.kind in HALVES):
+        if self.symbols != "auto" and (self.quantize is None or self.quantize.kind in HALVES):
+            floats = getattr(self.quantize, "kind", getattr(self, "kind", ""))
             raise ValueError(
-                "huffman codes symbols, these values are floats: put linear, quantile, entropy or fp8 before"
+                f"{self.symbols} codes symbols, and {floats} sends floats: {SYMBOLS_WANTED} between"
             )
         if self.codec == "raw" and self.quantize is not None:
             raise ValueError(
-                "raw writes zeros for what is not sent, a quantizer has no bin for them: choose another codec"
+                f"raw cannot follow {self.quantize.kind}, which has no bin for the zeros that raw writes "
+                "where nothing is sent: choose another codec"
             )
         return self
 
@@ -143,8 +148,8 @@ class QuantizedGradient(_Thresholded):
 
     @model_validator(mode="after")
     def _possible(self) -> "QuantizedGradient":
-        if self.symbols == "huffman" and self.codec == "raw":
-            raise ValueError("raw writes values and positions at once: choose another codec beside huffman")
+        if self.symbols != "auto" and self.codec == "raw":
+            raise ValueError(f"{self.symbols} cannot follow raw, which writes values and positions at once")
         return self
 
 
@@ -166,6 +171,11 @@ class TopK(_WholeValues):
     """Begin with a higher density."""
     clip: Clip | None = None
     """Cuts the residual every few iterations; tau is the smallest magnitude sent."""
+
+    @model_validator(mode="after")
+    def _falling(self) -> "TopK":
+        check_falling(self.density, self.warmup)
+        return self
 
 
 class ChunkedTopK(_WholeValues):

@@ -1,10 +1,12 @@
 """Quantizers: as methods of their own for whole layers, and as links behind a sparse rule."""
 
-from typing import Annotated, Literal
+import ast
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from .base import Settings
+from .calls import parse_expression, read_call
 
 Bits = Annotated[int, Field(ge=1, le=16)]
 Block = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -40,7 +42,7 @@ class EntropyFields(Settings):
     """F: the share of a layer's values that its entropy is estimated from."""
     sample_bits: int = Field(default=4, ge=1, le=12)
     """M: bits that the sample is quantized to."""
-    c0: float = Field(default=1.0, gt=0)
+    c0: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Keeps the logarithm of the RMS form from falling below zero."""
 
 
@@ -84,9 +86,20 @@ class Float8Link(Float8Fields):
     kind: Literal["fp8"] = "fp8"
 
 
+def _expand(value: Any) -> Any:
+    """`linear(4)` as the dictionary that it stands for; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    node = parse_expression(value if "(" in value else f"{value}()")
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError("no quantizer such as linear(4)")
+    return read_call(node, ("linear", "quantile", "entropy", "fp16", "bf16", "fp8"))
+
+
 QuantizerLink = Annotated[
     LinearLink | QuantileLink | EntropyLink | Float16Link | BFloat16Link | Float8Link,
     Field(discriminator="kind"),
+    BeforeValidator(_expand),
 ]
 HALVES = ("fp16", "bf16")
 """Quantizers whose output is no symbol that a Huffman code could shorten."""

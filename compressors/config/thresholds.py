@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from .base import Settings, Share, Tau
 from .calls import expand_policy
@@ -36,6 +36,14 @@ class Warmup(Settings):
     """Steps from the first density to the last; Deep Gradient Compression takes one an epoch, four in all."""
 
 
+def check_falling(density: float, warmup: Warmup | None) -> None:
+    """Refuses (ValueError) a warm-up that would begin below the density it leads to."""
+    if warmup is not None and warmup.start < density:
+        raise ValueError(
+            f"a warm-up begins high: its start {warmup.start:g} is below the density {density:g}"
+        )
+
+
 class DensityTau(Settings):
     """The tau that about a target share of a layer's elements reaches: a magnitude of a sample of them."""
 
@@ -45,6 +53,12 @@ class DensityTau(Settings):
     every: int = Field(default=1, ge=1)
     """Iterations that a tau is kept before the next sample is taken."""
     warmup: Warmup | None = None
+    """Begin with a higher density."""
+
+    @model_validator(mode="after")
+    def _falling(self) -> "DensityTau":
+        check_falling(self.target, self.warmup)
+        return self
 
 
 def _kind(value: Any) -> Any:
@@ -70,6 +84,12 @@ class LayeredTau(Settings):
     """For parameters that no pattern fits."""
     patterns: dict[str, LayerChoice] = Field(min_length=1)
     """By name pattern, such as {"conv*": 1e-3}; the first that fits counts."""
+
+    def __eq__(self, other: object) -> bool:
+        in_order = isinstance(other, LayeredTau) and list(self.patterns) == list(other.patterns)
+        return in_order and super().__eq__(other)
+
+    __hash__ = Settings.__hash__
 
 
 ThresholdPolicy = ScheduledTau | DensityTau | LayeredTau

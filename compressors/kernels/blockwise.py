@@ -3,6 +3,10 @@
 A quantizing pass cuts n elements into blocks, each with its own table. Threads do not share out blocks
 but pieces: some thousand elements that are either whole blocks or a part of one. Pieces depend on n
 and the block's length alone, so no result depends on the number of threads.
+
+A pass goes over memory once where blocks fit a cache: a block's gradient is taken up into the residual,
+which finds its range, and then what stands in the residual is quantized in place. A sum that is not
+finite may turn up behind blocks that are done; their values are added to the residual again.
 """
 
 from collections.abc import Callable
@@ -11,20 +15,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
-from numba.extending import intrinsic
+from numba import njit, types
+from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
 from .threads import Result, run_all
 
-INFINITY = 0x7F800000
-"""The bits of infinity; those of a NaN without its sign are larger."""
-
 PIECE = 1 << 20
 """Elements of a piece, at most."""
 
-LINE = 2048
+LINE = 8192
 """Elements whose squares are summed in float32 before they go into a float64."""
+
+_LARGEST = np.float32(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,8 @@ class QuantizedPass:
     residual_squares: float
     """Sum of squares of the residual that was kept; 0.0 without one."""
     nonfinite: bool
-    """Whether residual + gradient held a NaN or Inf; then residual, symbols and tables are not to be used:
-    the residual is as it was, nothing may be sent."""
-
-
-def reported(squares: list[float]) -> QuantizedPass:
-    """The report of a pass from what its pieces kept; one that is not finite met a sum that is not."""
-    total = sum(squares, 0.0)
-    return QuantizedPass(total, False) if total < np.inf else QuantizedPass(0.0, True)
+    """Whether residual + gradient held a NaN or Inf. Then, to rounding, the residual has gained the gradient
+    but for elements whose sum is not finite, which kept what they had. Symbols and tables mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,17 @@ class Piece:
     """Elements of a block as far as it lies in this piece; the last one may be shorter."""
     whole: bool
     """Whether blocks lie in this piece as a whole; the same for all pieces of an array."""
+
+    @property
+    def count(self) -> int:
+        """How many blocks."""
+        return int(self.blocks.stop - self.blocks.start)
+
+    def first(self, blocks: int) -> "Piece":
+        """The first of its whole blocks."""
+        start, stop = self.elements.start, self.elements.stop
+        elements = slice(start, min(start + blocks * self.block, stop))
+        return Piece(elements, slice(self.blocks.start, self.blocks.start + blocks), self.block, True)
 
 
 def block_length(n: int, block: int) -> int:
@@ -85,8 +93,16 @@ def pieces(n: int, block: int, most: int = PIECE) -> list[Piece]:
 
 
 def part(array: NDArray[np.float32] | None, elements: slice) -> NDArray[np.float32] | None:
-    """The elements of a residual, if there is one."""
+    """The elements of a residual, if there is one; for kernels, too."""
     return None if array is None else array[elements]
+
+
+@overload(part)
+def _part(array, elements):  # type: ignore[no-untyped-def]
+    # In a kernel the conditional expression would have an optional type, with which loops do not vectorize.
+    if isinstance(array, types.NoneType):
+        return lambda array, elements: None
+    return lambda array, elements: array[elements]
 
 
 def over(parts: list[Piece], work: Callable[[Piece], Result], threads: int) -> list[Result]:
@@ -108,6 +124,8 @@ HIGHEST_KEY = 0x7F7FFFFF
 """The order key of the largest float32."""
 LOWEST_KEY = -HIGHEST_KEY - 1
 """The order key of the most negative float32."""
+NO_KEYS = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+"""The lowest and the highest of no keys."""
 
 
 @njit(nogil=True, cache=True)
@@ -117,37 +135,94 @@ def from_order_key(key):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def largest_magnitude_bits(residual, gradient):  # type: ignore[no-untyped-def]
-    """The largest magnitude's bits, an int32; of infinity at least if any sum is not finite."""
-    largest = np.int32(0)
-    for j in range(gradient.size):
-        a = gradient[j] if residual is None else residual[j] + gradient[j]
-        magnitude = np.int32(np.float32(a).view(np.int32) & np.int32(0x7FFFFFFF))
-        largest = magnitude if magnitude > largest else largest  # max() would not vectorize
-    return largest
+def keys_finite(low_key, high_key):  # type: ignore[no-untyped-def]
+    """Whether nothing from the lowest to the highest order key is infinite or a NaN."""
+    return low_key >= LOWEST_KEY and high_key <= HIGHEST_KEY
 
 
-def all_finite(
-    parts: list[Piece],
-    residual: NDArray[np.float32] | None,
-    gradient: NDArray[np.float32],
-    threads: int,
-    residual_finite: bool = False,
-) -> bool:
-    """Whether every residual + gradient is finite; only reads.
+@njit(nogil=True, cache=True)
+def taken_up(residual, gradient):  # type: ignore[no-untyped-def]
+    """One element's residual + gradient, or residual where the sum is not finite; the sum's order key."""
+    a = residual + gradient
+    return a if abs(a) <= _LARGEST else residual, order_key(a)
 
-    A residual that is known to be finite need not be read as long as every gradient is less than 2^103:
-    even added to the largest float32, that is rounded away.
+
+@njit(nogil=True, cache=True)
+def take_up(residual, gradient):  # type: ignore[no-untyped-def]
+    """Adds a gradient to a residual, but for elements whose sum is not finite.
+
+    Returns:
+        The lowest and the highest order key of residual + gradient, which include what is not finite.
     """
+    # Keys and not floats, and no min() or max(): so that the loop vectorizes.
+    low, high = NO_KEYS
+    for j in range(gradient.size):
+        if residual is None:
+            key = order_key(gradient[j])
+        else:
+            residual[j], key = taken_up(residual[j], gradient[j])
+        low = key if key < low else low
+        high = key if key > high else high
+    return low, high
 
-    def largest(piece: Piece, r: NDArray[np.float32] | None) -> int:
-        return int(largest_magnitude_bits(part(r, piece.elements), gradient[piece.elements]))
 
-    if residual is not None and residual_finite:
-        alone = max(over(parts, partial(largest, r=None), threads), default=0)
-        if alone < (103 + 127) << 23 or alone >= INFINITY:
-            return alone < INFINITY
-    return max(over(parts, partial(largest, r=residual), threads), default=0) < INFINITY
+@njit(nogil=True, cache=True)
+def take_up_rest(residual, gradient, first):  # type: ignore[no-untyped-def]
+    """`take_up` from an element on, if there is a residual to keep it in."""
+    if residual is not None:
+        take_up(residual[first:], gradient[first:])
+
+
+@njit(nogil=True, cache=True)
+def _take_up_blocks(residual, gradient, block, low_keys, high_keys):  # type: ignore[no-untyped-def]
+    for b in range(low_keys.size):
+        at = slice(b * block, (b + 1) * block)
+        low_keys[b], high_keys[b] = take_up(part(residual, at), gradient[at])
+
+
+def take_up_all(
+    residual: NDArray[np.float32] | None, gradient: NDArray[np.float32], block: int, threads: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """`take_up` over an array; without a residual it only looks.
+
+    Returns:
+        Lowest and highest order key of every block, both int32 [blocks].
+    """
+    parts, blocks = pieces(gradient.size, block), block_count(gradient.size, block)
+    low_keys, high_keys = (np.full(blocks, key, np.int32) for key in NO_KEYS)
+
+    def work(piece: Piece) -> NDArray[np.int32]:
+        keys = np.empty((2, piece.count), np.int32)
+        at = piece.elements
+        _take_up_blocks(part(residual, at), gradient[at], piece.block, keys[0], keys[1])
+        return keys
+
+    for piece, (low, high) in zip(parts, over(parts, work, threads), strict=True):
+        np.minimum(low_keys[piece.blocks], low, out=low_keys[piece.blocks])
+        np.maximum(high_keys[piece.blocks], high, out=high_keys[piece.blocks])
+    return low_keys, high_keys
+
+
+def block_by_block(
+    parts: list[Piece],
+    quantize: Callable[[Piece], tuple[float, int]],
+    put_back: Callable[[Piece], None],
+    threads: int,
+) -> QuantizedPass:
+    """A pass that takes up and quantizes one block after the other, while it lies in the cache.
+
+    Args:
+        parts: of whole blocks.
+        quantize: takes up all blocks of a piece, and quantizes them up to the first that is not finite;
+            returns the sum of squares kept, and how many blocks it quantized.
+        put_back: adds the values of a piece's symbols to the residual, if there is one.
+        threads: how many to use.
+    """
+    ran = over(parts, quantize, threads)
+    if all(done == piece.count for piece, (_, done) in zip(parts, ran, strict=True)):
+        return QuantizedPass(sum((squares for squares, _ in ran), 0.0), False)
+    over([piece.first(done) for piece, (_, done) in zip(parts, ran, strict=True)], put_back, threads)
+    return QuantizedPass(0.0, True)
 
 
 def _accumulate(typing_context: Any, total: Any, value: Any) -> Any:

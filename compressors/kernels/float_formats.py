@@ -1,4 +1,4 @@
-"""Conversions between float32 and shorter formats in integer arithmetic that vectorizes.
+"""Conversions between float32 and shorter formats in arithmetic that vectorizes.
 
 To a shorter format: rounded to nearest, ties to even, subnormal numbers included; what is larger than
 the largest finite number becomes that number. Bits are int32 throughout.
@@ -8,11 +8,12 @@ import numpy as np
 from numba import njit
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
-_ONE, _SIGN8, _SIGN16 = np.int32(1), np.int32(0x80), np.int32(0x8000)
-_LARGEST16, _LARGEST_BF16, _LARGEST8 = np.int32(0x7BFF), np.int32(0x7F7F), np.int32(0x7E)
-# Added to a magnitude below the smallest normal number, these leave its rounded multiple of the smallest
-# subnormal number in the lowest bits of the sum.
-_MAGIC16, _MAGIC8 = np.float32(0.5), np.float32(2.0**14)
+_SIGN, _EXPONENT = np.int32(-0x80000000), np.int32(0x7F800000)
+_SIGN8, _SIGN16, _HIGH16 = np.int32(0x80), np.int32(0x8000), np.int32(-0x10000)
+# The largest finite numbers and the exponents of the smallest normal ones, as bits of float32.
+_LARGEST16, _LARGEST8 = np.int32(np.float32(65504).view(np.int32)), np.int32(np.float32(448).view(np.int32))
+_LEAST16, _LEAST8 = np.int32(113 << 23), np.int32(121 << 23)
+_LARGEST_BF16 = np.int32(0x7F7F0000).view(np.float32)
 _SUBNORMAL16, _SUBNORMAL8 = np.float32(2.0**-24), np.float32(2.0**-9)
 
 
@@ -27,21 +28,24 @@ def _float(bits):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _drop_bits(magnitude, count):  # type: ignore[no-untyped-def]
-    """magnitude >> count, rounded to nearest, ties to even."""
-    odd = (magnitude >> count) & _ONE
-    return np.int32((magnitude + odd + (_ONE << (count - _ONE)) - _ONE) >> count)
+def _round(a, dropped, least, largest):  # type: ignore[no-untyped-def]
+    """Magnitude bits of a format with `dropped` bits less in its mantissa, and the value, with a's sign."""
+    magnitude = np.int32(_bits(a) & _MAGNITUDE)
+    magnitude = magnitude if magnitude < largest else largest
+    exponent = np.int32(magnitude & _EXPONENT)
+    exponent = exponent if exponent > least else least
+    # A float32 of this size has no place for the bits to be dropped: adding it rounds.
+    shift = np.int32(exponent + np.int32(dropped << np.int32(23)))
+    shifted = _float(magnitude) + _float(shift)
+    short = np.int32(np.int32(_bits(shifted) - shift) + np.int32(np.int32(exponent - least) >> dropped))
+    return short, _float(_bits(shifted - _float(shift)) | np.int32(_bits(a) & _SIGN))
 
 
 @njit(nogil=True, cache=True)
-def to_fp16(a):  # type: ignore[no-untyped-def]
-    """The float16 bits of a finite float32."""
-    magnitude = np.int32(_bits(a) & _MAGNITUDE)
-    short = np.int32(_drop_bits(magnitude, np.int32(13)) - np.int32(112 << 10))
-    tiny = np.int32(_bits(_float(magnitude) + _MAGIC16) - _bits(_MAGIC16))
-    short = short if magnitude >= np.int32(113 << 23) else tiny
-    short = short if short < _LARGEST16 else _LARGEST16
-    return np.int32(short | ((_bits(a) >> np.int32(16)) & _SIGN16))
+def round_to_fp16(a):  # type: ignore[no-untyped-def]
+    """The float16 bits of a finite float32, and the float32 that they stand for."""
+    short, value = _round(a, np.int32(13), _LEAST16, _LARGEST16)
+    return np.int32(short | np.int32((_bits(a) >> np.int32(16)) & _SIGN16)), value
 
 
 @njit(nogil=True, cache=True)
@@ -54,11 +58,13 @@ def from_fp16(short):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def to_bf16(a):  # type: ignore[no-untyped-def]
-    """The bfloat16 bits of a finite float32."""
-    short = _drop_bits(np.int32(_bits(a) & _MAGNITUDE), np.int32(16))
-    short = short if short < _LARGEST_BF16 else _LARGEST_BF16
-    return np.int32(short | ((_bits(a) >> np.int32(16)) & _SIGN16))
+def round_to_bf16(a):  # type: ignore[no-untyped-def]
+    """The bfloat16 bits of a finite float32, and the float32 that they stand for."""
+    a = a if a < _LARGEST_BF16 else _LARGEST_BF16
+    a = a if a > -_LARGEST_BF16 else -_LARGEST_BF16
+    odd = np.int32((_bits(a) >> np.int32(16)) & np.int32(1))
+    rounded = np.int32(np.int32(_bits(a) + odd) + np.int32(0x7FFF))
+    return np.int32(rounded >> np.int32(16)), _float(rounded & _HIGH16)
 
 
 @njit(nogil=True, cache=True)
@@ -68,14 +74,10 @@ def from_bf16(short):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def to_fp8(a):  # type: ignore[no-untyped-def]
-    """The float8 e4m3fn bits of a finite float32."""
-    magnitude = np.int32(_bits(a) & _MAGNITUDE)
-    short = np.int32(_drop_bits(magnitude, np.int32(20)) - np.int32(120 << 3))
-    tiny = np.int32(_bits(_float(magnitude) + _MAGIC8) - _bits(_MAGIC8))
-    short = short if magnitude >= np.int32(121 << 23) else tiny
-    short = short if short < _LARGEST8 else _LARGEST8
-    return np.int32(short | ((_bits(a) >> np.int32(24)) & _SIGN8))
+def round_to_fp8(a):  # type: ignore[no-untyped-def]
+    """The float8 e4m3fn bits of a finite float32, and the float32 that they stand for."""
+    short, value = _round(a, np.int32(20), _LEAST8, _LARGEST8)
+    return np.int32(short | np.int32((_bits(a) >> np.int32(24)) & _SIGN8)), value
 
 
 @njit(nogil=True, cache=True)

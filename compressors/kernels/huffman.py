@@ -120,7 +120,7 @@ def _write_stream(symbols, entries, group, out):  # type: ignore[no-untyped-def]
             byte += 1
             word >>= _EIGHT
             used -= min(used, _EIGHT)
-    # A last group of long codes fills eight bytes, and its last bits stand in one that `byte` has not counted.
+    # A last group of long codes fills eight bytes: its last bits stand in one that `byte` has not counted.
     return byte + np.int64(used > np.uint64(0)) == out.size
 
 

@@ -20,20 +20,23 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .blockwise import (
-    HIGHEST_KEY,
     LINE,
-    LOWEST_KEY,
+    NO_KEYS,
     Piece,
     QuantizedPass,
     accumulate,
-    block_count,
+    block_by_block,
     from_order_key,
+    keys_finite,
     order_key,
     over,
     part,
     pieces,
-    reported,
     squares_of,
+    take_up,
+    take_up_all,
+    take_up_rest,
+    taken_up,
 )
 
 _SMALLEST_STEP = np.float32(2.0**-126)
@@ -50,25 +53,6 @@ class Extremes:
     """float32 [blocks]"""
     nonfinite: bool
     """Whether a NaN or Inf was met; then the ranges mean nothing."""
-
-
-@njit(nogil=True, cache=True)
-def _line_extremes(residual, gradient):  # type: ignore[no-untyped-def]
-    # Order keys and not floats, and no min() or max(): so that the loop vectorizes.
-    low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
-    for j in range(gradient.size):
-        key = order_key(gradient[j] if residual is None else residual[j] + gradient[j])
-        low = key if key < low else low
-        high = key if key > high else high
-    return low, high
-
-
-@njit(nogil=True, cache=True)
-def _extreme_keys(residual, gradient, block, low_keys, high_keys):  # type: ignore[no-untyped-def]
-    for b in range(low_keys.size):
-        first, last = b * block, min((b + 1) * block, gradient.size)
-        r = None if residual is None else residual[first:last]
-        low_keys[b], high_keys[b] = _line_extremes(r, gradient[first:last])
 
 
 @njit(nogil=True, cache=True)
@@ -101,12 +85,21 @@ def _value(half_low, half_step, symbol):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _quantize_line(residual, gradient, low, step, top, symbols):  # type: ignore[no-untyped-def]
+def _quantize_line(residual, gradient, low, step, top, symbols, next_residual, next_gradient):  # type: ignore[no-untyped-def]
+    """Quantizes as many elements as there are symbols, and takes up as many others (if any).
+
+    In one loop, so that memory is read while numbers are worked on.
+
+    Returns:
+        Sum of squares kept; lowest and highest key of what was taken up.
+    """
+    values = gradient if residual is None else residual
     half_low, half_step = low * _HALF, step * _HALF
     inverse = _TWO / step if step > _ZERO else _ZERO
     squares = _ZERO
-    for j in range(gradient.size):
-        a = gradient[j] if residual is None else residual[j] + gradient[j]
+    low_key, high_key = NO_KEYS
+    for j in range(symbols.size):
+        a = values[j]
         symbol = np.int32((a * _HALF - half_low) * inverse)
         symbol = symbol if symbol < top else top
         symbols[j] = symbol
@@ -114,37 +107,67 @@ def _quantize_line(residual, gradient, low, step, top, symbols):  # type: ignore
             kept = a - _value(half_low, half_step, symbol)
             residual[j] = kept
             squares = accumulate(squares, kept * kept)
-    return squares
+        if next_gradient is not None:
+            if next_residual is None:
+                key = order_key(next_gradient[j])
+            else:
+                next_residual[j], key = taken_up(next_residual[j], next_gradient[j])
+            low_key = key if key < low_key else low_key
+            high_key = key if key > high_key else high_key
+    return squares, low_key, high_key
+
+
+@njit(nogil=True, cache=True)
+def _quantize_block(residual, gradient, b, block, low, step, top, symbols):  # type: ignore[no-untyped-def]
+    """`_quantize_line` for block b and the one behind it, which may be shorter."""
+    total = 0.0
+    low_key, high_key = NO_KEYS
+    for first in range(b * block, min((b + 1) * block, gradient.size), LINE):
+        last = min(first + LINE, (b + 1) * block)
+        at, behind = slice(first, last), slice(first + block, last + block)
+        r, g, s = part(residual, at), gradient[at], symbols[at]
+        next_r, next_g = part(residual, behind), gradient[behind]
+        if next_g.size == s.size:
+            squares, lowest, highest = _quantize_line(r, g, low, step, top, s, next_r, next_g)
+        else:
+            squares, _, _ = _quantize_line(r, g, low, step, top, s, None, None)
+            lowest, highest = take_up(next_r, next_g)
+        low_key, high_key = min(low_key, lowest), max(high_key, highest)
+        if residual is not None:
+            total += squares_of(squares, r)
+    return total, low_key, high_key
+
+
+@njit(nogil=True, cache=True)
+def _quantize_at_once(residual, gradient, block, lows, steps, scale, top, symbols):  # type: ignore[no-untyped-def]
+    """See `block_by_block`."""
+    total = 0.0
+    low_key, high_key = take_up(part(residual, slice(0, block)), gradient[:block])
+    for b in range(lows.size):
+        if not keys_finite(low_key, high_key):
+            take_up_rest(residual, gradient, (b + 1) * block)
+            return total, b
+        low = _from_key(low_key)
+        step = _step(low, _from_key(high_key), scale)
+        lows[b], steps[b] = low, step
+        squares, low_key, high_key = _quantize_block(residual, gradient, b, block, low, step, top, symbols)
+        total += squares
+    return total, lows.size
 
 
 @njit(nogil=True, cache=True)
 def _quantize(residual, gradient, block, lows, steps, top, symbols):  # type: ignore[no-untyped-def]
+    """Quantizes blocks of known range; with a residual, what stands there."""
     total = 0.0
     for b in range(lows.size):
         end = min((b + 1) * block, gradient.size)
         for first in range(b * block, end, LINE):
-            last = min(first + LINE, end)
-            g, s = gradient[first:last], symbols[first:last]
-            if residual is None:
-                _quantize_line(None, g, lows[b], steps[b], top, s)
-            else:
-                r = residual[first:last]
-                total += squares_of(_quantize_line(r, g, lows[b], steps[b], top, s), r)
+            at = slice(first, min(first + LINE, end))
+            r, g, s = part(residual, at), gradient[at], symbols[at]
+            squares, _, _ = _quantize_line(r, g, lows[b], steps[b], top, s, None, None)
+            if residual is not None:
+                total += squares_of(squares, r)
     return total
-
-
-@njit(nogil=True, cache=True)
-def _measure_and_quantize(gradient, block, lows, steps, scale, top, symbols):  # type: ignore[no-untyped-def]
-    """Both passes over whole blocks without a residual, block by block; whether all is finite."""
-    for b in range(lows.size):
-        first, last = b * block, min((b + 1) * block, gradient.size)
-        low_key, high_key = _line_extremes(None, gradient[first:last])
-        if low_key < LOWEST_KEY or high_key > HIGHEST_KEY:
-            return False
-        low = _from_key(low_key)
-        lows[b], steps[b] = low, _step(low, _from_key(high_key), scale)
-        _quantize_line(None, gradient[first:last], low, steps[b], top, symbols[first:last])
-    return True
 
 
 @njit(nogil=True, cache=True)
@@ -164,30 +187,18 @@ def _dequantize(symbols, block, lows, steps, out, add):  # type: ignore[no-untyp
 def extremes(
     residual: NDArray[np.float32] | None, gradient: NDArray[np.float32], block: int, threads: int = 1
 ) -> Extremes:
-    """The smallest and the largest residual + gradient of every block; changes nothing.
+    """Adds a gradient to a residual, and finds the smallest and the largest element of every block.
 
     Args:
-        residual: contiguous float32 [n], or None for zeros.
+        residual: contiguous float32 [n], or None for zeros that nobody keeps. Gains the gradient, but for
+            elements whose sum is not finite.
         gradient: contiguous float32 [n].
         block: elements of a block; 0 for one block.
         threads: how many to use.
     """
-    parts = pieces(gradient.size, block)
-    blocks = block_count(gradient.size, block)
-    low_keys = np.full(blocks, np.iinfo(np.int32).max, np.int32)
-    high_keys = np.full(blocks, np.iinfo(np.int32).min, np.int32)
-
-    def find(piece: Piece) -> NDArray[np.int32]:
-        keys = np.empty((2, piece.blocks.stop - piece.blocks.start), np.int32)
-        at = piece.elements
-        _extreme_keys(part(residual, at), gradient[at], piece.block, keys[0], keys[1])
-        return keys
-
-    for piece, (low, high) in zip(parts, over(parts, find, threads), strict=True):
-        np.minimum(low_keys[piece.blocks], low, out=low_keys[piece.blocks])
-        np.maximum(high_keys[piece.blocks], high, out=high_keys[piece.blocks])
-    finite = blocks == 0 or (low_keys.min() >= LOWEST_KEY and high_keys.max() <= HIGHEST_KEY)
-    lows, highs = np.empty(blocks, np.float32), np.empty(blocks, np.float32)
+    low_keys, high_keys = take_up_all(residual, gradient, block, threads)
+    finite = not low_keys.size or keys_finite(low_keys.min(), high_keys.max())
+    lows, highs = np.empty(low_keys.size, np.float32), np.empty(low_keys.size, np.float32)
     _from_keys(low_keys, lows)
     _from_keys(high_keys, highs)
     return Extremes(lows, highs, not finite)
@@ -215,32 +226,37 @@ def linear_pass(
         lows: float32 [blocks]; receives the smallest element of each block.
         steps: float32 [blocks]; receives the width of a bin.
         threads: how many to use; the result does not depend on it.
-        ranges: what `extremes` says of the same arrays, if that is known already.
-
-    Returns:
-        What was kept. If any sum is not finite, the residual is as it was.
+        ranges: what `extremes` said of the same arrays, if it has seen to them already. The residual holds
+            the gradient then, which is not added again.
     """
     scale, top = np.float32(2.0**-bits), np.int32((1 << bits) - 1)
     parts = pieces(gradient.size, block)
-    # With a residual, all of it must be known to be finite before any of it changes.
-    at_once = residual is None and ranges is None and all(piece.whole for piece in parts)
-    if not at_once:
-        ranges = ranges or extremes(residual, gradient, block, threads)
-        if ranges.nonfinite:
-            return QuantizedPass(0.0, True)
-        lows[:] = ranges.lows
-        _fill_steps(ranges.lows, ranges.highs, scale, steps)
+
+    def at_once(piece: Piece) -> tuple[float, int]:
+        at, b = piece.elements, piece.blocks
+        r, g, s = part(residual, at), gradient[at], symbols[at]
+        ran: tuple[float, int] = _quantize_at_once(r, g, piece.block, lows[b], steps[b], scale, top, s)
+        return ran
+
+    def put_back(piece: Piece) -> None:
+        if residual is not None:
+            at, b = piece.elements, piece.blocks
+            _dequantize(symbols[at], piece.block, lows[b], steps[b], residual[at], True)
 
     def quantize(piece: Piece) -> float:
         at, b = piece.elements, piece.blocks
-        g, s = gradient[at], symbols[at]
-        if at_once:
-            finite = _measure_and_quantize(g, piece.block, lows[b], steps[b], scale, top, s)
-            return 0.0 if finite else np.inf
-        squares: float = _quantize(part(residual, at), g, piece.block, lows[b], steps[b], top, s)
+        r, g, s = part(residual, at), gradient[at], symbols[at]
+        squares: float = _quantize(r, g, piece.block, lows[b], steps[b], top, s)
         return squares
 
-    return reported(over(parts, quantize, threads))
+    if ranges is None and all(piece.whole for piece in parts):
+        return block_by_block(parts, at_once, put_back, threads)
+    ranges = ranges or extremes(residual, gradient, block, threads)
+    if ranges.nonfinite:
+        return QuantizedPass(0.0, True)
+    lows[:] = ranges.lows
+    _fill_steps(ranges.lows, ranges.highs, scale, steps)
+    return QuantizedPass(sum(over(parts, quantize, threads), 0.0), False)
 
 
 def linear_values(

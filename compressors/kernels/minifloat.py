@@ -15,115 +15,180 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .blockwise import (
-    INFINITY,
     LINE,
+    NO_KEYS,
     Piece,
     QuantizedPass,
     accumulate,
-    all_finite,
-    largest_magnitude_bits,
+    block_by_block,
+    keys_finite,
+    order_key,
     over,
     part,
     pieces,
-    reported,
     squares_of,
+    take_up,
+    take_up_all,
+    take_up_rest,
+    taken_up,
 )
-from .float_formats import from_bf16, from_fp8, from_fp16, power_of_two, to_bf16, to_fp8, to_fp16
+from .float_formats import (
+    from_bf16,
+    from_fp8,
+    from_fp16,
+    power_of_two,
+    round_to_bf16,
+    round_to_fp8,
+    round_to_fp16,
+)
 
 HalfFormat = Literal["fp16", "bf16"]
 
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block."""
 
+_INFINITY = np.int32(0x7F800000)
+
+
+@njit(nogil=True, cache=True)
+def _sum(residual, gradient, j):  # type: ignore[no-untyped-def]
+    """An element's residual + gradient, or residual where the sum is not finite; the sum's magnitude bits."""
+    before = np.float32(0) if residual is None else residual[j]
+    a = gradient[j] if residual is None else before + gradient[j]
+    magnitude = np.int32(np.float32(a).view(np.int32) & np.int32(0x7FFFFFFF))
+    return a if magnitude < _INFINITY else before, magnitude
+
 
 @njit(nogil=True, cache=True)
 def _fp16_line(residual, gradient, symbols):  # type: ignore[no-untyped-def]
-    squares = np.float32(0)
+    squares, largest = np.float32(0), np.int32(0)
     for j in range(gradient.size):
-        a = gradient[j] if residual is None else residual[j] + gradient[j]
-        short = to_fp16(a)
-        symbols[j] = short
+        a, magnitude = _sum(residual, gradient, j)
+        largest = magnitude if magnitude > largest else largest  # max() would not vectorize
+        symbols[j], value = round_to_fp16(a)
         if residual is not None:
-            kept = a - from_fp16(short)
+            kept = a - value
             residual[j] = kept
             squares = accumulate(squares, kept * kept)
-    return squares
+    return squares, largest
 
 
 @njit(nogil=True, cache=True)
 def _bf16_line(residual, gradient, symbols):  # type: ignore[no-untyped-def]
-    squares = np.float32(0)
+    squares, largest = np.float32(0), np.int32(0)
     for j in range(gradient.size):
-        a = gradient[j] if residual is None else residual[j] + gradient[j]
-        short = to_bf16(a)
-        symbols[j] = short
+        a, magnitude = _sum(residual, gradient, j)
+        largest = magnitude if magnitude > largest else largest
+        symbols[j], value = round_to_bf16(a)
         if residual is not None:
-            kept = a - from_bf16(short)
+            kept = a - value
             residual[j] = kept
             squares = accumulate(squares, kept * kept)
-    return squares
-
-
-@njit(nogil=True, cache=True)
-def _fp8_line(residual, gradient, exponent, symbols):  # type: ignore[no-untyped-def]
-    down, up = power_of_two(-exponent), power_of_two(exponent)
-    squares = np.float32(0)
-    for j in range(gradient.size):
-        a = gradient[j] if residual is None else residual[j] + gradient[j]
-        short = to_fp8(a * down)
-        symbols[j] = short
-        if residual is not None:
-            kept = a - from_fp8(short) * up
-            residual[j] = kept
-            squares = accumulate(squares, kept * kept)
-    return squares
+    return squares, largest
 
 
 @njit(nogil=True, cache=True)
 def _quantize_half(residual, gradient, brain, symbols):  # type: ignore[no-untyped-def]
-    total = 0.0
+    """Returns the sum of squares kept, and whether all sums are finite."""
+    total, finite = 0.0, True
     for first in range(0, gradient.size, LINE):
-        g, s = gradient[first : first + LINE], symbols[first : first + LINE]
-        r = None if residual is None else residual[first : first + LINE]
-        squares = _bf16_line(r, g, s) if brain else _fp16_line(r, g, s)
-        if r is not None:
+        at = slice(first, first + LINE)
+        r, g, s = part(residual, at), gradient[at], symbols[at]
+        squares, largest = _bf16_line(r, g, s) if brain else _fp16_line(r, g, s)
+        finite = finite and largest < _INFINITY
+        if residual is not None:
             total += squares_of(squares, r)
-    return total
+    return total, finite
 
 
 @njit(nogil=True, cache=True)
-def _fp8_exponent(largest_bits):  # type: ignore[no-untyped-def]
-    if largest_bits == 0:
+def _fp8_line(residual, gradient, exponent, symbols, next_residual, next_gradient):  # type: ignore[no-untyped-def]
+    """Rounds as many elements as there are symbols, and takes up as many others; see `linear`."""
+    values = gradient if residual is None else residual
+    down, up = power_of_two(-exponent), power_of_two(exponent)
+    squares = np.float32(0)
+    low_key, high_key = NO_KEYS
+    for j in range(symbols.size):
+        a = values[j]
+        symbols[j], value = round_to_fp8(a * down)
+        if residual is not None:
+            kept = a - value * up
+            residual[j] = kept
+            squares = accumulate(squares, kept * kept)
+        if next_gradient is not None:
+            if next_residual is None:
+                key = order_key(next_gradient[j])
+            else:
+                next_residual[j], key = taken_up(next_residual[j], next_gradient[j])
+            low_key = key if key < low_key else low_key
+            high_key = key if key > high_key else high_key
+    return squares, low_key, high_key
+
+
+@njit(nogil=True, cache=True)
+def _fp8_block(residual, gradient, b, block, exponent, symbols):  # type: ignore[no-untyped-def]
+    """`_fp8_line` for block b and the one behind it, which may be shorter."""
+    total = 0.0
+    low_key, high_key = NO_KEYS
+    for first in range(b * block, min((b + 1) * block, gradient.size), LINE):
+        last = min(first + LINE, (b + 1) * block)
+        at, behind = slice(first, last), slice(first + block, last + block)
+        r, g, s = part(residual, at), gradient[at], symbols[at]
+        next_r, next_g = part(residual, behind), gradient[behind]
+        if next_g.size == s.size:
+            squares, lowest, highest = _fp8_line(r, g, exponent, s, next_r, next_g)
+        else:
+            squares, _, _ = _fp8_line(r, g, exponent, s, None, None)
+            lowest, highest = take_up(next_r, next_g)
+        low_key, high_key = min(low_key, lowest), max(high_key, highest)
+        if residual is not None:
+            total += squares_of(squares, r)
+    return total, low_key, high_key
+
+
+@njit(nogil=True, cache=True)
+def _fp8_exponent(low_key, high_key):  # type: ignore[no-untyped-def]
+    # The key of a negative number is the complement of its magnitude's bits.
+    largest = max(np.int64(high_key), ~np.int64(low_key))
+    if largest == 0:
         return 0
     # 448 is 1.75 * 2^8: a larger mantissa needs one more. Subnormal numbers end up below the range.
-    exponent = (largest_bits >> 23) - 127 - 8 + ((largest_bits & 0x7FFFFF) > 0x600000)
+    exponent = (largest >> 23) - 127 - 8 + ((largest & 0x7FFFFF) > 0x600000)
     return min(max(exponent, FP8_EXPONENTS[0]), FP8_EXPONENTS[1])
 
 
 @njit(nogil=True, cache=True)
-def _measure(residual, gradient, block, largest):  # type: ignore[no-untyped-def]
-    for b in range(largest.size):
-        first, last = b * block, min((b + 1) * block, gradient.size)
-        r = None if residual is None else residual[first:last]
-        largest[b] = largest_magnitude_bits(r, gradient[first:last])
+def _fill_exponents(low_keys, high_keys, exponents):  # type: ignore[no-untyped-def]
+    for b in range(exponents.size):
+        exponents[b] = _fp8_exponent(low_keys[b], high_keys[b])
 
 
 @njit(nogil=True, cache=True)
-def _fill_exponents(largest, exponents):  # type: ignore[no-untyped-def]
-    for b in range(largest.size):
-        exponents[b] = _fp8_exponent(np.int64(largest[b]))
+def _quantize_fp8_at_once(residual, gradient, block, exponents, symbols):  # type: ignore[no-untyped-def]
+    """See `block_by_block`."""
+    total = 0.0
+    low_key, high_key = take_up(part(residual, slice(0, block)), gradient[:block])
+    for b in range(exponents.size):
+        if not keys_finite(low_key, high_key):
+            take_up_rest(residual, gradient, (b + 1) * block)
+            return total, b
+        exponents[b] = _fp8_exponent(low_key, high_key)
+        squares, low_key, high_key = _fp8_block(residual, gradient, b, block, exponents[b], symbols)
+        total += squares
+    return total, exponents.size
 
 
 @njit(nogil=True, cache=True)
-def _quantize_fp8(residual, gradient, block, symbols, exponents):  # type: ignore[no-untyped-def]
+def _quantize_fp8(residual, gradient, block, exponents, symbols):  # type: ignore[no-untyped-def]
+    """Quantizes blocks of known exponent; with a residual, what stands there."""
     total = 0.0
     for b in range(exponents.size):
         end = min((b + 1) * block, gradient.size)
         for first in range(b * block, end, LINE):
-            last = min(first + LINE, end)
-            r = None if residual is None else residual[first:last]
-            squares = _fp8_line(r, gradient[first:last], exponents[b], symbols[first:last])
-            if r is not None:
+            at = slice(first, min(first + LINE, end))
+            r, g, s = part(residual, at), gradient[at], symbols[at]
+            squares, _, _ = _fp8_line(r, g, exponents[b], s, None, None)
+            if residual is not None:
                 total += squares_of(squares, r)
     return total
 
@@ -163,7 +228,6 @@ def half_pass(
     gradient: NDArray[np.float32],
     symbols: NDArray[np.uint16],
     threads: int = 1,
-    residual_finite: bool = False,
 ) -> QuantizedPass:
     """Rounds residual + gradient to a 16-bit format and keeps what that leaves out.
 
@@ -173,23 +237,26 @@ def half_pass(
         gradient: contiguous float32 [n].
         symbols: uint16 [n]; receives the bits.
         threads: how many to use; the result does not depend on it.
-        residual_finite: the residual is known to be finite, as every pass leaves it; saves reading it
-            once more.
 
     Returns:
-        What was kept. If any sum is not finite, the residual is as it was (unless it was said to be
-        finite and is not).
+        What was kept; see `QuantizedPass` for sums that are not finite.
     """
-    parts = pieces(gradient.size, 0)
-    if not all_finite(parts, residual, gradient, threads, residual_finite):
-        return QuantizedPass(0.0, True)
+    parts, brain = pieces(gradient.size, 0), kind == "bf16"
 
-    def quantize(piece: Piece) -> float:
+    def quantize(piece: Piece) -> tuple[float, bool]:
         at = piece.elements
-        squares: float = _quantize_half(part(residual, at), gradient[at], kind == "bf16", symbols[at])
-        return squares
+        ran: tuple[float, bool] = _quantize_half(part(residual, at), gradient[at], brain, symbols[at])
+        return ran
 
-    return reported(over(parts, quantize, threads))
+    def put_back(piece: Piece) -> None:
+        if residual is not None:
+            _half_values(symbols[piece.elements], brain, residual[piece.elements], True)
+
+    ran = over(parts, quantize, threads)
+    if all(finite for _, finite in ran):
+        return QuantizedPass(sum((squares for squares, _ in ran), 0.0), False)
+    over(parts, put_back, threads)  # the symbols of sums that are not finite stand for the residual alone
+    return QuantizedPass(0.0, True)
 
 
 def half_values(
@@ -223,29 +290,33 @@ def fp8_pass(
         threads: how many to use; the result does not depend on it.
 
     Returns:
-        What was kept. If any sum is not finite, the residual is as it was.
+        What was kept; see `QuantizedPass` for sums that are not finite.
     """
     parts = pieces(gradient.size, block)
-    largest = np.zeros(exponents.size, np.int32)
 
-    def measure(piece: Piece) -> NDArray[np.int32]:
-        at, found = piece.elements, np.empty(piece.blocks.stop - piece.blocks.start, np.int32)
-        _measure(part(residual, at), gradient[at], piece.block, found)
-        return found
+    def at_once(piece: Piece) -> tuple[float, int]:
+        at, e = piece.elements, exponents[piece.blocks]
+        r, g, s = part(residual, at), gradient[at], symbols[at]
+        ran: tuple[float, int] = _quantize_fp8_at_once(r, g, piece.block, e, s)
+        return ran
 
-    for piece, found in zip(parts, over(parts, measure, threads), strict=True):
-        np.maximum(largest[piece.blocks], found, out=largest[piece.blocks])
-    if largest.max(initial=0) >= INFINITY:
-        return QuantizedPass(0.0, True)
-    _fill_exponents(largest, exponents)
+    def put_back(piece: Piece) -> None:
+        if residual is not None:
+            at, e = piece.elements, exponents[piece.blocks]
+            _fp8_values(symbols[at], piece.block, e, residual[at], True)
 
     def quantize(piece: Piece) -> float:
-        at, b = piece.elements, piece.blocks
-        r, g = part(residual, at), gradient[at]
-        squares: float = _quantize_fp8(r, g, piece.block, symbols[at], exponents[b])
+        at, e = piece.elements, exponents[piece.blocks]
+        squares: float = _quantize_fp8(part(residual, at), gradient[at], piece.block, e, symbols[at])
         return squares
 
-    return reported(over(parts, quantize, threads))
+    if all(piece.whole for piece in parts):
+        return block_by_block(parts, at_once, put_back, threads)
+    low_keys, high_keys = take_up_all(residual, gradient, block, threads)
+    if not keys_finite(low_keys.min(), high_keys.max()):
+        return QuantizedPass(0.0, True)
+    _fill_exponents(low_keys, high_keys, exponents)
+    return QuantizedPass(sum(over(parts, quantize, threads), 0.0), False)
 
 
 def fp8_values(

@@ -26,17 +26,16 @@ from .blockwise import (
     Piece,
     QuantizedPass,
     accumulate,
-    all_finite,
     block_length,
     from_order_key,
+    keys_finite,
     order_key,
     over,
-    part,
     pieces,
-    reported,
     squares_of,
+    take_up_all,
 )
-from .float_formats import from_fp16, to_fp16
+from .float_formats import from_fp16, round_to_fp16
 from .search16 import build_tree, find_bins, tree_size
 
 EXPONENTS = (-128, 113)
@@ -56,9 +55,9 @@ def _key(a):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _fill_keys(residual, gradient, keys):  # type: ignore[no-untyped-def]
-    for j in range(gradient.size):
-        keys[j] = _key(gradient[j] if residual is None else residual[j] + gradient[j])
+def _fill_keys(values, keys):  # type: ignore[no-untyped-def]
+    for j in range(values.size):
+        keys[j] = _key(values[j])
 
 
 @njit(nogil=True, cache=True)
@@ -91,8 +90,10 @@ def _scaled(keys, i, scale):  # type: ignore[no-untyped-def]
 def _bin_end(ordered, j, bits, begin):  # type: ignore[no-untyped-def]
     """Where bin j - 1, which begins at `begin`, ends: at the first of the elements equal to c_j."""
     cut, cut_before = (j * ordered.size) >> bits, ((j - 1) * ordered.size) >> bits
-    if cut == ordered.size or (j > 1 and ordered[cut] == ordered[cut_before]):
-        return ordered.size if cut == ordered.size else begin
+    if cut == ordered.size:  # there is no c_j behind the last bin
+        return cut
+    if j > 1 and ordered[cut] == ordered[cut_before]:  # c_j is c_(j-1), and so nothing lies between them
+        return begin
     while cut > cut_before and ordered[cut - 1] == ordered[cut]:
         cut -= 1
     return cut
@@ -102,7 +103,7 @@ def _bin_end(ordered, j, bits, begin):  # type: ignore[no-untyped-def]
 def _write_means(totals, counts, unscale, table):  # type: ignore[no-untyped-def]
     for j in range(table.size):
         count = max(counts[j], 1)
-        short = to_fp16(np.float32(np.float64(totals[j]) / np.float64(count) * unscale))
+        short, _ = round_to_fp16(np.float32(np.float64(totals[j]) / np.float64(count) * unscale))
         magnitude = np.int32(short & np.int32(0x7FFF))
         magnitude = magnitude if magnitude < LARGEST_MEAN else LARGEST_MEAN
         table[j] = np.int32(short & np.int32(0x8000)) | magnitude
@@ -133,10 +134,10 @@ def _read_table(table, exponent, values):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _keep(residual, gradient, symbols, values):  # type: ignore[no-untyped-def]
+def _keep(residual, symbols, values):  # type: ignore[no-untyped-def]
     squares = np.float32(0)
     for j in range(residual.size):
-        kept = (residual[j] + gradient[j]) - values[np.uint64(symbols[j])]
+        kept = residual[j] - values[np.uint64(symbols[j])]
         # Two ends of float32 in one bin lie further apart than float32 reaches.
         kept = kept if kept < _LARGEST else _LARGEST
         kept = kept if kept > -_LARGEST else -_LARGEST
@@ -146,43 +147,40 @@ def _keep(residual, gradient, symbols, values):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _assign(residual, gradient, tree, bits, values, symbols):  # type: ignore[no-untyped-def]
+def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-def]
+    """Finds the bins of numbers, and keeps in place of these what their bins leave out, if that is wanted."""
     total = 0.0
     keys = np.empty(LINE, np.int32)
-    for first in range(0, gradient.size, LINE):
-        g, s = gradient[first : first + LINE], symbols[first : first + LINE]
-        r = None if residual is None else residual[first : first + LINE]
-        _fill_keys(r, g, keys)
+    for first in range(0, a.size, LINE):
+        line, s = a[first : first + LINE], symbols[first : first + LINE]
+        _fill_keys(line, keys)
         find_bins(tree, bits, keys, s)
-        if r is not None:
-            total += squares_of(_keep(r, g, s, values), r)
+        if keep:
+            total += squares_of(_keep(line, s, values), line)
     return total
 
 
 @njit(nogil=True, cache=True)
-def _quantize_blocks(residual, gradient, ordered, block, bits, tree, symbols, tables, exponents):  # type: ignore[no-untyped-def]
+def _quantize_blocks(a, keep, ordered, block, bits, tree, symbols, tables, exponents):  # type: ignore[no-untyped-def]
     total = 0.0
     values = np.empty(1 << bits, np.float32)
     for b in range(exponents.size):
-        first, last = b * block, min((b + 1) * block, gradient.size)
-        r = None if residual is None else residual[first:last]
+        first, last = b * block, min((b + 1) * block, a.size)
         exponents[b] = _write_table(ordered[first:last], bits, tables[b])
         _read_table(tables[b], exponents[b], values)
         build_tree(ordered[first:last], bits, tree)
-        total += _assign(r, gradient[first:last], tree, bits, values, symbols[first:last])
+        total += _assign(a[first:last], keep, tree, bits, values, symbols[first:last])
     return total
 
 
-def _sorted_keys(
-    residual: NDArray[np.float32] | None, gradient: NDArray[np.float32], block: int, threads: int
-) -> NDArray[np.int32]:
+def _sorted_keys(a: NDArray[np.float32], block: int, threads: int) -> NDArray[np.int32]:
     """The order keys, sorted within each block of `block` and the shorter one behind them."""
-    keys = np.empty(gradient.size, np.int32)
+    keys = np.empty(a.size, np.int32)
 
     def fill(piece: Piece) -> None:
-        _fill_keys(part(residual, piece.elements), gradient[piece.elements], keys[piece.elements])
+        _fill_keys(a[piece.elements], keys[piece.elements])
 
-    over(pieces(gradient.size, 0), fill, threads)
+    over(pieces(a.size, 0), fill, threads)
     even = keys.size - keys.size % block
     keys[:even].reshape(-1, block).sort(axis=1)
     keys[even:].sort()
@@ -190,15 +188,15 @@ def _sorted_keys(
 
 
 def _one_block(
-    residual: NDArray[np.float32] | None,
-    gradient: NDArray[np.float32],
+    a: NDArray[np.float32],
+    keep: bool,
     bits: int,
     symbols: NDArray[Any],
     table: NDArray[np.uint16],
     threads: int,
 ) -> tuple[int, float]:
     """Quantizes a block that is larger than a piece; returns its exponent and the squares kept."""
-    ordered = _sorted_keys(residual, gradient, gradient.size, threads)
+    ordered = _sorted_keys(a, a.size, threads)
     exponent = int(_write_table(ordered, bits, table))
     tree, values = np.empty(tree_size(bits), np.int32), np.empty(1 << bits, np.float32)
     build_tree(ordered, bits, tree)
@@ -206,10 +204,10 @@ def _one_block(
 
     def assign(piece: Piece) -> float:
         at = piece.elements
-        squares: float = _assign(part(residual, at), gradient[at], tree, bits, values, symbols[at])
+        squares: float = _assign(a[at], keep, tree, bits, values, symbols[at])
         return squares
 
-    return exponent, sum(over(pieces(gradient.size, 0), assign, threads), 0.0)
+    return exponent, sum(over(pieces(a.size, 0), assign, threads), 0.0)
 
 
 def quantile_pass(
@@ -238,31 +236,31 @@ def quantile_pass(
         threads: how many to use; the result does not depend on it.
 
     Returns:
-        What was kept. If any sum is not finite, the residual is as it was.
+        What was kept; see `QuantizedPass` for sums that are not finite.
     """
     n, block = gradient.size, block_length(gradient.size, block)
-    if not all_finite(pieces(n, 0), residual, gradient, threads):
+    low_keys, high_keys = take_up_all(residual, gradient, 0, threads)
+    if n and not keys_finite(low_keys[0], high_keys[0]):
         return QuantizedPass(0.0, True)
+    keep = residual is not None
+    a = gradient if residual is None else residual
     if block > _SORTED_AT_ONCE:
         total = 0.0
         for b, first in enumerate(range(0, n, block)):
             at = slice(first, first + block)
-            exponents[b], squares = _one_block(
-                part(residual, at), gradient[at], bits, symbols[at], tables[b], threads
-            )
+            exponents[b], squares = _one_block(a[at], keep, bits, symbols[at], tables[b], threads)
             total += squares
         return QuantizedPass(total, False)
 
     def quantize(piece: Piece) -> float:
         at, b = piece.elements, piece.blocks
-        r, g = part(residual, at), gradient[at]
-        ordered, tree = _sorted_keys(r, g, block, 1), np.empty(tree_size(bits), np.int32)
+        ordered, tree = _sorted_keys(a[at], block, 1), np.empty(tree_size(bits), np.int32)
         squares: float = _quantize_blocks(
-            r, g, ordered, block, bits, tree, symbols[at], tables[b], exponents[b]
+            a[at], keep, ordered, block, bits, tree, symbols[at], tables[b], exponents[b]
         )
         return squares
 
-    return reported(over(pieces(n, block, _SORTED_AT_ONCE), quantize, threads))
+    return QuantizedPass(sum(over(pieces(n, block, _SORTED_AT_ONCE), quantize, threads), 0.0), False)
 
 
 @njit(nogil=True, cache=True)

@@ -7,6 +7,8 @@ says so: codecs check first.
 import numpy as np
 from numba import njit
 
+from .bits import load64, trailing_zeros
+
 _ONE = np.uint32(1)
 
 
@@ -65,16 +67,18 @@ def write_bitmap(words, bits):  # type: ignore[no-untyped-def]
 def read_bitmap(bits, words):  # type: ignore[no-untyped-def]
     """Writes position << 1 of every set bit to words while they fit; returns how many are set."""
     count = 0
-    for byte in range(bits.size):
-        left = bits[byte]
-        bit = 0
+    for byte in range(0, bits.size, 8):
+        left = np.uint64(0)
+        if byte + 8 <= bits.size:
+            left = load64(bits, byte)
+        else:
+            for j in range(byte, bits.size):
+                left |= np.uint64(bits[j]) << np.uint64(8 * (j - byte))
         while left:
-            if left & np.uint8(1):
-                if count < words.size:
-                    words[count] = np.uint32((byte * 8 + bit) << 1)
-                count += 1
-            left >>= np.uint8(1)
-            bit += 1
+            if count < words.size:
+                words[count] = np.uint32((np.uint64(8 * byte) + trailing_zeros(left)) << np.uint64(1))
+            count += 1
+            left &= left - np.uint64(1)
     return count
 
 

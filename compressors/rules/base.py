@@ -84,13 +84,6 @@ def squares(residual: Tensor | None) -> float:
     return 0.0 if residual is None else float(residual.double().square().sum())
 
 
-def keep_finite(part: Part) -> None:
-    """Adds to a residual what is finite of its gradient, where the sum is."""
-    if part.residual is not None:
-        total = part.residual + part.gradient.float()
-        part.residual.copy_(torch.where(torch.isfinite(total), total, part.residual))
-
-
 def put_back(update: Update, unit: Unit, parts: Sequence[Part]) -> None:
     """Adds an update that was not sent to the residuals it was taken from, where there are any."""
     dense = torch.zeros(unit.n, dtype=torch.float32)

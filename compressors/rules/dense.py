@@ -6,7 +6,7 @@ from ..config.methods import DenseMethod
 from ..parts import Part, PartTally, Unit
 from ..quantizing import form_of, quantize
 from ..update import NO_TAU, Update
-from .base import Context, Ran, Rule, all_zero, keep_finite, squares
+from .base import Context, Ran, Rule, all_zero, squares
 
 
 class DenseRule(Rule):
@@ -29,7 +29,6 @@ class DenseRule(Rule):
         residual = None if part.residual is None else part.residual.numpy()
         quantized = quantize(self.config, residual, gradient.numpy(), context.threads)
         if quantized.nonfinite:
-            keep_finite(part)
             tally = PartTally(part.name, place.elements, 0, squares(part.residual))
             return Ran([], [tally], place.ordinal)
         update = Update(self.form, unit.n, NO_TAU, None, quantized.values)

@@ -9,6 +9,7 @@ import torch
 from ..config.base import SMALLEST_TAU
 from ..config.methods import Clip, SparseMethod
 from ..forms import FORMS
+from ..kernels import sparse
 from ..kernels.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..parts import Part, PartTally, Place, Unit
 from ..quantizing import form_of, quantize
@@ -38,6 +39,12 @@ class SparseRule(Rule):
     def run(self, unit: Unit, parts: Sequence[Part], context: Context) -> Ran:
         """See `Rule.run`."""
         rule = self.selection.rule
+        if self.config.momentum:
+            mine = {place.ordinal for place in unit.places}  # a bucket may have several units
+            parts = [
+                _advanced(part, self.config.momentum, context) if ordinal in mine else part
+                for ordinal, part in enumerate(parts)
+            ]
         context.scratch.reserve(unit.n, None if rule in WITHOUT_VALUES else VALUE_DTYPE[rule])
         updates: list[Update] = []
         tallies: dict[int, PartTally] = {}
@@ -88,8 +95,6 @@ class SparseRule(Rule):
         gradient, scratch = part.gradient.float(), context.scratch
         if context.hold_back_zeros and all_zero(gradient):
             return self._tally(part, 0, squares(part.residual), np.float32(aim)), None
-        if part.velocity is not None:
-            gradient = _advance(part.velocity, gradient, self.config.momentum)
         target = Target(scratch.words, scratch.values, place.start - unit.base, sent, context.threads)
         taken = self.selection.take(part, gradient, aim, target)
         words = scratch.words[sent : taken.result.sent]
@@ -146,9 +151,7 @@ class SparseRule(Rule):
         assert update.words is not None
         error = np.zeros(update.k, np.float32)
         quantized = quantize(self.quantizer, error, update.floats(), context.threads)
-        positions = positions_of(update.words, 0).to(part.residual.device)
-        # What the pass left there is 0, and stays so where a method forgets.
-        part.residual[positions] += torch.from_numpy(error).to(part.residual.device)
+        sparse.add_values(update.words, error, part.residual.numpy())  # the pass left 0 there
         sent = Update(self.form, unit.n, NO_TAU, update.words, quantized.values, update.chunks)
         tally = tallies[place.ordinal]
         total = tally.residual_squares + quantized.residual_squares
@@ -159,12 +162,15 @@ class SparseRule(Rule):
         }
 
 
-def _advance(velocity: torch.Tensor, gradient: torch.Tensor, momentum: float) -> torch.Tensor:
-    """velocity = momentum * velocity + gradient, where that is finite.
+def _advanced(part: Part, momentum: float, context: Context) -> Part:
+    """A part whose gradient is velocity = momentum * velocity + gradient; also the threshold is for that.
 
-    Returns:
-        What goes to the pass: the velocity, and what is not finite, so that the pass finds it.
+    The velocity itself changes only where that is finite; what is not stays in the gradient, so that the
+    pass finds it.
     """
-    advanced = velocity * momentum + gradient
-    velocity.copy_(torch.where(torch.isfinite(advanced), advanced, velocity))
-    return advanced
+    gradient = part.gradient.float()
+    if part.velocity is None or (context.hold_back_zeros and all_zero(gradient)):
+        return part
+    advanced = part.velocity * momentum + gradient
+    part.velocity.copy_(torch.where(torch.isfinite(advanced), advanced, part.velocity))
+    return Part(part.name, advanced, part.residual, part.velocity)

@@ -5,6 +5,7 @@ Imports wait until a command needs them, so that `--help` answers at once.
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ _FIELDS_HINT = (
     "TAUGRAD_COMPRESSOR__TAU=1e-3; the command line wins over the environment, and that over the file."
 )
 
+_NO_DEFAULT = {"", "None", "required", "()", "{}"}
 _VALUE_TYPES = {"bool", "dict", "float", "int", "list", "Path", "str"}
 
 
@@ -87,11 +89,13 @@ class _FieldsHelp(argparse.Action):
 
         for field in spec_fields():
             kinds = f" [{field.kinds}]" if field.kinds else ""
-            default = "" if field.default in {"", "None", "required"} else f" (default {field.default})"
+            default = "" if field.default in _NO_DEFAULT else f" (default {field.default})"
             value = field.type.upper() if field.type in _VALUE_TYPES else field.type
             print(f"  --{field.name} {value}{kinds}{default}")
             if field.description:
-                print(f"        {field.description}")
+                print(
+                    textwrap.fill(field.description, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
+                )
         parser.exit()
 
 

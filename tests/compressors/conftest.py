@@ -51,6 +51,27 @@ def scenarios() -> ModuleType:
     return load_sibling("scenarios")
 
 
+@pytest.fixture(scope="session")
+def fuzzing() -> ModuleType:
+    """The fuzz harness; see fuzzing.py."""
+    return load_sibling("fuzzing")
+
+
+_WORKBENCH = load_sibling("workbench")
+
+
+@pytest.fixture(scope="session")
+def workbench() -> ModuleType:
+    """A worker without a network; see workbench.py."""
+    return _WORKBENCH
+
+
+@pytest.fixture(params=_WORKBENCH.METHODS.values(), ids=_WORKBENCH.METHODS)
+def method(request: pytest.FixtureRequest) -> str:
+    """The line of every method in turn."""
+    return str(request.param)
+
+
 def random_values(form: Form, k: int, rng: np.random.Generator, tau: np.float32) -> Any:
     """What an update's `values` may hold: floats, levels, bits of short floats, or symbols and tables."""
     if form in ("wgt", "f32"):

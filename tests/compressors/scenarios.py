@@ -25,10 +25,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather, hook, message
 from taugrad.compressors.codecs.base import Bytes
+from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.exchange import Gathering
 from taugrad.compressors.update import Update
 
-Config = Mapping[str, Any] | str
+Config = Mapping[str, Any] | AnyMethod | str
 Result = dict[str, Any]
 
 RULES = ("wgt", "bgt", "qgt")

@@ -44,6 +44,14 @@ def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None
     assert 0.1 < figure(output, r"sent +([\d.]+) MB") < 31.7 / 5
 
 
+def test_the_example_takes_any_chain() -> None:
+    chain = "chunked_topk(8, chunk=256, decay=1) | linear(4) | chunked"
+    output = python(str(EXAMPLE), "--workers", "2", "--epochs", "4", "--compressor", chain)
+    assert figure(output, r"accuracy +([\d.]+)") > 0.8
+    # Of 256 elements 8 are sent, in 4 bits and an index of 8: 21 times less, with headers and ranges.
+    assert 10 < figure(output, r"compression +([\d.]+)x") < 22
+
+
 def test_the_example_imports_neither_ray_nor_mlflow() -> None:
     statement = f"import runpy; runpy.run_path({str(EXAMPLE)!r}, run_name='example')"
     modules = imported_by(statement)

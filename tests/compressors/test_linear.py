@@ -135,17 +135,45 @@ def test_values_are_added() -> None:
     assert bits_of(out) == bits_of(a + values)
 
 
-@pytest.mark.parametrize("block", [1, 100, 2048, 0])
+def assert_taken_up(residual: Floats, before: Floats, gradient: Floats) -> None:
+    """To rounding, the residual gained every finite sum; elsewhere not a bit changed."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = before + gradient
+    finite = np.isfinite(total)
+    assert residual[finite] == pytest.approx(total[finite], rel=1e-6, abs=1e-6)
+    assert bits_of(residual[~finite]) == bits_of(before[~finite])
+
+
+@pytest.mark.parametrize("block", [1, 100, 2048, 3000, 0])
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 3000, 4999])
-def test_a_sum_that_is_not_finite_leaves_the_residual_alone(block: int, bad: float, place: int) -> None:
-    rng = np.random.default_rng(1)
-    residual, gradient = rng.standard_normal((2, 5000)).astype(F32)
+@pytest.mark.parametrize("most", [1 << 20, 2049])
+def test_a_sum_that_is_not_finite_is_not_taken_up(
+    block: int, bad: float, place: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blockwise.pieces, "__defaults__", (most,))
+    before, gradient = np.random.default_rng(1).standard_normal((2, 5000)).astype(F32)
     gradient[place] = bad
-    before = residual.copy()
-    assert quantized(residual, gradient, 8, block)[-1] == blockwise.QuantizedPass(0.0, True)
-    assert bits_of(residual) == bits_of(before)
-    assert extremes(residual, gradient, block).nonfinite
+    one, three = before.copy(), before.copy()
+    assert quantized(one, gradient, 8, block)[-1] == blockwise.QuantizedPass(0.0, True)
+    assert_taken_up(one, before, gradient)
+    assert quantized(three, gradient, 8, block, threads=3)[-1].nonfinite
+    assert bits_of(three) == bits_of(one)
+    ranged = before.copy()
+    assert extremes(ranged, gradient, block).nonfinite
+    with np.errstate(invalid="ignore"):
+        total = before + gradient
+    assert bits_of(ranged) == bits_of(np.where(np.isfinite(total), total, before))
+
+
+@pytest.mark.parametrize("block", [100, 0])
+def test_a_residual_that_is_not_finite_stays_so(block: int) -> None:
+    before, gradient = np.random.default_rng(3).standard_normal((2, 5000)).astype(F32)
+    before[[7, 1234, 4000]] = np.nan, np.inf, MAX
+    gradient[4000] = MAX
+    residual = before.copy()
+    assert quantized(residual, gradient, 8, block)[-1].nonfinite
+    assert_taken_up(residual, before, gradient)
 
 
 def test_a_sum_that_overflows_is_not_finite() -> None:
@@ -155,11 +183,13 @@ def test_a_sum_that_overflows_is_not_finite() -> None:
 
 def test_ranges_that_are_known_need_not_be_found_again() -> None:
     residual, gradient = np.random.default_rng(4).standard_normal((2, 5000)).astype(F32)
-    ranges = extremes(residual, gradient, 100)
+    other = residual.copy()
     a = (residual + gradient).reshape(50, 100)
+    ranges = extremes(residual, gradient, 100)
+    assert (residual == a.reshape(-1)).all()
     assert (ranges.lows == a.min(1)).all()
     assert (ranges.highs == a.max(1)).all()
-    other, symbols = residual.copy(), np.empty((2, 5000), np.uint8)
+    symbols = np.empty((2, 5000), np.uint8)
     lows, steps = np.empty((2, 50), F32), np.empty((2, 50), F32)
     linear_pass(residual, gradient, 8, 100, symbols[0], lows[0], steps[0], ranges=ranges)
     linear_pass(other, gradient, 8, 100, symbols[1], lows[1], steps[1])

@@ -107,7 +107,7 @@ def assert_canonical(data: bytes) -> None:
     assert not positions or positions[-1] < found.n
     assert np.isfinite(found.floats()).all()
     written = message.write(found, codec_by_code(data[4]).name, ("raw", "huffman")[data[6]]).tobytes()
-    if data[6] == 0 and (data[4] != CODEC_CODE["golomb_rice"] or data[32:33] in (b"", b"\x0c")):
+    if data[6] == 0 and (data[4] != CODEC_CODE["golomb_rice"] or data[32:33] == written[32:33]):
         assert written == data
         return
     # A codebook need not be the best one, nor Golomb-Rice blocks as long as they are written.
@@ -330,6 +330,7 @@ CONSISTENT = {
         "quantile", "every", 1, 1, b"\x01" + bytes(7) + b"\x71" + b"\xff\x77" * 2 + b"\1", tau=0
     ),
     "golomb_rice bgt": forged("bgt", "golomb_rice", 11, 3, bytes.fromhex("0c0a00000002002623")),
+    "golomb_rice in blocks of 2^14": forged("bgt", "golomb_rice", 11, 3, bytes.fromhex("0e0a00000002002623")),
     "golomb_rice in shorter blocks": forged("bgt", "golomb_rice", 11, 3, bytes.fromhex("040a00000002002623")),
     "chunked f32": forged("f32", "chunked", 4, 1, bytes.fromhex("0400000001000000 03") + floats(1), tau=0),
     "packed32 bgt": forged("bgt", "packed32", 9, 2, words(~3, 4)),
@@ -439,7 +440,7 @@ def test_mutated_messages_are_refused_or_are_messages(
 ) -> None:
     rng = np.random.default_rng([RULE_CODE[rule], CODEC_CODE[codec]])
     accepted = refused = 0
-    for _ in range(600):
+    for _ in range(2300):
         n = int(rng.integers(1, 20))
         update = random_update(codec, rule, n, int(rng.integers(0, n + 1)), rng)
         data = mutated(message.write(update, codec).tobytes(), rng)
@@ -452,5 +453,5 @@ def test_mutated_messages_are_refused_or_are_messages(
         else:
             accepted += 1
             assert_canonical(data)
-    assert accepted > 5
-    assert refused > 250
+    assert accepted > 20
+    assert refused > 1000

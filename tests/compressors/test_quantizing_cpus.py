@@ -40,6 +40,12 @@ def digest() -> str:
     for kind in HALVES:
         half_pass(kind, kept, gradient, symbols, 2)
         hashed.update(symbols.tobytes() + kept.tobytes())
+    gradient[20_000] = np.inf  # what was done before it is found must be undone to the same bits
+    exponents, lows, steps = np.empty(15, np.int8), np.empty(15, F32), np.empty(15, F32)
+    linear_pass(kept, gradient, 8, 2048, short, lows, steps, 2)
+    fp8_pass(kept, gradient, 2048, short, exponents, 2)
+    half_pass("fp16", kept, gradient, symbols, 2)
+    hashed.update(kept.tobytes())
     return hashed.hexdigest()
 
 

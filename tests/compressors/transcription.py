@@ -72,3 +72,39 @@ def run(rule: str, residual: Floats, gradient: Floats, tau: np.float32, base: in
             outcome.sent.append(amount)
             outcome.kept[i] = np.float32(total - amount)
     return outcome
+
+
+def _largest(total: Floats, k: int) -> NDArray[np.int64]:
+    """Ascending positions of the k largest magnitudes; of equal ones the first."""
+    order = np.lexsort((np.arange(total.size), -np.abs(total)))
+    return np.sort(order[:k])
+
+
+def topk(total: Floats, density: float) -> NDArray[np.int64]:
+    """What topk sends of a parameter: a share of its elements, at least one."""
+    return _largest(total, max(1, int(density * total.size)))
+
+
+def chunked_topk(total: Floats, chunk: int, keep: int) -> NDArray[np.int64]:
+    """What chunked_topk sends: the largest of every chunk, the last of which may be shorter."""
+    found = [low + _largest(total[low : low + chunk], keep) for low in range(0, total.size, chunk)]
+    return np.concatenate(found)
+
+
+@dataclass
+class MomentumCorrection:
+    """Deep Gradient Compression, section 3.2 and Algorithm 3's masking, for one parameter and a rule."""
+
+    rule: str
+    tau: np.float32
+    momentum: float
+    velocity: Floats
+    accumulated: Floats
+
+    def step(self, gradient: Floats) -> Floats:
+        """u = m u + g; v = v + u; what is sent leaves v, and its u begins anew."""
+        self.velocity = np.float32(self.momentum) * self.velocity + gradient
+        outcome = run(self.rule, self.accumulated, self.velocity, self.tau)
+        self.accumulated = outcome.kept
+        self.velocity[outcome.positions] = 0
+        return outcome.dense()

@@ -146,7 +146,7 @@ def test_a_wrong_spec_never_reaches_the_cluster(head, folder):
     command = [sys.executable, "-m", "taugrad", "submit", "broken.yaml", "--address", address]
     answer = run(command, folder, variables)
     assert answer.returncode == 2
-    assert "compressor.kind = custom-kind: choose none, wgt, bgt or qgt" in answer.stderr
+    assert "compressor.kind = custom-kind: choose none, powersgd, wgt" in answer.stderr
 
 
 def test_a_cluster_that_is_not_there_is_said_so(folder, environment):

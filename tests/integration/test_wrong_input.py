@@ -42,6 +42,18 @@ def test_a_factory_that_is_not_there(refused):
     assert "model: cannot use 'mine:net': no module named 'mine'" in said
 
 
+def test_a_pattern_that_fits_no_parameter(refused):
+    said = refused(
+        "data: {kind: digits}\nmodel: {kind: mlp}", "--compressor", "wgt(1, exempt=exempt(names=['norm*']))"
+    )
+    assert "compressor.exempt.names: 'norm*' fits no parameter of the model, which has" in said
+
+
+def test_a_chain_whose_links_do_not_fit(refused):
+    said = refused("compressor: wgt(1e-3) | huffman")
+    assert "huffman codes symbols, and wgt sends floats" in said
+
+
 def test_a_wrong_value_on_the_command_line(refused):
     assert "training.epochs = -1" in refused("", "--training.epochs", "-1")
 

@@ -7,6 +7,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taugrad.compressors.config import read_config
+from taugrad.platform.models import build
+from taugrad.platform.models.config import Mlp
+from taugrad.platform.preflight import check
 from taugrad.platform.reading import SpecError, read_spec, spec_fields
 from taugrad.platform.spec import RunSpec
 
@@ -15,7 +19,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
-    for name in ("TAUGRAD_SEED", "TAUGRAD_COMPRESSOR__TAU", "TAUGRAD_COMPRESSOR__KIND"):
+    for name in ("TAUGRAD_SEED", "TAUGRAD_COMPRESSOR", "TAUGRAD_COMPRESSOR__TAU", "TAUGRAD_COMPRESSOR__KIND"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -86,8 +90,8 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         ("compressor: {kind: wgt, tau: .nan}", [], "compressor.tau = nan: must be greater than 0"),
         ("compressor: {kind: wgt, tau: .inf}", [], "compressor.tau = inf: must be greater than 0"),
         ("compressor: {kind: wgt}", [], "compressor.tau: is missing"),
-        ("compressor: {kind: none, tau: 1}", [], "kind none has no such field; wgt, bgt or qgt has"),
-        ("compressor: {kind: wqt, tau: 1}", [], "compressor.kind = wqt: choose none, wgt, bgt or qgt"),
+        ("compressor: {kind: none, tau: 1}", [], "kind none has no such field; wgt, bgt, qgt or strom has"),
+        ("compressor: {kind: wqt, tau: 1}", [], "compressor.kind = wqt: choose none, powersgd, wgt, bgt"),
         ("data: {kind: cifar}", [], "data.kind = cifar: choose mnist5k, digits, mnist, synthetic or custom"),
         ("data: {kind: mnist}", [], "data.path: is missing"),
         ("seeed: 1", [], "seeed: no such field; did you mean seed?"),
@@ -99,11 +103,248 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         ("", ["--seed"], "--seed: expected one argument"),
         ("- a list", [], "holds a list; a spec is a mapping of fields"),
         ("a: [", [], "is no YAML"),
+        ("compressor: wgt(schedule({0: 1}))", [], "text that holds ': ' must stand in quotes"),
     ],
 )
 def test_what_is_wrong_is_said_with_field_value_and_what_would_do(problems, text, overrides, said):
     (problem,) = problems(text, *overrides)
     assert said in problem
+
+
+# Compressors: as fields, as a line, as both.
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "line"),
+    [
+        ("compressor: wgt(1e-3) | quantile(4) | golomb_rice", [], "wgt(1e-3) | quantile(4) | golomb_rice"),
+        ("compressor: >\n  wgt(1e-3)\n  | linear\n  | huffman\n", [], "wgt(1e-3) | linear | huffman"),
+        ("compressor: |\n  wgt(1e-3)\n  | linear\n", [], "wgt(1e-3) | linear"),
+        ("", ["--compressor", "strom(1e-3) | golomb_rice"], "strom(1e-3) | golomb_rice"),
+        ("", ["--compressor=strom(1e-3) | golomb_rice"], "strom(1e-3) | golomb_rice"),
+        ("", ["--compressor", '{"kind": "wgt", "tau": 1}'], "wgt(1)"),
+        # A whole method takes the place of another; single fields come on top, wherever they stand.
+        ("compressor: topk(0.1)", ["--compressor", "wgt(1e-3)"], "wgt(1e-3)"),
+        ("compressor: {kind: topk, density: 0.1}", ["--compressor", "none"], "none"),
+        ("compressor: topk(0.1) | linear", ["--compressor", '{"kind": "wgt", "tau": 1}'], "wgt(1)"),
+        ("compressor: wgt(1e-3) | linear", ["--compressor.tau", "5e-3"], "wgt(5e-3) | linear"),
+        ("compressor: wgt(1e-3) | linear", ["--compressor.quantize.bits", "4"], "wgt(1e-3) | linear(4)"),
+        ("compressor: wgt(1e-3)", ["--compressor.quantize.kind", "fp8"], "wgt(1e-3) | fp8"),
+        ("compressor: wgt(1e-3)", ["--compressor.quantize", "linear(4)"], "wgt(1e-3) | linear(4)"),
+        ("compressor: wgt(1e-3)", ["--compressor.quantize", "fp16"], "wgt(1e-3) | fp16"),
+        ("compressor: wgt(1e-3)", ["--compressor.codec", "bitmap"], "wgt(1e-3) | bitmap"),
+        ("", ["--compressor", "wgt(1e-3)", "--compressor.tau", "2e-3"], "wgt(2e-3)"),
+        ("", ["--compressor.tau", "2e-3", "--compressor", "wgt(1e-3)"], "wgt(2e-3)"),
+        # Policies.
+        ("compressor: {kind: wgt, tau: density(0.01)}", [], "wgt(density(0.01))"),
+        ("compressor: {kind: wgt, tau: 'schedule({0: 1e-3})'}", [], "wgt(schedule({0: 1e-3}))"),
+        ("compressor: wgt(1e-3)", ["--compressor.tau", "density(0.02)"], "wgt(density(0.02))"),
+        ("compressor: wgt(density(0.02))", ["--compressor.tau", "1e-3"], "wgt(1e-3)"),
+        ("compressor: wgt(density(0.1))", ["--compressor.tau.target", "0.2"], "wgt(density(0.2))"),
+        ("compressor: wgt(density(0.1))", ["--compressor.tau", "schedule({0: 1})"], "wgt(schedule({0: 1}))"),
+        (
+            "compressor: {kind: bgt, tau: {kind: layers, default: 1e-3, patterns: {a: density(0.1), b: 1}}}",
+            [],
+            "bgt(layers(1e-3, patterns={'a': density(0.1), 'b': 1}))",
+        ),
+        (
+            "compressor: wgt(1e-3)",
+            ["--compressor.exempt.names", '["*.bias", "norm*"]', "--compressor.exempt.smaller_than", "9"],
+            "wgt(1e-3, exempt=exempt(names=['*.bias', 'norm*'], smaller_than=9))",
+        ),
+        (
+            "compressor: topk(0.1, momentum=0.9)\ntraining: {optimizer: {momentum: 0}}",
+            [],
+            "topk(0.1, momentum=0.9)",
+        ),
+        (
+            "compressor: topk(0.1, momentum=0.9)\ntraining: {optimizer: {kind: adam}}",
+            [],
+            "topk(0.1, momentum=0.9)",
+        ),
+    ],
+)
+def test_a_compressor_is_read_from_lines_and_fields(read, text, overrides, line):
+    spec = read(text, *overrides)
+    assert spec.compressor == read_config(line)
+    assert spec.title == str(read_config(line))
+    assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
+    monkeypatch.setenv("TAUGRAD_COMPRESSOR", "wgt(1e-3) | linear")
+    assert str(read("").compressor) == "wgt(tau=0.001) | linear"
+    assert str(read("compressor: topk(0.1)").compressor) == "wgt(tau=0.001) | linear"
+    assert str(read("compressor: topk(0.1)", "--compressor", "bgt(1)").compressor) == "bgt(tau=1)"
+    monkeypatch.setenv("TAUGRAD_COMPRESSOR", "wgt(1e-3) | zip")
+    with pytest.raises(SpecError, match="zip is unknown"):
+        read("")
+    monkeypatch.delenv("TAUGRAD_COMPRESSOR")
+    monkeypatch.setenv("TAUGRAD_COMPRESSOR__KIND", "bgt")
+    monkeypatch.setenv("TAUGRAD_COMPRESSOR__TAU", "density(0.1)")
+    assert str(read("").compressor) == "bgt(tau=density(target=0.1))"
+    assert str(read("", "--compressor", "linear").compressor) == "linear"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "said"),
+    [
+        (
+            "compressor: wgt(1e-3) | huffman",
+            [],
+            "compressor = wgt(1e-3) | huffman: huffman codes symbols, and wgt",
+        ),
+        (
+            "compressor: wgt(1e-3) | zip",
+            [],
+            "compressor = wgt(1e-3) | zip: zip is unknown: choose none, powersgd",
+        ),
+        ("compressor: wgt(1e-3", [], "compressor = wgt(1e-3: 'wgt(1e-3' is no chain such as wgt(tau=1e-3)"),
+        ("compressor: wgt(-1)", [], "compressor.tau = -1: must be greater than 0 (1.2e-38 to 6.6e+35)"),
+        ("compressor: wgt(1, foo=3)", [], "compressor.foo: no such field"),
+        ("compressor: wgt", [], "compressor.tau: is missing"),
+        (
+            "compressor: 3",
+            [],
+            "compressor = 3: give a line such as wgt(tau=1e-3) | golomb_rice, or kind and fields",
+        ),
+        ("compressor:", [], "compressor = None: give a line such as"),
+        ("", ["--compressor", "wqt(1)"], "compressor = wqt(1): wqt is unknown: choose none, powersgd, wgt"),
+        ("", ["--compressor"], "--compressor: expected one argument"),
+        ("", ["--compressor", ""], "'' is no chain such as"),
+        (
+            "compressor: wgt(1)",
+            ["--compressor.tau.foo", "3"],
+            "there are compressor.tau.kind, compressor.tau.points",
+        ),
+        (
+            "compressor: wgt(1)",
+            ["--compressor.tau", "density(2)"],
+            "compressor.tau.target = 2: input should be less",
+        ),
+        (
+            "compressor: wgt(1)",
+            ["--compressor.tau", "densty(0.1)"],
+            "compressor.tau = densty(0.1): densty is unknown: choose schedule, density, layers",
+        ),
+        (
+            "compressor: wgt(1)",
+            ["--compressor.tau", "abc"],
+            "compressor.tau = abc: input should be a valid number",
+        ),
+        (
+            "compressor: wgt(1)",
+            ["--compressor.tau", "density(0.1"],
+            "compressor.tau = density(0.1: no number, and no policy such as density(0.01)",
+        ),
+        (
+            "compressor: wgt(1)",
+            ["--compressor.tau", "density(0.2, evry=1)"],
+            "compressor.tau.evry: no such field; did you mean compressor.tau.every?",
+        ),
+        ("compressor: {kind: wgt, tau: {target: 1}}", [], "compressor.tau.kind: is missing"),
+        (
+            "compressor: {kind: wgt, tau: {kind: foo}}",
+            [],
+            "compressor.tau.kind = foo: choose schedule, density or layers",
+        ),
+        (
+            "compressor: \"wgt(layers(1, patterns={'a': 0}))\"",
+            [],
+            "compressor.tau.patterns.a = 0: must be greater than 0",
+        ),
+        (
+            "compressor: \"wgt(layers(1, patterns={'a': density(3)}))\"",
+            [],
+            "compressor.tau.patterns.a.target = 3: input",
+        ),
+        ("compressor: wgt(layers(1, patterns={}))", [], "compressor.tau.patterns = {}: needs 1 or more"),
+        (
+            "compressor: \"wgt(schedule({'a': 1}))\"",
+            [],
+            "compressor.tau.points.a = a: input should be a valid integer",
+        ),
+        ('compressor: "wgt(schedule({0: -1}))"', [], "compressor.tau.points.0 = -1: must be greater than 0"),
+        ("compressor: {kind: wgt, tau: 1, clip: 3}", [], "compressor.clip = 3: give its fields, every, to"),
+        (
+            "compressor: wgt(1)",
+            ["--compressor.clip.every", "0"],
+            "compressor.clip.every = 0: input should be greater",
+        ),
+        (
+            "compressor: wgt(1) | linear(30)",
+            [],
+            "compressor.quantize.bits = 30: input should be less than or equal",
+        ),
+        (
+            "compressor: wgt(1) | quantile(4)",
+            ["--compressor.quantize.kind", "fp16"],
+            "compressor.quantize.bits: kind fp16 has no such field; linear or quantile has",
+        ),
+        (
+            "compressor: wgt(1)",
+            ["--compressor.quantize", "zip(3)"],
+            "compressor.quantize = zip(3): zip is unknown",
+        ),
+        (
+            "compressor: wgt(1)",
+            ["--compressor.codec", "zip"],
+            "compressor.codec = zip: input should be 'auto'",
+        ),
+        (
+            "compressor: {kind: linear, exempt: {names: a}}",
+            [],
+            "compressor.exempt.names = a: give a list, such as [a]",
+        ),
+        ("compressor: {kind: chunked_topk, chunk: 100}", [], "compressor: chunk = 100 is no power of two"),
+        ("compressor: {kind: qgt, tau: 1, codec: raw, symbols: huffman}", [], "huffman cannot follow raw"),
+        (
+            "compressor: bgt(0.1, momentum=0.9)",
+            [],
+            "compressor.momentum = 0.9: the optimizer has momentum too, it would be applied twice; "
+            "add training.optimizer.momentum: 0",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_compressor_is_said_in_one_line(problems, text, overrides, said):
+    (problem,) = problems(text, *overrides)
+    assert said in problem
+    assert "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    ("compressor", "said"),
+    [
+        (
+            "wgt(1, exempt=exempt(names=['*.bias', 'nrom*']))",
+            "compressor.exempt.names: 'nrom*' fits no parameter",
+        ),
+        (
+            "linear(exempt=exempt(names=['Layers.*']))",
+            "compressor.exempt.names: 'Layers.*' fits no parameter",
+        ),
+        (
+            "bgt(layers(1, patterns={'*.bias': 2, 'conv': 3}))",
+            "compressor.tau.patterns: 'conv' fits no parameter",
+        ),
+    ],
+)
+def test_a_pattern_that_fits_no_parameter_is_refused_before_anything_starts(compressor, said):
+    fields = {"data": {"kind": "synthetic", "height": 4, "width": 4}, "model": {"kind": "mlp", "widths": [8]}}
+    names = [
+        name
+        for name, _ in build(Mlp(widths=[8]), channels=1, height=4, width=4, classes=10).named_parameters()
+    ]
+    with pytest.raises(SpecError) as refusal:
+        check(RunSpec.model_validate(fields | {"compressor": compressor}), "here", local=False)
+    (problem,) = refusal.value.problems
+    assert said in problem
+    assert names[0] in problem
+    check(
+        RunSpec.model_validate(fields | {"compressor": "wgt(1, exempt=exempt(names=['*.bias']))"}),
+        "here",
+        local=False,
+    )
 
 
 def test_all_problems_are_said_at_once(problems):
@@ -131,5 +372,22 @@ def test_the_fingerprint_is_of_the_computation_alone():
 def test_help_names_every_field_of_a_full_spec():
     named = {field.name for field in spec_fields()}
     assert set(RunSpec().flat()) <= named
-    assert {"compressor.tau", "model.widths", "data.path"} <= named
+    assert {"compressor.tau", "compressor.tau.target", "model.widths", "data.path"} <= named
     assert len(named) == len(spec_fields())
+
+
+def test_help_is_short_about_kinds_and_defaults():
+    fields = {field.name: field for field in spec_fields()}
+    assert fields["compressor"].type == "LINE"
+    assert fields["compressor.reduction"].kinds == ""
+    assert fields["compressor.exempt.names"].kinds == "all but none, powersgd"
+    assert fields["compressor.tau"].kinds == "wgt, bgt, qgt, strom"
+    assert fields["compressor.tau.target"].kinds == "density"
+    assert fields["compressor.decay"].default == "1.0; fp16, bf16: 0.0; chunked_topk: 0.95"
+    assert fields["compressor.tau.kind"].default == ""
+    assert fields["compressor.exempt.names"].type == "list"
+    order = list(fields)
+    assert order.index("compressor") < order.index("compressor.kind") < order.index("compressor.tau")
+    assert order.index("compressor.tau") < order.index("compressor.tau.kind")
+    assert not [name for name in fields if name.startswith("compressor.tau.default.")]
+    assert not [field for field in fields.values() if "\n" in field.description]

@@ -130,6 +130,33 @@ def test_a_tiny_threshold_trains_as_no_compression_does(tmp_path, plain):
         torch.testing.assert_close(first["weights"][name], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topk(0.3, exempt=exempt(names=['*.bias'])) | linear(4)",
+        "powersgd(2, start=5)",
+        "quantile(6) | huffman",
+    ],
+)
+def test_a_chain_trains_and_is_logged(tmp_path, plain, line):
+    first, second = train(2, tmp_path / "run", compressor=line)
+    for name, weights in first["weights"].items():
+        assert torch.equal(weights, second["weights"][name])
+    accuracies = [metrics["eval/accuracy"] for _, metrics in first["evaluations"]]
+    assert accuracies[-1] == pytest.approx(plain["accuracies"][-1], abs=0.15)
+    logged = [metrics for _, metrics in first["logged"] if "comm/wire_bytes" in metrics]
+    assert len(logged) == len(plain["losses"])
+    assert all(0 < metrics["comm/fraction"] <= 1 for metrics in logged)
+    assert first["totals"]["steps"] == len(plain["losses"]) if "steps" in first["totals"] else True
+
+
+def test_momentum_in_the_compressor_is_refused_beside_the_optimizers():
+    with pytest.raises(ValueError, match="it would be applied twice"):
+        RunSpec.model_validate(SPEC | {"compressor": "topk(0.1, momentum=0.9)"})
+    changed = SPEC["training"] | {"optimizer": {"kind": "sgd", "momentum": 0.0}}
+    RunSpec.model_validate(SPEC | {"compressor": "topk(0.1, momentum=0.9)", "training": changed})
+
+
 def test_another_seed_trains_other_weights_and_the_same_seed_the_same(tmp_path):
     compressor = {"kind": "bgt", "tau": 1e-2}
     first, again, other = (

@@ -1,0 +1,584 @@
+"""Methods as lines, dictionaries, JSON and objects: all say the same, and what makes no sense is refused."""
+
+import contextlib
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from taugrad.compressors import config
+from taugrad.compressors.config import chain, read_config
+from taugrad.compressors.config.chain import parse
+from taugrad.compressors.config.methods import ChunkedTopK, Clip, Exempt, TopK
+from taugrad.compressors.config.quantizers import EntropyLink, Float16Link, LinearLink, QuantileLink
+from taugrad.compressors.config.thresholds import DensityTau, LayeredTau, ScheduledTau, Warmup
+
+METHODS = runpy.run_path(str(Path(__file__).with_name("methods.py")))["METHODS"]
+ADAPTER: TypeAdapter[Any] = TypeAdapter(config.CompressorConfig)
+
+# Any valid configuration, as a dictionary of the fields that are given.
+
+taus = st.floats(config.SMALLEST_TAU, config.LARGEST_TAU)
+shares = st.floats(0, 1, exclude_min=True)
+names = st.text(st.characters(codec="utf-8"), max_size=8)
+
+
+def fields(required: dict[str, Any] | None = None, **optional: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(required or {}, optional=optional)
+
+
+def of_kind(kind: str, required: dict[str, Any] | None = None, **optional: Any) -> Any:
+    return fields({"kind": st.just(kind), **(required or {})}, **optional)
+
+
+def falling(density: str) -> Any:
+    """Refuses warm-ups that begin below the density."""
+    return lambda given: given.get("warmup", {}).get("start", 0.25) >= given[density] or "warmup" not in given
+
+
+warmups = fields({"iterations": st.integers(1, 10**6)}, start=shares, stages=st.integers(1, 1000))
+clips = fields(every=st.integers(1, 100), to=st.floats(1e-3, 1e30))
+schedules = of_kind(
+    "schedule",
+    {"points": st.dictionaries(st.integers(0, 10**9), taus, min_size=1, max_size=4)},
+    between=st.sampled_from(["step", "linear", "exponential"]),
+)
+densities = of_kind("density", {"target": shares}, every=st.integers(1, 100), warmup=warmups).filter(
+    falling("target")
+)
+choices = st.one_of(taus, schedules, densities)
+layered = of_kind(
+    "layers",
+    {"default": choices, "patterns": st.dictionaries(names, choices, min_size=1, max_size=3)},
+)
+exempt = fields(smaller_than=st.integers(0, 10**9), names=st.lists(names, max_size=3).map(tuple))
+unit = st.floats(0, 1)
+
+common: dict[str, Any] = {
+    "reduction": st.sampled_from(["mean", "sum"]),
+    "nonfinite": st.sampled_from(["refuse", "skip"]),
+}
+compressed = common | {"exempt": exempt, "decay": unit}
+codecs = st.sampled_from(["auto", "raw", "packed32", "bitmap", "golomb_rice"])
+symbols = st.sampled_from(["auto", "raw", "huffman"])
+sparse = compressed | {"momentum": st.floats(0, 1, exclude_max=True), "codec": codecs}
+thresholded = sparse | {"clip": st.none() | clips}
+tau = {"tau": st.one_of(taus, schedules, densities, layered)}
+
+blocks = {"block": st.integers(0, 2**31 - 1)}
+bins = blocks | {"bits": st.integers(1, 16)}
+entropy = {
+    "form": st.sampled_from(["entropy", "rms"]),
+    "floor": st.floats(-16, 16),
+    "fraction": shares,
+    "sample_bits": st.integers(1, 12),
+    "c0": st.floats(1e-3, 1e30),
+}
+links = st.one_of(
+    of_kind("linear", **bins),
+    of_kind("quantile", **bins),
+    of_kind("entropy", **entropy),
+    of_kind("fp16"),
+    of_kind("bf16"),
+    of_kind("fp8", **blocks),
+)
+whole = {"quantize": st.none() | links, "symbols": symbols}
+
+
+def possible(given: dict[str, Any]) -> bool:
+    """Whether a whole-valued method's links fit one another, by docs/methods and not by the models."""
+    quantizer = given.get("quantize", {"kind": "quantile"} if given["kind"] == "chunked_topk" else None)
+    has_symbols = quantizer is not None and quantizer["kind"] not in ("fp16", "bf16")
+    if given.get("symbols", "auto") != "auto" and not has_symbols:
+        return False
+    return not (given.get("codec") == "raw" and quantizer is not None)
+
+
+def chunk_and_keep(given: dict[str, Any]) -> bool:
+    return given.get("keep", 64) <= given.get("chunk", 4096)
+
+
+any_config = st.one_of(
+    of_kind("none", **common),
+    of_kind(
+        "powersgd",
+        rank=st.integers(1, 100),
+        start=st.integers(2, 100),
+        min_rate=st.floats(0.1, 100),
+        warm_start=st.booleans(),
+        feedback=st.booleans(),
+        seed=st.integers(0, 2**32 - 1),
+        reduction=common["reduction"],
+    ),
+    of_kind("wgt", tau, **thresholded, **whole).filter(possible),
+    of_kind("bgt", tau, **thresholded),
+    of_kind("qgt", tau, **thresholded, symbols=symbols).filter(
+        lambda given: given.get("codec") != "raw" or given.get("symbols", "auto") == "auto"
+    ),
+    of_kind("strom", tau, **thresholded),
+    of_kind("topk", {"density": shares}, **thresholded, **whole, sampled=st.booleans(), warmup=warmups)
+    .filter(possible)
+    .filter(falling("density")),
+    of_kind(
+        "chunked_topk",
+        **sparse
+        | whole
+        | {
+            "chunk": st.integers(1, 16).map(lambda bits: 2**bits),
+            "keep": st.integers(1, 65536),
+            "codec": st.sampled_from(["auto", "packed32", "bitmap", "golomb_rice", "chunked"]),
+        },
+    )
+    .filter(possible)
+    .filter(chunk_and_keep),
+    of_kind("linear", **compressed, **bins, symbols=symbols),
+    of_kind("quantile", **compressed, **bins, symbols=symbols),
+    of_kind("entropy", **compressed, **entropy, symbols=symbols),
+    of_kind("fp16", **compressed),
+    of_kind("bf16", **compressed),
+    of_kind("fp8", **compressed, **blocks, symbols=symbols),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(any_config)
+def test_line_dictionary_json_and_repr_say_the_same(given_fields: dict[str, Any]) -> None:
+    method = read_config(given_fields)
+    dumped = method.model_dump()
+    for name, value in given_fields.items():
+        if not isinstance(value, dict):
+            assert dumped[name] == value
+    others = [
+        read_config(str(method)),
+        eval(repr(method), {"chain": chain}),
+        read_config(dumped),
+        ADAPTER.validate_json(method.model_dump_json()),
+        ADAPTER.validate_python(json.loads(json.dumps(method.model_dump(mode="json")))),
+        read_config(method),
+    ]
+    for other in others:
+        assert type(other) is type(method)
+        assert other == method
+        assert hash(other) == hash(method)
+        assert other.model_dump_json() == method.model_dump_json()
+        assert str(other) == str(method)
+
+
+@pytest.mark.parametrize("line", METHODS)
+def test_a_line_is_read_and_written(line: str) -> None:
+    method = read_config(line)
+    assert read_config(str(method)) == method
+    assert method.kind == line.partition("(")[0].partition(" ")[0]
+
+
+LINES = {
+    "wgt(1e-3)": "wgt(tau=0.001)",
+    "wgt(tau=1e-3) | quantile(8, block=2048) | golomb_rice": "wgt(tau=0.001) | quantile | golomb_rice",
+    "wgt(momentum=0.5, tau=1)": "wgt(tau=1, momentum=0.5)",
+    "  strom( 1e-3 )|golomb_rice ": "strom(tau=0.001) | golomb_rice",
+    "wgt(1e-3)\n  | linear\n  | huffman": "wgt(tau=0.001) | linear | huffman",
+    "wgt(1e-3, codec='bitmap')": "wgt(tau=0.001) | bitmap",
+    "wgt(1e-3, quantize={'kind': 'linear', 'bits': 4})": "wgt(tau=0.001) | linear(bits=4)",
+    "wgt(1e-3) | linear | bitmap | raw": "wgt(tau=0.001) | linear | bitmap | raw",
+    "qgt(1e-3) | raw": "qgt(tau=0.001) | raw",
+    "qgt(1e-3) | huffman": "qgt(tau=0.001) | huffman",
+    "qgt(1e-3) | packed32 | raw": "qgt(tau=0.001) | packed32 | raw",
+    "qgt(1e-3, symbols='raw')": "qgt(tau=0.001, symbols='raw')",
+    "linear | raw": "linear | raw",
+    "chunked_topk(32) | chunked | huffman": "chunked_topk(keep=32) | chunked | huffman",
+    "chunked_topk | quantile(2)": "chunked_topk",
+    "chunked_topk | linear(2)": "chunked_topk | linear(bits=2)",
+    "chunked_topk(quantize=None) | chunked": "chunked_topk(quantize=None) | chunked",
+    "bgt('density(0.01)')": "bgt(tau=density(target=0.01))",
+    "bgt(density(0.01, warmup=warmup(9)))": "bgt(tau=density(target=0.01, warmup=warmup(iterations=9)))",
+    "bgt(schedule({9: 0.2, 0: 0.1}, between='step'))": (
+        "bgt(tau=schedule(points={0: 0.1, 9: 0.2}, between='step'))"
+    ),
+    "bgt(layers(0.1, patterns={'b': density(0.2)}), clip=clip(3))": (
+        "bgt(tau=layers(default=0.1, patterns={'b': density(target=0.2)}), clip=clip(every=3))"
+    ),
+    "linear(exempt=exempt(names=['*.bias'], smaller_than=9))": (
+        "linear(exempt=exempt(smaller_than=9, names=('*.bias',)))"
+    ),
+    "powersgd(2)": "powersgd(rank=2)",
+    "entropy(6.5) | huffman": "entropy(floor=6.5) | huffman",
+    "fp8(0)": "fp8(block=0)",
+    "fp16(decay=1)": "fp16(decay=1)",
+    "none": "none",
+    "bgt(1, clip=clip())": "bgt(tau=1, clip=clip())",
+}
+
+
+@pytest.mark.parametrize(("written", "line"), LINES.items())
+def test_a_line_leaves_out_what_is_default(written: str, line: str) -> None:
+    assert str(read_config(written)) == line
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("wgt", "tau"),
+        ("bgt", "tau"),
+        ("qgt", "tau"),
+        ("strom", "tau"),
+        ("topk", "density"),
+        ("chunked_topk", "keep"),
+        ("linear", "bits"),
+        ("quantile", "bits"),
+        ("entropy", "floor"),
+        ("fp8", "block"),
+        ("powersgd", "rank"),
+    ],
+)
+def test_the_first_field_needs_no_name(kind: str, field: str) -> None:
+    assert getattr(read_config(f"{kind}(1)"), field) == 1
+    assert read_config(f"{kind}(1)") == read_config({"kind": kind, field: 1})
+
+
+# What makes no sense.
+
+
+def reason(value: Any) -> str:
+    """What a configuration is refused for."""
+    with pytest.raises(ValidationError) as refusal:
+        read_config(value)
+    return "\n".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in refusal.value.errors())
+
+
+SPARSE = ("wgt(1)", "topk(0.1)", "chunked_topk(quantize=None)")
+SIGNS = ("bgt(1)", "strom(1)")
+QUANTIZERS = ("linear", "quantile", "entropy", "fp16", "bf16", "fp8")
+DENSE_WITH_SYMBOLS = ("linear", "quantile", "entropy", "fp8")
+DENSE_FLOATS = ("fp16", "bf16")
+ALL_REDUCED = ("none", "powersgd")
+POSITIONS = ("packed32", "bitmap", "golomb_rice")
+
+
+def name_of(link: str) -> str:
+    return link.partition("(")[0]
+
+
+IMPOSSIBLE = [
+    *((f"{head} | {tail}", "begins a chain") for head in (*SPARSE[:2], *ALL_REDUCED) for tail in SPARSE[:2]),
+    *((f"{head} | {each}", "nothing is left for") for head in SIGNS for each in QUANTIZERS),
+    *((f"qgt(1) | {each}", "quantized already") for each in QUANTIZERS),
+    *(
+        (f"{head} | {each}", "only what a sparse rule selected")
+        for head in (*QUANTIZERS, *ALL_REDUCED)
+        for each in QUANTIZERS
+    ),
+    *((f"{head} | huffman", "sends floats") for head in SPARSE),
+    *((f"{head} | golomb_rice | raw", "sends floats") for head in SPARSE),
+    *((f"wgt(1) | {half} | {each}", "sends floats") for half in DENSE_FLOATS for each in ("huffman",)),
+    *((f"{head} | huffman", "sends none") for head in SIGNS),
+    *((f"{head} | bitmap | raw", "sends none") for head in SIGNS),
+    *((f"{head} | {each}", "has only one form") for head in DENSE_FLOATS for each in (*POSITIONS, "raw")),
+    *((f"{head} | {each}", "has only one form") for head in ALL_REDUCED for each in (*POSITIONS, "huffman")),
+    *(
+        (f"{head} | {each}", "sends every element")
+        for head in DENSE_WITH_SYMBOLS
+        for each in (*POSITIONS, "chunked")
+    ),
+    *((f"{head} | chunked", "no chunks") for head in ("wgt(1)", "topk(0.1)", "qgt(1)", *SIGNS)),
+    *((f"{head} | {each} | raw", "no bin for the zeros") for head in SPARSE[:2] for each in QUANTIZERS),
+    ("chunked_topk | raw", "choose packed32, bitmap, golomb_rice, chunked"),
+    ("qgt(1) | raw | huffman", "writes values and positions at once"),
+    ("qgt(1) | raw | raw", "writes values and positions at once"),
+    ("wgt(1) | linear | quantile", "in this order"),
+    ("wgt(1) | golomb_rice | linear", "in this order"),
+    ("wgt(1) | golomb_rice | bitmap", "in this order"),
+    ("wgt(1) | linear | huffman | golomb_rice", "in this order"),
+    ("linear | huffman | huffman", "in this order"),
+]
+
+
+@pytest.mark.parametrize(("line", "why"), IMPOSSIBLE)
+def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) -> None:
+    *_, before, last = line.split(" | ")
+    said = reason(line)
+    assert why in said
+    assert name_of(last) in said
+    assert name_of(before) in said or name_of(line) in said
+
+
+@pytest.mark.parametrize(
+    ("given_fields", "why"),
+    [
+        ({"kind": "wgt", "tau": 1, "symbols": "huffman"}, "huffman codes symbols, and wgt sends floats"),
+        ({"kind": "wgt", "tau": 1, "symbols": "raw"}, "raw codes symbols, and wgt sends floats"),
+        (
+            {"kind": "topk", "density": 0.1, "quantize": {"kind": "bf16"}, "symbols": "huffman"},
+            "huffman codes symbols, and bf16 sends floats",
+        ),
+        (
+            {"kind": "wgt", "tau": 1, "quantize": {"kind": "fp8"}, "codec": "raw"},
+            "raw cannot follow fp8, which has no bin",
+        ),
+        ({"kind": "qgt", "tau": 1, "symbols": "huffman", "codec": "raw"}, "huffman cannot follow raw"),
+        ({"kind": "chunked_topk", "chunk": 100}, "chunk = 100 is no power of two"),
+        ({"kind": "chunked_topk", "chunk": 32}, "keep = 64 is more than a chunk has (32)"),
+        (
+            {"kind": "topk", "density": 0.5, "warmup": {"iterations": 9}},
+            "start 0.25 is below the density 0.5",
+        ),
+        (
+            {"kind": "wgt", "tau": {"kind": "density", "target": 0.3, "warmup": {"iterations": 9}}},
+            "start 0.25 is below the density 0.3",
+        ),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused_as_links_are(given_fields: dict[str, Any], why: str) -> None:
+    assert why in reason(given_fields)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("wqt(1)", "wqt is unknown: choose none, powersgd, wgt"),
+        ("wgt(1) | zip", "zip is unknown: choose"),
+        ("golomb_rice", "a chain begins with a method (none, powersgd, wgt"),
+        ("huffman | wgt(1)", "not with huffman"),
+        ("wgt(1) | golomb_rice(3)", "golomb_rice has no fields"),
+        ("wgt(1, foo=3)", "wgt.foo: Extra inputs"),
+        ("topk(0.1, tau=3)", "topk.tau: Extra inputs"),
+        ("linear(momentum=0.9)", "linear.momentum: Extra inputs"),
+        ("wgt", "wgt.tau: Field required"),
+        ("wgt(1, tau=2)", "tau is given twice"),
+        ("wgt(tau=1, tau=2)", "tau is given twice"),
+        ("wgt(1, codec='raw') | raw", "codec is given twice: as a field of wgt and as raw"),
+        ("chunked_topk(quantize=None) | linear", "quantize is given twice"),
+        ("wgt(1, 2)", "wgt takes one field without a name"),
+        ("none(1)", "none takes its fields as name=value"),
+        ("wgt(1, kind='bgt')", "kind is given twice"),
+        ("density(0.1)", "density is no link, but a value"),
+        ("wgt(1) | clip(3)", "clip is no link, but a value"),
+        ("wgt(1, clip=warmup(3))", "warmup(...) is a value of the field warmup, not of clip"),
+        ("wgt(clip(3))", "clip(...) is a value of the field clip, not of tau"),
+        ("wgt(layers(layers(1, patterns={'a': 1}), patterns={'a': 1}))", "default"),
+        ("wgt(schedule({-1: 1}))", "iterations count from 0, -1 is before that"),
+        ("wgt(schedule({0: 0}))", "must be greater than 0"),
+        ("wgt('nonsense(')", "no policy such as density(0.01)"),
+        ("wgt(0)", "must be greater than 0"),
+        ("wgt(1e400)", "must be greater than 0"),
+        ("wgt(1, clip=clip(1, to=1e400))", "finite"),
+        ("entropy(form='rms', c0=1e400)", "finite"),
+        ("", "is no chain such as"),
+        ("wgt(1) |", "is no chain such as"),
+        ("wgt(1) || raw", "is no chain such as"),
+        ("wgt(1) + raw", "is no link of a chain"),
+        ("wgt(1) | (linear | huffman)", "is no link of a chain"),
+        ("wgt(1); bgt(1)", "is no chain such as"),
+    ],
+)
+def test_what_is_no_chain_is_refused_with_a_reason(line: str, why: str) -> None:
+    assert why in reason(line)
+
+
+# Nothing of a line is ever run.
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "trap()",
+        "trap.call()",
+        "[trap() for _ in (1,)]",
+        "(lambda: trap())()",
+        "__import__('os').system('exit 1')",
+        "density.__class__",
+        "f'{trap()}'",
+        "2 ** 2 ** 40",
+        "trap[trap()]",
+        "*trap()",
+        "trap() if trap() else 1",
+        "(x := trap())",
+        "{**trap()}",
+        "{'a': trap()}",
+        "density(trap())",
+    ],
+)
+def test_a_line_is_read_and_not_executed(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    monkeypatch.setitem(__builtins__, "trap", lambda: called.append(1))  # type: ignore[arg-type]
+    for line in (f"wgt(tau={expression})", f"wgt(1) | {expression}", expression, f"wgt({expression})"):
+        started = perf_counter()
+        with pytest.raises((ValueError, ValidationError)):
+            read_config(line)
+        assert perf_counter() - started < 5, "something was computed"
+    assert called == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(" * 100_000,
+        "wgt(" * 900 + ")" * 900,
+        "wgt(tau=" + "-" * 9_000 + "1)",
+        "wgt(1)" + " | raw" * 50_000,
+        "wgt(1)" + " | raw" * 1_500,
+        "wgt(tau=" + "9" * 9_000 + ")",
+        "wgt(schedule({0:" * 500,
+        "wgt(" + "[" * 150 + "]" * 150 + ")",
+        "wgt(layers(1, patterns=" + "{'a': " * 80 + "1" + "}" * 80 + "))",
+        "a" * 10**6,
+        "wgt(1)\0",
+        "wgt(\ud800)",
+    ],
+    ids=range(12),
+)
+def test_monstrous_lines_are_refused_with_a_short_message(line: str) -> None:
+    with pytest.raises((ValueError, ValidationError)) as refusal:
+        read_config(line)
+    if isinstance(refusal.value, ValidationError):
+        assert all(len(each["msg"]) < 10_500 for each in refusal.value.errors())
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_method_or_refused(text: str) -> None:
+    with contextlib.suppress(ValidationError):
+        read_config(text)
+
+
+words = st.sampled_from(
+    [
+        "wgt",
+        "linear",
+        "raw",
+        "huffman",
+        "(",
+        ")",
+        "1",
+        "=",
+        "tau",
+        ",",
+        " | ",
+        "density",
+        "{",
+        "}",
+        "*",
+        "'",
+        "-",
+        ":",
+    ]
+)
+
+
+@given(st.lists(words, max_size=14).map("".join))
+def test_any_pieces_of_a_line_are_a_method_or_refused(text: str) -> None:
+    try:
+        method = read_config(text)
+    except ValidationError:
+        return
+    assert read_config(str(method)) == method
+
+
+# From objects.
+
+
+OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
+    (
+        (config.WholeGradient(tau=1e-3), QuantileLink(), "golomb_rice"),
+        "wgt(tau=1e-3) | quantile | golomb_rice",
+    ),
+    ((config.WholeGradient(tau=DensityTau(target=0.1)), "bitmap"), "wgt(density(0.1)) | bitmap"),
+    (
+        (
+            config.QuantizedGradient(
+                tau=LayeredTau(default=ScheduledTau(points={0: 0.1}), patterns={"a": DensityTau(target=0.5)}),
+                clip=Clip(every=2),
+                exempt=Exempt(names=("b",)),
+            ),
+            "huffman",
+        ),
+        "qgt(layers(schedule({0: 0.1}), patterns={'a': density(0.5)}), clip=clip(2), "
+        "exempt=exempt(names=['b'])) | huffman",
+    ),
+    ((TopK(density=0.1, warmup=Warmup(iterations=5)), Float16Link()), "topk(0.1, warmup=warmup(5)) | fp16"),
+    (
+        (ChunkedTopK(keep=8), LinearLink(bits=4), "chunked", "huffman"),
+        "chunked_topk(8) | linear(4) | chunked | huffman",
+    ),
+    (
+        ("wgt(1e-3)", EntropyLink(floor=5), "golomb_rice | huffman"),
+        "wgt(1e-3) | entropy(5) | golomb_rice | huffman",
+    ),
+    ((config.PowerSGD(rank=3),), "powersgd(3)"),
+    (("strom(1e-3) | golomb_rice",), "strom(1e-3) | golomb_rice"),
+]
+
+
+@pytest.mark.parametrize(
+    ("links", "line"), OBJECTS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_chain_of_objects_is_the_chain_of_its_line(links: tuple[BaseModel | str, ...], line: str) -> None:
+    assert chain(*links) == read_config(line)
+
+
+@pytest.mark.parametrize(
+    ("links", "why"),
+    [
+        ((), "a chain without links"),
+        (("golomb_rice",), "begins with a method"),
+        ((QuantileLink(), "huffman", config.Strom(tau=1)), "strom begins a chain, it cannot follow huffman"),
+        ((config.BinarizedGradient(tau=1), LinearLink()), "nothing is left for linear"),
+        ((config.WholeGradient(tau=1, codec="raw"), "bitmap"), "codec is given twice"),
+        ((Clip(), "raw"), "begins with a method"),
+    ],
+)
+def test_objects_that_do_not_fit_are_refused(links: tuple[BaseModel | str, ...], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        chain(*links)
+
+
+@pytest.mark.parametrize("line", METHODS)
+def test_a_configuration_is_frozen_hashable_and_equal_to_its_like(line: str) -> None:
+    method = read_config(line)
+    with pytest.raises(ValidationError, match="frozen"):
+        method.reduction = "sum"
+    assert method == read_config(line)
+    assert len({method, read_config(line), read_config(str(method))}) == 1
+    others = [read_config(other) for other in METHODS if other != line]
+    assert method not in others
+
+
+def test_patterns_in_another_order_are_another_configuration() -> None:
+    one = read_config("bgt(layers(1, patterns={'a*': 2, '*b': 3}))")
+    other = read_config("bgt(layers(1, patterns={'*b': 3, 'a*': 2}))")
+    assert one != other
+    assert one == read_config("bgt(layers(1, patterns={'a*': 2, '*b': 3}))")
+
+
+def test_points_of_a_schedule_are_ordered() -> None:
+    assert read_config("bgt(schedule({5: 1, 0: 2}))") == read_config("bgt(schedule({0: 2, 5: 1}))")
+
+
+def test_every_method_has_a_line_to_test() -> None:
+    kinds = {line.partition("(")[0].partition(" ")[0] for line in METHODS}
+    assert kinds == set(parse_kinds())
+
+
+def parse_kinds() -> list[str]:
+    """The methods that a refusal offers."""
+    with pytest.raises(ValueError, match="begins with a method") as refusal:
+        parse("raw")
+    return str(refusal.value).partition("(")[2].partition(")")[0].split(", ")
+
+
+def test_reading_needs_no_torch_numba_or_numpy() -> None:
+    code = (
+        "import sys; from taugrad.compressors.config import read_config, chain;"
+        "read_config('wgt(density(0.1)) | quantile | golomb_rice'); chain('topk(0.1)', 'linear', 'huffman');"
+        "print(sorted({'torch', 'numba', 'numpy', 'ray', 'mlflow'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"

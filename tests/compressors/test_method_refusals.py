@@ -1,0 +1,172 @@
+"""NaN and Inf in a gradient: every method refuses the bucket, says where, and loses nothing."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from taugrad.compressors import message
+from taugrad.compressors.errors import CorruptMessage
+
+Floats = NDArray[np.float32]
+NAN, INF = float("nan"), float("inf")
+LARGEST = float(np.finfo(np.float32).max)
+
+broken = pytest.mark.parametrize("value", [NAN, INF, -INF])
+
+
+def gradients_with(value: float, ordinals: list[int], workbench: ModuleType) -> list[Floats]:
+    gradients: list[Floats] = workbench.random_gradients(7)
+    for ordinal in ordinals:
+        gradients[ordinal][-1] = value
+    return gradients
+
+
+def check_refused(worker: object, before: list[Floats], gradients: list[Floats], step: object) -> None:
+    """Nothing was sent, and residuals gained every finite element and no other."""
+    for i, gradient in enumerate(gradients):
+        with np.errstate(all="ignore"):
+            total = before[i] + gradient
+        due = np.where(np.isfinite(total), total, before[i])
+        found = worker.residual(i)  # type: ignore[attr-defined]
+        np.testing.assert_allclose(found, due, rtol=1e-6, atol=1e-6)
+        assert np.isfinite(found).all()
+        broken_N = ~np.isfinite(total)
+        assert found[broken_N].tobytes() == before[i][broken_N].tobytes()
+        assert not step.decoded[i].any()  # type: ignore[attr-defined]
+        tally = step.tallies[i]  # type: ignore[attr-defined]
+        assert (tally.name, tally.elements, tally.sent) == (f"p{i}", gradient.size, 0)
+        squares = float(np.square(found, dtype=np.float64).sum())
+        assert tally.residual_squares == pytest.approx(squares, rel=1e-4)
+
+
+@broken
+@pytest.mark.parametrize("ordinals", [[0], [1], [2], [3], [1, 3], [0, 1, 2, 3]])
+def test_a_refusal_names_the_first_parameter_and_loses_nothing(
+    method: str, value: float, ordinals: list[int], workbench: ModuleType
+) -> None:
+    worker = workbench.Worker(method)
+    worker.step(workbench.random_gradients(1))
+    before = [worker.residual(i) for i in range(4)]
+    gradients = gradients_with(value, ordinals, workbench)
+    step = worker.step(gradients)
+    assert step.refused == [ordinals[0]]
+    assert len(step.payloads[0]) == 32
+    check_refused(worker, before, gradients, step)
+    worker.put_back(step)  # which took nothing out
+    check_refused(worker, before, gradients, step)
+    after = worker.step(workbench.random_gradients(2))
+    assert after.refused == []
+
+
+@pytest.mark.parametrize("kind", ["wgt", "bgt", "qgt", "strom"])
+def test_the_first_parameter_is_named_whatever_its_tau(kind: str, workbench: ModuleType) -> None:
+    worker = workbench.Worker(f"{kind}(layers(0.5, patterns={{'p1': 2.0, 'p3': 0.1}}))")
+    step = worker.step(gradients_with(NAN, [1, 2, 3], workbench))
+    assert step.refused == [1]
+
+
+@broken
+@pytest.mark.parametrize(("ordinals", "named"), [([1], 1), ([2], 2), ([1, 3], 1), ([0, 1], 0)])
+def test_exempt_parameters_are_refused_too(
+    method: str, value: float, ordinals: list[int], named: int, workbench: ModuleType
+) -> None:
+    head, *links = method.split(" | ")
+    field = "exempt={'names': ['p1', 'p2']}"
+    head = f"{head[:-1]}, {field})" if head.endswith(")") else f"{head}({field})"
+    worker = workbench.Worker(" | ".join([head, *links]))
+    worker.step(workbench.random_gradients(1))
+    before = [worker.residual(i) for i in range(4)]
+    gradients = gradients_with(value, ordinals, workbench)
+    step = worker.step(gradients)
+    assert step.refused == [named]
+    for i in (0, 3):
+        with np.errstate(all="ignore"):
+            total = before[i] + gradients[i]
+        due = np.where(np.isfinite(total), total, before[i])
+        np.testing.assert_allclose(worker.residual(i), due, rtol=1e-6, atol=1e-6)
+    assert not any(each.any() for each in step.decoded)
+
+
+def test_a_sum_that_overflows_is_refused(method: str, workbench: ModuleType) -> None:
+    worker = workbench.Worker(method)
+    for residual in worker.residuals:
+        residual[-1] = LARGEST
+    before = [worker.residual(i) for i in range(4)]
+    gradients = [np.zeros(size, np.float32) for size in workbench.SIZES]
+    gradients[3][:] = 0.01
+    gradients[3][-1] = LARGEST
+    step = worker.step(gradients)
+    assert step.refused == [3]
+    for i in range(4):
+        assert np.isfinite(worker.residual(i)).all()
+    assert worker.residual(3)[-1] == before[3][-1]
+
+
+def test_zeros_with_a_nan_are_not_held_back(method: str, workbench: ModuleType) -> None:
+    worker = workbench.Worker(method)
+    gradients = [np.zeros(size, np.float32) for size in workbench.SIZES]
+    gradients[1][3] = NAN
+    assert worker.step(gradients, hold_back_zeros=True).refused == [1]
+
+
+def test_momentum_stays_finite_and_the_refusal_names_the_parameter(workbench: ModuleType) -> None:
+    worker = workbench.Worker("wgt(0.5, momentum=0.9)")
+    worker.step(workbench.random_gradients(1))
+    before = [velocity.numpy().copy() for velocity in worker.velocities]
+    step = worker.step(gradients_with(INF, [1], workbench))
+    assert step.refused == [1]
+    assert all(np.isfinite(velocity.numpy()).all() for velocity in worker.velocities)
+    assert all(np.isfinite(worker.residual(i)).all() for i in range(4))
+    assert worker.velocities[1].numpy()[-1] == before[1][-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_gradients_of_any_type_are_compressed_as_float32(
+    method: str, dtype: torch.dtype, workbench: ModuleType
+) -> None:
+    worker, twin = workbench.Worker(method, dtype=dtype), workbench.Worker(method)
+    for seed in range(2):
+        gradients = workbench.random_gradients(seed)
+        rounded = [torch.from_numpy(each).to(dtype).float().numpy() for each in gradients]
+        step, due = worker.step(gradients), twin.step(rounded)
+        assert step.payloads == due.payloads
+        for i in range(4):
+            assert worker.residual(i).tobytes() == twin.residual(i).tobytes()
+
+
+def test_a_payload_of_another_layout_or_method_is_refused(method: str, workbench: ModuleType) -> None:
+    worker = workbench.Worker(method)
+    payload = np.frombuffer(worker.step(workbench.random_gradients(1)).payloads[0], np.uint8)
+    compressor, sizes = worker.compressor, list(workbench.SIZES)
+    for others in (sizes[:-1], [*sizes, 7], [301, *sizes[1:]], sizes[::-1][:2], [sum(sizes) + 1]):
+        layout = compressor.layout([f"q{i}" for i in range(len(others))], others)
+        with pytest.raises(CorruptMessage):
+            compressor.read(payload, layout)
+    form = compressor.rule.form
+    foreign = workbench.Worker("bf16" if form != "bf16" else "fp16").compressor
+    layout = foreign.layout(worker.names, sizes)
+    with pytest.raises(CorruptMessage):
+        foreign.read(payload, layout)
+    own = compressor.layout(worker.names, sizes)
+    for cut in (0, 1, 31, payload.size // 2, payload.size - 1):
+        with pytest.raises(CorruptMessage):
+            compressor.read(payload[:cut], own)
+    with pytest.raises(CorruptMessage):
+        compressor.read(np.concatenate([payload, payload]), own)
+
+
+@pytest.mark.parametrize("kind", ["bgt", "qgt", "strom"])
+def test_messages_of_several_taus_come_in_their_order(kind: str, workbench: ModuleType) -> None:
+    worker = workbench.Worker(f"{kind}(layers(0.5, patterns={{'p1': 0.1, 'p2': 1.0}}))")
+    payload = np.frombuffer(worker.step(workbench.random_gradients(1)).payloads[0], np.uint8)
+    layout = worker.compressor.layout(worker.names, workbench.SIZES)
+    low, middle, high = message.split(payload, 3)
+    assert len(worker.compressor.read(payload, layout)) == 3
+    for others in ([middle, low, high], [low, low, high], [low, high, middle], [high, high]):
+        with pytest.raises(CorruptMessage, match="ascend in tau"):
+            worker.compressor.read(np.concatenate(others), layout)
+    with pytest.raises(CorruptMessage):
+        worker.compressor.read(np.concatenate([low] * 9), layout)

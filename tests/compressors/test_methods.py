@@ -1,0 +1,262 @@
+"""One suite for every method: what is listed in workbench.METHODS is tested in the same ways."""
+
+import ast
+import json
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from taugrad.compressors import message
+from taugrad.compressors.config import chain, read_config
+from taugrad.compressors.config.methods import AnyMethod, ChunkedTopK, TopK
+from taugrad.compressors.config.quantizers import QuantizerLink
+from taugrad.compressors.quantized import Quantized
+from taugrad.compressors.quantizing import quantize
+from taugrad.compressors.update import Update
+
+Floats = NDArray[np.float32]
+
+
+def test_every_method_and_every_link_is_listed(workbench: ModuleType) -> None:
+    configs: list[Any] = [read_config(line) for line in workbench.METHODS.values()]
+    kinds = {model.model_fields["kind"].default for model in get_args(AnyMethod)}
+    assert {config.kind for config in configs} == kinds - {"none", "powersgd"}
+    links = {model.model_fields["kind"].default for model in get_args(get_args(QuantizerLink)[0])}
+    quantizers = [getattr(config, "quantize", None) for config in configs]
+    assert {each.kind for each in quantizers if each is not None} == links
+
+
+def test_messages_of_every_method_come_back(
+    method: str, workbench: ModuleType, assert_same_update: Callable[[Update, Update], None]
+) -> None:
+    worker = workbench.Worker(method)
+    for seed in range(3):
+        step = worker.step(workbench.random_gradients(seed))
+        for (update, _), piece in zip(
+            step.incoming[0], message.split(np.frombuffer(step.payloads[0], np.uint8), 9), strict=True
+        ):
+            codec, symbols = (
+                worker.config.model_dump().get("codec", "auto"),
+                getattr(worker.config, "symbols", "auto"),
+            )
+            written = message.write(update, codec, symbols)
+            assert written.tobytes() == piece.tobytes()
+            again = message.read(written, update.n)
+            assert isinstance(again, Update)
+            assert_same_update(again, update)
+
+
+RICH = [
+    "wgt(tau=1e-3, clip={'every': 2, 'to': 1.5}, momentum=0.9, decay=0.5, reduction='sum', nonfinite='skip')",
+    "wgt(schedule({0: 1e-4, 1000: 0.1234567890123}, between='linear')) | raw",
+    "bgt(layers(density(0.01, every=10, warmup={'iterations': 4}), patterns={'conv*': 1e-3, \"it's\": 2.0}))",
+    "bgt(layers(schedule({5: 1.0}), patterns={'*.bias': density(0.5)}), exempt={'names': ['*.bias', 'n?']})",
+    "qgt(1e-3) | packed32 | raw",
+    "qgt(1e-3, symbols='raw')",
+    "qgt(1e-3, symbols='huffman')",
+    "strom(7e-05, exempt={'smaller_than': 1000})",
+    "topk(0.3333333333333333, warmup={'iterations': 10, 'start': 1.0, 'stages': 7})",
+    "topk(0.01) | entropy(floor=-2.5, form='rms', c0=1e-8) | huffman",
+    "chunked_topk(quantize=None)",
+    "chunked_topk(4, chunk=8, quantize={'kind': 'linear', 'bits': 3}) | chunked | huffman",
+    "chunked_topk | quantile(2)",
+    "entropy(0.5, fraction=1.0, sample_bits=12)",
+    "fp16(decay=1e-3)",
+    "none(reduction='sum')",
+    "powersgd(4, start=1000, min_rate=0.5, warm_start=False, feedback=False, seed=7)",
+]
+
+
+@pytest.mark.parametrize("line", RICH)
+def test_rich_configurations_come_back_from_every_form(line: str) -> None:
+    test_configurations_come_back_from_every_form(line)
+
+
+def test_configurations_come_back_from_every_form(method: str) -> None:
+    config: Any = read_config(method)
+    assert read_config(config) == config
+    assert read_config(config.model_dump()) == config
+    assert read_config(json.loads(config.model_dump_json())) == config
+    assert read_config(str(config)) == config
+    text = repr(config)
+    assert text.startswith("chain(")
+    assert chain(ast.literal_eval(text[len("chain(") : -1])) == config
+    assert hash(str(config)) == hash(str(read_config(str(config))))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("decay", 1.5),
+        ("decay", -0.1),
+        ("reduction", "max"),
+        ("nonfinite", "ignore"),
+        ("exempt", {"smaller_than": -1}),
+        ("exempt", 3),
+        ("unknown", 1),
+        ("kind", "zip"),
+    ],
+)
+def test_bad_configurations_are_refused(method: str, field: str, value: object) -> None:
+    config: Any = read_config(method)
+    with pytest.raises(ValidationError):
+        read_config(config.model_dump() | {field: value})
+
+
+def test_bad_lines_are_refused(method: str) -> None:
+    for line in (f"{method} |", f"{method} | zip", f"{method} | wgt(1.0)", f"({method}", f"{method}, 1"):
+        with pytest.raises(ValidationError):
+            read_config(line)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.4, 1e4])
+def test_nothing_is_lost_over_many_steps(method: str, scale: float, workbench: ModuleType) -> None:
+    """What was sent and what is kept is the sum of the gradients, but for the roundings of each step."""
+    worker = workbench.Worker(method)
+    sums, bounds = ([np.zeros(size) for size in workbench.SIZES] for _ in range(2))
+    for seed in range(25):
+        before = [worker.residual(i).astype(np.float64) for i in range(len(sums))]
+        gradients = workbench.random_gradients(seed, scale=scale)
+        step = worker.step(gradients)
+        for i, gradient in enumerate(gradients):
+            sums[i] += gradient.astype(np.float64) - step.decoded[i]
+            # One rounding of residual + gradient, one of what the sending leaves.
+            total = before[i] + gradient
+            bounds[i] += 2.0**-24 * (np.abs(total) + np.abs(total - step.decoded[i])) + 2.0**-149
+    for i, (owed, bound) in enumerate(zip(sums, bounds, strict=True)):
+        assert (np.abs(owed - worker.residual(i)) <= 1.01 * bound).all()
+
+
+def groupings(count: int) -> list[list[list[int]]]:
+    """All in one bucket; each in its own; two and two, the last ones first, as DDP orders them."""
+    reverse = list(range(count))[::-1]
+    return [[list(range(count))], [[i] for i in range(count)], [reverse[:2], reverse[2:]], [reverse]]
+
+
+def test_buckets_make_no_difference(method: str, workbench: ModuleType) -> None:
+    workers = [workbench.Worker(method, buckets=buckets) for buckets in groupings(len(workbench.SIZES))]
+    for seed in range(6):
+        gradients = workbench.random_gradients(seed)
+        first, *others = [worker.step(gradients) for worker in workers]
+        for worker, step in zip(workers[1:], others, strict=True):
+            for i in range(len(gradients)):
+                assert step.decoded[i].tobytes() == first.decoded[i].tobytes()
+                assert worker.residual(i).tobytes() == workers[0].residual(i).tobytes()
+            for found, due in zip(step.tallies, first.tallies, strict=True):
+                assert (found.name, found.elements, found.sent) == (due.name, due.elements, due.sent)
+                assert (found.tau, found.paper_bits) == (due.tau, due.paper_bits)
+                assert found.residual_squares == pytest.approx(due.residual_squares, rel=1e-4, abs=1e-30)
+
+
+def test_runs_and_threads_make_no_difference(method: str, workbench: ModuleType) -> None:
+    sizes = (140_000, 33, 70_001)
+    workers = [workbench.Worker(method, sizes, threads=threads) for threads in (1, 1, 2)]
+    for seed in range(2):
+        gradients = workbench.random_gradients(seed, sizes)
+        first, *others = [worker.step(gradients) for worker in workers]
+        for worker, step in zip(workers[1:], others, strict=True):
+            assert step.payloads == first.payloads
+            for i in range(len(sizes)):
+                assert worker.residual(i).tobytes() == workers[0].residual(i).tobytes()
+
+
+def selected(config: Any, name: str, total: Floats, transcription: ModuleType, tau: float) -> Any:
+    """What a sparse method takes out of one parameter: positions and amounts."""
+    if isinstance(config, TopK):
+        positions = transcription.topk(total, config.density)
+    elif isinstance(config, ChunkedTopK):
+        positions = transcription.chunked_topk(total, config.chunk, config.keep)
+    else:
+        outcome = transcription.run(config.kind, np.zeros_like(total), total, np.float32(tau))
+        return np.array(outcome.positions, np.int64), np.array(outcome.sent, np.float32)
+    return positions, total[positions]
+
+
+def quantized(quantizer: Any, values: Floats) -> Floats:
+    """What a quantizer makes of one array alone; the kernels' own tests say that this is right."""
+    made = quantize(quantizer, np.zeros_like(values), values, 1).values
+    if isinstance(made, Quantized):
+        return made.floats()
+    return Update(quantizer.kind, values.size, np.float32(0), None, made).floats()
+
+
+def test_buckets_hold_what_the_definition_says_of_each_parameter(
+    method: str, workbench: ModuleType, transcription: ModuleType
+) -> None:
+    """Against a slow transcription that knows one parameter at a time, and neither buckets nor messages."""
+    worker = workbench.Worker(method)
+    config = worker.config
+    kept = [np.zeros(size, np.float32) for size in workbench.SIZES]
+    for seed in range(5):
+        gradients = workbench.random_gradients(seed)
+        step = worker.step(gradients)
+        for i, gradient in enumerate(gradients):
+            if not hasattr(config, "codec") and not hasattr(config, "quantize"):
+                due = quantized_dense(config, kept[i], gradient)
+                kept[i] = (kept[i] + gradient) - due
+            else:
+                total = kept[i] + gradient
+                tau = step.tallies[i].tau or 1.0
+                if method.startswith("topk(0.05, sampled"):
+                    positions = np.flatnonzero(np.abs(total) >= np.float32(tau))
+                    amounts = total[positions]
+                else:
+                    positions, amounts = selected(config, f"p{i}", total, transcription, tau)
+                if getattr(config, "quantize", None) is not None and positions.size:
+                    amounts = quantized(config.quantize, amounts)
+                due = np.zeros_like(total)
+                due[positions] = amounts
+                kept[i] = total - due
+                assert step.tallies[i].sent == positions.size
+            assert np.array_equal(step.decoded[i], due)
+            assert np.array_equal(worker.residual(i), kept[i])
+
+
+def quantized_dense(config: Any, residual: Floats, gradient: Floats) -> Floats:
+    """What a method that sends everything makes of one parameter."""
+    made = quantize(config, residual.copy(), gradient, 1).values
+    if isinstance(made, Quantized):
+        return made.floats()
+    return Update(config.kind, gradient.size, np.float32(0), None, made).floats()
+
+
+def test_gradients_of_zero_are_held_back_when_asked(method: str, workbench: ModuleType) -> None:
+    worker, twin = workbench.Worker(method), workbench.Worker(method)
+    gradients = workbench.random_gradients(1)
+    for each in (worker, twin):
+        each.step(gradients, hold_back_zeros=True)
+    before = [worker.residual(i) for i in range(4)]
+    zeros = [np.zeros_like(gradients[0]), gradients[1], np.full(1, -0.0, np.float32), gradients[3]]
+    step = worker.step(zeros, hold_back_zeros=True)
+    for i in (0, 2):
+        assert step.tallies[i].sent == 0
+        assert not step.decoded[i].any()
+        assert worker.residual(i).tobytes() == before[i].tobytes()
+        assert step.tallies[i].residual_squares == pytest.approx(
+            float(np.square(before[i], dtype=np.float64).sum())
+        )
+    alone = twin.step(zeros)  # what is not zero is sent as ever
+    for i in (1, 3):
+        assert step.decoded[i].tobytes() == alone.decoded[i].tobytes()
+    all_zero = [np.zeros(size, np.float32) for size in workbench.SIZES]
+    held = worker.step(all_zero, hold_back_zeros=True)
+    assert [tally.sent for tally in held.tallies] == [0] * 4
+    assert not any(each.any() for each in held.decoded)
+
+
+def test_a_step_that_is_left_out_is_put_back(method: str, workbench: ModuleType) -> None:
+    worker = workbench.Worker(method)
+    for seed in range(4):
+        gradients = workbench.random_gradients(seed)
+        before = [worker.residual(i) for i in range(4)]
+        step = worker.step(gradients)
+        after = [worker.residual(i) for i in range(4)]
+        worker.put_back(step)
+        for i, gradient in enumerate(gradients):
+            assert np.array_equal(worker.residual(i), after[i] + step.decoded[i])
+            np.testing.assert_allclose(worker.residual(i), before[i] + gradient, rtol=1e-6, atol=1e-6)

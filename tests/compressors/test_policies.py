@@ -1,0 +1,267 @@
+"""Threshold policies: the tau that each decides, against the definitions."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, read_config
+from taugrad.compressors.config.thresholds import Warmup
+from taugrad.compressors.parts import Part
+from taugrad.compressors.policies import Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
+from taugrad.compressors.rules import Context
+
+
+def policy_of(text: str) -> ThresholdPolicy:
+    return build_policy(read_config({"kind": "bgt", "tau": text}).tau)
+
+
+def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:
+    return Part(name, values, residual)
+
+
+NOTHING = part_of(torch.zeros(4))
+
+
+def test_a_number_is_fixed() -> None:
+    policy, memory = policy_of("0.25"), Memory()
+    assert [policy.tau(NOTHING, iteration, memory) for iteration in (0, 7, 10**9)] == [np.float32(0.25)] * 3
+    assert memory == {}
+
+
+# By iteration.
+
+BETWEEN = {
+    # By iteration 0 to 12, of points {2: 0.1, 6: 0.4, 10: 0.2}, worked out by hand.
+    "step": [0.1] * 6 + [0.4] * 4 + [0.2] * 3,
+    "linear": [0.1, 0.1, 0.1, 0.175, 0.25, 0.325, 0.4, 0.35, 0.3, 0.25, 0.2, 0.2, 0.2],
+    "exponential": [
+        *[0.1, 0.1, 0.1, 0.1 * 4**0.25, 0.2, 0.1 * 4**0.75],
+        *[0.4, 0.4 / 2**0.25, 0.4 / 2**0.5, 0.4 / 2**0.75, 0.2, 0.2, 0.2],
+    ],
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_a_schedule_holds_outside_its_points_and_goes_from_one_to_the_next(between: str) -> None:
+    policy = policy_of(f"schedule({{2: 0.1, 10: 0.2, 6: 0.4}}, between={between!r})")
+    memory = Memory()
+    found = [policy.tau(NOTHING, iteration, memory) for iteration in range(13)]
+    assert all(isinstance(tau, np.float32) for tau in found)
+    assert found == pytest.approx(BETWEEN[between], rel=1e-6)
+    assert [found[2], found[6], found[10]] == [np.float32(0.1), np.float32(0.4), np.float32(0.2)]
+    assert memory == {}
+
+
+@given(
+    st.dictionaries(st.integers(0, 1000), st.floats(SMALLEST_TAU, LARGEST_TAU), min_size=1, max_size=5),
+    st.sampled_from(["step", "linear", "exponential"]),
+    st.integers(0, 1100),
+)
+def test_a_scheduled_tau_lies_between_its_neighbours(
+    points: dict[int, float], between: str, iteration: int
+) -> None:
+    policy = policy_of(f"schedule({points}, between={between!r})")
+    tau = policy.tau(NOTHING, iteration, {})
+    before = [at for at in sorted(points) if at <= iteration] or [min(points)]
+    after = [at for at in sorted(points) if at >= iteration] or [max(points)]
+    around = [points[before[-1]], points[after[0]]]
+    assert min(around) * (1 - 1e-6) <= tau <= max(around) * (1 + 1e-6)
+    assert SMALLEST_TAU <= tau <= LARGEST_TAU
+
+
+# By density.
+
+
+def gradient_of(n: int, seed: int = 0) -> torch.Tensor:
+    """Heavy tails, as gradients have."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy((rng.standard_normal(n) ** 3 * 1e-3).astype(np.float32))
+
+
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("n", [1, 2, 10, 1000, 2**14])
+def test_tau_is_exact_where_the_sample_is_everything(n: int, density: float) -> None:
+    gradient, residual = gradient_of(n), gradient_of(n, 1)
+    tau = policy_of(f"density({density})").tau(part_of(gradient, residual), 0, {})
+    magnitudes = np.sort(np.abs(residual.numpy() + gradient.numpy()))[::-1]
+    wanted = max(1, math.ceil(Fraction(str(density)) * n))
+    assert tau == magnitudes[wanted - 1]
+
+
+@pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_density_is_met_within_the_sampling_error(density: float, seed: int) -> None:
+    n = 300_000
+    gradient = gradient_of(n, seed)
+    tau = policy_of(f"density({density})").tau(part_of(gradient), 0, {})
+    reached = float((gradient.abs() >= float(tau)).sum()) / n
+    # Of m samples, m x density reach tau; that share of all has a binomial's deviation, here five of them.
+    assert reached == pytest.approx(density, abs=5 * math.sqrt(density * (1 - density) / 2**14))
+
+
+@pytest.mark.parametrize("n", [500, 40_000])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_other_types_have_the_tau_of_their_values(n: int, dtype: torch.dtype, with_residual: bool) -> None:
+    gradient = (gradient_of(n) * 100).to(dtype)
+    residual = gradient_of(n, 1) if with_residual else None
+    assert sampled_tau(part_of(gradient, residual), 0.05) == sampled_tau(
+        part_of(gradient.float(), residual), 0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.0] * 50, SMALLEST_TAU),
+        ([1e-45] * 50, SMALLEST_TAU),
+        ([3e38] * 50, LARGEST_TAU),
+        ([math.nan] * 50, SMALLEST_TAU),
+        ([math.inf] * 50, SMALLEST_TAU),
+        ([math.nan] * 25 + [2.0] * 25, 2.0),
+        ([-math.inf] * 25 + [-0.5] * 25, 0.5),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tau_stays_in_its_range_whatever_the_gradient(
+    values: list[float], expected: float, dtype: torch.dtype
+) -> None:
+    part = part_of(torch.tensor(values, dtype=dtype))
+    for line in ("density(0.02)", "layers(density(0.02), patterns={'q': 1.0})"):
+        tau = policy_of(line).tau(part, 0, {})
+        assert isinstance(tau, np.float32)
+        assert SMALLEST_TAU <= tau <= LARGEST_TAU
+        assert tau == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_parameter_without_elements_has_some_tau() -> None:
+    tau = policy_of("density(0.1)").tau(part_of(torch.zeros(0)), 0, {})
+    assert SMALLEST_TAU <= tau <= LARGEST_TAU
+
+
+def test_a_tau_is_kept_for_as_many_iterations_as_every_says() -> None:
+    policy, memory, found = policy_of("density(0.1, every=3)"), Memory(), []
+    for iteration in range(8):
+        found.append(policy.tau(part_of(gradient_of(100, iteration)), iteration, memory))
+        assert all(type(key) is str and type(value) is float for key, value in memory.items())
+    fresh = [policy.tau(part_of(gradient_of(100, seed)), 0, {}) for seed in range(8)]
+    assert found == [fresh[0]] * 3 + [fresh[3]] * 3 + [fresh[6]] * 2
+
+
+def test_a_memory_that_is_saved_and_restored_goes_on() -> None:
+    policy, memory = policy_of("density(0.1, every=3)"), Memory()
+    first = policy.tau(part_of(gradient_of(100)), 0, memory)
+    again = {name: float(value) for name, value in memory.items()}
+    assert policy.tau(part_of(gradient_of(100, 1)), 2, again) == first
+    assert policy.tau(part_of(gradient_of(100, 1)), 3, again) != first
+
+
+def test_parameters_have_memories_of_their_own() -> None:
+    policy, one, other = policy_of("density(0.1, every=9)"), Memory(), Memory()
+    small = policy.tau(part_of(gradient_of(100)), 0, one)
+    large = policy.tau(part_of(gradient_of(100) * 2), 0, other)
+    assert large == 2 * small
+    assert policy.tau(NOTHING, 1, one) == small
+    assert policy.tau(NOTHING, 1, other) == large
+
+
+# The warm-up of Deep Gradient Compression.
+
+
+def test_the_warm_up_has_the_papers_stages() -> None:
+    warmup = Warmup(iterations=4)
+    stages = [density_at(0.001, warmup, iteration) for iteration in range(6)]
+    # "75%, 93.75%, 98.4375%, 99.6%, 99.9%" sparsity: a quarter of the density from stage to stage.
+    assert stages == pytest.approx([0.25, 0.25 / 3.976, 0.25 / 15.81, 0.25 / 62.87, 0.001, 0.001], rel=1e-3)
+    exact = [density_at(0.25 / 4**4, warmup, iteration) for iteration in range(5)]
+    assert exact == pytest.approx([0.25, 0.0625, 0.015625, 0.00390625, 0.0009765625], rel=1e-12)
+
+
+@pytest.mark.parametrize(("iterations", "stages"), [(10, 3), (100, 4), (7, 7), (3, 1000), (5, 1)])
+def test_the_warm_up_falls_in_equal_stages_down_to_the_target(iterations: int, stages: int) -> None:
+    warmup = Warmup(iterations=iterations, start=0.5, stages=stages)
+    found = [density_at(0.01, warmup, iteration) for iteration in range(iterations + 3)]
+    assert found[0] == 0.5
+    assert found[iterations:] == [0.01] * 3
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == min(stages, iterations) + 1
+    lengths = [found.count(density) for density in sorted(set(found) - {0.01})]
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_without_a_warm_up_the_density_is_the_target() -> None:
+    assert density_at(0.03, None, 0) == 0.03
+
+
+def test_a_density_policy_follows_its_warm_up() -> None:
+    policy = policy_of("density(0.01, warmup=warmup(4))")
+    gradient = gradient_of(10_000)
+    for iteration, wanted in enumerate([2500, 1119, 500, 224, 100, 100]):
+        tau = policy.tau(part_of(gradient), iteration, {})
+        assert int((gradient.abs() >= float(tau)).sum()) == pytest.approx(wanted, abs=1)
+
+
+# By layer.
+
+
+def test_the_first_pattern_that_fits_counts() -> None:
+    policy = policy_of("layers(0.5, patterns={'conv*.weight': 0.1, '*.weight': 0.2, 'fc?': 0.3, 'c*': 0.4})")
+    expected = {
+        "conv1.weight": 0.1,
+        "fc.weight": 0.2,
+        "fc1": 0.3,
+        "fc12": 0.5,
+        "conv1.bias": 0.4,
+        "Conv1.weight": 0.2,
+        "other": 0.5,
+    }
+    for name, tau in expected.items():
+        assert policy.tau(part_of(torch.ones(3), name=name), 0, {}) == np.float32(tau), name
+
+
+def test_layers_may_have_policies_of_their_own() -> None:
+    policy = policy_of("layers(schedule({0: 0.1, 2: 0.4}), patterns={'d*': density(0.1, every=2), 'n': 0.7})")
+    memories: dict[str, Memory] = {"d": {}, "n": {}, "s": {}}
+    gradients = [gradient_of(100, seed) for seed in range(3)]
+    found = {
+        name: [policy.tau(part_of(g, name=name), i, memory) for i, g in enumerate(gradients)]
+        for name, memory in memories.items()
+    }
+    assert found["n"] == [np.float32(0.7)] * 3
+    assert found["s"] == pytest.approx([0.1, 0.2, 0.4], rel=1e-6)
+    alone = policy_of("density(0.1)")
+    assert found["d"] == [alone.tau(part_of(gradients[i]), 0, {}) for i in (0, 0, 2)]
+    assert memories["n"] == memories["s"] == {}
+    assert all(type(value) is float for value in memories["d"].values())
+
+
+# In a rule.
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "wgt(density(0.05))",
+        "bgt(density(0.05, every=2))",
+        "wgt(density(0.05), momentum=0.9)",
+        "qgt(density(0.05), momentum=0.5)",
+        "topk(0.05, sampled=True, momentum=0.9)",
+    ],
+)
+def test_a_rule_sends_the_density_that_was_asked_for(line: str) -> None:
+    compressor, n = Compressor(read_config(line)), 10_000
+    momentum = getattr(compressor.config, "momentum", 0)
+    layout, context = compressor.layout(["p"], [n]), Context()
+    residual, velocity = torch.zeros(n), torch.zeros(n) if momentum else None
+    for iteration in range(8):
+        context.iteration = iteration
+        part = Part("p", gradient_of(n, iteration), residual, velocity)
+        (tally,) = compressor.compress([part], layout, context).tallies
+        kept_from_before = "every=2" in line and iteration % 2
+        assert tally.sent == (pytest.approx(500, rel=0.5) if kept_from_before else 500)

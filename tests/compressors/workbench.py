@@ -1,0 +1,158 @@
+"""One worker with its residuals and no network: what the tests of methods run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from taugrad.compressors.bucket import Compressor, Incoming, Outgoing
+from taugrad.compressors.config import read_config
+from taugrad.compressors.message import NonFinite
+from taugrad.compressors.parts import Part, PartTally
+from taugrad.compressors.policies import Memory
+from taugrad.compressors.rules import Context
+
+Floats = NDArray[np.float32]
+
+METHODS = {
+    "wgt": "wgt(0.5)",
+    "wgt, two taus": "wgt(layers(0.5, patterns={'p1': 1.0}))",
+    "bgt": "bgt(0.5)",
+    "bgt, two taus": "bgt(layers(0.5, patterns={'p1': 1.0}))",
+    "qgt": "qgt(0.1)",
+    "qgt, two taus": "qgt(layers(0.1, patterns={'p1': 0.2})) | golomb_rice | huffman",
+    "strom": "strom(0.5)",
+    "strom, two taus": "strom(layers(0.5, patterns={'p1': 1.0})) | golomb_rice",
+    "wgt, density": "wgt(density(0.05)) | golomb_rice",
+    "topk": "topk(0.05)",
+    "topk, sampled": "topk(0.05, sampled=True)",
+    "topk, linear": "topk(0.2) | linear(4, block=16)",
+    "wgt, linear": "wgt(0.5) | linear(3, block=50) | golomb_rice | huffman",
+    "wgt, quantile": "wgt(0.5) | quantile(3, block=32) | bitmap | raw",
+    "wgt, entropy": "wgt(0.5) | entropy(2)",
+    "wgt, fp16": "wgt(0.5) | fp16",
+    "wgt, bf16": "wgt(0.5) | bf16 | packed32",
+    "wgt, fp8": "wgt(0.5) | fp8(block=16)",
+    "chunked_topk": "chunked_topk(8, chunk=64, decay=1, quantize=None) | chunked",
+    "chunked_topk, quantile": "chunked_topk(8, chunk=64, decay=1)",
+    "chunked_topk, linear": "chunked_topk(3, chunk=16, decay=1) | linear(2) | golomb_rice",
+    "linear": "linear(4, block=100)",
+    "linear, 12 bits": "linear(12, block=0) | huffman",
+    "quantile": "quantile(3, block=100)",
+    "quantile, 10 bits": "quantile(10) | raw",
+    "entropy": "entropy(1)",
+    "entropy, rms": "entropy(form='rms', floor=3)",
+    "fp16": "fp16(decay=1)",
+    "bf16": "bf16(decay=1)",
+    "fp8": "fp8(block=40)",
+}
+"""Every method, alone and in chains, none of which forgets anything."""
+
+SIZES = (300, 41, 1, 128)
+
+
+def random_gradients(seed: int, sizes: Sequence[int] = SIZES, scale: float = 0.4) -> list[Floats]:
+    """Heavier-tailed than normal, and on another scale in every parameter."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.standard_normal(size) * rng.exponential(scale, size) * 2.0 ** (i % 3)).astype(np.float32)
+        for i, size in enumerate(sizes)
+    ]
+
+
+@dataclass
+class Step:
+    """What one step of one worker came to."""
+
+    decoded: list[Floats] = field(default_factory=list)
+    """By parameter, what a reader adds for it; zeros where the bucket was refused."""
+    payloads: list[bytes] = field(default_factory=list)
+    tallies: list[PartTally] = field(default_factory=list)
+    incoming: list[Incoming] = field(default_factory=list)
+    outgoing: list[tuple[Outgoing, list[Part]]] = field(default_factory=list)
+
+    @property
+    def refused(self) -> list[int]:
+        """Ordinals that refusals name, of the buckets that were refused."""
+        return [each.ordinal for each in self.incoming if isinstance(each, NonFinite)]
+
+
+class Worker:
+    """Holds the state that belongs to parameters and runs a method over buckets of them."""
+
+    def __init__(
+        self,
+        line: str,
+        sizes: Sequence[int] = SIZES,
+        *,
+        buckets: Sequence[Sequence[int]] | None = None,
+        threads: int = 1,
+        names: Sequence[str] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.config: Any = read_config(line)
+        self.compressor = Compressor(self.config)
+        self.sizes, self.dtype = list(sizes), dtype
+        self.names = list(names or [f"p{i}" for i in range(len(sizes))])
+        self.buckets = [list(bucket) for bucket in buckets or [range(len(sizes))]]
+        self.context = Context(threads=threads)
+        rule, config = self.compressor.rule, self.config
+        exempt = config.exempt
+        whole = [
+            size < exempt.smaller_than or name in exempt.names
+            for name, size in zip(self.names, sizes, strict=True)
+        ]
+        kept = rule.needs_residual or config.decay > 0
+        self.residuals = [
+            torch.zeros(size) if kept and not out else None for size, out in zip(sizes, whole, strict=True)
+        ]
+        moving = getattr(config, "momentum", 0)
+        self.velocities = [
+            torch.zeros(size) if moving and not out else None for size, out in zip(sizes, whole, strict=True)
+        ]
+
+    @property
+    def memories(self) -> dict[str, Memory]:
+        return self.context.memories
+
+    def residual(self, i: int) -> Floats:
+        """A copy; zeros where nothing is kept."""
+        kept = self.residuals[i]
+        return np.zeros(self.sizes[i], np.float32) if kept is None else kept.numpy().copy()
+
+    def step(self, gradients: Sequence[Floats], *, hold_back_zeros: bool = False) -> Step:
+        """Compresses and reads every bucket, and counts the iteration."""
+        step = Step(decoded=[np.zeros(size, np.float32) for size in self.sizes])
+        self.context.hold_back_zeros = hold_back_zeros
+        tallies: dict[int, PartTally] = {}
+        for bucket in self.buckets:
+            sizes = [self.sizes[i] for i in bucket]
+            buffer = torch.cat([torch.from_numpy(gradients[i]) for i in bucket]).to(self.dtype)
+            views = torch.split(buffer, sizes)
+            parts = [
+                Part(self.names[i], view, self.residuals[i], self.velocities[i])
+                for i, view in zip(bucket, views, strict=True)
+            ]
+            layout = self.compressor.layout([part.name for part in parts], sizes)
+            outgoing = self.compressor.compress(parts, layout, self.context)
+            incoming = self.compressor.read(outgoing.payload, layout)
+            total = torch.zeros(sum(sizes))
+            if not isinstance(incoming, NonFinite):
+                self.compressor.add(incoming, total)
+            for i, amounts in zip(bucket, torch.split(total, sizes), strict=True):
+                step.decoded[i] = amounts.numpy().copy()
+            step.payloads.append(outgoing.payload.tobytes())
+            step.incoming.append(incoming)
+            step.outgoing.append((outgoing, parts))
+            tallies |= dict(zip(bucket, outgoing.tallies, strict=True))
+        step.tallies = [tallies[i] for i in range(len(self.sizes))]
+        self.context.iteration += 1
+        return step
+
+    def put_back(self, step: Step) -> None:
+        """Leaves a step out after it was compressed."""
+        for outgoing, parts in step.outgoing:
+            self.compressor.put_back(outgoing, parts)

@@ -1,0 +1,47 @@
+"""What the tests of the CUDA sources share: the emulated device, and NVIDIA's compiler where it is installed."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ARCHITECTURES = ("sm_80", "sm_90")
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        f"taugrad_cuda_{name}", Path(__file__).with_name(f"{name}.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def device() -> Any:
+    """The CUDA sources on this CPU."""
+    emulator = _load("emulator")
+    if emulator.COMPILER is None:
+        pytest.skip("needs g++ to emulate CUDA")
+    return emulator.EmulatedRuntime()
+
+
+@pytest.fixture(scope="session")
+def compiles() -> Callable[[str], None]:
+    """Fails where a source does not compile for every architecture."""
+    nvrtc = _load("nvrtc")
+    if nvrtc.library() is None:
+        pytest.skip("needs NVIDIA's runtime compiler (the package nvidia-cuda-nvrtc-cu12)")
+
+    def check(source: str) -> None:
+        for architecture in ARCHITECTURES:
+            nvrtc.compile_source(nvrtc.SOURCES / f"{source}.cu", architecture)
+
+    return check
