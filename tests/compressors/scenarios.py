@@ -210,7 +210,7 @@ def every_rule_and_codec() -> Result:
     result = {("strom", "auto"): Run(thresholded("strom")).steps().result()}
     for rule in RULES:
         for codec in CODEC_NAMES:
-            plain = {"symbols": "raw"} if rule == "qgt" and codec != "auto" else {}
+            plain = {"symbols": "raw"} if rule == "qgt" and codec not in ("auto", "raw") else {}
             result[rule, codec] = Run(thresholded(rule, codec=codec, **plain)).steps().result()
     return result
 

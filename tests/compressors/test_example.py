@@ -46,10 +46,10 @@ def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None
 
 def test_the_example_takes_any_chain() -> None:
     chain = "chunked_topk(8, chunk=256, decay=1) | linear(4) | chunked"
-    output = python(str(EXAMPLE), "--workers", "2", "--epochs", "4", "--compressor", chain)
+    output = python(str(EXAMPLE), "--workers", "2", "--compressor", chain)
     assert figure(output, r"accuracy +([\d.]+)") > 0.8
-    # Of 256 elements 8 are sent, in 4 bits and an index of 8: 21 times less, with headers and ranges.
-    assert 10 < figure(output, r"compression +([\d.]+)x") < 22
+    # Of 256 elements 8 are sent, in 4 bits and an index of 8: 32 x 32 / 12 times less, but for headers.
+    assert 40 < figure(output, r"compression +([\d.]+)x") < 86
 
 
 def test_the_example_imports_neither_ray_nor_mlflow() -> None:

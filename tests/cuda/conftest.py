@@ -1,4 +1,4 @@
-"""What the tests of the CUDA sources share: the emulated device, and NVIDIA's compiler where it is installed."""
+"""What the tests of the CUDA sources share: the emulated device, and NVIDIA's compiler."""
 
 import importlib.util
 import sys

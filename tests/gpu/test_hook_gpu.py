@@ -33,6 +33,9 @@ ON_DEVICE = ("wgt", "bgt", "qgt", "strom")
 """Rules with a pass of their own on a GPU, where nothing quantizes what they sent."""
 NAMES = ("head.bias", "first.weight", "middle.weight")
 
+KEPT: list[CompressionState] = []
+"""To the end of the process: a thread of gloo's that frees a group last would wait for itself, and abort."""
+
 every_method = pytest.mark.parametrize("line", METHODS)
 every_rule = pytest.mark.parametrize("rule", ON_DEVICE)
 
@@ -225,6 +228,7 @@ def test_a_worker_on_the_gpu_keeps_the_ledger_of_one_on_the_cpu(line: str, one_w
         model = nn.Linear(30, 20).to(place)
         ddp = DistributedDataParallel(model, process_group=group)
         state = CompressionState(ddp, line)
+        KEPT.append(state)
         ddp.register_comm_hook(state, compressed_allgather)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         factors = torch.randn(4, 620, generator=torch.Generator().manual_seed(1)) * 0.05
@@ -249,6 +253,7 @@ def test_a_state_goes_from_the_gpu_through_a_file_to_the_cpu(
     model = nn.Linear(30, 20).to("cuda")
     ddp = DistributedDataParallel(model)
     state = CompressionState(ddp, line)
+    KEPT.append(state)
     ddp.register_comm_hook(state, compressed_allgather)
     ddp(torch.randn(4, 30, device="cuda")).square().sum().backward()
     torch.save(state.state_dict(), tmp_path / "state.pt")
@@ -256,6 +261,7 @@ def test_a_state_goes_from_the_gpu_through_a_file_to_the_cpu(
     group = dist.new_group(backend="gloo") if one_worker == "nccl" else dist.group.WORLD
     there = CompressionState(DistributedDataParallel(nn.Linear(30, 20), process_group=group), line)
     there.load_state_dict(loaded)
+    KEPT.append(there)
     for name, kept in state.residuals.items():
         assert there.residuals[name].device.type == "cpu"
         assert bits(there.residuals[name]) == bits(kept)

@@ -147,7 +147,6 @@ def test_a_chain_trains_and_is_logged(tmp_path, plain, line):
     logged = [metrics for _, metrics in first["logged"] if "comm/wire_bytes" in metrics]
     assert len(logged) == len(plain["losses"])
     assert all(0 < metrics["comm/fraction"] <= 1 for metrics in logged)
-    assert first["totals"]["steps"] == len(plain["losses"]) if "steps" in first["totals"] else True
 
 
 def test_momentum_in_the_compressor_is_refused_beside_the_optimizers():

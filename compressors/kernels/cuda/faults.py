@@ -1,0 +1,53 @@
+"""What kernels may find wrong with their input, gathered on the device, so that many calls need one fetch."""
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import CorruptMessage
+from .runtime import Runtime
+
+_WRONG_INPUT = {
+    1: "a symbol needs more bits than it is given",
+    4: "positions do not ascend",
+}
+"""Of an encoder: a mistake of the caller's. Bits as in faults.cuh."""
+_CORRUPT = {
+    2: "bits after the last symbol are set",
+    8: "the Golomb-Rice table is not one of ascending positions of these elements",
+    16: "a Golomb-Rice block does not end where its last position and its size say",
+    32: "a stream of Huffman codes does not end where its length says",
+    64: "positions do not ascend, or pass the last one",
+    128: "the bitmap does not hold as many elements as the header says",
+    256: "packed indices do not ascend within their chunks, or padding is not zero",
+}
+"""Of a decoder: bytes that no encoder writes."""
+
+
+class Faults:
+    """Receives what kernels find wrong; what they wrote before `check` is not to be used."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Nothing is wrong yet."""
+        self._runtime = runtime
+        self.array: Any = runtime.zeros(1, np.int32)
+        """For a kernel: int32 [1], a set of bits."""
+
+    def check(self) -> None:
+        """Waits for the kernels, and raises for what they found.
+
+        Raises:
+            CorruptMessage: a decoder's bytes are not valid.
+            ValueError: an encoder's input is not.
+        """
+        raise_for(int(self._runtime.fetch(self.array)[0]))
+
+
+def raise_for(faults: int) -> None:
+    """Raises for faults that were fetched with something else; see `Faults.check`."""
+    for bit, text in _CORRUPT.items():
+        if faults & bit:
+            raise CorruptMessage(text)
+    for bit, text in _WRONG_INPUT.items():
+        if faults & bit:
+            raise ValueError(text)

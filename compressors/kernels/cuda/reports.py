@@ -1,0 +1,64 @@
+"""What passes on a device report, in one small array there, so that many passes need one fetch."""
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .runtime import Runtime
+
+GradientType = Literal["float32", "float16", "bfloat16"]
+"""What a gradient's bits mean; it is converted to float32 when it is loaded."""
+
+_FIELDS = 4
+"""Of 64 bits each, as in report.cuh."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one pass over one parameter came to."""
+
+    sent: int
+    """Words in the output after the pass; 0 for passes that send every element."""
+    residual_squares: float
+    """Sum of squares of the residual that was kept. The order of summation is free: a metric, no more."""
+    nonfinite: bool
+    """Whether a sum of residual and gradient was infinite or no number."""
+    tau: np.float32
+    """What was sent by, where the pass finds it (top-k); else 0."""
+
+
+class Reports:
+    """The reports of passes that run one behind the other.
+
+    A sparse pass appends its words behind those of the pass before it; where that was stands in the
+    report of that pass, on the device. Nothing is waited for until `fetch`.
+    """
+
+    def __init__(self, runtime: Runtime, passes: int) -> None:
+        """Makes room on the device for as many passes."""
+        self.array: Any = runtime.zeros((passes + 1) * _FIELDS, np.int64)
+        self._runtime = runtime
+        self._room, self._begun = passes, 0
+
+    def begin(self) -> Any:
+        """For a kernel: the report of the pass before (no words, at first), and that of the next behind it.
+
+        Raises:
+            ValueError: there is no room for another pass.
+        """
+        if self._begun == self._room:
+            raise ValueError(f"there is room for {self._room} reports only")
+        self._begun += 1
+        return self.array[(self._begun - 1) * _FIELDS : (self._begun + 1) * _FIELDS]
+
+    def fetch(self) -> list[Report]:
+        """The reports of all passes begun, in order; waits for them."""
+        fields = self._runtime.fetch(self.array)[_FIELDS:].reshape(-1, _FIELDS)
+        return [_read(row) for row in fields[: self._begun]]
+
+
+def _read(fields: Any) -> Report:
+    sent, squares, nonfinite, tau = struct.unpack("<qdqq", fields.tobytes())
+    return Report(sent, squares, nonfinite > 0, np.uint32(tau).view(np.float32))

@@ -1,0 +1,134 @@
+// The fused threshold pass: adds the gradient to the residual, moves what reaches tau into the output in
+// index order, keeps the rest. One read of gradient and residual, one write of the residual.
+//
+// A block of 256 threads works on a tile of 4096 elements, 16 a thread in four float4 loads: 32 KiB on
+// their way per block keep the memory of an H100 busy. A warp's elements lie together, 128 a load. Tiles begin
+// where the residual is aligned to 16 bytes, which may be up to three elements before its first.
+// Where a tile's output begins is found by look-back while the residual is written.
+#include "gradients.cuh"
+#include "look_back.cuh"
+#include "report.cuh"
+
+#define THREADS 256
+#define LOADS 4
+#define TILE (THREADS * LOADS * 4)
+
+// What the rules do with an element a that is sent: the value beside the word, and what is kept.
+struct Wgt {
+    typedef float Value;
+    static __device__ __forceinline__ bool sends(float magnitude, float tau) { return magnitude >= tau; }
+    static __device__ __forceinline__ float keep(float, float) { return 0.0f; }
+    static __device__ __forceinline__ void write(float* at, float a, float) { *at = a; }
+};
+struct Bgt {
+    typedef u8 Value;
+    static __device__ __forceinline__ bool sends(float magnitude, float tau) { return magnitude >= tau; }
+    static __device__ __forceinline__ float keep(float a, float tau) { return a < 0.0f ? a + tau : a - tau; }
+    static __device__ __forceinline__ void write(u8*, float, float) {}
+};
+struct Strom : Bgt {
+    static __device__ __forceinline__ bool sends(float magnitude, float tau) { return magnitude > tau; }
+};
+struct Qgt {
+    typedef u8 Value;
+    static __device__ __forceinline__ bool sends(float magnitude, float tau) { return magnitude >= tau; }
+    static __device__ __forceinline__ float level(float a, float tau) {
+        float level = floorf(__fdiv_rn(fabsf(a), tau));
+        return level < 255.0f ? level : 255.0f;
+    }
+    static __device__ __forceinline__ float keep(float a, float tau) {
+        float quantum = level(a, tau) * tau;
+        return a < 0.0f ? a + quantum : a - quantum;
+    }
+    static __device__ __forceinline__ void write(u8* at, float a, float tau) { *at = (u8)level(a, tau); }
+};
+
+// Adds a byte a load: how many elements of a load are sent, at most 128 a warp.
+__device__ __forceinline__ u32 sum_of_bytes(u32 bytes) {
+    return (bytes & 255u) + (bytes >> 8 & 255u) + (bytes >> 16 & 255u) + (bytes >> 24);
+}
+
+// states: u64 [blocks + 1], zeros. reports: the report of the pass before this one, then its own, zeros.
+template <class Rule, class Gradient>
+__device__ __forceinline__ void threshold_pass(float* residual, const Gradient* gradient, i64 n, float tau,
+                                               i64 base, u32* words, typename Rule::Value* values,
+                                               u64* states, Report* reports) {
+    __shared__ u32 warp_counts[THREADS / 32];
+    __shared__ i64 tile_begin;
+    i64 tile = take_ticket(states);
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    i64 shift = (i64)((u64)residual >> 2 & 3);
+    i64 first = tile * TILE - shift + warp * (LOADS * 128) + lane * 4;
+
+    float a[LOADS][4], g[LOADS][4];
+    load_fours<LOADS>((const float*)residual, first, 128, n, a);
+    load_fours<LOADS>(gradient, first, 128, n, g);
+    u32 hits = 0, counts = 0;  // a bit an element; a byte a load
+    i64 nonfinite = 0;
+    for (u32 k = 0; k < LOADS; k++)
+        for (u32 c = 0; c < 4; c++) {
+            float before = a[k][c], sum = before + g[k][c];
+            bool finite = is_finite(sum);
+            a[k][c] = finite ? sum : before;
+            nonfinite += !finite;
+            u32 hit = finite && Rule::sends(fabsf(sum), tau);
+            // Elements outside the array are zeros, which no tau lets pass.
+            hits |= hit << (4 * k + c);
+            counts += hit << (8 * k);
+        }
+
+    u32 scanned = warp_scan(counts), totals = __shfl_sync(FULL_WARP, scanned, 31);
+    if (lane == 0) warp_counts[warp] = sum_of_bytes(totals);
+    __syncthreads();
+    u32 in_tile = 0, begin = 0;
+    for (u32 w = 0; w < THREADS / 32; w++) {
+        if (w == warp) begin = in_tile;
+        in_tile += warp_counts[w];
+    }
+    if (warp == 0) {
+        i64 before = reports[0].sent + (i64)look_back(states, tile, in_tile);
+        if (lane == 0) {
+            tile_begin = before;
+            if (tile == gridDim.x - 1) reports[1].sent = before + in_tile;
+        }
+    }
+
+    double squares = 0;
+    for (u32 k = 0; k < LOADS; k++) {
+        float kept[4];
+        for (u32 c = 0; c < 4; c++) {
+            kept[c] = hits >> (4 * k + c) & 1 ? Rule::keep(a[k][c], tau) : a[k][c];
+            squares += (double)kept[c] * (double)kept[c];
+        }
+        store_four(residual, first + k * 128, n, kept);
+    }
+    add_to_report(reports + 1, squares, nonfinite);  // also lets all threads see tile_begin
+    if (!hits) return;
+    for (u32 k = 0; k < LOADS; k++) {
+        i64 at = tile_begin + begin + ((scanned - counts) >> (8 * k) & 255u);
+        for (u32 c = 0; c < 4; c++) {
+            if (!(hits >> (4 * k + c) & 1)) continue;
+            words[at] = (u32)(base + first + k * 128 + c) << 1 | (a[k][c] < 0.0f);
+            Rule::write(values + at, a[k][c], tau);
+            at++;
+        }
+        begin += totals >> (8 * k) & 255u;
+    }
+}
+
+#define PASS(name, Rule, Gradient)                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
+        name(float* residual, const Gradient* gradient, i64 n, i64 tau, i64 base, u32* words,               \
+             Rule::Value* values, u64* states, Report* reports) {                                           \
+        threshold_pass<Rule>(residual, gradient, n, __uint_as_float((u32)tau), base, words, values, states, \
+                             reports);                                                                      \
+    }
+#define PASSES(rule, Rule)           \
+    PASS(rule##_float32, Rule, float) \
+    PASS(rule##_float16, Rule, Half)  \
+    PASS(rule##_bfloat16, Rule, Brain)
+
+PASSES(wgt, Wgt)
+PASSES(bgt, Bgt)
+PASSES(qgt, Qgt)
+PASSES(strom, Strom)
