@@ -8,7 +8,7 @@ what is sent and keeps the rest, updates become messages (`bucket.Compressor`); 
 are exchanged, and every worker adds them up in rank order, so that replicas stay bit-identical.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 from time import perf_counter
 from typing import Any
@@ -246,6 +246,22 @@ def _zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
     return tensors[name]
 
 
+class _Once:
+    """A callback that lets go of what it holds when it has run.
+
+    The transport's thread drops a callback some time after the backward pass went on. Were that the last
+    reference to a state, its process group would be destroyed by its own thread, and the process aborts.
+    """
+
+    def __init__(self, work: Callable[[Future[Any]], Tensor]) -> None:
+        self._work: Callable[[Future[Any]], Tensor] | None = work
+
+    def __call__(self, arrived: Future[Any]) -> Tensor:
+        work, self._work = self._work, None
+        assert work is not None
+        return work(arrived)
+
+
 def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
     """Synchronizes one bucket; register it with `ddp.register_comm_hook(state, compressed_allgather)`.
 
@@ -288,7 +304,7 @@ def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
         return summed
 
     summed: Future[list[Tensor]] = work.get_future()
-    return summed.then(finish)
+    return summed.then(_Once(finish))
 
 
 def _count_whole_layers(state: CompressionState, step: Step, bucket: GradBucket) -> None:
@@ -334,7 +350,7 @@ def _low_rank(state: CompressionState, powersgd: TorchPowerSGD, bucket: GradBuck
         _look_for_nonfinite(state, step, bucket, mean)
         return mean.mul_(state.workers) if state.config.reduction == "sum" else mean
 
-    return averaged.then(finish)
+    return averaged.then(_Once(finish))
 
 
 def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBucket) -> Future[Tensor]:
@@ -374,7 +390,7 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
                 step.paper_bits += sum(update.paper_bits for update, _ in each)
         return buffer
 
-    return gathering.arrived.then(finish)
+    return gathering.arrived.then(_Once(finish))
 
 
 def _read_payloads(

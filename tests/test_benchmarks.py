@@ -170,3 +170,21 @@ def test_iteration(tmp_path: Path) -> None:
         compute, compress, exchange, decompress = (numbers(part)[0] for part in parts)
         assert min(compute, exchange) > 0
         assert (tau == "") == (compress == 0) == (decompress == 0) == (kind == "none")
+
+
+def test_gradients(tmp_path: Path) -> None:
+    text = run("gradients", tmp_path)
+    (table,) = tables(text)
+    by_line = {row[0].strip("`"): [float(cell) for cell in row[1:]] for row in table}
+    for sent, wire, bound, over in by_line.values():
+        assert 0 < sent <= 100
+        assert over == pytest.approx(100 * (wire / bound - 1), abs=0.1 + 0.02 / bound)
+    sent, wire, bound, _ = by_line["strom(tau=0.05) | packed32"]
+    # 32 bits for each element sent; the bound is the entropy of a position and a sign, at most.
+    assert wire == pytest.approx(0.32 * sent, rel=0.02)
+    p = sent / 100
+    assert bound <= -p * math.log2(p) - (1 - p) * math.log2(1 - p) + p + 1e-3
+    assert by_line["fp16"][:3] == [100, pytest.approx(16, abs=0.01), 16]
+    assert by_line["linear(bits=8) | raw"][1] == pytest.approx(8, abs=0.1)
+    for line in ("linear(bits=8) | huffman", "topk(density=0.02)"):
+        assert -2 < by_line[line][3] < 3

@@ -227,6 +227,7 @@ static inline unsigned __float_as_uint(float x) { return emulated_value<unsigned
 static inline int __float_as_int(float x) { return emulated_value<int>(emulated_bits(x)); }
 static inline float __uint_as_float(unsigned x) { return emulated_value<float>(x); }
 static inline float __int_as_float(int x) { return emulated_value<float>((uint32_t)x); }
+static inline double __longlong_as_double(long long x) { return emulated_value<double>((uint64_t)x); }
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }

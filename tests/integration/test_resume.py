@@ -97,7 +97,8 @@ def test_killed_runs_end_as_one_that_was_never_killed(tmp_path, environment, com
     kill_a_worker_after_a_checkpoint(process, tmp_path)
     assert process.wait(120) == 1
     text = (tmp_path / "output.txt").read_text()
-    assert "process died" in text
+    # Ray sees the dead worker, the other worker its closed connection: whichever is told first.
+    assert "process died" in text or "Connection closed by peer" in text
     run_id = text.rsplit("--resume ", 1)[1].split()[0]
     process = start(tmp_path, environment, command, "--resume", run_id)
     assert process.wait(180) == 0, (tmp_path / "output.txt").read_text()

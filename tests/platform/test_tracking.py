@@ -630,7 +630,8 @@ def test_names_are_the_contract() -> None:
     ])  # fmt: skip
     assert names.EPOCH == "epoch"
     tags = {value for value in constants if value.startswith("taugrad.")}
-    assert tags == {"taugrad.spec_hash", "taugrad.git_commit", "taugrad.paper", "taugrad.checkpoints"}
+    names_of_tags = ("spec_hash", "git_commit", "paper", "chain", "checkpoints")
+    assert tags == {f"taugrad.{name}" for name in names_of_tags}
 
 
 @pytest.mark.parametrize("layer", ["fc1.weight", "blocks.0.conv(1)", "größe", "a|b$c"])

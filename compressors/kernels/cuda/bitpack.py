@@ -11,7 +11,7 @@ from .runtime import Runtime
 
 _THREADS = 256
 _TILE = 2048
-"""Symbols of a block of threads, as in bitpack.cu."""
+"""Symbols of a block of threads, as in packing.cuh."""
 
 
 def pack(runtime: Runtime, symbols: Any, bits: int, out: Any, faults: Faults) -> None:
@@ -33,9 +33,7 @@ def pack(runtime: Runtime, symbols: Any, bits: int, out: Any, faults: Faults) ->
     if out.size != packed_bytes(symbols.size, bits):
         raise ValueError(f"{symbols.size} symbols of {bits} bits do not make {out.size} bytes")
     k = int(symbols.size)
-    runtime.launch(
-        "bitpack", f"pack_{dtype}", -(-k // _TILE), _THREADS, symbols, k, bits, out, faults.array
-    )
+    runtime.launch("bitpack", f"pack_{dtype}", -(-k // _TILE), _THREADS, symbols, k, bits, out, faults.array)
 
 
 def unpack(runtime: Runtime, body: Any, bits: int, k: int, faults: Faults) -> Any:

@@ -58,7 +58,7 @@ __device__ __forceinline__ void put_bits(u32* words, u32 bit, u32 value) {
 }
 
 // Eight neighbours, moved at once where they are aligned.
-#define EIGHT 8
+#define EIGHT 8u
 template <class T> struct alignas(EIGHT * sizeof(T) < 16 ? EIGHT * sizeof(T) : 16) Eight {
     T at[EIGHT];
 };
@@ -79,11 +79,14 @@ template <class T> __device__ __forceinline__ void store_eight(const Eight<T>& e
     if (count == EIGHT && aligned_for_eight(to))
         *(Eight<T>*)to = eight;
     else
-        for (u32 j = 0; j < count; j++) to[j] = eight.at[j];
+        for (u32 j = 0; j < EIGHT; j++)
+            if (j < count) to[j] = eight.at[j];
 }
 
 // How many of a thread's eight elements exist, of which `behind` lie from its first on.
-__device__ __forceinline__ u32 up_to_eight(i64 behind) { return behind < 0 ? 0 : behind < EIGHT ? (u32)behind : EIGHT; }
+__device__ __forceinline__ u32 up_to_eight(i64 behind) {
+    return behind < 0 ? 0 : behind < EIGHT ? (u32)behind : EIGHT;
+}
 
 // Writes the `bytes` lowest bytes of a word to any address.
 __device__ __forceinline__ void store_bytes(u8* to, u32 word, u32 bytes) {

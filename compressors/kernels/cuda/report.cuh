@@ -1,6 +1,6 @@
 // What a pass reports to the host, and to the pass behind it on the same device (reports.py).
 #pragma once
-#include "common.cuh"
+#include "floats.cuh"
 
 struct Report {
     i64 sent;       // words in the output after the pass
@@ -8,16 +8,6 @@ struct Report {
     i64 nonfinite;  // how many sums were infinite or no number
     i64 tau;        // bits of the float32 that was sent by, where the pass finds it
 };
-
-__device__ __forceinline__ bool is_finite(float a) { return (__float_as_uint(a) & 0x7fffffffu) < 0x7f800000u; }
-
-// residual + gradient, or residual where that is not finite; counts such elements.
-__device__ __forceinline__ float take_up(float residual, float gradient, i64* nonfinite) {
-    float sum = residual + gradient;
-    if (is_finite(sum)) return sum;
-    ++*nonfinite;
-    return residual;
-}
 
 // Adds what each thread has seen to a report. All threads of a block must call it.
 __device__ __forceinline__ void add_to_report(Report* report, double squares, i64 nonfinite) {

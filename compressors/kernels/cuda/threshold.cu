@@ -2,8 +2,8 @@
 // index order, keeps the rest. One read of gradient and residual, one write of the residual.
 //
 // A block of 256 threads works on a tile of 4096 elements, 16 a thread in four float4 loads: 32 KiB on
-// their way per block keep the memory of an H100 busy. A warp's elements lie together, 128 a load. Tiles begin
-// where the residual is aligned to 16 bytes, which may be up to three elements before its first.
+// their way per block keep the memory of an H100 busy. A warp's elements lie together, 128 a load. Tiles
+// begin where the residual is aligned to 16 bytes, which may be up to three elements before its first.
 // Where a tile's output begins is found by look-back while the residual is written.
 #include "gradients.cuh"
 #include "look_back.cuh"

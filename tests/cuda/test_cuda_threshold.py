@@ -9,6 +9,7 @@ import torch
 
 from taugrad.compressors.kernels import threshold
 from taugrad.compressors.kernels.cuda.reports import GradientType, Reports
+from taugrad.compressors.kernels.cuda.runtime import float_bits
 from taugrad.compressors.kernels.cuda.threshold import threshold_pass
 from taugrad.compressors.kernels.threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, ThresholdRule
 
@@ -21,7 +22,7 @@ every_rule = pytest.mark.parametrize("rule", RULES)
 
 
 def wild(rng: np.random.Generator, n: int, scale: float) -> Any:
-    """Normal numbers, one in ten of them special: multiples of tau, its neighbours, denormals, the largest."""
+    """Normal numbers, one in ten of them special: multiples of tau, its neighbours, the largest."""
     values = (rng.standard_normal(n) * scale).astype(np.float32)
     tau = np.float32(TAU)
     around = [np.nextafter(tau, np.float32(0)), tau, np.nextafter(tau, np.float32(9))]
@@ -154,6 +155,30 @@ def test_short_gradients_are_widened(device: Any, gradient_type: GradientType) -
         assert (report.sent, report.nonfinite) == (result.sent, True)
         assert device_words[: report.sent].tobytes() == words[: report.sent].tobytes()
         assert device_values[: report.sent].tobytes() == values[: report.sent].tobytes()
+
+
+@pytest.mark.parametrize("nearest", [0, 1, 31, 32, 33, 69])
+def test_a_block_looks_back_to_the_nearest_that_knows_its_place(device: Any, nearest: int) -> None:
+    """The emulator runs blocks in order; here blocks before this one have only counted so far."""
+    before, tile, counted, placed = 70, 4096, 1 << 62, 2 << 62
+    amounts = np.random.default_rng(5).integers(0, 4097, before).astype(np.uint64)
+    states = np.zeros(before + 3, np.uint64)
+    states[0], states[1 : before + 1] = before, np.uint64(counted) | amounts
+    # Blocks further back than the nearest must not be looked at.
+    states[1 : nearest + 1] = np.uint64(counted | 4000)
+    states[nearest + 1] = np.uint64(placed) | amounts[: nearest + 1].sum()
+    n = (before + 1) * tile
+    gradient = np.zeros(n, np.float32)
+    gradient[-2:] = 1
+    words, values = device.zeros(n, np.uint32), device.zeros(n, np.float32)
+    device.launch(
+        "threshold", "wgt_float32", 1, 256, device.zeros(n, np.float32), gradient, n,
+        float_bits(TAU), 0, words, values, states, Reports(device, 1).begin(),
+    )  # fmt: skip
+    total = int(amounts.sum())
+    assert words[total : total + 2].tolist() == [(n - 2) << 1, (n - 1) << 1]
+    assert np.count_nonzero(words) == 2
+    assert int(states[before + 1]) == placed | (total + 2)
 
 
 def test_there_is_room_for_the_passes_said(device: Any) -> None:

@@ -1,0 +1,156 @@
+// The k largest magnitudes of every chunk, zeros too where it must be; of equal ones those of the lowest
+// indices.
+//
+// A block of threads takes a chunk: up to 256 threads, 16 elements each at a time. It holds the keys of 4096
+// elements in shared memory; larger chunks go through there piece by piece, and are read again for each of
+// the three histograms that find the cut. What is sent is found in index order, each thread looking at 16
+// neighbours; the residual is written with a warp's elements side by side.
+#include "gradients.cuh"
+#include "look_back.cuh"
+#include "radix_select.cuh"
+#include "report.cuh"
+
+#define MOST_THREADS 256
+#define ITEMS 16
+#define PIECE (MOST_THREADS * ITEMS)
+#define NOT_FINITE 0xffffffffu  // in place of a key
+#define SENT 0x80000000u        // joined to a key
+
+template <class Gradient> struct Chunk {
+    float* residual;
+    const Gradient* gradient;
+    u32 count;
+    u32* keys;  // of a piece, in shared memory
+
+    __device__ __forceinline__ float sum(u32 j) const { return residual[j] + widen(gradient[j]); }
+    __device__ __forceinline__ u32 piece_end(u32 first) const { return min(count, first + PIECE); }
+    __device__ __forceinline__ bool one_piece() const { return count <= PIECE; }
+
+    // Reads a piece's keys; returns how many elements of this thread are not finite.
+    __device__ __forceinline__ u32 read_keys(u32 first) const {
+        u32 broken = 0;
+        __syncthreads();
+        for (u32 j = first + threadIdx.x; j < piece_end(first); j += blockDim.x) {
+            float a = sum(j);
+            keys[j - first] = is_finite(a) ? __float_as_uint(a) & 0x7fffffffu : NOT_FINITE;
+            broken += !is_finite(a);
+        }
+        __syncthreads();
+        return broken;
+    }
+};
+
+// The cut, and how many of the elements that equal it are sent. Returns how many are sent in all.
+template <class Gradient>
+__device__ __forceinline__ u32 find_cut(Chunk<Gradient> chunk, u32 keep, Search* search, i64* nonfinite) {
+    __shared__ u32 counts[MOST_BINS];
+    u32 sent = 0;
+    for (u32 level = 0; level < LEVELS; level++) {
+        for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) counts[i] = 0;
+        __syncthreads();
+        u32 broken = 0, all_broken;
+        for (u32 first = 0; first < chunk.count; first += PIECE) {
+            if (level == 0 || !chunk.one_piece()) broken += chunk.read_keys(first);
+            for (u32 j = first + threadIdx.x; j < chunk.piece_end(first); j += blockDim.x) {
+                u32 key = chunk.keys[j - first];
+                u32 bin = key == NOT_FINITE ? MOST_BINS : bin_at(key, level, search->prefix);
+                if (bin < MOST_BINS) atomicAdd(&counts[bin], 1u);
+            }
+        }
+        if (level == 0) {
+            block_scan(broken, &all_broken);
+            *nonfinite = broken;
+            sent = min(keep, chunk.count - all_broken);
+            if (threadIdx.x == 0) search->rank = sent;
+        }
+        __syncthreads();
+        narrow(counts, level, search);
+        __syncthreads();
+    }
+    return sent;
+}
+
+// Writes what a piece sends, and marks its keys. `greater` and `equal`: how many elements of this chunk
+// before the piece exceed or equal the cut; moves them on. `at`: where the chunk's output begins.
+template <class Gradient>
+__device__ __forceinline__ void send(Chunk<Gradient> chunk, u32 first, Search search, u32* greater,
+                                     u32* equal, i64 base, u32* words, float* values, i64 at) {
+    u32 begin = first + threadIdx.x * ITEMS, end = min(begin + ITEMS, chunk.piece_end(first));
+    u64 own = 0, all;  // of elements that equal the cut (high) and exceed it (low)
+    u32 cut = search.rank ? search.prefix : NOT_FINITE - 1;
+    for (u32 j = begin; j < end; j++) {
+        u32 key = chunk.keys[j - first];
+        if (key != NOT_FINITE) own += (u64)(key == cut) << 32 | (key > cut);
+    }
+    u64 before = block_scan(own, &all) - own;
+    u32 above = *greater + (u32)before, ties = *equal + (u32)(before >> 32);
+    for (u32 j = begin; j < end; j++) {
+        u32 key = chunk.keys[j - first];
+        if (key == NOT_FINITE || key < cut) continue;
+        if (key > cut || ties < search.rank) {
+            float a = chunk.sum(j);
+            i64 place = at + above + min(ties, search.rank);
+            words[place] = (u32)(base + j) << 1 | (a < 0.0f);
+            values[place] = a + 0.0f;  // -0.0 + 0.0 is 0.0: sign and word agree
+            chunk.keys[j - first] = key | SENT;
+        }
+        above += key > cut;
+        ties += key == cut;
+    }
+    *greater += (u32)all;
+    *equal += (u32)(all >> 32);
+    __syncthreads();
+}
+
+// Writes what a piece keeps; returns the sum of squares.
+template <class Gradient> __device__ __forceinline__ double keep_rest(Chunk<Gradient> chunk, u32 first) {
+    double squares = 0;
+    for (u32 j = first + threadIdx.x; j < chunk.piece_end(first); j += blockDim.x) {
+        u32 key = chunk.keys[j - first];
+        float kept = key == NOT_FINITE ? chunk.residual[j] : key & SENT ? 0.0f : chunk.sum(j);
+        chunk.residual[j] = kept;
+        squares += (double)kept * (double)kept;
+    }
+    return squares;
+}
+
+// states: u64 [blocks + 1], zeros.
+template <class Gradient>
+__device__ __forceinline__ void chunked_pass(float* residual, const Gradient* gradient, i64 n, i64 length,
+                                             u32 keep, i64 base, u32* words, float* values, u64* states,
+                                             Report* reports) {
+    __shared__ u32 keys[PIECE];
+    __shared__ Search search;
+    __shared__ i64 begin;
+    i64 ticket = take_ticket(states), from = ticket * length, nonfinite = 0;
+    u32 count = (u32)max(min(n - from, length), 0ll);
+    Chunk<Gradient> chunk = {residual + from, gradient + from, count, keys};
+    u32 sent = find_cut(chunk, keep, &search, &nonfinite);
+    if (threadIdx.x < 32) {
+        i64 before = reports[0].sent + (i64)look_back(states, ticket, sent);
+        if (threadIdx.x == 0) {
+            begin = before;
+            if (ticket == gridDim.x - 1) reports[1].sent = before + sent;
+        }
+    }
+    __syncthreads();
+    double squares = 0;
+    u32 greater = 0, equal = 0;
+    for (u32 first = 0; first < count; first += PIECE) {
+        if (!chunk.one_piece()) chunk.read_keys(first);
+        send(chunk, first, search, &greater, &equal, base + from, words, values, begin);
+        squares += keep_rest(chunk, first);
+    }
+    add_to_report(reports + 1, squares, nonfinite);
+}
+
+#define PASS(name, Gradient)                                                                                \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
+        name(float* residual, const Gradient* gradient, i64 n, i64 length, i64 keep, i64 base, u32* words,  \
+             float* values, u64* states, Report* reports) {                                                 \
+        chunked_pass(residual, gradient, n, length, (u32)keep, base, words, values, states, reports);       \
+    }
+
+PASS(chunked_float32, float)
+PASS(chunked_float16, Half)
+PASS(chunked_bfloat16, Brain)

@@ -1,0 +1,92 @@
+"""Weights as what is sent (Oland-Raj, section 4): self-contained packages, decoded by their own metadata."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from taugrad.compressors import chain
+from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.message import HEADER_BYTES
+from taugrad.compressors.parts import Part
+from taugrad.compressors.quantized import Uniform
+from taugrad.compressors.rules import Context
+
+PAPERS_NET = ((784, 392), (392, 50), (50, 10))
+"""Section 3: fully connected layers on MNIST."""
+
+
+def layers(scale: float = 1.0) -> list[tuple[str, Tensor]]:
+    torch.manual_seed(1)
+    named = []
+    for i, (inputs, outputs) in enumerate(PAPERS_NET):
+        layer = nn.Linear(inputs, outputs)
+        nn.init.normal_(layer.weight, std=scale / math.sqrt(inputs))
+        named += [(f"{i}.weight", layer.weight.detach()), (f"{i}.bias", layer.bias.detach())]
+    return named
+
+
+def package(line: str, named: list[tuple[str, Tensor]]) -> tuple[np.ndarray, list]:
+    """The bytes, and what a receiver that knows nothing but the shapes makes of them."""
+    sender, receiver = Compressor(chain(line)), Compressor(chain(line))
+    names, sizes = [name for name, _ in named], [weights.numel() for _, weights in named]
+    parts = [Part(name, weights.flatten()) for name, weights in named]
+    payload = sender.compress(parts, sender.layout(names, sizes), Context()).payload
+    incoming = receiver.read(payload.copy(), receiver.layout(names, sizes))
+    assert isinstance(incoming, list)
+    return payload, incoming
+
+
+@pytest.mark.parametrize(
+    "line", ["entropy(decay=0) | huffman", "entropy(floor=5, decay=0)", "entropy(decay=0) | raw"]
+)
+def test_every_weight_comes_back_as_its_bins_centre(line: str) -> None:
+    named = layers()
+    _, incoming = package(line, named)
+    assert len(incoming) == len(named)
+    for (_, weights), (update, _) in zip(named, incoming, strict=True):
+        values = update.values
+        assert isinstance(values, Uniform)
+        flat = weights.flatten().numpy()
+        # 2^b bins between the layer's own extremes; half a bin's width off at most, and rounding.
+        width = (float(flat.max()) - float(flat.min())) / 2**values.bits
+        assert values.steps[0] == pytest.approx(width, rel=1e-6)
+        assert np.abs(values.floats() - flat).max() <= width / 2 * (1 + 1e-3)
+
+
+def test_a_layers_bits_are_its_entropy_and_the_floor() -> None:
+    named = layers()
+    for floor in (2, 5, 6):
+        _, incoming = package(f"entropy(floor={floor}, fraction=1, decay=0)", named)
+        for (_, weights), (update, _) in zip(named, incoming, strict=True):
+            flat = weights.flatten().double().numpy()
+            bins = np.minimum((flat - flat.min()) / (flat.max() - flat.min()) * 16, 15).astype(int)
+            p = np.bincount(bins) / flat.size
+            entropy = -sum(q * math.log2(q) for q in p if q > 0)
+            assert abs(update.values.bits - (entropy + floor)) <= 0.5 + 1e-2
+
+
+def test_huffman_takes_less_than_the_bits_and_at_least_the_entropy() -> None:
+    """Section 5.1: coding the quantized weights shortens them at every setting."""
+    named = layers()[:1]
+    payload, ((update, _),) = package("entropy(decay=0) | huffman", named)
+    symbols, bits = update.values.symbols, update.values.bits
+    p = np.bincount(symbols) / symbols.size
+    entropy = -sum(q * math.log2(q) for q in p if q > 0)
+    taken = 8 * (payload.size - HEADER_BYTES) / symbols.size
+    assert entropy <= taken <= 1.01 * entropy
+    assert taken < bits
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+@pytest.mark.parametrize("values", [(0.25,), (-1.0, 1.0), (0.0,)])
+def test_tiny_and_constant_layers_are_packages_too(size: int, values: tuple[float, ...]) -> None:
+    weights = torch.tensor([values[i % len(values)] for i in range(size)])
+    _, ((update, _),) = package("entropy(decay=0) | huffman", [("w", weights)])
+    error = np.abs(update.floats() - weights.numpy())
+    spread = float(weights.max() - weights.min())
+    assert error.max() <= spread / 2**update.values.bits / 2
+    if spread == 0:
+        assert (error == 0).all()
