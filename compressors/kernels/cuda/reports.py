@@ -33,7 +33,8 @@ class Reports:
     """The reports of passes that run one behind the other.
 
     A sparse pass appends its words behind those of the pass before it; where that was stands in the
-    report of that pass, on the device. Nothing is waited for until `fetch`.
+    report of that pass, on the device. Nothing is waited for until `fetch`. Quantizing passes send every
+    element and hand on no such place: they do not go between sparse ones.
     """
 
     def __init__(self, runtime: Runtime, passes: int) -> None:
