@@ -141,8 +141,9 @@ def rice(name: str, words: NDArray[np.uint32], n: int) -> Coding:
     """Golomb-Rice."""
 
     def encode(threads: int) -> Array:
-        section = np.empty(golomb_rice.size(words, False, threads), np.uint8)
-        golomb_rice.encode(words, False, section, threads)
+        size, block_log2 = golomb_rice.shortest(words, False, threads)
+        section = np.empty(size, np.uint8)
+        golomb_rice.encode(words, False, section, threads, block_log2)
         return section
 
     return Coding(

@@ -25,8 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .codecs import codec_by_code, codec_by_name, plan_values, smallest
+from .codecs import CODECS, codec_by_code, codec_by_name, plan_values
 from .codecs.base import Bytes, Head
+from .codecs.registry import smallest_with_size
 from .codecs.values import Symbols
 from .config.base import LARGEST_TAU, SMALLEST_TAU
 from .errors import CorruptMessage
@@ -74,11 +75,11 @@ def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: i
     """
     if update.n > LARGEST_N:
         raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
+    if codec != "auto" and not codec_by_name(codec).fits(update):
+        raise ValueError(f"{codec} cannot write an update of {update.k} of {update.n} {update.form}")
     values = plan_values(update, "raw" if codec == "raw" else symbols, threads)
-    chosen = smallest(update, values) if codec == "auto" else codec_by_name(codec)
-    if not chosen.fits(update):
-        raise ValueError(f"{chosen.name} cannot write an update of {update.k} of {update.n} {update.form}")
-    message = np.zeros(HEADER_BYTES + chosen.size(update, values), np.uint8)
+    chosen, size = smallest_with_size(update, values, CODECS if codec == "auto" else [codec_by_name(codec)])
+    message = np.zeros(HEADER_BYTES + size, np.uint8)
     chosen.encode(update, values, message[HEADER_BYTES:])
     coded = "raw" if chosen.name == "raw" else values.symbols
     _seal(message, update.form, chosen.code, _UPDATE, coded, update.n, update.k, update.tau)

@@ -37,5 +37,12 @@ def codec_by_code(code: int) -> Codec:
 
 def smallest(update: Update, values: PlannedValues, among: Iterable[Codec] = CODECS) -> Codec:
     """The codec with the shortest body for an update, of those that fit it; the first of several."""
-    fitting = [codec for codec in among if codec.fits(update)]
-    return fitting[0] if len(fitting) == 1 else min(fitting, key=lambda codec: codec.size(update, values))
+    return smallest_with_size(update, values, among)[0]
+
+
+def smallest_with_size(
+    update: Update, values: PlannedValues, among: Iterable[Codec] = CODECS
+) -> tuple[Codec, int]:
+    """The same, and the bytes of its body."""
+    sized = [(codec, codec.size(update, values)) for codec in among if codec.fits(update)]
+    return min(sized, key=lambda each: each[1])

@@ -35,6 +35,11 @@ from .threads import run_all, shares
 BLOCK_LOG2 = 12
 """log2 of how many words the encoder puts into a block. At 10% density, half of that is 0.2% longer."""
 
+BLOCK_LOG2S = (14, 12, 10, 8, 6)
+BLOCK_LOG2S_OF_MANY = (14, 12, 10)
+"""For more than _FEW words: looking at every length would take as long as writing, and gain little."""
+_FEW = 2**18
+
 _LEAST_LOG2, _MOST_LOG2 = 4, 14  # a longer block could pass 65535 bytes
 _TABLE = 6
 _SHARE = 16
@@ -153,6 +158,27 @@ def size(words: Words, signed: bool, threads: int = 1, block_log2: int = BLOCK_L
         return 0
     sizes = _sizes(_read_only(words), signed, block_log2, threads)
     return 1 + _TABLE * sizes.size + int(sizes.sum())
+
+
+def shortest(words: Words, signed: bool, threads: int = 1) -> tuple[int, int]:
+    """The block length that makes the shortest section, of those in BLOCK_LOG2S; the longest of equals.
+
+    Short blocks follow layers of different density more closely, long ones have less to say about themselves.
+
+    Returns:
+        The section's bytes, and the logarithm of the block length.
+    """
+    found, negative_log2 = min((size(words, signed, threads, log2), -log2) for log2 in _log2s(words))
+    return found, -negative_log2
+
+
+def block_log2_of(words: Words, signed: bool, section: int) -> int:
+    """The block length that `shortest` found, by the bytes of the section that it makes."""
+    return next(log2 for log2 in _log2s(words) if size(words, signed, block_log2=log2) == section)
+
+
+def _log2s(words: Words) -> tuple[int, ...]:
+    return BLOCK_LOG2S if words.size <= _FEW else BLOCK_LOG2S_OF_MANY
 
 
 def encode(words: Words, signed: bool, out: Bytes, threads: int = 1, block_log2: int = BLOCK_LOG2) -> None:
