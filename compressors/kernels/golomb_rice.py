@@ -36,9 +36,9 @@ BLOCK_LOG2 = 12
 """log2 of how many words the encoder puts into a block. At 10% density, half of that is 0.2% longer."""
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
-BLOCK_LOG2S_OF_MANY = (14, 12, 10)
-"""For more than _FEW words: looking at every length would take as long as writing, and gain little."""
-_FEW = 2**18
+BLOCK_LOG2S_OF_MANY = (14, 10)
+"""For more than _FEW words: looking at every length would take half as long as writing, and gain little."""
+_FEW = 2**16
 
 _LEAST_LOG2, _MOST_LOG2 = 4, 14  # a longer block could pass 65535 bytes
 _TABLE = 6
