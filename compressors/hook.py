@@ -79,6 +79,7 @@ class CompressionState:
             name: parameter for name, parameter in ddp.module.named_parameters() if parameter.requires_grad
         }
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
+        self._ordinals = {name: ordinal for ordinal, name in enumerate(self._parameters)}
         self._compressor: Compressor | None = None
         self._powersgd: TorchPowerSGD | None = None
         if isinstance(self.config, PowerSGD):
@@ -206,15 +207,24 @@ class CompressionState:
                 self._compressor.put_back(outgoing, parts)
         self._outgoing = []
 
-    def _parts(self, bucket: GradBucket, layout: Layout) -> list[Part]:
+    def _gradients(self, bucket: GradBucket) -> list[tuple[str, Tensor]]:
+        """A bucket's parameters, the model's last one first, with their shares of the buffer.
+
+        DDP orders them otherwise in a process's first backward pass than in later ones; what is sent, and
+        its bytes, must not depend on that.
+        """
+        shares, start = {}, 0
+        for parameter in bucket.parameters():
+            shares[self._names[id(parameter)]] = bucket.buffer()[start : start + parameter.numel()]
+            start += parameter.numel()
+        return sorted(shares.items(), key=lambda share: -self._ordinals[share[0]])
+
+    def _parts(self, gradients: list[tuple[str, Tensor]], layout: Layout) -> list[Part]:
         assert self._compressor is not None
         method, rule = self._compressor.config, self._compressor.rule
         exempt = {place.ordinal for place in layout.exempt.places} if layout.exempt else set()
-        buffer = bucket.buffer()
-        parts, start = [], 0
-        for ordinal, parameter in enumerate(bucket.parameters()):
-            name = self._names[id(parameter)]
-            gradient = buffer[start : start + parameter.numel()]
+        parts = []
+        for ordinal, (name, gradient) in enumerate(gradients):
             residual = velocity = None
             if ordinal not in exempt:
                 if rule.needs_residual or method.decay:
@@ -222,14 +232,7 @@ class CompressionState:
                 if getattr(method, "momentum", 0):
                     velocity = _zeros_once(self.velocities, name, gradient)
             parts.append(Part(name, gradient, residual, velocity))
-            start += parameter.numel()
         return parts
-
-    def _layout(self, bucket: GradBucket) -> Layout:
-        assert self._compressor is not None
-        parameters = bucket.parameters()
-        names = [self._names[id(parameter)] for parameter in parameters]
-        return self._compressor.layout(names, [parameter.numel() for parameter in parameters])
 
     def _observe(self, bucket: GradBucket) -> None:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
@@ -358,8 +361,9 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
     buffer = bucket.buffer()
 
     started = perf_counter()
-    layout = state._layout(bucket)
-    parts = state._parts(bucket, layout)
+    gradients = state._gradients(bucket)
+    layout = compressor.layout([name for name, _ in gradients], [share.numel() for _, share in gradients])
+    parts = state._parts(gradients, layout)
     own = compressor.compress(parts, layout, state._context)
     if compressor.config.nonfinite == "skip":
         state._outgoing.append((own, parts))
@@ -377,14 +381,14 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
     def finish(arrived: Future[list[Tensor]]) -> Tensor:
         arrived.value()  # raises what the transport raised
         received = perf_counter()
-        incoming = _read_payloads(state, compressor, bucket, layout, gathering)
-        _sum_updates(incoming, compressor, buffer)
+        incoming = _read_payloads(state, compressor, parts, layout, gathering)
+        _sum_updates(incoming, compressor, buffer, parts)
         with state._lock:
             step.exchange_s += received - gathering.started
             step.decompress_s += perf_counter() - received
             for rank, each in enumerate(incoming):
                 if isinstance(each, NonFinite):
-                    step.skip(state._name_at(bucket, each.ordinal), rank)
+                    step.skip(parts[each.ordinal].name, rank)
                     continue
                 step.sent += sum(update.k for update, _ in each)
                 step.paper_bits += sum(update.paper_bits for update, _ in each)
@@ -394,7 +398,7 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
 
 
 def _read_payloads(
-    state: CompressionState, compressor: Compressor, bucket: GradBucket, layout: Layout, gathering: Gathering
+    state: CompressionState, compressor: Compressor, parts: list[Part], layout: Layout, gathering: Gathering
 ) -> list[Incoming]:
     """Every worker's updates, checked; nothing of any is applied if one is not valid."""
     incoming = []
@@ -404,20 +408,23 @@ def _read_payloads(
         except CorruptMessage as reason:
             raise _failed(state, CorruptMessage(f"the message of worker {rank}: {reason}")) from None
         if isinstance(received, NonFinite):
-            if received.ordinal >= len(bucket.parameters()):
+            if received.ordinal >= len(parts):
                 problem = CorruptMessage(
                     f"worker {rank} names parameter {received.ordinal} of the bucket, which has fewer"
                 )
                 raise _failed(state, problem)
             if compressor.config.nonfinite == "refuse":
-                raise _failed(state, NonFiniteGradient(state._name_at(bucket, received.ordinal), rank))
+                raise _failed(state, NonFiniteGradient(parts[received.ordinal].name, rank))
         incoming.append(received)
     return incoming
 
 
-def _sum_updates(incoming: list[Incoming], compressor: Compressor, buffer: Tensor) -> None:
+def _sum_updates(incoming: list[Incoming], compressor: Compressor, buffer: Tensor, parts: list[Part]) -> None:
     """Fills the buffer with the updates' sum, added in rank order, or their mean."""
-    total = buffer if buffer.dtype == torch.float32 else torch.empty_like(buffer, dtype=torch.float32)
+    starts = [part.gradient.storage_offset() for part in parts]
+    total = buffer if buffer.dtype == torch.float32 and starts == sorted(starts) else None
+    if total is None:
+        total = torch.empty_like(buffer, dtype=torch.float32)
     total.zero_()
     for received in incoming:
         if not isinstance(received, NonFinite):
@@ -426,7 +433,8 @@ def _sum_updates(incoming: list[Incoming], compressor: Compressor, buffer: Tenso
         # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
         total.div_(torch.tensor(len(incoming), dtype=torch.float32, device=total.device))
     if total is not buffer:
-        buffer.copy_(total)
+        for part, share in zip(parts, torch.split(total, [part.elements for part in parts]), strict=True):
+            part.gradient.copy_(share)
 
 
 def _failed(state: CompressionState, problem: CompressionError) -> CompressionError:

@@ -19,7 +19,7 @@ name: {name}
 data: {{kind: synthetic, train_examples: 3200}}
 model: {{kind: mlp, widths: [64]}}
 training: {{epochs: 12, batch_size: 32, optimizer: {{lr: 0.02}}}}
-compressor: {{kind: bgt, tau: 5e-3, codec: packed32}}
+compressor: {{kind: bgt, tau: 5e-3}}
 checkpoint: {{interval: 60}}
 workers: {{max_restarts: {restarts}}}
 """
