@@ -10,7 +10,7 @@ from torch.futures import Future
 
 from .codecs.base import Bytes
 
-_ALIGNMENT = 8
+ALIGNMENT = 8
 SIZE_BYTES = 8
 """What each worker hands over to tell the length of its message."""
 
@@ -62,7 +62,7 @@ def start_gathering(message: Bytes, group: dist.ProcessGroup, device: torch.devi
     size_work.wait()
     sizes = [int(s) for s in sizes_out.tolist()]
 
-    longest = -(-max(sizes) // _ALIGNMENT) * _ALIGNMENT
+    longest = -(-max(sizes) // ALIGNMENT) * ALIGNMENT
     mine = torch.zeros(longest, dtype=torch.uint8)
     mine[: message.size] = torch.from_numpy(message)
     padded = torch.empty((workers, longest), dtype=torch.uint8, device=device)

@@ -24,15 +24,15 @@ from .bucket import Compressor, Incoming, Outgoing
 from .config import AnyMethod, NoCompression, PowerSGD, read_config
 from .errors import CompressionError, CorruptMessage, NonFiniteGradient
 from .exchange import Gathering, start_gathering
+from .feedback import Feedback
 from .ledger import Step, Totals
 from .message import NonFinite
 from .observe import Percentiles, gradient_percentiles
 from .parts import Layout, Part, PartTally
-from .policies import Memory
 from .powersgd import PowerSGD as TorchPowerSGD
 from .rules import Context
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 
 
 class CompressionState:
@@ -40,9 +40,7 @@ class CompressionState:
 
     Attributes:
         config: the method.
-        residuals: by parameter name, float32 [numel], what was not sent yet; made at first use.
-        velocities: likewise, the momentum of gradients where the method corrects it.
-        memories: by parameter name, what the threshold policy remembers.
+        feedback: residuals, velocities and thresholds, by parameter name.
         last_step: the ledger of the latest backward pass, complete once `backward()` returned. With
             `nonfinite: skip`, look at `last_step.skipped` and leave the optimizer's step out if it is set.
         percentiles: by parameter name, of the last step observed (see `observe_next_step`).
@@ -68,9 +66,7 @@ class CompressionState:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
         """
         self.config = read_config(config)
-        self.residuals: dict[str, Tensor] = {}
-        self.velocities: dict[str, Tensor] = {}
-        self.memories: dict[str, Memory] = {}
+        self.feedback = Feedback()
         self.last_step = Step()
         self.percentiles: dict[str, Percentiles] = {}
         self.failure: CompressionError | None = None
@@ -98,7 +94,7 @@ class CompressionState:
         self._context = Context(
             threads=torch.get_num_threads() if threads is None else threads,
             hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
-            memories=self.memories,
+            memories=self.feedback.memories,
         )
         self._observing = False
         self._before_last = Totals()
@@ -132,9 +128,7 @@ class CompressionState:
         self._settle()
         return {
             "version": _STATE_VERSION,
-            "residuals": dict(self.residuals),
-            "velocities": dict(self.velocities),
-            "memories": {name: dict(memory) for name, memory in self.memories.items()},
+            **self.feedback.state_dict(),
             "powersgd": None if self._powersgd is None else self._powersgd.state_dict(),
             "totals": self.totals.state_dict(),
         }
@@ -150,40 +144,18 @@ class CompressionState:
             raise ValueError(
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}"
             )
-        missing = {"residuals", "velocities", "memories", "powersgd", "totals"} - set(state)
+        missing = {"powersgd", "totals"} - set(state)
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
-        residuals = self._fitting(state["residuals"], "residual")
-        velocities = self._fitting(state["velocities"], "velocity")
-        memories = {}
-        for name, memory in state["memories"].items():
-            if name not in self._parameters:
-                raise ValueError(f"a memory of {name!r}, which is no parameter of this model")
-            memories[str(name)] = {str(key): float(value) for key, value in memory.items()}
         totals = Totals.from_state_dict(state["totals"])
         if (state["powersgd"] is None) != (self._powersgd is None):
             raise ValueError(f"the state is of another method than {self.config}")
+        self.feedback.load_state_dict(state, self._parameters)
         if self._powersgd is not None:
             self._powersgd.load_state_dict(state["powersgd"])
-        self.residuals, self.velocities, self.memories = residuals, velocities, memories
-        self._context.memories = self.memories
+        self._context.memories = self.feedback.memories
         self._before_last, self.last_step = totals, Step()
         self._outgoing = []
-
-    def _fitting(self, tensors: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
-        """Copies of one tensor a parameter, each where its parameter is."""
-        fitting: dict[str, Tensor] = {}
-        for name, tensor in tensors.items():
-            parameter = self._parameters.get(name)
-            if parameter is None:
-                raise ValueError(f"a {what} for {name!r}, which is no parameter of this model")
-            if tensor.shape != (parameter.numel(),) or tensor.dtype != torch.float32:
-                raise ValueError(
-                    f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
-                    f"this model needs float32 {(parameter.numel(),)}"
-                )
-            fitting[name] = tensor.to(parameter.device, copy=True)
-        return fitting
 
     def _begin(self, bucket: GradBucket) -> Step:
         """The ledger of the backward pass that this bucket belongs to."""
@@ -219,21 +191,6 @@ class CompressionState:
             start += parameter.numel()
         return sorted(shares.items(), key=lambda share: -self._ordinals[share[0]])
 
-    def _parts(self, gradients: list[tuple[str, Tensor]], layout: Layout) -> list[Part]:
-        assert self._compressor is not None
-        method, rule = self._compressor.config, self._compressor.rule
-        exempt = {place.ordinal for place in layout.exempt.places} if layout.exempt else set()
-        parts = []
-        for ordinal, (name, gradient) in enumerate(gradients):
-            residual = velocity = None
-            if ordinal not in exempt:
-                if rule.needs_residual or method.decay:
-                    residual = _zeros_once(self.residuals, name, gradient)
-                if getattr(method, "momentum", 0):
-                    velocity = _zeros_once(self.velocities, name, gradient)
-            parts.append(Part(name, gradient, residual, velocity))
-        return parts
-
     def _observe(self, bucket: GradBucket) -> None:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             self.percentiles[self._names[id(parameter)]] = gradient_percentiles(gradient)
@@ -241,12 +198,6 @@ class CompressionState:
     def _name_at(self, bucket: GradBucket, ordinal: int) -> str:
         name: str = self._names[id(bucket.parameters()[ordinal])]
         return name
-
-
-def _zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
-    if name not in tensors:
-        tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
-    return tensors[name]
 
 
 class _Once:
@@ -293,6 +244,7 @@ def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
     step.sent += elements
     step.paper_bits += 32 * elements
     step.wire_bytes += buffer.element_size() * elements
+    _count_ring(step, buffer.element_size() * buffer.numel(), state.workers)
     _count_whole_layers(state, step, bucket)
     started = perf_counter()
     work = dist.all_reduce(buffer, group=state._group, async_op=True)
@@ -308,6 +260,12 @@ def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
 
     summed: Future[list[Tensor]] = work.get_future()
     return summed.then(_Once(finish))
+
+
+def _count_ring(step: Step, nbytes: int, workers: int) -> None:
+    """What a ring all-reduce of so many bytes moves, by its formula: the transport does not tell."""
+    step.received_bytes += 2 * (workers - 1) * nbytes
+    step.messages += 2 * (workers - 1) * workers
 
 
 def _count_whole_layers(state: CompressionState, step: Step, bucket: GradBucket) -> None:
@@ -340,6 +298,7 @@ def _low_rank(state: CompressionState, powersgd: TorchPowerSGD, bucket: GradBuck
     step.sent += handed_over
     step.paper_bits += 32 * handed_over
     step.wire_bytes += bucket.buffer().element_size() * handed_over
+    _count_ring(step, bucket.buffer().element_size() * powersgd.handed_over, state.workers)
     step.count_layers(
         PartTally(name, state._parameters[name].numel(), sent, 0.0, paper_bits=32 * sent)
         for name, sent in powersgd.layers.items()
@@ -363,7 +322,7 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
     started = perf_counter()
     gradients = state._gradients(bucket)
     layout = compressor.layout([name for name, _ in gradients], [share.numel() for _, share in gradients])
-    parts = state._parts(gradients, layout)
+    parts = state.feedback.parts(gradients, layout, compressor)
     own = compressor.compress(parts, layout, state._context)
     if compressor.config.nonfinite == "skip":
         state._outgoing.append((own, parts))
@@ -377,6 +336,8 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
     step.blocked_s += perf_counter() - gathering.started
     step.elements += buffer.numel() * state.workers
     step.wire_bytes += gathering.wire_bytes
+    step.received_bytes += gathering.wire_bytes * (state.workers - 1)
+    step.messages += state.workers * (state.workers - 1)
 
     def finish(arrived: Future[list[Tensor]]) -> Tensor:
         arrived.value()  # raises what the transport raised

@@ -26,6 +26,11 @@ class Totals:
     """Elements sent."""
     paper_bits: int = 0
     wire_bytes: int = 0
+    """Handed to the transport: what goes to all workers counts once."""
+    received_bytes: int = 0
+    """What arrived at all workers together."""
+    messages: int = 0
+    """From one worker to another."""
 
     @property
     def fraction(self) -> float:

@@ -33,7 +33,7 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
             that fits no parameter of the model.
     """
     workers = spec.workers
-    if local and workers.count * workers.cpus > cpus_here():
+    if local and spec.processes * workers.cpus > cpus_here():
         fitting = f"--workers.count {max(1, int(cpus_here() // workers.cpus))}"
         sharing = f"--workers.cpus {int(100 * cpus_here() / workers.count) / 100}"
         raise SpecError(

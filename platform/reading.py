@@ -33,6 +33,8 @@ from .spec import RunSpec
 
 ENVIRONMENT_PREFIX = "TAUGRAD_"
 _METHOD = "compressor"
+_TAGS = ("kind", "mode")
+"""Fields that choose among the members of a union; a model has one of them at most."""
 _COMMAND_LINE = "command line"
 
 
@@ -54,8 +56,22 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     Raises:
         SpecError: there is no such file, it is no YAML, or a field is wrong or unknown.
     """
+    return read_tree(read_yaml(path), str(path), overrides)
+
+
+def read_tree(tree: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> RunSpec:
+    """The spec in a tree of fields, as `read_yaml` returns it, with the changes of `read_spec`.
+
+    Args:
+        tree: fields by name; those that it leaves out have their defaults.
+        source: its file's name, for messages.
+        overrides: command-line arguments.
+
+    Raises:
+        SpecError: a field is wrong or unknown.
+    """
     overrides, replaced = _expand_overrides(overrides)
-    tree = _expand_chains(_read_yaml(path), str(path))
+    tree = _expand_chains(tree, source)
     if replaced or f"{ENVIRONMENT_PREFIX}{_METHOD.upper()}" in os.environ:
         tree.pop(_METHOD, None)  # a whole method takes the place of another, fields are not mixed
 
@@ -84,7 +100,7 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     try:
         settings = Settings()
     except ValidationError as error:
-        raise SpecError(str(path), [_explain(problem) for problem in error.errors()]) from None
+        raise SpecError(source, [_explain(problem) for problem in error.errors()]) from None
     except SettingsError as error:
         raise SpecError(_COMMAND_LINE, [_explain_arguments(str(error))]) from None
     return RunSpec.model_validate(settings.model_dump())
@@ -110,17 +126,17 @@ def spec_fields() -> list[FieldHelp]:
     for name, kind, info in _walk(RunSpec):
         found.setdefault(name, []).append((kind, info))
     choices = {
-        name.removesuffix("kind"): [kind for kind, _ in alike]
+        name.rpartition(".")[0] + ".": [kind for kind, _ in alike]
         for name, alike in found.items()
-        if name.endswith(".kind")
+        if _is_tag(name)
     }
     fields: list[FieldHelp] = []
     for name, alike in found.items():
         if name.startswith(f"{_METHOD}.") and not any(field.name == _METHOD for field in fields):
             fields.append(_METHOD_HELP)
         types = dict.fromkeys(each for _, info in alike for each in _type_name(info.annotation).split("|"))
-        kinds = "" if name.endswith(".kind") else _kinds_text(name, [kind for kind, _ in alike], choices)
-        default = defaults.get(name) or ("" if name.endswith(".kind") else _default_text(alike))
+        kinds = "" if _is_tag(name) else _kinds_text(name, [kind for kind, _ in alike], choices)
+        default = defaults.get(name) or ("" if _is_tag(name) else _default_text(alike))
         described = next((info.description for _, info in alike if info.description), "")
         fields.append(FieldHelp(name, "|".join(types), default, kinds, " ".join(described.split())))
     return fields
@@ -161,7 +177,12 @@ _METHOD_HELP = FieldHelp(
 )
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The fields that a file holds, by name; numbers such as 1e-3 are read as numbers.
+
+    Raises:
+        SpecError: there is no such file, or it holds no YAML mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -233,9 +254,13 @@ def _kinds(tree: dict[str, Any]) -> dict[str, Any]:
     for key, value in tree.items():
         if isinstance(value, dict) and (inner := _kinds(value)):
             kinds[key] = inner
-        elif key == "kind":
+        elif key in _TAGS:
             kinds[key] = value
     return kinds
+
+
+def _is_tag(name: str) -> bool:
+    return name.rpartition(".")[2] in _TAGS
 
 
 def _explain(problem: Any) -> str:  # noqa: PLR0911 (one for each kind of problem)
@@ -250,9 +275,9 @@ def _explain(problem: Any) -> str:  # noqa: PLR0911 (one for each kind of proble
             return f"{field}: is missing"
         case "union_tag_invalid":
             choices = context["expected_tags"].removeprefix("'number', ")  # a number needs no kind
-            return f"{field}.kind = {context['tag']}: choose {_either(choices)}"
+            return f"{field}.{_tag_of(context)} = {context['tag']}: choose {_either(choices)}"
         case "union_tag_not_found":
-            return f"{field}.kind: is missing"
+            return f"{field}.{_tag_of(context)}: is missing"
         case "model_type" | "model_attributes_type" if field == _METHOD:
             return f"{field} = {value}: give a line such as wgt(tau=1e-3) | golomb_rice, or kind and fields"
         case "model_type" | "model_attributes_type":
@@ -267,6 +292,12 @@ def _explain(problem: Any) -> str:  # noqa: PLR0911 (one for each kind of proble
             return f"{field} = {value}: {context['error']}"
         case _:
             return f"{field} = {value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _tag_of(context: dict[str, Any]) -> str:
+    """The field that chooses a union's member; where a function does, that field is `kind`."""
+    written = str(context["discriminator"]).strip("'")
+    return written if written in _TAGS else "kind"
 
 
 def _unknown(field: str, where: Sequence[str | int]) -> str:
@@ -337,7 +368,7 @@ def _values(annotation: Any) -> Iterator[Any]:
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
-    tag = model.model_fields.get("kind")
+    tag = next((model.model_fields[name] for name in _TAGS if name in model.model_fields), None)
     return get_args(tag.annotation) if tag is not None else ()
 
 
@@ -351,7 +382,7 @@ def _walk(
 
     A choice within one of its own alternatives (a policy of a policy) is not entered again.
     """
-    for name, info in sorted(model.model_fields.items(), key=lambda item: item[0] != "kind"):
+    for name, info in sorted(model.model_fields.items(), key=lambda item: item[0] not in _TAGS):
         members = list(_models(info.annotation))
         if not members or _plain(info.annotation):
             yield prefix + name, kind, info

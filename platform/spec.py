@@ -14,21 +14,16 @@ from taugrad.compressors.config import CompressorConfig, NoCompression
 from .config import Config
 from .data.config import DataConfig, Mnist5k
 from .models.config import LeNet, ModelConfig
+from .synchronization.config import AllGatherSync, SimulatedSync, SyncConfig
+from .synchronization.refusals import check_sync
 from .training.config import TrainingConfig
-
-
-class SyncConfig(Config):
-    """How the workers agree on a gradient."""
-
-    mode: Literal["allgather"] = "allgather"
-    """allgather: every worker's messages go to every worker, from a DDP communication hook."""
 
 
 class WorkersConfig(Config):
     """Who trains."""
 
     count: int = Field(default=2, ge=1)
-    """How many workers; each is a process with a replica of the model."""
+    """How many workers; each is a process with a replica of the model, unless sync.mode is simulated."""
     cpus: float = Field(default=1, gt=0)
     """CPUs that Ray reserves for a worker; its torch and numba threads follow (at least one)."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -69,7 +64,7 @@ class RunSpec(Config):
     data: DataConfig = Mnist5k()
     training: TrainingConfig = TrainingConfig()
     compressor: CompressorConfig = NoCompression()
-    sync: SyncConfig = SyncConfig()
+    sync: SyncConfig = AllGatherSync()
     workers: WorkersConfig = WorkersConfig()
     tracking: TrackingConfig = TrackingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -77,14 +72,14 @@ class RunSpec(Config):
     """Where checkpoints lie; a shared folder or bucket when the workers are on several machines."""
 
     @model_validator(mode="after")
-    def _momentum_once(self) -> "RunSpec":
-        own = getattr(self.compressor, "momentum", 0)
-        if own and getattr(self.training.optimizer, "momentum", 0):
-            raise ValueError(
-                f"compressor.momentum = {own}: the optimizer has momentum too, it would be applied twice; "
-                "add training.optimizer.momentum: 0"
-            )
+    def _possible(self) -> "RunSpec":
+        check_sync(self.sync, self.compressor, getattr(self.training.optimizer, "momentum", 0.0))
         return self
+
+    @property
+    def processes(self) -> int:
+        """How many processes train: one for all workers where these are simulated."""
+        return 1 if isinstance(self.sync, SimulatedSync) else self.workers.count
 
     @property
     def title(self) -> str:

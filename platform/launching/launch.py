@@ -100,7 +100,7 @@ def _fit(spec: RunSpec, tracking_uri: str, run_id: str, storage: str, watch: Wat
         train_loop_config={"job": Job(spec.model_dump_json(), tracking_uri, run_id, board)},
         torch_config=OwnProcessGroup(),
         scaling_config=ScalingConfig(
-            num_workers=spec.workers.count,
+            num_workers=spec.processes,
             use_gpu=gpu,
             resources_per_worker={"CPU": spec.workers.cpus} | ({"GPU": 1} if gpu else {}),
         ),

@@ -15,6 +15,12 @@ COMM_PAPER_BYTES: Final = "comm/paper_bytes"
 """Value bits only, as Anoosheh counts them."""
 COMM_WIRE_BYTES: Final = "comm/wire_bytes"
 """What was handed to the transport, headers and indices included."""
+COMM_RECEIVED_BYTES: Final = "comm/received_bytes"
+"""What arrived at a worker, mean of the workers."""
+COMM_MESSAGES: Final = "comm/messages"
+"""From one worker to another, all links together."""
+COMM_WIRE_MB_TOTAL: Final = "comm/wire_mb_total"
+"""Wire bytes since the run began, in MB (1e6 bytes): the running sum of `comm/wire_bytes`."""
 COMM_BITS_PER_PARAM: Final = "comm/bits_per_param"
 COMM_COMPRESSION_RATIO: Final = "comm/compression_ratio"
 """Baseline bytes (4 a parameter a worker) over wire bytes."""
@@ -30,9 +36,17 @@ EVAL_ACCURACY: Final = "eval/accuracy"
 """A fraction, 0 to 1."""
 EVAL_LOSS: Final = "eval/loss"
 EPOCH: Final = "epoch"
+EPOCH_BITS_PER_PARAM: Final = "epoch/bits_per_param"
+"""Wire bits over parameters x workers, mean of the epoch's iterations (Oland-Raj, figure 5)."""
+EPOCH_VALUE_BITS_PER_PARAM: Final = "epoch/value_bits_per_param"
+"""The same of paper bytes: before entropy coding, without positions."""
 
 # Totals of a run, over all workers and iterations. 1 GB = 1e9 bytes.
 TOTAL_WIRE_GB: Final = "total/wire_gb"
+TOTAL_WIRE_MB_LOG10: Final = "total/wire_mb_log10"
+"""Decimal logarithm of the wire MB: MLflow's scatter charts have no logarithmic axis."""
+TOTAL_RECEIVED_GB: Final = "total/received_gb"
+"""What arrived at all workers together."""
 TOTAL_PAPER_GB: Final = "total/paper_gb"
 TOTAL_FRACTION: Final = "total/fraction"
 TOTAL_COMPRESSION_RATIO: Final = "total/compression_ratio"
@@ -51,11 +65,16 @@ TAG_CHAIN: Final = "taugrad.chain"
 TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
 """Where the run's checkpoints lie."""
 
+TAG_SEARCH: Final = "taugrad.search"
+"""On a search's parent run: the search's name. Its trials are nested by `mlflow.parentRunId`."""
+TAG_TRIAL: Final = "taugrad.trial"
+"""On a trial of a search: its number."""
+
 # Params that readers look at.
 PARAM_RULE: Final = "compressor.kind"
 PARAM_TAU: Final = "compressor.tau"
 
-LayerQuantity = Literal["fraction", "tau", "bits", "grad_p50", "grad_p90", "grad_p99", "grad_p999"]
+LayerQuantity = Literal["fraction", "tau", "bits", "grad_p50", "grad_p90", "grad_p99", "grad_p999", "zeros"]
 """What is recorded of a layer at an interval."""
 
 _REFUSED_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)

@@ -1,8 +1,8 @@
 """What a run needs to go on, as files that hold tensors, numbers and strings only.
 
-A checkpoint is a folder: `shared.pt` (model, optimizer, schedule, position, totals of the run; written by
-worker 0) and `worker_00000.pt`, one a worker (residuals, ledger, random number generators). All are read
-with `weights_only=True`: nothing in them is executed.
+A checkpoint is a folder: `shared.pt` (what the workers agree on: model, optimizer, position, batch sizes;
+written by process 0) and `worker_00000.pt`, one a process (its workers' residuals and random number
+generators). All are read with `weights_only=True`: nothing in them is executed.
 """
 
 import random
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-FORMAT = 1
+FORMAT = 2
 _SHARED = "shared.pt"
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..config import Config
 
@@ -28,7 +28,28 @@ class Adam(Config):
     weight_decay: Decay = 0.0
 
 
-OptimizerConfig = Annotated[Sgd | Adam, Field(discriminator="kind")]
+class Lars(Config):
+    """SGD whose rate follows the norms of each tensor and of its gradient (You, Gitman and Ginsburg 2017)."""
+
+    kind: Literal["lars"] = "lars"
+    lr: Rate = 0.1
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = False
+    weight_decay: Decay = 5e-4
+    trust: float = Field(default=0.02, gt=0, allow_inf_nan=False)
+    """The trust coefficient: the part of a tensor's norm that a gradient changes at rate 1. Vectors, such as
+    biases, train as with SGD, without decay."""
+
+
+class Lamb(Config):
+    """Adam with a trust ratio for each tensor (Rae, section 2.5; You et al. 2019)."""
+
+    kind: Literal["lamb"] = "lamb"
+    lr: Rate = 1e-2
+    weight_decay: Decay = 0.0
+
+
+OptimizerConfig = Annotated[Sgd | Adam | Lars | Lamb, Field(discriminator="kind")]
 
 
 class ConstantRate(Config):
@@ -42,10 +63,88 @@ class StepDecay(Config):
 
     kind: Literal["step"] = "step"
     epochs: int = Field(default=10, ge=1)
+    """Epochs between two changes, counted from the start of the run."""
     factor: float = Field(default=0.1, gt=0, le=1)
 
 
-ScheduleConfig = Annotated[ConstantRate | StepDecay, Field(discriminator="kind")]
+class Halving(Config):
+    """The learning rate is halved every `epochs` epochs."""
+
+    kind: Literal["halving"] = "halving"
+    epochs: int = Field(default=10, ge=1)
+    """Epochs between two changes, counted from the start of the run."""
+
+
+class ExponentialDecay(Config):
+    """The learning rate is multiplied by `factor` after every epoch."""
+
+    kind: Literal["exponential"] = "exponential"
+    factor: float = Field(default=0.95, gt=0, le=1)
+
+
+ScheduleConfig = Annotated[ConstantRate | StepDecay | Halving | ExponentialDecay, Field(discriminator="kind")]
+
+
+class WarmUp(Config):
+    """The learning rate rises linearly to what it is without a warm-up."""
+
+    epochs: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """How many epochs the rate rises; 0 for this and `iterations`: no warm-up."""
+    iterations: int = Field(default=0, ge=0)
+    """How many iterations it rises, instead of epochs."""
+    start: float = Field(default=0.1, gt=0, le=1)
+    """What the first iteration's rate is multiplied by."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "WarmUp":
+        if self.epochs and self.iterations:
+            raise ValueError(
+                f"epochs = {self.epochs:g} and iterations = {self.iterations}: "
+                "give one of them, and 0 for the other"
+            )
+        return self
+
+
+class ConstantBatch(Config):
+    """The batch stays what it is."""
+
+    kind: Literal["constant"] = "constant"
+
+
+class AdaBatch(Config):
+    """The batch grows as the test error falls (Rae, section 2.5.1)."""
+
+    kind: Literal["adabatch"] = "adabatch"
+    most: int = Field(default=1024, ge=1)
+    """The largest whole batch; `batch_size` is the first one."""
+    measure: Literal["error", "loss"] = "error"
+    """What is compared with the untrained model: the share of wrong test examples, or the test loss."""
+    form: Literal["formula", "text"] = "formula"
+    """With q the untrained model's error over the present one: the formula doubles floor(q) - 1 times, the
+    paper's text each time that the error has halved, floor(log2(q)) times."""
+
+
+BatchGrowthConfig = Annotated[ConstantBatch | AdaBatch, Field(discriminator="kind")]
+
+
+class NoScaling(Config):
+    """The learning rate does not depend on the batch."""
+
+    kind: Literal["none"] = "none"
+
+
+class Scaling(Config):
+    """The learning rate is multiplied by k or by sqrt(k) (Krizhevsky 2014)."""
+
+    kind: Literal["linear", "sqrt"]
+    by: Literal["batch", "workers"] = "batch"
+    """What k counts: the present whole batch, as it grows, or the workers."""
+    reference: int | None = Field(default=None, ge=1)
+    """The batch, or number of workers, that `optimizer.lr` is right for; k is the present one over it.
+    Without it, `batch_size`, or 1 worker."""
+
+
+ScalingConfig = Annotated[NoScaling | Scaling, Field(discriminator="kind")]
 
 
 class TrainingConfig(Config):
@@ -54,7 +153,36 @@ class TrainingConfig(Config):
     epochs: int = Field(default=10, ge=1)
     batch_size: int = Field(default=64, ge=1)
     """The whole batch of one step; the workers share it (Anoosheh, section 2.2)."""
+    batch_growth: BatchGrowthConfig = ConstantBatch()
     optimizer: OptimizerConfig = Sgd()
     schedule: ScheduleConfig = ConstantRate()
+    warmup: WarmUp = WarmUp()
+    scaling: ScalingConfig = NoScaling()
     find_unused_parameters: bool = False
     """For models that leave parameters out of some steps (DDP's switch of the same name)."""
+
+    @field_validator("batch_growth")
+    @classmethod
+    def _room_to_grow(cls, growth: BatchGrowthConfig, info: ValidationInfo) -> BatchGrowthConfig:
+        first = info.data.get("batch_size", 1)
+        if isinstance(growth, AdaBatch) and growth.most < first:
+            raise ValueError(f"most = {growth.most}: must be at least batch_size, which is {first}")
+        return growth
+
+    @field_validator("scaling")
+    @classmethod
+    def _decay_can_be_scaled(cls, scaling: ScalingConfig, info: ValidationInfo) -> ScalingConfig:
+        optimizer = info.data.get("optimizer")
+        if isinstance(scaling, Scaling) and optimizer is not None and decays_weights(optimizer):
+            shrinking = optimizer.lr * optimizer.weight_decay
+            if shrinking >= 1:
+                raise ValueError(
+                    f"optimizer.lr * optimizer.weight_decay = {shrinking:g}: must be below 1, "
+                    "or no step has the decay of k steps"
+                )
+        return scaling
+
+
+def decays_weights(optimizer: OptimizerConfig) -> bool:
+    """Whether a step multiplies the weights by 1 - lr * weight_decay: its decay is scaled with the batch."""
+    return isinstance(optimizer, Sgd) or (isinstance(optimizer, Adam) and optimizer.kind == "adamw")

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from taugrad.compressors import Step
+from taugrad.compressors.ledger import Totals
 from taugrad.compressors.observe import Percentiles
 
 from ..tracking import names
@@ -18,25 +19,30 @@ from ..tracking import names
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """One worker's view of one iteration."""
+    """One process's view of one iteration; the same figures as means over its workers."""
 
     number: int
     """Counted from 1 over the whole run: MLflow's step."""
     loss: float
-    """Mean cross entropy of this worker's part, weighted so that the workers' mean is the batch's."""
+    """Mean cross entropy of its workers' parts, weighted so that the mean of all is the batch's."""
     compute_s: float
     """Seconds outside compression, decompression and waiting for the exchange."""
     step: Step
     layers: dict[str, float] = field(default_factory=dict)
     """Metrics by layer, in the iterations that record them."""
+    wire_bytes_so_far: int | None = None
+    """Wire bytes of all workers since the run began, this iteration included; None: not logged."""
 
 
-def averaged(records: list[IterationRecord], workers: int, device: torch.device) -> list[dict[str, float]]:
-    """Each iteration's metrics, averaged over the workers; all of them must call this together.
+def averaged(
+    records: list[IterationRecord], processes: int, workers: int, device: torch.device
+) -> list[dict[str, float]]:
+    """Each iteration's metrics, averaged over the processes; all of them must call this together.
 
     Args:
-        records: this worker's, of the same iterations on every worker.
-        workers: how many there are.
+        records: this process's, of the same iterations on every process.
+        processes: how many there are.
+        workers: how many train in them.
         device: where the process group's transport takes tensors from.
 
     Returns:
@@ -62,7 +68,7 @@ def averaged(records: list[IterationRecord], workers: int, device: torch.device)
     dist.all_reduce(own)
     return [
         _metrics(record, means, workers)
-        for record, means in zip(records, (own / workers).tolist(), strict=True)
+        for record, means in zip(records, (own / processes).tolist(), strict=True)
     ]
 
 
@@ -75,20 +81,44 @@ def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[
         names.COMM_ELEMENTS: step.sent,
         names.COMM_PAPER_BYTES: step.paper_bytes,
         names.COMM_WIRE_BYTES: step.wire_bytes,
+        names.COMM_RECEIVED_BYTES: step.received_bytes / workers,
+        names.COMM_MESSAGES: step.messages,
         names.COMM_BITS_PER_PARAM: step.bits_per_param,
-        names.COMM_COMPRESSION_RATIO: step.compression_ratio,
         names.TIME_COMPUTE: compute_s,
         names.TIME_COMPRESS: compress_s,
         names.TIME_EXCHANGE: exchange_s,
         names.TIME_DECOMPRESS: decompress_s,
         **record.layers,
     }
+    if step.wire_bytes:  # a step without an exchange has no ratio
+        metrics[names.COMM_COMPRESSION_RATIO] = step.compression_ratio
+    if record.wire_bytes_so_far is not None:
+        metrics[names.COMM_WIRE_MB_TOTAL] = record.wire_bytes_so_far / 1e6
     if step.mean_tau is not None:
         metrics[names.COMM_TAU] = step.mean_tau
     if step.keeps_residuals:
         parameters = step.elements / workers
         metrics[names.COMM_RESIDUAL_RMS] = math.sqrt(squares / parameters) if parameters else 0.0
     return metrics
+
+
+def epoch_metrics(now: Totals, before: Totals) -> dict[str, float]:
+    """What an epoch's iterations sent, a parameter.
+
+    Args:
+        now: the ledger at the epoch's end.
+        before: the ledger at its beginning.
+
+    Returns:
+        By MLflow name; empty when nothing could be sent.
+    """
+    elements = now.elements - before.elements
+    if not elements:
+        return {}
+    return {
+        names.EPOCH_BITS_PER_PARAM: 8 * (now.wire_bytes - before.wire_bytes) / elements,
+        names.EPOCH_VALUE_BITS_PER_PARAM: (now.paper_bits - before.paper_bits) / elements,
+    }
 
 
 def layer_metrics(step: Step, percentiles: dict[str, Percentiles]) -> dict[str, float]:
@@ -111,4 +141,5 @@ def layer_metrics(step: Step, percentiles: dict[str, Percentiles]) -> dict[str, 
         metrics[names.layer_metric(layer.name, "grad_p90")] = seen.p90
         metrics[names.layer_metric(layer.name, "grad_p99")] = seen.p99
         metrics[names.layer_metric(layer.name, "grad_p999")] = seen.p999
+        metrics[names.layer_metric(layer.name, "zeros")] = seen.zeros
     return metrics

@@ -72,7 +72,7 @@ def noted_step(run: Run) -> Result:
         "given": flat(run.latest),
         "applied": flat(gradients(run.model)),
         "kept": kept(run),
-        "velocities": flat(run.state.velocities),
+        "velocities": flat(run.state.feedback.velocities),
         "totals": last.state_dict(),
         "residual_squares": last.residual_squares,
         "keeps_residuals": last.keeps_residuals,

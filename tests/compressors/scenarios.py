@@ -165,7 +165,7 @@ class Run:
         result: Result = {"digests": self.digests, "local": self.local, "applied": self.applied, **more}
         if self.state is not None:
             self.state.state_dict()  # puts the updates of a skipped last step back
-            residuals = {name: residual.clone() for name, residual in self.state.residuals.items()}
+            residuals = {name: residual.clone() for name, residual in self.state.feedback.residuals.items()}
             result |= {"residuals": residuals, "totals": self.state.totals.state_dict()}
         return result
 
@@ -257,7 +257,8 @@ def a_ledger_by_step() -> Result:
     for _ in range(STEPS):
         run.step()
         last = run.state.last_step
-        squares = sum(float(residual.double().square().sum()) for residual in run.state.residuals.values())
+        kept = run.state.feedback.residuals.values()
+        squares = sum(float(residual.double().square().sum()) for residual in kept)
         layers = [(layer.name, layer.elements, layer.sent) for layer in last.layers]
         seconds = [last.compress_s, last.exchange_s, last.blocked_s, last.decompress_s]
         steps.append(
@@ -401,7 +402,7 @@ def other_types() -> Result:
     for dtype in (torch.float64, torch.bfloat16, torch.float16):
         run = Run({"kind": "wgt", "tau": 1e-30}, model=make_model().to(dtype))
         run.step()
-        residuals = {name: str(residual.dtype) for name, residual in run.state.residuals.items()}
+        residuals = {name: str(residual.dtype) for name, residual in run.state.feedback.residuals.items()}
         result[str(dtype)] = {
             "local": run.local,
             "gradients": gradients(run.model),
@@ -547,7 +548,7 @@ def resumed_and_never_stopped(folder: Path) -> Result:
         again = Run(config, model=model)
         again.optimizer.load_state_dict(loaded["optimizer"])
         again.state.load_state_dict(loaded["compression"])
-        restored = {name: residual.clone() for name, residual in again.state.residuals.items()}
+        restored = {name: residual.clone() for name, residual in again.state.feedback.residuals.items()}
         again.at = 3
         again.steps(3)
         result[kind] = {
@@ -562,7 +563,7 @@ def resumed_and_never_stopped(folder: Path) -> Result:
 def states_that_do_not_fit() -> Result:
     run = Run(thresholded("wgt")).steps(2)
     good = run.state.state_dict()
-    before = {name: residual.clone() for name, residual in run.state.residuals.items()}
+    before = {name: residual.clone() for name, residual in run.state.feedback.residuals.items()}
     residuals = good["residuals"]
     low_rank = CompressionState(run.ddp, "powersgd").state_dict()
     wrong = {
@@ -584,10 +585,11 @@ def states_that_do_not_fit() -> Result:
             run.state.load_state_dict(state)
         except ValueError as error:
             raised[name] = str(error)
-    same = all(torch.equal(residual, before[name]) for name, residual in run.state.residuals.items())
-    copies = run.state.residuals
+    same = all(torch.equal(residual, before[name]) for name, residual in run.state.feedback.residuals.items())
+    copies = run.state.feedback.residuals
     run.state.load_state_dict({**good, "residuals": dict(residuals)})
-    shared = [name for name in copies if run.state.residuals[name].data_ptr() == residuals[name].data_ptr()]
+    kept = run.state.feedback.residuals
+    shared = [name for name in copies if kept[name].data_ptr() == residuals[name].data_ptr()]
     return {"raised": raised, "untouched": same, "shared": shared}
 
 

@@ -176,9 +176,11 @@ def test_the_ledger_is_what_was_handed_over(line: str, several: Results) -> None
             assert sent == sum(sum(payload["sent"]) for payload in payloads)
             longest = max(payload["size"] for payload in payloads)
             assert totals["wire_bytes"] == workers * (-(-longest // 8) * 8 + 8)
+            assert totals["received_bytes"] == (workers - 1) * totals["wire_bytes"]
         else:
             assert sent == workers * handed_to_all_reduces(line, step)
             assert totals["wire_bytes"] == 4 * sent
+            assert totals["received_bytes"] == 2 * (workers - 1) * totals["wire_bytes"] // workers
         sums = {name: sums.get(name, 0) + count for name, count in totals.items()}
     assert by_rank(several, "noted_steps", line, "totals") == [sums] * workers
     assert 0 < sums["sent"] <= sums["elements"]
@@ -332,7 +334,8 @@ def test_a_run_that_is_resumed_in_a_new_process_is_one_that_never_stopped(
 
 def but_for_wire(state: dict[str, Any]) -> dict[str, Any]:
     """DDP lays its buckets out anew after the first step of a process: messages are cut otherwise then."""
-    totals = {name: count for name, count in state["totals"].items() if name != "wire_bytes"}
+    cut_otherwise = ("wire_bytes", "received_bytes", "messages")
+    totals = {name: count for name, count in state["totals"].items() if name not in cut_otherwise}
     return {**state, "totals": totals}
 
 
@@ -351,7 +354,7 @@ def assert_same_state(found: Any, expected: Any) -> None:
 @every_method
 def test_a_state_holds_plain_numbers_and_tensors(line: str, two: Results) -> None:
     state = two[0]["never_stopped"][line]["state"]
-    assert state["version"] == 2
+    assert state["version"] == 3
     assert set(state) == {"version", "residuals", "velocities", "memories", "powersgd", "totals"}
     for memory in state["memories"].values():
         assert all(type(value) is float for value in memory.values())

@@ -1,0 +1,80 @@
+"""The interface of synchronization modes: how workers learn from a batch and come to agree."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from taugrad.compressors import Step, Totals
+from taugrad.compressors.observe import Percentiles
+
+from ..data.batches import Share
+from ..training.batch_plan import Position
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What one iteration is told besides its examples."""
+
+    position: Position
+    """In the run."""
+    last: bool
+    """Whether it is the run's last one."""
+    observe: bool
+    """Whether to note the percentiles of worker 0's gradients."""
+
+
+class Synchronization(ABC):
+    """This process's workers, and how they keep agreeing with the others."""
+
+    ranks: Sequence[int]
+    """Of the workers that this process runs, ascending."""
+    workers: int
+    """How many there are everywhere."""
+    model: nn.Module
+    """What the workers agreed on last."""
+
+    @abstractmethod
+    def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
+        """Every worker here learns from its share of a batch.
+
+        Args:
+            shares: one a rank of this process.
+            moment: see there.
+
+        Returns:
+            The mean of the shares' weighted losses.
+
+        Raises:
+            taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the method refuses that.
+            taugrad.compressors.CorruptMessage: a worker received bytes that are no valid message.
+        """
+
+    @property
+    @abstractmethod
+    def last_step(self) -> Step:
+        """The ledger of the latest iteration; seconds are means over this process's workers."""
+
+    @property
+    @abstractmethod
+    def totals(self) -> Totals:
+        """The ledger of all iterations so far."""
+
+    @property
+    @abstractmethod
+    def percentiles(self) -> dict[str, Percentiles]:
+        """By parameter name, of the latest iteration that was observed."""
+
+    @abstractmethod
+    def shared_state(self) -> dict[str, Any]:
+        """What all workers have in common, for worker 0 to save: plain numbers and tensors."""
+
+    @abstractmethod
+    def own_state(self) -> dict[str, Any]:
+        """What only this process's workers have."""
+
+    @abstractmethod
+    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        """Takes over both; raises KeyError, RuntimeError or ValueError where they do not fit."""

@@ -1,0 +1,91 @@
+"""How the workers agree: who sends what to whom, and when."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from taugrad.compressors.config import CompressorConfig
+
+from ..config import Config
+
+PatternName = Literal["allgather", "parameter_server", "ring", "sharded"]
+
+
+class AllGatherSync(Config):
+    """Every worker's messages go to every worker, from a DDP hook, beside the backward pass."""
+
+    mode: Literal["allgather"] = "allgather"
+
+
+class RingSync(Config):
+    """Our own ring all-reduce: partial sums go from worker to worker, compressed anew at every hop."""
+
+    mode: Literal["ring"] = "ring"
+
+
+class _ThereAndBack(Config):
+    back: CompressorConfig | None = None
+    """What sums are compressed with on their way to the workers, with a residual of their own; by default
+    as gradients are, without momentum."""
+
+
+class ParameterServerSync(_ThereAndBack):
+    """Worker 0 sums up what all send, and sends the sum back."""
+
+    mode: Literal["parameter_server"] = "parameter_server"
+
+
+class ShardedSync(_ThereAndBack):
+    """Every worker sums up a part of the gradient: what a worker receives hardly grows with their number."""
+
+    mode: Literal["sharded"] = "sharded"
+
+
+class OuterOptimizer(Config):
+    """What applies the mean of the workers' differences to the weights they began with."""
+
+    lr: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """1 takes the workers' mean; DiLoCo takes 0.7."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """DiLoCo takes 0.9."""
+    nesterov: bool = False
+    """DiLoCo does."""
+
+
+class WeightsSync(_ThereAndBack):
+    """Workers train alone, and now and then exchange weights or how far these have moved."""
+
+    mode: Literal["weights"] = "weights"
+    every: int = Field(default=0, ge=0)
+    """Steps between two exchanges; 0: one at the end of each epoch (Oland-Raj, section 2)."""
+    exchange: Literal["weights", "difference"] = "difference"
+    """The weights themselves, averaged (Oland-Raj); or their difference to the last agreed ones, a
+    pseudo-gradient with residuals like any gradient (DiLoCo, arXiv 2311.08105)."""
+    pattern: PatternName = "allgather"
+    """Who sends to whom: parameter_server is Oland-Raj's master."""
+    outer: OuterOptimizer = OuterOptimizer()
+    """For differences."""
+
+
+RealSync = Annotated[
+    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync, Field(discriminator="mode")
+]
+
+
+class SimulatedSync(Config):
+    """All workers in one process, one after the other: the same weights, bit for bit, without a cluster."""
+
+    mode: Literal["simulated"] = "simulated"
+    of: RealSync = AllGatherSync()
+    """What is simulated."""
+
+
+SyncConfig = Annotated[
+    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | SimulatedSync,
+    Field(discriminator="mode"),
+]
+
+
+def real(sync: SyncConfig) -> RealSync:
+    """The mode itself, or what is simulated."""
+    return sync.of if isinstance(sync, SimulatedSync) else sync

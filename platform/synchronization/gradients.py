@@ -1,0 +1,86 @@
+"""Gradients exchanged in rounds after the backward pass: ring, parameter server, shards; and simulations."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taugrad.compressors.observe import gradient_percentiles
+
+from ..data.batches import Share
+from ..training.randomness import Randomness
+from ..training.replica import Examples, Replica
+from .base import Moment
+from .in_rounds import InRounds
+from .patterns import Pattern
+from .rounds import Crew, Side
+
+
+class GradientsInRounds(InRounds):
+    """One model for all workers here: replicas are alike, only gradients and residuals differ."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        patterns: Sequence[Pattern],
+        replica: Replica,
+        examples: Examples,
+        randomness: Randomness,
+    ) -> None:
+        super().__init__(crew, patterns, replica.names)
+        self._replica, self._examples, self._randomness = replica, examples, randomness
+        self.model = replica.model
+        self._crew.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
+
+    def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
+        """See `Synchronization.iterate`."""
+        self._begin()
+        losses, sides = [], []
+        self._crew.broadcast(list(self.model.buffers()))
+        before = [buffer.clone() for buffer in self.model.buffers()]
+        after: list[Tensor] = []
+        for local, (rank, share) in enumerate(zip(self.ranks, shares, strict=True)):
+            _set(self.model.buffers(), before)
+            with self._randomness.of(rank):
+                losses.append(self._replica.backward(self._examples, share))
+            after = after or [buffer.clone() for buffer in self.model.buffers()]
+            sides.append(self._begin_side(local, rank, moment))
+        _set(self.model.buffers(), after)  # worker 0's, as DDP has it
+        mean = self._agree(sides)
+        if mean is not None:
+            self._replica.put_gradients(mean)
+            self._replica.step(moment.position)
+        return sum(losses) / len(losses)
+
+    def _begin_side(self, local: int, rank: int, moment: Moment) -> Side:
+        gradients = self._replica.take_gradients()
+        if moment.observe and rank == 0:
+            seen = zip(self._replica.names, gradients, strict=True)
+            self._percentiles = {name: gradient_percentiles(gradient) for name, gradient in seen}
+        return self._side(local, gradients)
+
+    def shared_state(self) -> dict[str, Any]:
+        """See `Synchronization.shared_state`."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self._replica.optimizer.state_dict(),
+            "ledger": self._ledger_state(),
+        }
+
+    def own_state(self) -> dict[str, Any]:
+        """See `Synchronization.own_state`."""
+        return {"patterns": self._pattern_states()}
+
+    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        """See `Synchronization.load`."""
+        self.model.load_state_dict(shared["model"])
+        self._replica.optimizer.load_state_dict(shared["optimizer"])
+        self._load_ledger(shared["ledger"])
+        self._load_patterns(own["patterns"])
+
+
+@torch.no_grad()
+def _set(tensors: Any, values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)

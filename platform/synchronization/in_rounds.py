@@ -1,0 +1,148 @@
+"""What the modes that go in rounds have in common: patterns at work, and their ledger."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from taugrad.compressors import NonFiniteGradient, Step, Totals
+from taugrad.compressors.observe import Percentiles
+from taugrad.compressors.parts import PartTally
+
+from .base import Synchronization
+from .patterns import Pattern, Spent
+from .rounds import Crew, RefusedUpdate, Rounds, Side, Traffic
+
+
+class InRounds(Synchronization):
+    """Workers whose agreement is a pattern's rounds, carried out by a crew."""
+
+    def __init__(self, crew: Crew, patterns: Sequence[Pattern], names: Sequence[str]) -> None:
+        """Takes charge of one pattern for each of the crew's ranks."""
+        self.ranks, self.workers = crew.ranks, crew.workers
+        self._crew, self._patterns, self._names = crew, list(patterns), list(names)
+        self.traffic = Traffic(crew.workers)
+        """Of the whole run."""
+        self._synchronizations = 0
+        self._before_last, self._step = Totals(), Step()
+        self._percentiles: dict[str, Percentiles] = {}
+
+    @property
+    def last_step(self) -> Step:
+        """See `Synchronization.last_step`."""
+        return self._step
+
+    @property
+    def totals(self) -> Totals:
+        """See `Synchronization.totals`."""
+        totals = Totals(**self._before_last.state_dict())
+        totals.add(self._step)
+        return totals
+
+    @property
+    def percentiles(self) -> dict[str, Percentiles]:
+        """See `Synchronization.percentiles`."""
+        return self._percentiles
+
+    def _begin(self) -> None:
+        """Begins an iteration's ledger; what is not sent in it counts as elements too."""
+        self._before_last = self.totals
+        elements = sum(self._patterns[0].setting.sizes) * self.workers
+        self._step = Step(steps=1, elements=elements)
+
+    def _side(self, local: int, tensors: list[Tensor]) -> Side:
+        """One worker's side, as far as its first sending; the tensors are not kept by whoever called."""
+        pattern = self._patterns[local]
+        pattern.spent = Spent()
+        started = perf_counter()
+        rounds: Rounds = pattern.rounds(tensors, self._synchronizations)
+        side = Side(rounds)
+        self._step.blocked_s += (perf_counter() - started - pattern.spent.compress_s) / len(self.ranks)
+        return side
+
+    def _agree(self, sides: Sequence[Side]) -> Tensor | None:
+        """Carries out the rounds; float32 [all elements], or None where the step is left out.
+
+        Raises:
+            NonFiniteGradient: on every worker, if a worker's gradient is not finite and the method refuses.
+        """
+        step, traffic, started = self._step, Traffic(self.workers), perf_counter()
+        agreed = None
+        try:
+            agreed = self._crew.run(sides, traffic)
+        except RefusedUpdate as refusal:
+            self._leave_out(refusal)
+        spent = [pattern.spent for pattern in self._patterns]
+        inside = sum(each.decompress_s for each in spent)
+        step.exchange_s += max(0.0, perf_counter() - started - inside) / len(self.ranks)
+        mean = None if agreed is None else self._patterns[0].assemble(agreed)
+        self._synchronizations += 1
+        self._count(traffic, [pattern.spent for pattern in self._patterns])
+        return mean
+
+    def _leave_out(self, refusal: RefusedUpdate) -> None:
+        name = self._names[refusal.ordinal]
+        if self._patterns[0].nonfinite == "refuse":
+            raise NonFiniteGradient(name, refusal.rank) from None
+        for pattern in self._patterns:
+            pattern.put_back()
+        self._step.skip(name, refusal.rank)
+
+    def _count(self, traffic: Traffic, spent: Sequence[Spent]) -> None:
+        step, here = self._step, len(self.ranks)
+        self.traffic.add(traffic)
+        step.wire_bytes += traffic.wire_bytes
+        step.received_bytes += traffic.received_bytes
+        step.messages += traffic.messages
+        step.sent += traffic.elements
+        step.paper_bits += traffic.paper_bits
+        step.compress_s += sum(each.compress_s for each in spent) / here
+        step.decompress_s += sum(each.decompress_s for each in spent) / here
+        step.blocked_s += step.exchange_s
+        step.layers = _by_parameter(spent[0].tallies)
+        step.residual_squares = sum(pattern.residual_squares() for pattern in self._patterns) / here
+        step.keeps_residuals = any(pattern.keeps_residuals for pattern in self._patterns)
+
+    def _ledger_state(self) -> dict[str, Any]:
+        return {
+            "totals": self.totals.state_dict(),
+            "traffic": self.traffic.state_dict(),
+            "synchronizations": self._synchronizations,
+        }
+
+    def _load_ledger(self, state: dict[str, Any]) -> None:
+        totals = Totals.from_state_dict(state["totals"])
+        self.traffic.load_state_dict(state["traffic"])
+        self._synchronizations = int(state["synchronizations"])
+        self._before_last, self._step = totals, Step()
+
+    def _pattern_states(self) -> dict[str, Any]:
+        states = zip(self.ranks, self._patterns, strict=True)
+        return {str(rank): pattern.state_dict() for rank, pattern in states}
+
+    def _load_patterns(self, states: dict[str, Any]) -> None:
+        for rank, pattern in zip(self.ranks, self._patterns, strict=True):
+            pattern.load_state_dict(states[str(rank)])
+
+
+def _by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:
+    """Sums of the tallies of a parameter's pieces."""
+    sums = []
+    for name, group in groupby(sorted(tallies, key=lambda tally: tally.name), key=lambda tally: tally.name):
+        pieces = list(group)
+        sent = [piece for piece in pieces if piece.tau is not None]
+        weights = sum(piece.elements for piece in sent)
+        tau = sum((piece.tau or 0.0) * piece.elements for piece in sent) / weights if weights else None
+        sums.append(
+            PartTally(
+                name,
+                sum(piece.elements for piece in pieces),
+                sum(piece.sent for piece in pieces),
+                sum(piece.residual_squares for piece in pieces),
+                tau,
+                sum(piece.paper_bits for piece in pieces),
+            )
+        )
+    return sums

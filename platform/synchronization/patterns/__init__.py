@@ -1,0 +1,8 @@
+"""Who sends what to whom, so that every worker ends with the same mean."""
+
+from .allgather import AllGather
+from .base import Pattern, Setting, Spent
+from .ring import Ring
+from .sharded import Sharded
+
+__all__ = ["AllGather", "Pattern", "Ring", "Setting", "Sharded", "Spent"]

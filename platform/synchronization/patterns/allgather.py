@@ -1,0 +1,49 @@
+"""Every worker's messages to every worker."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.feedback import FeedbackCompressor
+
+from ..pieces import cut
+from ..rounds import Agreed, Rounds, Sending
+from .base import Pattern, Setting, divide, refused_by
+
+
+class AllGather(Pattern):
+    """One round; all workers add up the same messages in rank order, as the DDP hook does."""
+
+    def __init__(self, method: AnyMethod, setting: Setting) -> None:
+        super().__init__(method, setting)
+        (self._whole,) = cut(setting.sizes, 1)
+        self._own = self._compressor(method, self._whole)
+
+    def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
+        """See `Pattern.rounds`."""
+        own = self._compress(self._own, self._whole.of(gradients), iteration)
+        self.spent.tallies = own.tallies
+        del gradients  # many workers may wait here, simulated in one process
+        received = yield Sending(
+            to_all=own.payload,
+            elements=sum(tally.sent for tally in own.tallies),
+            paper_bits=sum(tally.paper_bits for tally in own.tallies),
+            refused=refused_by(own, self._own, self._whole.ordinals),
+        )
+        return dict(received)
+
+    def assemble(self, agreed: Agreed) -> Tensor:
+        """See `Pattern.assemble`."""
+        with self._clock("decompress_s"):
+            total = torch.zeros(self._whole.stop, device=self.setting.like[0].device)
+            for rank in range(self.setting.workers):
+                self._add(self._own, rank, agreed[rank], total)
+            if self.reduction == "mean":
+                divide(total, self.setting.workers)
+        return total
+
+    def compressors(self) -> list[FeedbackCompressor]:
+        """See `Pattern.compressors`."""
+        return [self._own]

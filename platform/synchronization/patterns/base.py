@@ -1,0 +1,173 @@
+"""What all patterns have in common: one worker's side of a synchronization."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taugrad.compressors.bucket import Outgoing
+from taugrad.compressors.config import AnyMethod, CompressedMethod, NoCompression, PowerSGD, read_config
+from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.feedback import FeedbackCompressor
+from taugrad.compressors.message import NonFinite, is_refusal
+from taugrad.compressors.parts import PartTally
+
+from ..pieces import Shard
+from ..rounds import Agreed, Payload, Rounds
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a worker's side needs to know."""
+
+    names: Sequence[str]
+    """Of the parameters, in the order in which all workers have them."""
+    like: Sequence[Tensor]
+    """A flat tensor [numel] of each, on the device where gradients will be."""
+    rank: int
+    workers: int
+    threads: int = 1
+    """How many may share a pass on the CPU."""
+    hold_back_zeros: bool = False
+    """Send nothing for parameters whose gradient is zero everywhere."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each parameter."""
+        return [each.numel() for each in self.like]
+
+
+@dataclass
+class Spent:
+    """Seconds, and what became of each parameter, in one synchronization."""
+
+    compress_s: float = 0.0
+    decompress_s: float = 0.0
+    tallies: list[PartTally] = field(default_factory=list)
+    """Of what this worker sent of its own gradient; a parameter may occur more than once."""
+
+
+class Pattern(ABC):
+    """One worker's side. It keeps the worker's residuals."""
+
+    def __init__(self, method: AnyMethod, setting: Setting) -> None:
+        self.setting = setting
+        self.reduction = method.reduction
+        self.nonfinite = method.nonfinite
+        self.spent = Spent()
+
+    @abstractmethod
+    def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
+        """The worker's side of one synchronization.
+
+        Args:
+            gradients: flat and contiguous, one a parameter.
+            iteration: synchronizations before this one.
+        """
+
+    @abstractmethod
+    def assemble(self, agreed: Agreed) -> Tensor:
+        """The mean (or sum) of all workers' gradients, float32 [all elements]; the same on every worker.
+
+        Raises:
+            CorruptMessage: a payload is damaged or does not fit.
+        """
+
+    @abstractmethod
+    def compressors(self) -> list[FeedbackCompressor]:
+        """Whatever keeps something from one synchronization to the next."""
+
+    def put_back(self) -> None:
+        """Undoes what a synchronization that was given up took out of the residuals."""
+        for compressor in self.compressors():
+            compressor.put_back()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the worker keeps, as plain numbers and tensors."""
+        return {str(i): each.state_dict() for i, each in enumerate(self.compressors())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave; raises ValueError where it does not fit."""
+        expected = [str(i) for i in range(len(self.compressors()))]
+        if sorted(state) != sorted(expected):
+            raise ValueError(f"the state of {len(state)} compressors, this run has {len(expected)}")
+        for key, each in zip(expected, self.compressors(), strict=True):
+            each.load_state_dict(state[key])
+
+    @property
+    def keeps_residuals(self) -> bool:
+        """Whether anything is kept for later."""
+        return any(each.feedback.residuals for each in self.compressors())
+
+    def residual_squares(self) -> float:
+        """Sum of squares of all that the worker has not sent yet."""
+        return sum(each.residual_squares() for each in self.compressors())
+
+    def _compressor(self, method: AnyMethod, shard: Shard) -> FeedbackCompressor:
+        """One for the pieces of a shard."""
+        return FeedbackCompressor(
+            compressed(method),
+            [self.setting.names[ordinal] for ordinal in shard.ordinals],
+            shard.of(self.setting.like),
+            threads=self.setting.threads,
+            hold_back_zeros=self.setting.hold_back_zeros,
+        )
+
+    def _compress(
+        self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int
+    ) -> Outgoing:
+        with self._clock("compress_s"):
+            return compressor.compress(gradients, iteration)
+
+    def _add(self, compressor: FeedbackCompressor, sender: int, payload: Payload, total: Tensor) -> None:
+        """Adds what a worker sent of a shard, or nothing of it where it is not valid."""
+        try:
+            incoming = compressor.read(payload)
+        except CorruptMessage as reason:
+            raise CorruptMessage(f"the message of worker {sender}: {reason}") from None
+        if isinstance(incoming, NonFinite):
+            raise CorruptMessage(f"the message of worker {sender} says that there is no update")
+        compressor.compressor.add(incoming, total)
+
+    @contextmanager
+    def _clock(self, what: str) -> Iterator[None]:
+        started = perf_counter()
+        yield
+        setattr(self.spent, what, getattr(self.spent, what) + perf_counter() - started)
+
+
+def refused_by(own: Outgoing, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
+    """The ordinal of the parameter because of which a worker sends no update, if that is so."""
+    if not is_refusal(own.payload):
+        return None
+    refusal = compressor.read(own.payload)
+    assert isinstance(refusal, NonFinite)
+    return ordinals[refusal.ordinal]
+
+
+def divide(total: Tensor, workers: int) -> None:
+    """The mean of a sum over workers, in place."""
+    # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
+    total.div_(torch.tensor(workers, dtype=torch.float32, device=total.device))
+
+
+def compressed(method: AnyMethod) -> CompressedMethod:
+    """A method as messages can carry it: without compression every parameter is exempt, sent whole."""
+    assert not isinstance(method, PowerSGD), "its factors go through all-reduce"
+    if not isinstance(method, NoCompression):
+        return method
+    whole = read_config(
+        {
+            "kind": "fp16",
+            "exempt": {"smaller_than": 2**31},
+            "reduction": method.reduction,
+            "nonfinite": method.nonfinite,
+        }
+    )
+    assert not isinstance(whole, NoCompression | PowerSGD)
+    return whole

@@ -1,0 +1,100 @@
+"""Which methods cannot work in which mode: found when a spec is read, before anything starts."""
+
+from taugrad.compressors.config import AnyMethod, PowerSGD
+from taugrad.compressors.config.methods import DenseMethod, NoCompression
+
+from .config import (
+    OuterOptimizer,
+    RealSync,
+    RingSync,
+    SimulatedSync,
+    SyncConfig,
+    WeightsSync,
+    real,
+)
+
+
+def check_sync(sync: SyncConfig, method: AnyMethod, optimizer_momentum: float) -> None:
+    """Refuses a mode that cannot be, or that the method cannot work in.
+
+    Args:
+        sync: the mode.
+        method: what gradients or weights are compressed with.
+        optimizer_momentum: of the workers' optimizer.
+
+    Raises:
+        ValueError: it names the fields, their values and what would do.
+    """
+    mode = real(sync)
+    where = "sync.of" if isinstance(sync, SimulatedSync) else "sync"
+    if isinstance(method, PowerSGD) and sync.mode != "allgather":
+        raise ValueError(
+            f"compressor.kind = powersgd with sync.mode = {sync.mode}: its factors go through torch's own "
+            "all-reduce; use sync.mode: allgather"
+        )
+    if isinstance(mode, WeightsSync):
+        _check_weights(mode, where, method)
+    else:
+        _check_momentum(mode, where, method, optimizer_momentum)
+    back = getattr(mode, "back", None)
+    if back is not None:
+        _check_back(mode, where, back)
+
+
+def _check_momentum(mode: RealSync, where: str, method: AnyMethod, optimizer_momentum: float) -> None:
+    own = getattr(method, "momentum", 0)
+    if own and optimizer_momentum:
+        raise ValueError(
+            f"compressor.momentum = {own}: the optimizer has momentum too, it would be applied twice; "
+            "add training.optimizer.momentum: 0"
+        )
+    if own and isinstance(mode, RingSync):
+        raise ValueError(
+            f"compressor.momentum = {own} with {where}.mode = ring: a hop compresses other workers' "
+            "gradients too; use compressor.momentum: 0, or another mode"
+        )
+
+
+def _check_weights(mode: WeightsSync, where: str, method: AnyMethod) -> None:
+    if method.nonfinite == "skip":
+        raise ValueError(
+            f"compressor.nonfinite = skip with {where}.mode = weights: weights that are not finite cannot be "
+            "left out; use refuse"
+        )
+    if mode.outer.nesterov and not mode.outer.momentum:
+        raise ValueError(f"{where}.outer.nesterov: needs {where}.outer.momentum above 0")
+    own = getattr(method, "momentum", 0)
+    if own and (mode.outer.momentum or mode.pattern == "ring"):
+        raise ValueError(
+            f"compressor.momentum = {own} with {where}.mode = weights: it goes neither with a ring nor with "
+            f"{where}.outer.momentum, where it would be applied twice; use compressor.momentum: 0"
+        )
+    if mode.exchange == "difference":
+        return
+    if not isinstance(method, DenseMethod | NoCompression):
+        raise ValueError(
+            f"compressor.kind = {method.kind} with {where}.exchange = weights: weights that are not sent "
+            "would count as 0; use a method that sends every element, such as linear or entropy, or "
+            f"{where}.exchange: difference"
+        )
+    if method.reduction == "sum":
+        raise ValueError(f"compressor.reduction = sum with {where}.exchange = weights: use mean")
+    if mode.outer != OuterOptimizer():
+        raise ValueError(
+            f"{where}.outer with {where}.exchange = weights: it is for {where}.exchange: difference"
+        )
+
+
+def _check_back(mode: RealSync, where: str, back: AnyMethod) -> None:
+    pattern = mode.pattern if isinstance(mode, WeightsSync) else mode.mode
+    if pattern not in ("parameter_server", "sharded"):
+        raise ValueError(f"{where}.back with {pattern}: only parameter_server and sharded send sums back")
+    if isinstance(back, PowerSGD):
+        raise ValueError(f"{where}.back.kind = powersgd: its factors go through torch's own all-reduce")
+    if getattr(back, "momentum", 0):
+        raise ValueError(f"{where}.back.momentum = {getattr(back, 'momentum', 0)}: a sum's is in it already")
+    whole = isinstance(mode, WeightsSync) and mode.exchange == "weights"
+    if whole and not isinstance(back, DenseMethod | NoCompression):
+        raise ValueError(
+            f"{where}.back.kind = {back.kind}: weights need a method that sends every element, such as linear"
+        )

@@ -1,0 +1,221 @@
+"""A synchronization as rounds of messages, written once for real workers and for simulated ones.
+
+Every worker runs the same generator. What it yields is sent, what it gets back has arrived: a round. A
+`Crew` carries the rounds out, between processes (`processes.py`) or between the workers of one process
+(`simulation.py`). The bytes are the same, and so are the results.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from taugrad.compressors.exchange import ALIGNMENT, SIZE_BYTES
+
+Payload = NDArray[np.uint8]
+
+HEAD = 5
+"""Numbers that a worker tells all others before a round: the length of what goes to all (-1 for nothing),
+elements, paper bits, which parameter was not finite (-1 for none), and whether it sends to single workers.
+Where anybody does, each tells the lengths of these too."""
+NUMBER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What one worker sends in one round."""
+
+    to: Mapping[int, Payload] = field(default_factory=dict)
+    """By receiver; what is empty does not arrive."""
+    to_all: Payload | None = None
+    """The same to every other worker, in place of `to`."""
+    elements: int = 0
+    """Elements of a gradient in it."""
+    paper_bits: int = 0
+    """Value bits in it."""
+    refused: int | None = None
+    """Says that there is no update: the ordinal of the parameter whose gradient was not finite."""
+
+    def head(self) -> list[int]:
+        """The numbers that go before it."""
+        size = -1 if self.to_all is None else self.to_all.size
+        refused = -1 if self.refused is None else self.refused
+        return [size, self.elements, self.paper_bits, refused, int(bool(self.to))]
+
+
+Received = Mapping[int, Payload]
+"""What arrived at a worker in one round, by sender; what it sent to all is among it."""
+Agreed = dict[int, Payload]
+"""Payloads that are the same on every worker, by worker or by part of the gradient."""
+Rounds = Generator[Sending, Received, Agreed]
+"""A worker's side of a synchronization. All workers have equally many rounds."""
+
+
+class RefusedUpdate(Exception):
+    """A gradient was not finite; all workers learn of it in the same round.
+
+    Attributes:
+        rank: the first worker that met it.
+        ordinal: of its first parameter affected.
+    """
+
+    def __init__(self, rank: int, ordinal: int) -> None:
+        self.rank, self.ordinal = rank, ordinal
+        super().__init__(f"parameter {ordinal} of worker {rank} is not finite")
+
+
+class Side:
+    """One worker's generator, run as far as its next sending: the first one when it is made."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self.sending: Sending | None = None
+        """What it wants to send now; None at its end."""
+        self.agreed: Agreed = {}
+        """What it came to, at its end."""
+        self._advance(None)
+
+    def receive(self, received: Received) -> None:
+        """Goes on to the next sending, or to the end."""
+        self._advance(received)
+
+    def _advance(self, received: Received | None) -> None:
+        try:
+            self.sending = next(self._rounds) if received is None else self._rounds.send(received)
+        except StopIteration as end:
+            self.sending, self.agreed = None, end.value
+
+
+@dataclass
+class Traffic:
+    """What went between workers."""
+
+    workers: int
+    wire_bytes: int = 0
+    """Handed to the transport by all workers: what goes to all counts once, the numbers told before a round
+    included."""
+    elements: int = 0
+    paper_bits: int = 0
+    told_bytes: int = 0
+    """Bytes of those numbers that arrived somewhere."""
+    link_bytes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """int64 [workers, workers], bytes of messages from row to column."""
+    link_messages: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """int64 [workers, workers], how many messages."""
+
+    def __post_init__(self) -> None:
+        if not self.link_bytes.size:
+            self.link_bytes = np.zeros((self.workers, self.workers), np.int64)
+            self.link_messages = np.zeros((self.workers, self.workers), np.int64)
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that arrived at all workers together."""
+        return int(self.link_bytes.sum()) + self.told_bytes
+
+    @property
+    def messages(self) -> int:
+        """Messages over all links."""
+        return int(self.link_messages.sum())
+
+    def add(self, other: "Traffic") -> None:
+        """Adds another's sums to these."""
+        self.wire_bytes += other.wire_bytes
+        self.elements += other.elements
+        self.paper_bits += other.paper_bits
+        self.told_bytes += other.told_bytes
+        self.link_bytes += other.link_bytes
+        self.link_messages += other.link_messages
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums as numbers and tensors."""
+        return {
+            "numbers": [self.wire_bytes, self.elements, self.paper_bits, self.told_bytes],
+            "link_bytes": torch.from_numpy(self.link_bytes.copy()),
+            "link_messages": torch.from_numpy(self.link_messages.copy()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` gave; raises ValueError where it is of other workers."""
+        links = [state[name].numpy().astype(np.int64) for name in ("link_bytes", "link_messages")]
+        if any(each.shape != (self.workers, self.workers) for each in links):
+            raise ValueError(f"the links of {len(links[0])} workers, this run has {self.workers}")
+        self.wire_bytes, self.elements, self.paper_bits, self.told_bytes = state["numbers"]
+        self.link_bytes, self.link_messages = links
+
+    def count(self, heads: NDArray[np.int64], sizes: NDArray[np.int64] | None) -> None:
+        """Counts one round; raises RefusedUpdate where a worker has no update.
+
+        Args:
+            heads: int64 [workers, HEAD].
+            sizes: int64 [workers, workers], bytes from row to column with 0 for nothing; None where nobody
+                sends anything but to all.
+        """
+        told = HEAD if sizes is None else HEAD + self.workers
+        self.wire_bytes += NUMBER_BYTES * told * self.workers
+        self.told_bytes += NUMBER_BYTES * told * self.workers * (self.workers - 1)
+        _look_for_refusals(heads)
+        to_all = heads[:, 0]
+        self.wire_bytes += int(to_all[to_all > 0].sum())
+        self._count_to_all(heads, to_all)
+        if sizes is not None:
+            self.wire_bytes += int(sizes.sum())
+            self.link_bytes += sizes
+            self.link_messages += sizes > 0
+
+    def count_padded(self, heads: NDArray[np.int64]) -> None:
+        """Counts a round in which all send to all, as `compressors.exchange` carries it out.
+
+        There a worker without an update sends a message that says so; raises as `count` does.
+        """
+        longest = -(-int(heads[:, 0].max()) // ALIGNMENT) * ALIGNMENT
+        self.wire_bytes += self.workers * (longest + SIZE_BYTES)
+        self.told_bytes += self.workers * (self.workers - 1) * SIZE_BYTES
+        self._count_to_all(heads, np.full(self.workers, longest, np.int64))
+        _look_for_refusals(heads)
+
+    def _count_to_all(self, heads: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        others = ~np.eye(self.workers, dtype=bool)
+        self.elements += int(heads[:, 1].sum())
+        self.paper_bits += int(heads[:, 2].sum())
+        self.link_bytes += np.where(others, np.maximum(lengths, 0)[:, None], 0)
+        self.link_messages += np.where(others, (heads[:, 0] >= 0)[:, None], 0)
+
+
+def _look_for_refusals(heads: NDArray[np.int64]) -> None:
+    refusing = np.flatnonzero(heads[:, 3] >= 0)
+    if refusing.size:
+        raise RefusedUpdate(int(refusing[0]), int(heads[refusing[0], 3]))
+
+
+class Crew(ABC):
+    """The workers that this process runs, and its way to the others."""
+
+    ranks: Sequence[int]
+    """Of the workers in this process, ascending."""
+    workers: int
+    """How many there are everywhere."""
+
+    @abstractmethod
+    def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
+        """Carries out all rounds.
+
+        Args:
+            sides: one for each rank of this process.
+            traffic: is counted in.
+
+        Returns:
+            What the workers agree on.
+
+        Raises:
+            RefusedUpdate: on every worker, in the round in which one says that there is no update.
+        """
+
+    @abstractmethod
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Worker 0's tensors to all, in place."""

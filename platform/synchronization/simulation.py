@@ -1,0 +1,55 @@
+"""All workers in one process, a round at a time (Anoosheh, section 2.2)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from .rounds import Agreed, Crew, Received, Sending, Side, Traffic
+
+
+class SimulatedCrew(Crew):
+    """Hands over in memory what real workers would send."""
+
+    def __init__(self, workers: int, *, padded: bool = False) -> None:
+        """Takes in all workers.
+
+        Args:
+            workers: how many.
+            padded: count bytes as the DDP hook's exchange has them: messages padded to the longest one.
+        """
+        self.workers, self.ranks, self._padded = workers, range(workers), padded
+
+    def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
+        """See `Crew.run`."""
+        while True:
+            sendings = [side.sending for side in sides if side.sending is not None]
+            if not sendings:
+                return sides[0].agreed
+            assert len(sendings) == len(sides), "every worker has as many rounds as the others"
+            sizes = _sizes(sendings)
+            heads = np.array([sending.head() for sending in sendings], np.int64)
+            if self._padded:
+                traffic.count_padded(heads)
+            else:
+                traffic.count(heads, sizes)
+            to_all = {src: each.to_all for src, each in enumerate(sendings) if each.to_all is not None}
+            for rank, side in enumerate(sides):
+                side.receive(to_all if sizes is None else _arriving(sendings, to_all, rank))
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing to do: whoever runs the workers keeps worker 0's."""
+
+
+def _sizes(sendings: Sequence[Sending]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]] | None:
+    if not any(sending.to for sending in sendings):
+        return None
+    sizes = np.zeros((len(sendings), len(sendings)), np.int64)
+    for src, sending in enumerate(sendings):
+        for receiver, payload in sending.to.items():
+            sizes[src, receiver] = payload.size
+    return sizes
+
+
+def _arriving(sendings: Sequence[Sending], to_all: Received, rank: int) -> Received:
+    return {**to_all, **{src: each.to[rank] for src, each in enumerate(sendings) if rank in each.to}}

@@ -1,0 +1,139 @@
+"""Workers train alone, and exchange weights or differences now and then (Oland-Raj, section 2; DiLoCo)."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from taugrad.compressors.observe import gradient_percentiles
+
+from ..data.batches import Share
+from ..training.randomness import Randomness
+from ..training.replica import Examples, Replica
+from .base import Moment
+from .config import WeightsSync
+from .in_rounds import InRounds
+from .patterns import Pattern
+from .rounds import Crew
+
+
+class LocalTraining(InRounds):
+    """A model and an optimizer for each worker here, and the weights that all agreed on last.
+
+    After `every` steps each worker hands in its weights, or how far they have moved from the agreed ones. The
+    mean of the weights, or the outer optimizer's step along the mean of the differences, is what everybody
+    goes on from; so replicas are alike after every exchange, and a worker's own weights count as the others
+    see them. Optimizers keep their state.
+    """
+
+    def __init__(
+        self,
+        sync: WeightsSync,
+        crew: Crew,
+        patterns: Sequence[Pattern],
+        replicas: Sequence[Replica],
+        examples: Examples,
+        randomness: Randomness,
+    ) -> None:
+        super().__init__(crew, patterns, replicas[0].names)
+        self._sync, self._replicas, self._examples = sync, list(replicas), examples
+        self._randomness = randomness
+        self.model = deepcopy(replicas[0].model)
+        crew.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        self._agreed = list(reversed(trained))  # in the replicas' order
+        outer = sync.outer
+        self._outer = torch.optim.SGD(
+            self._agreed, lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov
+        )
+        self._steps = 0
+        """Since the last exchange."""
+        self._go_on_from_agreed()
+
+    def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
+        """See `Synchronization.iterate`. Losses are of each worker's own model."""
+        self._begin()
+        losses = []
+        for rank, replica, share in zip(self.ranks, self._replicas, shares, strict=True):
+            if not share.weight:
+                continue  # without examples a worker stays where it is
+            with self._randomness.of(rank):
+                losses.append(replica.backward(self._examples, Share(share.indices, 1.0)))
+            if moment.observe and rank == 0:
+                seen = zip(replica.names, replica.parameters, strict=True)
+                self._percentiles = {
+                    name: gradient_percentiles(each if each.grad is None else each.grad)
+                    for name, each in seen
+                }
+            replica.step(moment.position)
+        self._steps += 1
+        due = self._steps == self._sync.every if self._sync.every else moment.position.ends_epoch
+        if due or moment.last:
+            self._exchange()
+        return sum(losses) / len(losses) if losses else 0.0
+
+    def _exchange(self) -> None:
+        sides = [self._side(local, self._handed_in(replica)) for local, replica in enumerate(self._replicas)]
+        mean = self._agree(sides)
+        assert mean is not None, "what is not finite is refused in this mode"
+        shares = torch.split(mean, [each.numel() for each in self._agreed])
+        if self._sync.exchange == "weights":
+            _copy(self._agreed, shares)
+        else:
+            for agreed, share in zip(self._agreed, shares, strict=True):
+                agreed.grad = share.view_as(agreed).to(agreed.dtype)
+            self._outer.step()
+            self._outer.zero_grad()
+        _copy(list(self.model.buffers()), list(self._replicas[0].model.buffers()))
+        self._crew.broadcast(list(self.model.buffers()))
+        self._steps = 0
+        self._go_on_from_agreed()
+
+    @torch.no_grad()
+    def _handed_in(self, replica: Replica) -> list[Tensor]:
+        """The worker's weights, or agreed ones minus its own: a step along it leads to the worker's."""
+        if self._sync.exchange == "weights":
+            return replica.weights()
+        pairs = zip(self._agreed, replica.weights(), strict=True)
+        return [agreed.reshape(-1) - own for agreed, own in pairs]
+
+    def _go_on_from_agreed(self) -> None:
+        for replica in self._replicas:
+            _copy(replica.parameters, self._agreed)
+            _copy(list(replica.model.buffers()), list(self.model.buffers()))
+
+    def shared_state(self) -> dict[str, Any]:
+        """See `Synchronization.shared_state`."""
+        return {
+            "model": self.model.state_dict(),
+            "outer": self._outer.state_dict(),
+            "ledger": self._ledger_state(),
+            "steps": self._steps,
+        }
+
+    def own_state(self) -> dict[str, Any]:
+        """See `Synchronization.own_state`."""
+        replicas = {
+            str(rank): {"model": replica.model.state_dict(), "optimizer": replica.optimizer.state_dict()}
+            for rank, replica in zip(self.ranks, self._replicas, strict=True)
+        }
+        return {"replicas": replicas, "patterns": self._pattern_states()}
+
+    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        """See `Synchronization.load`."""
+        self.model.load_state_dict(shared["model"])
+        self._outer.load_state_dict(shared["outer"])
+        self._load_ledger(shared["ledger"])
+        self._steps = int(shared["steps"])
+        for rank, replica in zip(self.ranks, self._replicas, strict=True):
+            replica.model.load_state_dict(own["replicas"][str(rank)]["model"])
+            replica.optimizer.load_state_dict(own["replicas"][str(rank)]["optimizer"])
+        self._load_patterns(own["patterns"])
+
+
+@torch.no_grad()
+def _copy(to: Sequence[Tensor | nn.Parameter], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(to, values, strict=True):
+        tensor.copy_(value.view_as(tensor))

@@ -1,0 +1,199 @@
+"""How large each epoch's batches are, and where in the run an iteration lies."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from ..data.batches import iterations_per_epoch
+from .config import AdaBatch, TrainingConfig
+
+_ROUNDING = 1e-12
+"""Far above the rounding of a quotient, far below what one test example more or less changes."""
+
+
+def adabatch_size(growth: AdaBatch, start: int, untrained: float, present: float) -> int:
+    """The batch of an epoch after Rae, section 2.5.1: B = min(most, start * epsilon).
+
+    With q = untrained / present, in the paper E_0 / E_e, epsilon is max(1, 2^(floor(q) - 1)). The paper's
+    text says otherwise: the batch is doubled once the error is half of the first one, and again once it is a
+    quarter, which is 2^floor(log2(q)). Both agree below q = 3; `growth.form` chooses.
+
+    Settled where the paper leaves room: E_e is measured at the start of epoch e, so the first epoch has the
+    batch `start`. epsilon is computed anew each time: the batch shrinks when the error rises again, never
+    below `start`. Without an error left the batch is `most`; where q is no number, it is `start`.
+
+    Args:
+        growth: The rule and the largest batch.
+        start: The first batch, 1..growth.most.
+        untrained: Test error or loss of the untrained model, not negative.
+        present: The same of the model at the start of the epoch.
+
+    Returns:
+        Examples of a whole batch, start..growth.most.
+    """
+    if present == 0:
+        return growth.most if untrained > 0 else start
+    quotient = untrained / present
+    if math.isnan(quotient):
+        return start
+    quotient = min(quotient * (1 + _ROUNDING), 2.0 * growth.most)
+    doublings = math.floor(quotient) - 1 if growth.form == "formula" else math.frexp(quotient)[1] - 1
+    enough = growth.most.bit_length()
+    return min(growth.most, start << min(max(0, doublings), enough))
+
+
+@dataclass(frozen=True)
+class Position:
+    """One iteration of a run, which is about to be done."""
+
+    epoch: int
+    """Counted from 0."""
+    iteration: int
+    """Counted from 0 within the epoch."""
+    iterations: int
+    """How many the epoch has."""
+    done: int
+    """Iterations of the run before it."""
+    batch_size: int
+    """Examples of a whole batch in this epoch."""
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether it is its epoch's last one."""
+        return self.iteration + 1 == self.iterations
+
+
+class BatchPlan:
+    """The batch sizes of a run's epochs, decided one epoch at a time.
+
+    Every worker has one. Its decisions follow from the settings and from what `measured` is told, which must
+    be the same numbers on every worker; they are part of a checkpoint.
+    """
+
+    def __init__(self, training: TrainingConfig, examples: int) -> None:
+        """Plans a run.
+
+        Args:
+            training: Epochs, first batch size and how it grows.
+            examples: Training examples, at least 1.
+        """
+        self.epochs, self.examples = training.epochs, examples
+        self._growth, self._start = training.batch_growth, training.batch_size
+        self._untrained: float | None = None
+        grows = isinstance(self._growth, AdaBatch)
+        self._set_sizes([self._start] * (1 if grows else self.epochs))
+
+    @property
+    def needs_untrained(self) -> bool:
+        """Whether `measured` must be told of the untrained model before the first iteration."""
+        return isinstance(self._growth, AdaBatch) and self._untrained is None
+
+    @property
+    def iterations(self) -> int:
+        """The whole run's iterations; epochs that are not decided yet count with the latest batch size."""
+        undecided = self.epochs - len(self._sizes)
+        return self._ends[-1] + undecided * iterations_per_epoch(self.examples, self._sizes[-1])
+
+    def measured(self, done: int, error: float, loss: float) -> None:
+        """Takes an evaluation: of the untrained model, or of the present one.
+
+        At the end of an epoch it decides the next one's batch, where batches depend on it; other evaluations
+        decide nothing.
+
+        Args:
+            done: Iterations of the run before the evaluation.
+            error: Share of the test examples that are classified wrongly, 0 to 1.
+            loss: Mean loss on the test examples, not negative.
+
+        Raises:
+            ValueError: the untrained model's evaluation is missing.
+        """
+        if not isinstance(self._growth, AdaBatch):
+            return
+        measure = float(error if self._growth.measure == "error" else loss)
+        if done == 0:
+            self._untrained = measure
+        elif self._untrained is None:
+            raise ValueError(f"after {done} iterations: the untrained model was not evaluated")
+        elif done == self._ends[-1] and len(self._sizes) < self.epochs:
+            size = adabatch_size(self._growth, self._start, self._untrained, measure)
+            self._set_sizes([*self._sizes, size])
+
+    def position(self, done: int) -> Position:
+        """Where the run stands after so many iterations.
+
+        Raises:
+            ValueError: `done` is negative, or the next iteration's epoch is not decided or not in the run.
+        """
+        epoch = bisect_right(self._ends, done)
+        if done < 0 or epoch == len(self._sizes):
+            raise ValueError(f"after {done} iterations: the plan has {self._ends[-1]} so far")
+        start = self._ends[epoch - 1] if epoch else 0
+        return Position(epoch, done - start, self._ends[epoch] - start, done, self._sizes[epoch])
+
+    def rest_of_epoch(self, done: int) -> Iterator[Position]:
+        """The epoch's iterations from the one after `done` on; raises as `position` does."""
+        here = self.position(done)
+        return (self.position(each) for each in range(done, done + here.iterations - here.iteration))
+
+    def epochs_done(self, done: int) -> float:
+        """Epochs in so many iterations, with the part of the one that has begun.
+
+        Raises:
+            ValueError: `done` is negative or beyond what is decided.
+        """
+        if done == self._ends[-1]:
+            return float(len(self._sizes))
+        position = self.position(done)
+        return position.epoch + position.iteration / position.iterations
+
+    def ends_part(self, done: int, parts: int) -> bool:
+        """Whether the last of `done` iterations completed another of `parts` equal parts of the run's epochs.
+
+        It does not depend on epochs to come, so a run that goes on from a checkpoint finds the same.
+
+        Raises:
+            ValueError: `done` is below 1 or beyond what is decided.
+        """
+        last = self.position(done - 1)
+        before = last.epoch * last.iterations + last.iteration
+        whole = self.epochs * last.iterations
+        return (before + 1) * parts // whole > before * parts // whole
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was measured and decided, as numbers for a checkpoint."""
+        return {"examples": self.examples, "untrained": self._untrained, "sizes": list(self._sizes)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` of the same run's plan said.
+
+        Raises:
+            KeyError: an entry is missing.
+            ValueError: it is of a run with other data, epochs or batches.
+        """
+        sizes, untrained = state["sizes"], state["untrained"]
+        if state["examples"] != self.examples:
+            raise ValueError(f"it is of {state['examples']} training examples, this run has {self.examples}")
+        if not self._may_be(sizes):
+            raise ValueError(f"its batch sizes, {sizes}, are none of this run's")
+        if not (isinstance(untrained, float) or (untrained is None and sizes == [self._start] * len(sizes))):
+            raise ValueError(f"its untrained model's measure, {untrained!r}, is no number")
+        self._untrained = untrained
+        self._set_sizes(sizes)
+
+    def _may_be(self, sizes: Any) -> bool:
+        if not isinstance(self._growth, AdaBatch):
+            return bool(sizes == self._sizes)
+        return (
+            isinstance(sizes, list)
+            and 1 <= len(sizes) <= self.epochs
+            and sizes[0] == self._start
+            and all(isinstance(size, int) and self._start <= size <= self._growth.most for size in sizes)
+        )
+
+    def _set_sizes(self, sizes: list[int]) -> None:
+        self._sizes = list(sizes)
+        self._ends = list(accumulate(iterations_per_epoch(self.examples, size) for size in self._sizes))

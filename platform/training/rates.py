@@ -1,0 +1,109 @@
+"""Learning rate and weight decay of every iteration, as a function of where it lies in the run.
+
+They are computed from the position and never from the last values: there is nothing to keep in a checkpoint,
+no rounding adds up, and batches, iterations and epochs can have their say at once. (torch's schedulers
+multiply what they find and count in one unit.)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from . import config
+from .batch_plan import Position
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+def schedule_factor(schedule: config.ScheduleConfig, epoch: int) -> float:
+    """What the learning rate is multiplied by in an epoch, counted from 0."""
+    match schedule:
+        case config.ConstantRate():
+            return 1.0
+        case config.StepDecay():
+            return schedule.factor ** (epoch // schedule.epochs)
+        case config.Halving():
+            return math.ldexp(1.0, -(epoch // schedule.epochs))
+        case config.ExponentialDecay():
+            return schedule.factor**epoch
+        case _:
+            assert_never(schedule)
+
+
+def warmup_factor(warmup: config.WarmUp, position: Position) -> float:
+    """What the learning rate is multiplied by: from `warmup.start` at the first iteration to 1 at the end."""
+    if warmup.iterations:
+        part = position.done / warmup.iterations
+    elif warmup.epochs:
+        part = (position.epoch + position.iteration / position.iterations) / warmup.epochs
+    else:
+        return 1.0
+    return min(1.0, warmup.start + (1 - warmup.start) * part)
+
+
+def same_decay(rate: float, decay: float, k: float, scaled_rate: float) -> float:
+    """The weight decay at which one step decays weights as k steps did (Krizhevsky 2014, section 5).
+
+    One step multiplies weights by 1 - rate * decay. The result d has
+    1 - scaled_rate * d = (1 - rate * decay)^k. For small rates it is nearly k * rate / scaled_rate * decay:
+    sqrt(k) * decay if the rate is multiplied by sqrt(k), and `decay` itself if it is multiplied by k.
+    Momentum is left out of account.
+
+    Args:
+        rate: The learning rate of the k steps, above 0.
+        decay: Their weight decay; rate * decay is below 1.
+        k: How many, above 0, not only whole ones.
+        scaled_rate: The learning rate of the one step, above 0.
+    """
+    return -math.expm1(k * math.log1p(-rate * decay)) / scaled_rate
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What an optimizer step is done with."""
+
+    lr: float
+    weight_decay: float
+
+
+def rate_at(training: config.TrainingConfig, position: Position, workers: int) -> Rate:
+    """Learning rate and weight decay of one iteration.
+
+    Args:
+        training: Optimizer, schedule, warm-up and scaling. The rate is the product of all four; the schedule
+            counts epochs from the start of the run, warm-up included.
+        position: The iteration, and its batch size.
+        workers: How many train together.
+    """
+    optimizer, scaling = training.optimizer, training.scaling
+    rate = (
+        optimizer.lr
+        * schedule_factor(training.schedule, position.epoch)
+        * warmup_factor(training.warmup, position)
+    )
+    if isinstance(scaling, config.NoScaling):
+        return Rate(rate, optimizer.weight_decay)
+    if scaling.by == "batch":
+        k = position.batch_size / (scaling.reference or training.batch_size)
+    else:
+        k = workers / (scaling.reference or 1)
+    scaled_rate = rate * (k if scaling.kind == "linear" else math.sqrt(k))
+    if k == 1 or scaled_rate == 0 or not config.decays_weights(optimizer):
+        return Rate(scaled_rate, optimizer.weight_decay)
+    return Rate(scaled_rate, same_decay(rate, optimizer.weight_decay, k, scaled_rate))
+
+
+class Rates:
+    """Sets an optimizer's learning rate and weight decay before each of its steps."""
+
+    def __init__(self, optimizer: "Optimizer", training: config.TrainingConfig, workers: int) -> None:
+        """Takes charge of all parameter groups; they are to have the same rate and decay."""
+        self._optimizer, self._training, self._workers = optimizer, training, workers
+
+    def set(self, position: Position) -> Rate:
+        """Sets and returns what the iteration at `position` is to be done with."""
+        rate = rate_at(self._training, position, self._workers)
+        for group in self._optimizer.param_groups:
+            group["lr"], group["weight_decay"] = rate.lr, rate.weight_decay
+        return rate

@@ -1,0 +1,225 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from taugrad.platform.training.batch_plan import BatchPlan, Position, adabatch_size
+from taugrad.platform.training.config import AdaBatch, TrainingConfig
+
+
+def formula(start: int, most: int, wrong_at_first: int, wrong: int) -> int:
+    """Rae's section 2.5.1 in whole numbers: E_0 / E_e is the quotient of the counts of wrong examples."""
+    exponent = wrong_at_first // wrong - 1
+    return min(most, start * 2**exponent) if exponent > 0 else start
+
+
+def text(start: int, most: int, wrong_at_first: int, wrong: int) -> int:
+    """What section 2.5 says in words: doubled once the error is a half, and again once it is a quarter."""
+    size, target = start, 2 * wrong
+    while target <= wrong_at_first:
+        size, target = 2 * size, 2 * target
+    return min(most, size)
+
+
+@given(
+    st.sampled_from([("formula", formula), ("text", text)]),
+    st.integers(1, 300),
+    st.integers(0, 5000),
+    st.integers(2, 400).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))),
+)
+def test_the_batch_is_that_of_the_definition(form_and_definition, start, more, counts):
+    (form, definition), (examples, first, now) = form_and_definition, counts
+    growth = AdaBatch(most=start + more, form=form)
+    # As the trainer has them: accuracies, taken from 1, which rounds.
+    errors = [1 - (examples - wrong) / examples for wrong in (first, now)]
+    assert adabatch_size(growth, start, *errors) == definition(start, start + more, first, now)
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "by_formula", "by_text"),
+    [
+        (0.9, 0.9, 64, 64),
+        (0.9, 0.46, 64, 64),
+        (0.9, 0.45, 128, 128),
+        (0.9, 0.3, 256, 128),
+        (0.9, 0.225, 512, 256),
+        (0.9, 0.18, 1024, 256),
+        (0.9, 0.01, 5000, 4096),
+        (0.5, 0.9, 64, 64),
+        (0.9, 0.0, 5000, 5000),
+        (0.0, 0.0, 64, 64),
+        (0.0, 0.9, 64, 64),
+        (2.3, float("inf"), 64, 64),
+        (2.3, float("nan"), 64, 64),
+        (float("nan"), 2.3, 64, 64),
+        (float("inf"), float("inf"), 64, 64),
+        (float("inf"), 1.0, 5000, 5000),
+        (1e308, 1e-308, 5000, 5000),
+    ],
+)
+def test_batches_by_hand(first, now, by_formula, by_text):
+    for form, size in (("formula", by_formula), ("text", by_text)):
+        assert adabatch_size(AdaBatch(most=5000, form=form), 64, first, now) == size
+
+
+def training(**changes: object) -> TrainingConfig:
+    return TrainingConfig.model_validate({"epochs": 4, "batch_size": 10} | changes)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=5, max_size=5), st.integers(1, 200))
+def test_positions_are_those_of_a_walk_through_the_run(errors, examples):
+    plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 64}), examples)
+    plan.measured(0, errors[0], 1.0)
+    done, size, seen = 0, 10, []
+    for epoch in range(4):
+        starts = range(0, examples, size)
+        for iteration, _ in enumerate(starts):
+            expected = Position(epoch, iteration, len(starts), done, size)
+            assert plan.position(done) == expected
+            assert next(plan.rest_of_epoch(done)) == expected
+            assert expected.ends_epoch == (iteration == len(starts) - 1)
+            assert plan.epochs_done(done) == pytest.approx(epoch + iteration / len(starts))
+            seen.append((plan.iterations, done + len(starts) - iteration + (3 - epoch) * len(starts)))
+            done += 1
+        assert plan.epochs_done(done) == epoch + 1
+        plan.measured(done, errors[epoch + 1], 1.0)
+        size = adabatch_size(AdaBatch(most=64), 10, errors[0], errors[epoch + 1])
+    assert plan.iterations == done
+    assert all(found == expected for found, expected in seen)
+    with pytest.raises(ValueError, match=f"after {done} iterations"):
+        plan.position(done)
+
+
+def test_the_rest_of_an_epoch_ends_with_it():
+    plan = BatchPlan(training(), 35)
+    rest = list(plan.rest_of_epoch(5))
+    assert [(each.epoch, each.iteration, each.done) for each in rest] == [(1, 1, 5), (1, 2, 6), (1, 3, 7)]
+    assert [each.ends_epoch for each in rest] == [False, False, True]
+
+
+def test_a_batch_that_stays_needs_no_evaluation():
+    plan = BatchPlan(training(), 95)
+    assert not plan.needs_untrained
+    assert plan.iterations == 40
+    plan.measured(10, 0.01, 0.01)
+    assert [plan.position(done).batch_size for done in (0, 10, 39)] == [10, 10, 10]
+
+
+@pytest.mark.parametrize(("measure", "size"), [("error", 20), ("loss", 40)])
+def test_the_measure_that_was_chosen_decides(measure, size):
+    plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40, "measure": measure}), 95)
+    plan.measured(0, 0.9, 3.0)
+    plan.measured(10, 0.45, 1.0)
+    assert plan.position(10).batch_size == size
+
+
+def test_a_batch_shrinks_when_the_error_rises_again_but_never_below_the_first():
+    plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40}), 80)
+    plan.measured(0, 0.9, 1.0)
+    plan.measured(8, 0.3, 1.0)
+    assert plan.position(8).batch_size == 40
+    plan.measured(10, 0.45, 1.0)
+    assert plan.position(10).batch_size == 20
+    plan.measured(14, 0.95, 1.0)
+    assert plan.position(14).batch_size == 10
+
+
+def test_an_evaluation_within_an_epoch_decides_nothing():
+    plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40}), 80)
+    plan.measured(0, 0.9, 1.0)
+    plan.measured(5, 0.1, 1.0)
+    with pytest.raises(ValueError, match="after 8 iterations: the plan has 8 so far"):
+        plan.position(8)
+    plan.measured(8, 0.9, 1.0)
+    assert plan.position(8).batch_size == 10
+
+
+def test_the_untrained_model_must_be_measured_first():
+    plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40}), 80)
+    assert plan.needs_untrained
+    with pytest.raises(ValueError, match="after 8 iterations: the untrained model was not evaluated"):
+        plan.measured(8, 0.5, 1.0)
+    plan.measured(0, 0.5, 1.0)
+    assert not plan.needs_untrained
+
+
+@given(st.integers(1, 12), st.integers(1, 30), st.integers(1, 9))
+def test_a_run_has_as_many_parts_as_asked_for_and_they_are_equal(epochs, examples, parts):
+    plan = BatchPlan(TrainingConfig(epochs=epochs, batch_size=1), examples)
+    ends = [done for done in range(1, plan.iterations + 1) if plan.ends_part(done, parts)]
+    expected = {-(-plan.iterations * part // parts) for part in range(1, parts + 1)}
+    assert ends == sorted(expected)
+
+
+def test_a_plan_that_was_saved_goes_on_as_it_would_have():
+    plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40}), 95)
+    plan.measured(0, 0.9, 1.0)
+    plan.measured(10, 0.45, 1.0)
+    copy = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40}), 95)
+    copy.load_state_dict(json.loads(json.dumps(plan.state_dict())))
+    for each in (plan, copy):
+        each.measured(15, 0.3, 1.0)
+    assert copy.position(15) == plan.position(15)
+    assert copy.position(15).batch_size == 40
+    assert not copy.needs_untrained
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"examples": 94}, "94 training examples"),
+        ({"sizes": [10, 41]}, "batch sizes"),
+        ({"sizes": [10, 9]}, "batch sizes"),
+        ({"sizes": [20]}, "batch sizes"),
+        ({"sizes": [10] * 5}, "batch sizes"),
+        ({"sizes": []}, "batch sizes"),
+        ({"sizes": [10, "20"]}, "batch sizes"),
+        ({"sizes": None}, "batch sizes"),
+        ({"untrained": "0.9"}, "untrained"),
+        ({"untrained": None}, "untrained"),
+    ],
+)
+def test_a_damaged_plan_is_refused(change, problem):
+    settings = training(batch_growth={"kind": "adabatch", "most": 40})
+    plan = BatchPlan(settings, 95)
+    state = {"examples": 95, "untrained": 0.9, "sizes": [10, 20]}
+    plan.load_state_dict(state)
+    with pytest.raises(ValueError, match=problem):
+        BatchPlan(settings, 95).load_state_dict(state | change)
+
+
+def test_a_plan_of_other_fixed_batches_is_refused():
+    state = BatchPlan(training(), 95).state_dict()
+    BatchPlan(training(), 95).load_state_dict(state)
+    for other in (training(batch_size=11), training(epochs=5)):
+        with pytest.raises(ValueError, match="batch sizes"):
+            BatchPlan(other, 95).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"batch_growth": {"kind": "adabatch", "most": 9}}, "most = 9: must be at least batch_size.* 10"),
+        ({"warmup": {"epochs": 2, "iterations": 5}}, "epochs = 2 and iterations = 5: give one"),
+        (
+            {"optimizer": {"kind": "sgd", "lr": 2.0, "weight_decay": 0.5}, "scaling": {"kind": "sqrt"}},
+            "optimizer.lr . optimizer.weight_decay = 1: must be below 1",
+        ),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(changes, problem):
+    with pytest.raises(ValidationError, match=problem) as caught:
+        training(**changes)
+    assert caught.value.error_count() == 1
+
+
+def test_plans_and_rates_do_not_import_torch():
+    code = (
+        "import sys, taugrad.platform.training.batch_plan, taugrad.platform.training.rates; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,177 @@
+"""Runs whose batches and rates change, through the trainer, against a single process that is written out."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from taugrad.platform.data import load
+from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.models import build
+from taugrad.platform.spec import RunSpec
+
+EPOCHS, FIRST, MOST, EXAMPLES, TESTS = 5, 10, 60, 250, 101
+RATE, DECAY, WARMUP = 0.02, 5e-3, 20
+SPEC = {
+    "data": {
+        "kind": "synthetic",
+        "train_examples": EXAMPLES,
+        "test_examples": TESTS,
+        "height": 4,
+        "width": 4,
+    },
+    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
+    "training": {
+        "epochs": EPOCHS,
+        "batch_size": FIRST,
+        "batch_growth": {"kind": "adabatch", "most": MOST},
+        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0.9, "weight_decay": DECAY},
+        "schedule": {"kind": "halving", "epochs": 2},
+        "warmup": {"iterations": WARMUP},
+        "scaling": {"kind": "sqrt"},
+    },
+    "tracking": {"flush_interval": 4, "layer_interval": 5},
+}
+TIMEOUT_S = 120
+
+
+def train(workers: int, folder: Path, spec: dict, checkpoint: Path | None = None) -> list[dict]:
+    """Trains with real workers; each one's result."""
+    folder.mkdir()
+    script = Path(__file__).with_name("batches_process.py")
+    text = RunSpec.model_validate(spec).model_dump_json()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(workers), str(folder), text]
+            + ([str(checkpoint)] if checkpoint else []),
+            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(workers)
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
+    return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(workers)]
+
+
+def written_out() -> dict:
+    """AdaBatch, sqrt(k) and the decay of k steps, halving and warm-up, in one process."""
+    spec = RunSpec.model_validate(SPEC)
+    data = load(spec.data)
+    torch.manual_seed(spec.seed)
+    model = build(spec.model, channels=1, height=4, width=4, classes=10)
+    momentum = [torch.zeros_like(p) for p in model.parameters()]
+
+    def wrong() -> int:
+        with torch.no_grad():
+            return int((model(data.test_inputs).argmax(1) != data.test_labels).sum())
+
+    untrained, present, done = wrong(), wrong(), 0
+    losses, sizes, ends = [], [], []
+    for epoch in range(EPOCHS):
+        size = min(MOST, FIRST * 2 ** max(0, untrained // present - 1)) if present else MOST
+        k = size / FIRST
+        order = epoch_order(EXAMPLES, spec.seed, epoch)
+        for start in range(0, EXAMPLES, size):
+            plain_rate = RATE * 0.5 ** (epoch // 2) * min(1, 0.1 + 0.9 * done / WARMUP)
+            rate = plain_rate * math.sqrt(k)
+            decay = (1 - (1 - plain_rate * DECAY) ** k) / rate
+            batch = torch.from_numpy(order[start : start + size])
+            loss = nn.functional.cross_entropy(model(data.train_inputs[batch]), data.train_labels[batch])
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for p, m, g in zip(model.parameters(), momentum, gradients, strict=True):
+                    m.mul_(0.9).add_(g + decay * p)
+                    p.sub_(rate * m)
+            losses.append(loss.item())
+            done += 1
+        present = wrong()
+        sizes.append(size)
+        ends.append(done)
+    return {"weights": model.state_dict(), "losses": losses, "sizes": sizes, "ends": ends}
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict:
+    return written_out()
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory):
+    return train(2, tmp_path_factory.mktemp("grown") / "run", SPEC)
+
+
+def losses_of(result: dict) -> list[float]:
+    return [metrics["train/loss"] for _, metrics in result["logged"] if "train/loss" in metrics]
+
+
+def test_the_example_grows_step_by_step(plain):
+    assert len(set(plain["sizes"])) >= 3
+    assert plain["sizes"][0] == FIRST
+
+
+def test_a_run_with_growing_batches_is_the_one_written_out(grown, plain):
+    assert losses_of(grown[0]) == pytest.approx(plain["losses"], rel=1e-4)
+    for name, expected in plain["weights"].items():
+        torch.testing.assert_close(grown[0]["weights"][name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_every_worker_decides_the_same_batches(grown, plain):
+    for result in grown:
+        assert [step for step, _ in result["evaluations"]] == plain["ends"]
+        assert [metrics["epoch"] for _, metrics in result["evaluations"]] == [1, 2, 3, 4, 5]
+    for name, weights in grown[0]["weights"].items():
+        assert torch.equal(weights, grown[1]["weights"][name])
+
+
+def test_without_an_interval_every_fifth_of_the_epochs_ends_with_a_checkpoint(grown, plain):
+    for result in grown:
+        assert result["checkpoints"] == plain["ends"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "compressor", "optimizer", "schedule", "into_epoch"),
+    [
+        (2, "bgt(0.02)", {"kind": "lamb", "lr": 0.05, "weight_decay": 0.01}, {"kind": "halving"}, 1),
+        (1, "none", {"kind": "lars", "lr": 0.2}, {"kind": "exponential", "factor": 0.9}, 0),
+    ],
+)
+def test_a_grown_run_that_is_resumed_ends_with_the_same_bits(
+    tmp_path, workers, compressor, optimizer, schedule, into_epoch
+):
+    training = SPEC["training"] | {"optimizer": optimizer, "schedule": schedule, "warmup": {"epochs": 1}}
+    spec = SPEC | {"training": training, "compressor": compressor, "checkpoint": {"interval": 1}}
+    whole = train(workers, tmp_path / "whole", spec)
+    losses, ends = losses_of(whole[0]), [step for step, _ in whole[0]["evaluations"]]
+    assert ends[-1] < EPOCHS * ends[0]  # it has grown
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])  # and learnt
+
+    start = ends[-2] + into_epoch
+    resumed = train(workers, tmp_path / "resumed", spec, tmp_path / "whole" / f"iteration_{start}")
+    assert losses_of(resumed[0]) == losses[start:]
+    for before, after in zip(whole, resumed, strict=True):
+        assert after["checkpoints"] == list(range(start + 1, ends[-1] + 1))
+        assert same(before["weights"], after["weights"])
+        assert same(before["own"], after["own"])
+
+
+def same(left: object, right: object) -> bool:
+    """Whether two trees of tensors and numbers are equal in every bit."""
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right

@@ -1,0 +1,197 @@
+"""Learning-rate curves against torch's schedulers, closed forms and repeated steps."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import ExponentialLR, LinearLR, StepLR
+
+from taugrad.platform.training.batch_plan import BatchPlan, Position
+from taugrad.platform.training.config import TrainingConfig
+from taugrad.platform.training.optimizer import build_optimizer
+from taugrad.platform.training.rates import Rates, rate_at, same_decay
+
+EPOCHS, EXAMPLES, BATCH = 7, 35, 10  # four iterations an epoch
+
+
+def curve(workers: int = 2, **changes: object) -> list[float]:
+    """The learning rate of every iteration."""
+    settings = TrainingConfig.model_validate({"epochs": EPOCHS, "batch_size": BATCH} | changes)
+    plan = BatchPlan(settings, EXAMPLES)
+    return [rate_at(settings, plan.position(done), workers).lr for done in range(plan.iterations)]
+
+
+def optimizer_of(lr: float = 0.01):
+    return SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+
+
+def torch_curve(by_epoch=None, by_iteration=None) -> list[float]:
+    """The rates of torch's schedulers, stepped where their names say."""
+    optimizer = optimizer_of()
+    epochs = by_epoch(optimizer) if by_epoch else None
+    iterations = by_iteration(optimizer) if by_iteration else None
+    rates = []
+    for _ in range(EPOCHS):
+        for _ in range(4):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            if iterations:
+                iterations.step()
+        if epochs:
+            epochs.step()
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, torch_curve),
+        (
+            {"schedule": {"kind": "step", "epochs": 3, "factor": 0.2}},
+            lambda: torch_curve(lambda optimizer: StepLR(optimizer, 3, 0.2)),
+        ),
+        (
+            {"schedule": {"kind": "halving", "epochs": 2}},
+            lambda: torch_curve(lambda optimizer: StepLR(optimizer, 2, 0.5)),
+        ),
+        (
+            {"schedule": {"kind": "exponential", "factor": 0.7}},
+            lambda: torch_curve(lambda optimizer: ExponentialLR(optimizer, 0.7)),
+        ),
+        (
+            {"warmup": {"iterations": 6, "start": 0.25}},
+            lambda: torch_curve(None, lambda optimizer: LinearLR(optimizer, 0.25, total_iters=6)),
+        ),
+        (
+            {"warmup": {"epochs": 1.5, "start": 0.25}},
+            lambda: torch_curve(None, lambda optimizer: LinearLR(optimizer, 0.25, total_iters=6)),
+        ),
+        (
+            {"warmup": {"epochs": 3}, "schedule": {"kind": "halving", "epochs": 2}},
+            lambda: torch_curve(
+                lambda optimizer: StepLR(optimizer, 2, 0.5),
+                lambda optimizer: LinearLR(optimizer, 0.1, total_iters=12),
+            ),
+        ),
+    ],
+)
+def test_the_rates_are_those_of_torchs_schedulers(changes, expected):
+    assert curve(**changes) == pytest.approx(expected(), rel=1e-12)
+
+
+def test_a_halved_rate_is_exact():
+    rates = curve(schedule={"kind": "halving", "epochs": 2})
+    assert [rates[4 * epoch] for epoch in range(EPOCHS)] == [0.01 / 2 ** (epoch // 2) for epoch in range(7)]
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
+def test_the_rate_is_multiplied_by_k_or_its_root(kind, factor):
+    by_batch = curve(batch_size=40, scaling={"kind": kind, "reference": 10})
+    assert by_batch == pytest.approx([0.01 * factor] * EPOCHS)
+    by_workers = curve(workers=8, scaling={"kind": kind, "by": "workers", "reference": 2})
+    assert by_workers == pytest.approx([0.01 * factor] * len(by_workers))
+    assert curve(workers=4, scaling={"kind": kind, "by": "workers"})[0] == pytest.approx(0.01 * factor)
+
+
+def test_the_rate_follows_a_batch_that_grows():
+    settings = TrainingConfig.model_validate(
+        {
+            "batch_size": 10,
+            "batch_growth": {"kind": "adabatch", "most": 40},
+            "scaling": {"kind": "sqrt"},
+            "schedule": {"kind": "halving", "epochs": 1},
+        }
+    )
+    plan = BatchPlan(settings, EXAMPLES)
+    plan.measured(0, 0.9, 1.0)
+    plan.measured(4, 0.3, 1.0)
+    plan.measured(5, 0.45, 1.0)
+    rates = [rate_at(settings, plan.position(done), 2).lr for done in range(7)]
+    assert rates == pytest.approx([0.01] * 4 + [0.02 / 2] + [0.01 * math.sqrt(2) / 4] * 2)
+
+
+def test_a_decay_by_hand():
+    # Batch 128 to 1024, rate 0.01, decay 0.0005: (1 - 5e-6)^8 is 1 - 4e-5 + 28 * 25e-12, to 15 digits.
+    scaled = same_decay(0.01, 0.0005, 8, math.sqrt(8) * 0.01)
+    assert scaled == pytest.approx((4e-5 - 7e-10) / 0.0282842712474619, rel=1e-9)
+    assert scaled < math.sqrt(8) * 0.0005
+
+
+@given(st.floats(1e-4, 0.5), st.floats(0, 1), st.integers(1, 20), st.sampled_from(["linear", "sqrt"]))
+def test_one_step_decays_a_weight_as_k_steps_do(rate, decay, k, kind):
+    scaled_rate = rate * (k if kind == "linear" else math.sqrt(k))
+    weight = 1.0
+    for _ in range(k):
+        weight -= rate * (decay * weight)
+    assert 1 - scaled_rate * same_decay(rate, decay, k, scaled_rate) == pytest.approx(weight, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_k_decaying_steps_of_torchs_optimizers_equal_one_scaled_step(kind):
+    """Without a gradient only the decay moves a weight."""
+    settings = TrainingConfig.model_validate(
+        {
+            "batch_size": 90,
+            "optimizer": {"kind": kind, "lr": 0.1, "weight_decay": 0.5}
+            | ({"momentum": 0.0} if kind == "sgd" else {}),
+            "scaling": {"kind": "sqrt", "reference": 10},
+        }
+    )
+    small, large = (torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
+    plain = build_optimizer(settings.optimizer, [small])
+    scaled = build_optimizer(settings.optimizer, [large])
+    Rates(scaled, settings, workers=1).set(Position(0, 0, 1, 0, 90))
+    small.grad, large.grad = torch.zeros_like(small), torch.zeros_like(large)
+    for _ in range(9):
+        plain.step()
+    scaled.step()
+    torch.testing.assert_close(large, small, rtol=1e-12, atol=0)
+    assert large[0] < 0.9
+
+
+@pytest.mark.parametrize("kind", ["adam", "lars", "lamb"])
+def test_where_decay_passes_through_a_norm_it_stays(kind):
+    settings = TrainingConfig.model_validate(
+        {
+            "batch_size": 40,
+            "optimizer": {"kind": kind, "lr": 0.1, "weight_decay": 0.01},
+            "scaling": {"kind": "sqrt", "reference": 10},
+        }
+    )
+    rate = rate_at(settings, Position(0, 0, 1, 0, 40), 2)
+    assert rate.lr == pytest.approx(0.2)
+    assert rate.weight_decay == 0.01
+
+
+def test_without_a_larger_batch_nothing_is_scaled():
+    settings = TrainingConfig.model_validate({"scaling": {"kind": "sqrt"}})
+    rate = rate_at(settings, Position(0, 0, 1, 0, 64), 2)
+    assert (rate.lr, rate.weight_decay) == (0.01, 5e-4)
+
+
+def test_a_rate_too_small_for_a_float_is_zero():
+    settings = TrainingConfig.model_validate(
+        {"schedule": {"kind": "exponential", "factor": 1e-200}, "scaling": {"kind": "linear", "reference": 1}}
+    )
+    assert rate_at(settings, Position(2, 0, 1, 2, 64), 2).lr == 0
+
+
+def test_rates_are_set_in_every_group_and_forget_nothing_of_a_checkpoint():
+    settings = TrainingConfig.model_validate(
+        {
+            "optimizer": {"kind": "adam", "lr": 0.1},
+            "schedule": {"kind": "halving", "epochs": 1},
+            "warmup": {"iterations": 8},
+        }
+    )
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)]
+    optimizer = Adam(groups, lr=99.0)
+    rates = Rates(optimizer, settings, workers=1)
+    for done in (9, 3, 3):  # not in order: nothing depends on what was set before
+        rate = rates.set(Position(1, done - 3, 7, done, 10))
+        part = min(1, 0.1 + 0.9 * done / 8)
+        assert rate.lr == pytest.approx(0.1 / 2 * part)
+        assert [group["lr"] for group in optimizer.param_groups] == [rate.lr] * 2

@@ -1,0 +1,269 @@
+"""Every mode of synchronization, with real workers and with simulated ones.
+
+Legend: N = 3 workers, P parameters, T iterations.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from taugrad.platform.spec import RunSpec
+
+WORKERS, EXAMPLES, BATCH, EPOCHS = 3, 250, 30, 2  # the last batch of an epoch has 10: uneven among 3
+ITERATIONS, MIDDLE = 18, 7
+PARAMETERS = 16 * 12 + 12 + 12 * 10 + 10
+BASE: dict[str, Any] = {
+    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 101, "height": 4, "width": 4},
+    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
+    "training": {
+        "epochs": EPOCHS,
+        "batch_size": BATCH,
+        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3},
+    },
+    "tracking": {"flush_interval": 4, "layer_interval": 5},
+    "checkpoint": {"interval": MIDDLE},
+    "workers": {"count": WORKERS},
+}
+NO_MOMENTUM = {"training": BASE["training"] | {"optimizer": {"kind": "sgd", "lr": 0.3, "momentum": 0}}}
+OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+MODES: dict[str, dict[str, Any]] = {
+    "ring": {"mode": "ring"},
+    "server": {"mode": "parameter_server"},
+    "sharded": {"mode": "sharded"},
+    "sharded, other way back": {"mode": "sharded", "back": "linear(8)"},
+    "differences": {"mode": "weights", "every": 4},
+    "differences, by epoch, sharded": {"mode": "weights", "pattern": "sharded", "outer": OUTER},
+    "differences, ring": {"mode": "weights", "every": 3, "pattern": "ring"},
+}
+LINES = [
+    "none",
+    "wgt(0.01)",
+    "topk(0.2) | quantile(4, block=32)",
+    "linear(5, exempt=exempt(names=['*.bias']))",
+]
+RULES = [
+    "wgt(0.01, clip=clip(2))",
+    "bgt(0.03)",
+    "qgt(0.01, decay=0.9)",
+    "strom(layers(0.02, patterns={'*.bias': 0.005}))",
+    "strom(density(0.1)) | golomb_rice",
+    "topk(0.1, sampled=True)",
+    "chunked_topk(8, chunk=64) | linear(4)",
+    "quantile(4, block=64) | huffman",
+    "entropy(floor=2)",
+    "entropy(form='rms', floor=4)",
+    "fp16",
+    "bf16(decay=0)",
+    "fp8",
+]
+WEIGHTS = {
+    "weights": {"mode": "weights", "exchange": "weights", "every": 5},
+    "weights, master": {"mode": "weights", "exchange": "weights", "pattern": "parameter_server"},
+}
+SPECS: dict[str, dict[str, Any]] = {
+    **{
+        f"{mode}: {line}": BASE | {"sync": MODES[mode], "compressor": line}
+        for mode in MODES
+        for line in LINES
+    },
+    **{f"allgather: {line}": BASE | {"compressor": line} for line in RULES},
+    "allgather: momentum": BASE | NO_MOMENTUM | {"compressor": "topk(0.1, momentum=0.9, warmup=warmup(5))"},
+    "sharded: momentum": BASE
+    | NO_MOMENTUM
+    | {"sync": {"mode": "sharded"}, "compressor": "strom(density(0.2), momentum=0.9)"},
+    **{f"{name}: none": BASE | {"sync": sync} for name, sync in WEIGHTS.items()},
+    **{
+        f"{name}: entropy": BASE | {"sync": sync, "compressor": "entropy(4)"}
+        for name, sync in WEIGHTS.items()
+    },
+}
+TIMEOUT_S = 600
+
+Result = dict[str, Any]
+
+
+def train(specs: dict[str, dict[str, Any]], processes: int, folder: Path) -> list[dict[str, Result]]:
+    """Each process's results, by name."""
+    folder.mkdir()
+    (folder / "specs.json").write_text(json.dumps(specs))
+    script = Path(__file__).with_name("sync_process.py")
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(processes), str(folder)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+    try:
+        for process in started:
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 0, errors
+    finally:
+        for process in started:
+            process.kill()
+    return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(processes)]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    specs = SPECS | {"allgather: none": BASE}
+    return train(specs, WORKERS, tmp_path_factory.mktemp("real") / "runs")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    specs = {
+        name: spec | {"sync": {"mode": "simulated", "of": spec.get("sync", {"mode": "allgather"})}}
+        for name, spec in (SPECS | {"allgather: none": BASE}).items()
+    }
+    (found,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
+    return found
+
+
+every_spec = pytest.mark.parametrize("name", SPECS)
+
+
+def same(one: Result, other: Result) -> bool:
+    return all(torch.equal(each, other["weights"][key]) for key, each in one["weights"].items())
+
+
+@every_spec
+def test_replicas_are_alike_to_the_bit(name, real):
+    assert all(same(real[0][name], worker[name]) for worker in real[1:])
+
+
+@every_spec
+def test_simulated_workers_end_with_the_bits_of_real_ones(name, real, simulated):
+    assert same(real[0][name], simulated[name])
+    assert real[0][name]["totals"] == simulated[name]["totals"]
+    assert real[0][name]["accuracies"] == simulated[name]["accuracies"]
+
+
+def test_uncompressed_simulation_differs_only_in_the_order_of_addition(real, simulated):
+    name = "allgather: none"
+    for key, expected in real[0][name]["weights"].items():
+        torch.testing.assert_close(simulated[name]["weights"][key], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_uncompressed_simulation_of_two_workers_is_ddp_to_the_bit(tmp_path):
+    two = BASE | {"workers": {"count": 2}}
+    first, _ = train({"none": two}, 2, tmp_path / "real")
+    (found,) = train({"none": two | {"sync": {"mode": "simulated"}}}, 1, tmp_path / "simulated")
+    assert same(first["none"], found["none"])
+
+
+@every_spec
+def test_a_run_that_goes_on_from_its_middle_ends_the_same(name, real, simulated):
+    for whole in (*(worker[name] for worker in real), simulated[name]):
+        assert same(whole, whole["resumed"])
+        assert whole["totals"] == whole["resumed"]["totals"]
+        assert whole["metrics"] == whole["resumed"]["metrics"]
+    expected = [entry for entry in real[0][name]["logged"] if entry[0] > MIDDLE]
+    assert real[0][name]["resumed"]["logged"] == expected
+
+
+@every_spec
+def test_the_loss_falls(name, real):
+    losses = [metrics["train/loss"] for _, metrics in real[0][name]["logged"] if "train/loss" in metrics]
+    assert len(losses) == ITERATIONS
+    assert losses[0] == pytest.approx(math.log(10), abs=0.8)
+    assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if "sync" in SPECS[name]])
+def test_links_carry_what_was_handed_to_torch(name, real):
+    for rank, worker in enumerate(real):
+        found = worker[name]
+        assert found["sent"]["bytes"] == int(found["link_bytes"][rank].sum())
+        assert found["sent"]["messages"] == int(found["link_messages"][rank].sum())
+        assert torch.equal(found["link_bytes"], real[0][name]["link_bytes"])
+        told = found["totals"]["received_bytes"] - int(found["link_bytes"].sum())
+        assert 0 < told <= ITERATIONS * 4 * WORKERS * (WORKERS - 1) * 8 * (5 + WORKERS)
+        assert found["totals"]["messages"] == int(found["link_messages"].sum())
+
+
+def exchanges(name: str) -> int:
+    """How often a spec's workers exchange anything."""
+    sync = SPECS[name].get("sync", {})
+    if sync.get("mode") != "weights":
+        return ITERATIONS
+    if every := sync.get("every"):
+        return math.ceil(ITERATIONS / every)
+    return EPOCHS
+
+
+@every_spec
+def test_messages_are_as_many_as_the_pattern_has(name, real):
+    sync = SPECS[name].get("sync", {"mode": "allgather"})
+    pattern = sync.get("pattern", "allgather") if sync["mode"] == "weights" else sync["mode"]
+    a_time = {
+        "allgather": WORKERS * (WORKERS - 1),
+        "ring": 2 * (WORKERS - 1) * WORKERS,
+        "parameter_server": 2 * (WORKERS - 1),
+        "sharded": 2 * WORKERS * (WORKERS - 1),
+    }
+    assert real[0][name]["totals"]["messages"] == exchanges(name) * a_time[pattern]
+
+
+@pytest.mark.parametrize("mode", ["ring", "server", "sharded"])
+def test_whole_gradients_weigh_what_the_pattern_s_formula_says(mode, real):
+    """Received by all workers: 2 (N - 1) P floats; headers (32 bytes) and numbers told beside them."""
+    name = f"{mode}: none"
+    messages = real[0][name]["totals"]["messages"]
+    expected = ITERATIONS * 2 * (WORKERS - 1) * 4 * PARAMETERS
+    assert int(real[0][name]["link_bytes"].sum()) == expected + 32 * messages
+
+
+@pytest.mark.parametrize("mode", ["ring", "server", "sharded"])
+def test_without_compression_every_mode_trains_as_ddp_does(mode, real):
+    for key, expected in real[0]["allgather: none"]["weights"].items():
+        torch.testing.assert_close(real[0][f"{mode}: none"]["weights"][key], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
+    logged = real[0]["differences: wgt(0.01)"]["logged"]
+    sending = [step for step, metrics in logged if metrics.get("comm/wire_bytes")]
+    assert sending == [4, 8, 12, 16, 18]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"compressor": "powersgd", "sync": {"mode": "ring"}}, "all-reduce"),
+        ({"compressor": "powersgd", "sync": {"mode": "simulated"}}, "all-reduce"),
+        (
+            NO_MOMENTUM | {"compressor": "topk(0.1, momentum=0.5)", "sync": {"mode": "ring"}},
+            "compressor.momentum = 0.5 with sync.mode = ring",
+        ),
+        ({"compressor": "topk(0.1, momentum=0.5)"}, "applied twice"),
+        ({"compressor": "wgt(1)", "sync": WEIGHTS["weights"]}, "compressor.kind = wgt with sync.exchange"),
+        ({"compressor": "linear(reduction='sum')", "sync": WEIGHTS["weights"]}, "reduction = sum"),
+        ({"compressor": "linear(nonfinite='skip')", "sync": MODES["differences"]}, "nonfinite = skip"),
+        ({"sync": WEIGHTS["weights"] | {"outer": OUTER}}, "outer with sync.exchange = weights"),
+        ({"sync": {"mode": "weights", "outer": {"nesterov": True}}}, "needs sync.outer.momentum"),
+        ({"sync": {"mode": "weights", "back": "fp16"}}, "only parameter_server and sharded"),
+        ({"sync": {"mode": "sharded", "back": "powersgd"}}, "powersgd"),
+        ({"sync": {"mode": "sharded", "back": "topk(0.1, momentum=0.5)"}}, "in it already"),
+        (
+            {"sync": WEIGHTS["weights, master"] | {"back": "topk(0.1)"}},
+            "weights need a method that sends every element",
+        ),
+        (
+            {"sync": {"mode": "simulated", "of": WEIGHTS["weights"]}, "compressor": "wgt(1)"},
+            "sync.of.exchange",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_when_the_spec_is_read(changes, problem):
+    with pytest.raises(ValueError, match=problem):
+        RunSpec.model_validate(BASE | changes)
