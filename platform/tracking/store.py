@@ -51,7 +51,7 @@ def tracking_uri() -> str:
     if not uri:
         return _sqlite_uri(home() / "mlflow.db")
     match = _SQLITE.fullmatch(uri)
-    path = _sqlite_path(uri)
+    path = sqlite_path(uri)
     if match is None or path is None or path.is_absolute():
         return uri
     return _sqlite_uri(home() / path) + (match["query"] or "")
@@ -72,7 +72,7 @@ def open_client(uri: str | None = None) -> "MlflowClient":
     from mlflow.tracking import MlflowClient  # noqa: PLC0415 - takes two seconds
 
     uri = tracking_uri() if uri is None else uri
-    path = _sqlite_path(uri)
+    path = sqlite_path(uri)
     if path is None:
         return MlflowClient(tracking_uri=uri)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def _sqlite_uri(path: Path) -> str:
     return f"sqlite:///{str(path.absolute()).replace('%', '%25').replace('?', '%3F')}"
 
 
-def _sqlite_path(uri: str) -> Path | None:
+def sqlite_path(uri: str) -> Path | None:
     """The file of a sqlite URI; None for servers, other databases and databases in memory."""
     match = _SQLITE.fullmatch(uri)
     if match is None or match["path"] == ":memory:":
@@ -202,7 +202,7 @@ def _sqlite_path(uri: str) -> Path | None:
 
 
 def _artifacts(client: "MlflowClient", name: str) -> str | None:
-    path = _sqlite_path(client.tracking_uri)
+    path = sqlite_path(client.tracking_uri)
     if path is None:
         return None
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "experiment"

@@ -1,0 +1,122 @@
+"""What `taugrad doctor` says of machines that are not as they should be."""
+
+import shutil
+from collections import namedtuple
+from importlib import metadata
+
+import pytest
+import torch
+
+from taugrad import cli
+from taugrad.platform import doctor
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def findings(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    return lambda: {finding.what: finding for finding in doctor.examine()}
+
+
+def versions(monkeypatch, **found):
+    real = metadata.version
+
+    def version(name):
+        if name.startswith("cupy"):
+            if name.replace("-", "_") not in found:
+                raise metadata.PackageNotFoundError(name)
+            return found[name.replace("-", "_")]
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+
+
+def test_this_machine_can_train(findings, capsys):
+    found = findings()
+    for what in ("Python", "CPUs", "torch", "exchange", "Ray", "MLflow"):
+        assert found[what].state == "ok", found[what]
+    assert torch.__version__ in found["torch"].detail
+    assert "gloo" in found["exchange"].detail
+    assert all(finding.remedy for finding in found.values() if finding.state == "wrong")
+
+
+def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findings, monkeypatch, capsys):
+    good = doctor.Finding("this", "ok", "is here")
+    monkeypatch.setattr(doctor, "examine", lambda: iter([good]))
+    assert cli.main(["doctor"]) == cli.OK
+    assert capsys.readouterr().out == "ok      this           is here\nnothing to mend\n"
+    monkeypatch.setattr(
+        doctor, "examine", lambda: iter([good, doctor.Finding("that", "wrong", "is not", "mend it")])
+    )
+    assert cli.main(["doctor"]) == cli.FAILED
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("WRONG")
+    assert lines[2].strip() == "-> mend it"
+    assert lines[3] == "1 thing to mend"
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "available", "state", "says"),
+    [
+        (None, None, False, "absent", "no NVIDIA driver"),
+        ("580.1", None, False, "wrong", "built for CPUs only"),
+        ("580.1", "13.0", False, "wrong", "finds no device"),
+        ("580.1", "13.0", True, "ok", "H200"),
+    ],
+)
+def test_driver_and_torch_must_fit(findings, monkeypatch, driver, cuda, available, state, says):
+    monkeypatch.setattr(doctor, "_driver", lambda: driver)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    found = findings()["GPU"]
+    assert found.state == state
+    assert says in found.detail
+
+
+@pytest.mark.parametrize(
+    ("installed", "cuda", "available", "state", "remedy"),
+    [
+        ({}, None, False, "absent", ""),
+        ({}, "13.0", True, "wrong", "taugrad[cuda13]"),
+        ({"cupy_cuda12x": "13.6"}, "12.8", True, "ok", ""),
+        ({"cupy_cuda12x": "13.6"}, "13.0", True, "wrong", "taugrad[cuda13]"),
+        ({"cupy_cuda12x": "13.6", "cupy_cuda13x": "13.6"}, "13.0", True, "wrong", "uninstall"),
+    ],
+)
+def test_cupy_must_fit_torch(findings, monkeypatch, installed, cuda, available, state, remedy):
+    versions(monkeypatch, **installed)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    found = findings()["CuPy"]
+    assert found.state == state
+    assert remedy in found.remedy
+
+
+def test_a_full_disk_is_told(findings, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**10, 10**10, 10**8))
+    found = findings()["disk"]
+    assert found.state == "wrong"
+    assert "0.1 GB free" in found.detail
+
+
+def test_a_store_that_cannot_be_used_is_told(findings, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/file/mlflow.db")
+    found = findings()["MLflow"]
+    assert found.state == "wrong"
+    assert str(tmp_path / "file") in found.detail
+
+
+def test_what_breaks_a_check_is_told_and_the_others_go_on(findings, monkeypatch):
+    def broken():
+        raise OSError("no such library")
+
+    monkeypatch.setattr(torch.cuda, "is_available", broken)
+    found = findings()
+    assert found["gpu"].state == "wrong"
+    assert "no such library" in found["gpu"].detail
+    assert found["MLflow"].state == "ok"
