@@ -134,12 +134,16 @@ class FeedbackCompressor:
         return outgoing
 
     def put_back(self) -> None:
-        """Undoes what the last `compress` took out of the residuals; doing it again changes nothing.
+        """Undoes what `compress` took out of the residuals since the last `commit`, if it ran.
 
         Only with `nonfinite: skip` is it known what that was.
         """
         if self._taken is not None:
             self.compressor.put_back(self._taken, self._kept)
+        self._taken = None
+
+    def commit(self) -> None:
+        """Says that what the last `compress` took out has arrived: there is nothing to put back."""
         self._taken = None
 
     def residual_squares(self) -> float:

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 
+from taugrad.compressors.config import NoCompression, PowerSGD
 from taugrad.compressors.config.thresholds import LayeredTau
 
 from .data import load
@@ -40,11 +42,12 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
             source,
             [
                 f"workers.count = {workers.count} at {workers.cpus:g} CPU each: this machine has "
-                f"{cpus_here()} CPUs; {fitting} fits, or {sharing} to share them"
+                f"{cpus_here()} CPUs; {fitting} fits, or {sharing} to share them, or --sync.mode simulated "
+                "to run all of them in one process"
             ],
         )
     if local and workers.device == "cuda":
-        _check_cuda(source)
+        _check_cuda(spec, source)
     try:
         data = load(spec.data)
     except (ValueError, ImportError, OSError) as error:
@@ -75,8 +78,13 @@ def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
         raise SpecError(source, problems)
 
 
-def _check_cuda(source: str) -> None:
+def _check_cuda(spec: RunSpec, source: str) -> None:
     import torch  # noqa: PLC0415 - takes seconds
 
     if not torch.cuda.is_available():
-        raise SpecError(source, ["workers.device = cuda: torch finds no CUDA device here; use cpu"])
+        problem = "torch finds no CUDA device here; use cpu, or see what taugrad doctor says"
+        raise SpecError(source, [f"workers.device = cuda: {problem}"])
+    compresses = not isinstance(spec.compressor, NoCompression | PowerSGD)
+    if compresses and find_spec("cupy") is None:
+        problem = "compression on a GPU needs CuPy; install taugrad[cuda12] or taugrad[cuda13]"
+        raise SpecError(source, [f"workers.device = cuda: {problem}"])

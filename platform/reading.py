@@ -71,7 +71,7 @@ def read_tree(tree: dict[str, Any], source: str, overrides: Sequence[str] = ()) 
         SpecError: a field is wrong or unknown.
     """
     overrides, replaced = _expand_overrides(overrides)
-    tree = _expand_chains(tree, source)
+    tree = {**_expand_chains(tree, source)}
     if replaced or f"{ENVIRONMENT_PREFIX}{_METHOD.upper()}" in os.environ:
         tree.pop(_METHOD, None)  # a whole method takes the place of another, fields are not mixed
 

@@ -78,6 +78,8 @@ class InRounds(Synchronization):
         inside = sum(each.decompress_s for each in spent)
         step.exchange_s += max(0.0, perf_counter() - started - inside) / len(self.ranks)
         mean = None if agreed is None else self._patterns[0].assemble(agreed)
+        for pattern in self._patterns:
+            pattern.commit()
         self._synchronizations += 1
         self._count(traffic, [pattern.spent for pattern in self._patterns])
         return mean

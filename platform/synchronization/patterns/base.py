@@ -82,6 +82,11 @@ class Pattern(ABC):
     def compressors(self) -> list[FeedbackCompressor]:
         """Whatever keeps something from one synchronization to the next."""
 
+    def commit(self) -> None:
+        """Says that a synchronization came to its end."""
+        for compressor in self.compressors():
+            compressor.commit()
+
     def put_back(self) -> None:
         """Undoes what a synchronization that was given up took out of the residuals."""
         for compressor in self.compressors():

@@ -1,0 +1,167 @@
+"""Patterns without training: what goes in comes out or stays in a residual."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from taugrad.compressors import CorruptMessage
+from taugrad.compressors.config import read_config
+from taugrad.platform.synchronization.patterns import AllGather, Pattern, Ring, Setting, Sharded
+from taugrad.platform.synchronization.pieces import cut
+from taugrad.platform.synchronization.rounds import RefusedUpdate, Side, Traffic
+from taugrad.platform.synchronization.simulation import SimulatedCrew
+
+SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}
+PARAMETERS = sum(SIZES.values())
+PATTERNS = ["allgather", "ring", "server", "sharded"]
+
+
+def pattern(name: str, line: str, rank: int, workers: int, back: str | None = None) -> Pattern:
+    method = read_config(line)
+    setting = Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], rank, workers)
+    match name:
+        case "allgather":
+            return AllGather(method, setting)
+        case "ring":
+            return Ring(method, setting)
+        case _:
+            owners = 1 if name == "server" else workers
+            return Sharded(method, read_config(back or line), setting, owners)
+
+
+def gradients(workers: int, step: int) -> list[list[Tensor]]:
+    rng = np.random.default_rng([workers, step])
+    return [
+        [torch.from_numpy(rng.standard_normal(n).astype(np.float32)) for n in SIZES.values()]
+        for _ in range(workers)
+    ]
+
+
+def synchronize(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> tuple[Tensor, Traffic]:
+    crew, traffic = SimulatedCrew(len(patterns)), Traffic(len(patterns))
+    sides = [Side(each.rounds(own, step)) for each, own in zip(patterns, given, strict=True)]
+    agreed = crew.run(sides, traffic)
+    found = [each.assemble(agreed) for each in patterns]
+    assert all(torch.equal(found[0], each) for each in found[1:])
+    for each in patterns:
+        each.commit()
+    return found[0], traffic
+
+
+@given(sizes=st.lists(st.integers(0, 40), max_size=6), shards=st.integers(1, 12))
+def test_shards_cover_every_element_once_and_are_of_one_length(sizes, shards):
+    found = cut(sizes, shards)
+    owners = [
+        (piece.ordinal, element)
+        for shard in found
+        for piece in shard.pieces
+        for element in range(piece.start, piece.stop)
+    ]
+    assert owners == [(ordinal, element) for ordinal, size in enumerate(sizes) for element in range(size)]
+    assert [shard.stop for shard, _ in pairwise(found)] == [shard.start for _, shard in pairwise(found)]
+    lengths = {shard.stop - shard.start for shard in found}
+    assert max(lengths) - min(lengths) <= 1
+    for shard in found:
+        assert sum(piece.stop - piece.start for piece in shard.pieces) == shard.stop - shard.start
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 400])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_without_compression_the_result_is_the_mean(name, workers):
+    if name == "ring" and workers > 5:
+        workers = 40  # as many rounds as there are workers, and twice
+    patterns = [pattern(name, "none", rank, workers) for rank in range(workers)]
+    given_ = gradients(workers, 0)
+    mean, _ = synchronize(patterns, given_, 0)
+    expected = torch.stack([torch.cat(own) for own in given_]).double().mean(0)
+    torch.testing.assert_close(mean.double(), expected, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("line", ["wgt(0.7)", "strom(1.5)", "linear(3, block=50)", "topk(0.05) | fp8"])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers, line):
+    """In every pattern, a second compression's residual included; it holds parts of a mean."""
+    patterns = [pattern(name, line, rank, workers) for rank in range(workers)]
+    applied, summed = torch.zeros(PARAMETERS).double(), torch.zeros(PARAMETERS).double()
+    for step in range(6):
+        given_ = gradients(workers, step)
+        applied += synchronize(patterns, given_, step)[0].double() * workers
+        summed += torch.stack([torch.cat(own) for own in given_]).double().sum(0)
+    kept = sum(residuals(each, name, workers) for each in patterns)
+    torch.testing.assert_close(applied + kept, summed, rtol=0, atol=1e-4)
+    assert (applied - summed).abs().max() > 0.1
+
+
+def residuals(one: Pattern, name: str, workers: int) -> Tensor:
+    """float64 [all elements], what a worker owes to the sum of all gradients."""
+    owed = {parameter: torch.zeros(n).double() for parameter, n in SIZES.items()}
+    shards = {"allgather": 1, "server": 1, "ring": workers, "sharded": workers}[name]
+    ranges = cut(list(SIZES.values()), shards)
+    for number, compressor in enumerate(one.compressors()):
+        back = number >= shards  # an owner's, of the mean
+        for piece in ranges[one.setting.rank if back else number].pieces:
+            parameter = list(SIZES)[piece.ordinal]
+            kept = compressor.feedback.residuals.get(parameter)
+            if kept is not None:
+                owed[parameter][piece.start : piece.stop] += kept.double() * (workers if back else 1)
+    return torch.cat(list(owed.values()))
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_synchronization_that_is_given_up_leaves_residuals_as_if_nothing_was_sent(name):
+    workers, line = 3, "wgt(1.0, nonfinite='skip')"
+    patterns = [pattern(name, line, rank, workers) for rank in range(workers)]
+    good = gradients(workers, 0)
+    bad = gradients(workers, 1)
+    bad[2][1][200] = torch.nan
+    synchronize(patterns, good, 0)
+    before = [residuals(each, name, workers) for each in patterns]
+    with pytest.raises(RefusedUpdate) as refusal:
+        synchronize(patterns, bad, 1)
+    assert refusal.value.ordinal == 1
+    if name != "ring":  # there a sum is refused wherever it was compressed first
+        assert refusal.value.rank == 2
+    for each in patterns:
+        each.put_back()
+        each.put_back()
+    after = [residuals(each, name, workers) for each in patterns]
+    for rank, (earlier, later) in enumerate(zip(before, after, strict=True)):
+        gained = (later - earlier).numpy()
+        own = torch.cat(bad[rank]).double().nan_to_num(0.0).numpy()
+        if name in ("allgather", "server", "sharded"):
+            np.testing.assert_allclose(gained, own, atol=1e-5)
+    assert all(torch.isfinite(each).all() for each in after)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_damaged_message_is_refused_and_its_sender_named(name):
+    workers = 3
+    patterns = [pattern(name, "strom(0.5)", rank, workers) for rank in range(workers)]
+    sides = [Side(each.rounds(own, 0)) for each, own in zip(patterns, gradients(workers, 0), strict=True)]
+    assert sides[1].sending is not None
+    for payload in (sides[1].sending.to_all, *sides[1].sending.to.values()):
+        if payload is not None:
+            payload[-1] ^= 1
+    with pytest.raises(CorruptMessage, match="the message of worker 1"):
+        patterns[0].assemble(SimulatedCrew(workers).run(sides, Traffic(workers)))
+
+
+@pytest.mark.parametrize("workers", [2, 4, 16])
+def test_shards_receive_what_does_not_grow_with_the_workers(workers):
+    received = {}
+    for name in ("allgather", "sharded"):
+        patterns = [pattern(name, "linear(8)", rank, workers) for rank in range(workers)]
+        traffic = synchronize(patterns, gradients(workers, 0), 0)[1]
+        received[name] = int(traffic.link_bytes.sum()) / workers
+    header, tables = 32, 8
+    assert received["allgather"] >= (workers - 1) * PARAMETERS
+    # Every parameter that a shard has a piece of is a message with its own tables, there and back.
+    pieces = len(SIZES) + workers
+    most = 2 * PARAMETERS + 2 * pieces * (header + tables + 20)
+    assert received["sharded"] <= most * (workers - 1) / workers + header
