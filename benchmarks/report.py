@@ -15,9 +15,6 @@ from pathlib import Path
 import numba
 import numpy as np
 import torch
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from taugrad.compressors.kernels import avx512
 
@@ -184,6 +181,13 @@ def publish(
 def _show(
     name: str, circumstances: Sequence[tuple[str, str]], introduction: str, tables: Sequence[Table]
 ) -> None:
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as RichTable
+    except ImportError:  # a GPU machine may have what the compressors need, and no more
+        print(_markdown(name, circumstances, introduction, tables))
+        return
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 160  # a pipe or a file has no width of its own

@@ -2,16 +2,13 @@
 
 from torch import Tensor
 
-from .kernels import device, minifloat, sparse
+from .kernels import minifloat, sparse
 from .quantized import Quantized
 from .update import Update
 
 
 def add_to(update: Update, dense: Tensor) -> None:
-    """Adds an update to a contiguous float32 [n] tensor on any device."""
-    if dense.device.type != "cpu":
-        device.add(update, dense)
-        return
+    """Adds an update to a contiguous float32 [n] tensor in the CPU's memory."""
     dense_N = dense.numpy()
     if update.words is None:
         if isinstance(update.values, Quantized):

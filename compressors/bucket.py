@@ -27,7 +27,7 @@ class Outgoing:
     """What a worker sends for one bucket."""
 
     payload: Bytes
-    """uint8, one message behind the other."""
+    """uint8, one message behind the other; of a device compressor a tensor there."""
     messages: list[tuple[Bytes, Unit]]
     """Those that took something out of residuals, with what they are about."""
     tallies: list[PartTally]
@@ -39,7 +39,11 @@ Incoming = list[tuple[Update, Unit]] | NonFinite
 
 
 class Compressor:
-    """A method at work on buckets. It keeps nothing: state stands in the parts and the context."""
+    """A method at work on buckets. It keeps nothing: state stands in the parts and the context.
+
+    This one works in the CPU's memory, and copies what lies elsewhere there and back;
+    `on_device.DeviceCompressor` works where the gradients are.
+    """
 
     def __init__(self, config: CompressedMethod) -> None:
         self.config = config
@@ -94,9 +98,7 @@ class Compressor:
             for ordinal, part in enumerate(parts)
         ]
         if refused is not None:
-            tau = np.float32(1) if FORMS[self.rule.form].has_tau else NO_TAU
-            refusal = NonFinite(self.rule.form, layout.bucket_elements, tau, refused)
-            return Outgoing(message.write_nonfinite(refusal), [], in_order)
+            return Outgoing(message.write_nonfinite(self.refusal(layout, refused)), [], in_order)
         pieces = [written for written, _ in messages]
         if whole is not None and not isinstance(whole, int):
             pieces.append(whole)
@@ -104,8 +106,8 @@ class Compressor:
         return Outgoing(payload, messages, in_order)
 
     def _stage(self, part: Part) -> Part:
-        """A part that the rule can work on: its own, but for rules without a pass on the part's device."""
-        if part.gradient.device.type == "cpu" or self.rule.on_any_device:
+        """A part in the CPU's memory."""
+        if part.gradient.device.type == "cpu":
             return part
         residual = None if part.residual is None else part.residual.cpu()
         velocity = None if part.velocity is None else part.velocity.cpu()
@@ -146,47 +148,88 @@ class Compressor:
         """Adds what was taken out for a step that is left out to the residuals it came from."""
         self._put_back(outgoing.messages, parts)
 
+    def refusal(self, layout: Layout, ordinal: int) -> NonFinite:
+        """What is sent in place of updates where a parameter is not finite."""
+        tau = np.float32(1) if FORMS[self.rule.form].has_tau else NO_TAU
+        return NonFinite(self.rule.form, layout.bucket_elements, tau, ordinal)
+
+    def read_all(self, padded: Tensor, sizes: Sequence[int], layout: Layout) -> list[Incoming]:
+        """What every worker sent for a bucket of the same layout.
+
+        Args:
+            padded: uint8 [workers, longest], each worker's payload and padding.
+            sizes: bytes of the payloads.
+            layout: of the bucket.
+
+        Raises:
+            CorruptMessage: see `read`; it names the worker.
+        """
+        rows = padded.cpu().numpy()
+        incoming = []
+        for rank, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+            try:
+                incoming.append(self.read(row[:size], layout))
+            except CorruptMessage as reason:
+                raise of_worker(rank, reason) from None
+        return incoming
+
     def read(self, payload: Bytes, layout: Layout) -> Incoming:
         """What another worker sent for a bucket of the same layout.
 
         Raises:
             CorruptMessage: a message is damaged, of another method, or does not fit the layout.
         """
-        places = sum(len(unit.places) for unit in layout.units)
-        messages = message.split(payload, max(places, 1) + 1)
+        messages = message.split(payload, self.most_messages(layout))
         if len(messages) == 1 and message.is_refusal(messages[0]):
-            refusal = message.read(messages[0], layout.bucket_elements)
-            assert isinstance(refusal, NonFinite)
-            self._check_form(refusal.form)
-            return refusal
-        incoming: list[tuple[Update, Unit]] = []
+            return self.check_refusal(message.read(messages[0], layout.bucket_elements))
+        incoming = [
+            (self.check_update(message.read(each, unit.n), unit, layout), unit)
+            for each, unit in zip(messages, self.units_of(len(messages), layout), strict=True)
+        ]
+        self.check_taus([update for update, unit in incoming if unit is not layout.exempt])
+        return incoming
+
+    def most_messages(self, layout: Layout) -> int:
+        """How many messages a payload may have."""
+        return max(sum(len(unit.places) for unit in layout.units), 1) + 1
+
+    def units_of(self, messages: int, layout: Layout) -> list[Unit]:
+        """What each of a payload's messages must be about, in their order.
+
+        Raises:
+            CorruptMessage: there are too few of them, or too many.
+        """
         if layout.exempt is not None:
             if not messages:
                 raise CorruptMessage("the message of the parameters that are sent whole is missing")
-            *messages, last = messages
-            incoming.append((self._read_update(last, layout.exempt, whole=True), layout.exempt))
-        units = layout.units
+            messages -= 1
+        units = list(layout.units)
         if messages and FORMS[self.rule.form].sign_apart:
-            units = units * len(messages)  # tau is what a value means: one message for each
-        if len(messages) != len(units):
-            raise CorruptMessage(f"{len(messages)} messages for {len(units)} parameters")
-        updates = [
-            self._read_update(each, unit, whole=False) for each, unit in zip(messages, units, strict=True)
-        ]
-        if FORMS[self.rule.form].sign_apart and any(low.tau >= high.tau for low, high in pairwise(updates)):
-            raise CorruptMessage("messages of one bucket do not ascend in tau")
-        return incoming + list(zip(updates, units, strict=True))
+            units *= messages  # tau is what a value means: one message for each
+        if messages != len(units):
+            raise CorruptMessage(f"{messages} messages for {len(units)} parameters")
+        return units if layout.exempt is None else [*units, layout.exempt]
 
-    def _read_update(self, one: Bytes, unit: Unit, *, whole: bool) -> Update:
-        update = message.read(one, unit.n)
+    def check_refusal(self, refusal: Update | NonFinite) -> NonFinite:
+        """The refusal that a payload's only message says it is; raises CorruptMessage."""
+        assert isinstance(refusal, NonFinite)
+        self._check_form(refusal.form)
+        return refusal
+
+    def check_update(self, update: Update | NonFinite, unit: Unit, layout: Layout) -> Update:
+        """The update that a message about a unit must hold; raises CorruptMessage."""
         if isinstance(update, NonFinite):
             raise CorruptMessage("a refusal among updates")
-        if whole:
-            if update.form != "f32" or update.words is not None:
-                raise CorruptMessage(f"{update.form} where parameters are sent whole")
-        else:
+        if unit is not layout.exempt:
             self._check_form(update.form)
+        elif update.form != "f32" or update.words is not None:
+            raise CorruptMessage(f"{update.form} where parameters are sent whole")
         return update
+
+    def check_taus(self, updates: Sequence[Update]) -> None:
+        """Whether messages of one bucket stand in their order; raises CorruptMessage."""
+        if FORMS[self.rule.form].sign_apart and any(low.tau >= high.tau for low, high in pairwise(updates)):
+            raise CorruptMessage("messages of one bucket do not ascend in tau")
 
     def _check_form(self, form: str) -> None:
         if form != self.rule.form:
@@ -194,16 +237,24 @@ class Compressor:
 
     def add(self, incoming: list[tuple[Update, Unit]], total: Tensor) -> None:
         """Adds one worker's updates to a bucket, float32 [bucket elements]."""
+        staged = total.cpu()  # total itself, mostly
         for update, unit in incoming:
             if update.words is not None or len(unit.places) == 1:
                 base = unit.places[0].start if update.words is None else unit.base
-                add_to(update, total[base : base + unit.n])
+                add_to(update, staged[base : base + unit.n])
                 continue
-            amounts = torch.from_numpy(update.floats()).to(total.device)
+            amounts = torch.from_numpy(update.floats())
             for place, elements in unit.slices(every=True):
-                total[place.start : place.start + place.elements] += amounts[elements]
+                staged[place.start : place.start + place.elements] += amounts[elements]
+        if staged is not total:
+            total.copy_(staged)
 
 
 def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:
     """Whether a parameter is sent whole."""
     return elements < exempt.smaller_than or any(fnmatchcase(name, pattern) for pattern in exempt.names)
+
+
+def of_worker(rank: int, reason: CorruptMessage) -> CorruptMessage:
+    """The same reason, and whose message it is about."""
+    return CorruptMessage(f"the message of worker {rank}: {reason}")

@@ -1,7 +1,14 @@
-"""Every worker's message to every worker, through torch.distributed (gloo or NCCL)."""
+"""Every worker's message to every worker, through torch.distributed (gloo or NCCL), in one of three forms.
 
-from dataclasses import dataclass
+Messages have different lengths, and no worker knows the others'. All collectives are started by the hook
+itself, or after the last bucket's: one that was started by a callback would run in another order on each
+worker.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from time import perf_counter
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -10,62 +17,179 @@ from torch.futures import Future
 
 from .codecs.base import Bytes
 
+ExchangeForm = Literal["padded", "exact", "one_shot"]
+
 ALIGNMENT = 8
 SIZE_BYTES = 8
 """What each worker hands over to tell the length of its message."""
 
 
-@dataclass(frozen=True)
-class Gathering:
-    """An exchange under way."""
+class Gathering(ABC):
+    """An exchange under way.
 
-    arrived: Future[list[Tensor]]
-    """Resolves once `padded` holds every worker's bytes."""
-    padded: Tensor
-    """uint8 [workers, longest]; row r is worker r's message and padding."""
-    sizes: list[int]
-    """Bytes of each worker's message."""
-    started: float
-    """perf_counter when the message was handed over."""
-    works: tuple[dist.Work, ...]
-    """The collectives; whoever holds them last frees their tensors."""
-
-    @property
-    def wire_bytes(self) -> int:
-        """Bytes that all workers together handed to the transport, padding and lengths included."""
-        return self.padded.numel() + SIZE_BYTES * len(self.sizes)
-
-    def messages(self) -> list[Bytes]:
-        """Each worker's message, in the CPU's memory; call it once `arrived` is done."""
-        rows = self.padded.cpu().numpy()
-        return [row[:size] for row, size in zip(rows, self.sizes, strict=True)]
-
-
-def start_gathering(message: Bytes, group: dist.ProcessGroup, device: torch.device) -> Gathering:
-    """Starts to exchange messages of different lengths.
-
-    Lengths first, in a gather that blocks; then one gather of messages padded to the longest. (Both
-    calls come from the hook itself: a collective that was started by a callback would run in another
-    order on each worker.)
-
-    Args:
-        message: uint8, this worker's.
-        group: whose workers take part; all must call this in the same order.
-        device: where the transport wants its buffers: CPU for gloo, the GPU for NCCL.
+    Attributes:
+        arrived: resolves once every worker's bytes are here; None where `complete` has to wait for them.
+        padded: uint8 [workers, longest], row r begins with worker r's message; valid after `complete`.
+        sizes: bytes of each worker's message; valid after `complete`.
+        wire_bytes: what all workers together handed to the transport, padding and lengths included; valid
+            after `complete`.
+        started: perf_counter when the message was handed over.
+        works: the collectives; whoever holds them last frees their tensors.
     """
-    started = perf_counter()
-    workers = dist.get_world_size(group)
-    size = torch.tensor(message.size, dtype=torch.int64, device=device)
-    sizes_out = torch.empty(workers, dtype=torch.int64, device=device)
-    size_work = dist.all_gather(list(sizes_out.unbind()), size, group=group, async_op=True)
-    assert size_work is not None
-    size_work.wait()
-    sizes = [int(s) for s in sizes_out.tolist()]
 
-    longest = -(-max(sizes) // ALIGNMENT) * ALIGNMENT
-    mine = torch.zeros(longest, dtype=torch.uint8)
-    mine[: message.size] = torch.from_numpy(message)
-    padded = torch.empty((workers, longest), dtype=torch.uint8, device=device)
-    work = dist.all_gather(list(padded.unbind()), mine.to(device), group=group, async_op=True)
-    assert work is not None
-    return Gathering(work.get_future(), padded, sizes, started, (size_work, work))
+    arrived: Future[Any] | None = None
+    padded: Tensor
+    sizes: list[int]
+    wire_bytes: int
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group, self.workers = group, dist.get_world_size(group)
+        self.started = perf_counter()
+        self.works: list[dist.Work] = []
+
+    @abstractmethod
+    def complete(self) -> None:
+        """Waits until everything is here; all workers must complete their exchanges in the same order."""
+
+    def _gather(self, mine: Tensor) -> Tensor:
+        """Starts to collect tensors of one length, uint8 or int64 [n]; [workers, n]."""
+        pinned = mine.device.type == "cpu" and mine.is_pinned()
+        everybody = torch.empty(
+            (self.workers, mine.numel()), dtype=mine.dtype, device=mine.device, pin_memory=pinned
+        )
+        work = dist.all_gather(list(everybody.unbind()), mine, group=self.group, async_op=True)
+        assert work is not None
+        self.works.append(work)
+        return everybody
+
+    def _gather_sizes(self, size: int, device: torch.device) -> list[int]:
+        """Everybody's lengths; waits for them."""
+        everybody = self._gather(torch.full((1,), size, dtype=torch.int64, device=device))
+        self.works[-1].wait()
+        return [int(each) for each in everybody.flatten().tolist()]
+
+
+class Padded(Gathering):
+    """Lengths first, which blocks; then one gather of messages padded to the longest."""
+
+    def __init__(self, message: Tensor, group: dist.ProcessGroup, device: torch.device) -> None:
+        super().__init__(group)
+        self.sizes = self._gather_sizes(message.numel(), device)
+        longest = aligned(max(self.sizes))
+        self.padded = self._gather(_on_transport(message, longest, device))
+        self.wire_bytes = self.workers * (longest + SIZE_BYTES)
+        if not message.is_cuda:
+            # A GPU's futures run callbacks at once: one that reads would hold up the backward pass.
+            self.arrived = self.works[-1].get_future()
+
+    def complete(self) -> None:
+        """See `Gathering.complete`."""
+        self.works[-1].wait()
+
+
+class Exact(Gathering):
+    """Lengths first, which blocks; then each message to each worker, as long as it is."""
+
+    def __init__(self, message: Tensor, group: dist.ProcessGroup, device: torch.device) -> None:
+        super().__init__(group)
+        self.sizes = self._gather_sizes(message.numel(), device)
+        rank = dist.get_rank(group)
+        mine = _on_transport(message, message.numel(), device)
+        self.padded = torch.zeros((self.workers, max(self.sizes)), dtype=torch.uint8, device=device)
+        self.padded[rank, : mine.numel()] = mine
+        operations = []
+        for other, size in enumerate(self.sizes):
+            peer = dist.get_global_rank(group, other)
+            if other != rank and mine.numel():
+                operations.append(dist.P2POp(dist.isend, mine, peer, group))
+            if other != rank and size:
+                operations.append(dist.P2POp(dist.irecv, self.padded[other, :size], peer, group))
+        if operations:
+            self.works += dist.batch_isend_irecv(operations)
+        self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
+
+    def complete(self) -> None:
+        """See `Gathering.complete`."""
+        for work in self.works[1:]:
+            work.wait()
+
+
+class OneShot(Gathering):
+    """One gather of so many bytes, lengths among them; a second one for what was longer, if anything was."""
+
+    def __init__(
+        self, message: Tensor, group: dist.ProcessGroup, device: torch.device, capacity: int
+    ) -> None:
+        super().__init__(group)
+        self._message, self._capacity = message, capacity
+        mine = _on_transport(message[:capacity], SIZE_BYTES + capacity, device, at=SIZE_BYTES)
+        size = torch.tensor([message.numel()], dtype=torch.int64).view(torch.uint8)
+        mine[:SIZE_BYTES].copy_(size)
+        self._first = self._gather(mine)
+
+    def complete(self) -> None:
+        """See `Gathering.complete`."""
+        self.works[-1].wait()
+        told = self._first[:, :SIZE_BYTES].contiguous().cpu().view(torch.int64)
+        self.sizes = [int(each) for each in told.flatten().tolist()]
+        self.padded = self._first[:, SIZE_BYTES:]
+        self.wire_bytes = self.workers * self._first.shape[1]
+        rest = aligned(max(self.sizes)) - self._capacity
+        if rest > 0:
+            mine = _on_transport(self._message[self._capacity :], rest, self._first.device)
+            others = self._gather(mine)
+            self.works[-1].wait()
+            self.padded = torch.cat((self.padded, others), dim=1)
+            self.wire_bytes += self.workers * rest
+
+
+class Exchange:
+    """Chooses how messages go, and remembers how long they are.
+
+    Attributes:
+        capacities: by elements of a bucket, the bytes that `one_shot` has for a message: a quarter more than
+            the longest of the exchange before, which is the same number on every worker.
+    """
+
+    def __init__(self, form: ExchangeForm) -> None:
+        self.form = form
+        self.capacities: dict[int, int] = {}
+
+    def start(
+        self, message: Bytes | Tensor, elements: int, group: dist.ProcessGroup, device: torch.device
+    ) -> Gathering:
+        """Starts to exchange messages of different lengths.
+
+        With a transport on the CPU only these bytes leave a GPU, through pinned memory.
+
+        Args:
+            message: uint8, this worker's; a tensor on a GPU where it was made there.
+            elements: of the bucket that it is about.
+            group: whose workers take part; all must call this in the same order.
+            device: where the transport wants its buffers: CPU for gloo, the GPU for NCCL.
+        """
+        own = torch.as_tensor(message)
+        if self.form == "exact":
+            return Exact(own, group, device)
+        capacity = self.capacities.get(elements)
+        if self.form == "padded" or capacity is None:
+            return Padded(own, group, device)
+        return OneShot(own, group, device, capacity)
+
+    def learn(self, elements: int, sizes: Sequence[int]) -> None:
+        """Takes note of how long the messages about a bucket were."""
+        if self.form == "one_shot":
+            self.capacities[elements] = aligned(max(sizes) * 5 // 4)
+
+
+def aligned(size: int) -> int:
+    """The next multiple of ALIGNMENT."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _on_transport(message: Tensor, length: int, device: torch.device, at: int = 0) -> Tensor:
+    """A message at byte `at` of zeros, uint8 [length], where the transport wants it."""
+    pinned = message.is_cuda and device.type == "cpu"
+    mine = torch.zeros(length, dtype=torch.uint8, device=device, pin_memory=pinned)
+    mine[at : at + message.numel()].copy_(message)
+    return mine

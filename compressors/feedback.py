@@ -1,11 +1,13 @@
 """What one worker keeps from one synchronization to the next: residuals, velocities, thresholds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .backend import compressor_for
 from .bucket import Compressor, Incoming, Outgoing
 from .codecs.base import Bytes
 from .config.methods import CompressedMethod
@@ -104,11 +106,13 @@ class FeedbackCompressor:
         Args:
             config: the method.
             names: of the parameters; a name occurs once.
-            like: a contiguous tensor [numel] for each, of the size and on the device of those to come.
+            like: a contiguous tensor [numel] for each, of the size and on the device of those to come; all on
+                one device.
             threads: how many may share a pass. No result depends on it.
             hold_back_zeros: send nothing for a tensor that is zero everywhere.
         """
-        self.compressor = Compressor(config)
+        device = like[0].device if like else torch.device("cpu")
+        self.compressor = compressor_for(config, device)
         self.feedback = Feedback()
         self._names, self._like = list(names), dict(zip(names, like, strict=True))
         self.layout = self.compressor.layout(self._names, [each.numel() for each in like])
@@ -116,22 +120,29 @@ class FeedbackCompressor:
         self._kept: list[Part] = []
         self._taken: Outgoing | None = None
 
-    def compress(self, gradients: Sequence[Tensor], iteration: int) -> Outgoing:
+    def compress(
+        self, gradients: Sequence[Tensor], iteration: int, rms: Mapping[str, float] | None = None
+    ) -> Outgoing:
         """What the worker sends of gradients [numel], in the order of the names; see `Compressor.compress`.
+
+        The payload is in the CPU's memory, also where gradients are on a GPU: nothing larger leaves that.
 
         Args:
             gradients: no longer needed when this returns.
             iteration: synchronizations before this one.
+            rms: by name, root mean squares of the loss's gradients where `gradients` are something else.
         """
         self._context.iteration = iteration
         self._context.memories = self.feedback.memories
         named = list(zip(self._names, gradients, strict=True))
         parts = self.feedback.parts(named, self.layout, self.compressor)
+        if rms is not None:
+            parts = [replace(part, rms=rms[part.name]) for part in parts]
         outgoing = self.compressor.compress(parts, self.layout, self._context)
         # Gradients are large, and many workers may be simulated in one process: none is kept.
         self._kept = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
         self._taken = outgoing if self.compressor.config.nonfinite == "skip" else None
-        return outgoing
+        return replace(outgoing, payload=torch.as_tensor(outgoing.payload).cpu().numpy())
 
     def put_back(self) -> None:
         """Undoes what `compress` took out of the residuals since the last `commit`, if it ran.

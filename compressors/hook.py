@@ -20,10 +20,11 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucke
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from .backend import compressor_for
 from .bucket import Compressor, Incoming, Outgoing
 from .config import AnyMethod, NoCompression, PowerSGD, read_config
 from .errors import CompressionError, CorruptMessage, NonFiniteGradient
-from .exchange import Gathering, start_gathering
+from .exchange import Exchange, ExchangeForm, Gathering
 from .feedback import Feedback
 from .ledger import Step, Totals
 from .message import NonFinite
@@ -41,6 +42,7 @@ class CompressionState:
     Attributes:
         config: the method.
         feedback: residuals, velocities and thresholds, by parameter name.
+        exchange: how messages go, and what it remembers of their lengths.
         last_step: the ledger of the latest backward pass, complete once `backward()` returned. With
             `nonfinite: skip`, look at `last_step.skipped` and leave the optimizer's step out if it is set.
         percentiles: by parameter name, of the last step observed (see `observe_next_step`).
@@ -53,6 +55,7 @@ class CompressionState:
         config: AnyMethod | Mapping[str, Any] | str,
         *,
         threads: int | None = None,
+        exchange: ExchangeForm = "padded",
     ) -> None:
         """Prepares to compress what `ddp` synchronizes, in its process group.
 
@@ -61,12 +64,14 @@ class CompressionState:
             config: a method, its dictionary, or its line such as `strom(tau=1e-3) | golomb_rice`.
             threads: how many may share a pass on the CPU; by default as many as torch uses. No result
                 depends on it.
+            exchange: how messages go to the other workers; no result depends on it.
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
         """
         self.config = read_config(config)
         self.feedback = Feedback()
+        self.exchange = Exchange(exchange)
         self.last_step = Step()
         self.percentiles: dict[str, Percentiles] = {}
         self.failure: CompressionError | None = None
@@ -90,7 +95,7 @@ class CompressionState:
                 seed=self.config.seed,
             )
         elif not isinstance(self.config, NoCompression):
-            self._compressor = Compressor(self.config)
+            self._compressor = compressor_for(self.config, _device_of(self._parameters))
         self._context = Context(
             threads=torch.get_num_threads() if threads is None else threads,
             hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
@@ -102,6 +107,7 @@ class CompressionState:
         # Held for one step more: freed by gloo's thread, a collective's tensors would want Python's lock
         # from a thread that may meet the interpreter's end, and the process would abort.
         self._works: list[dist.Work] = []
+        self._waiting: list[tuple[Gathering, Callable[[Future[Any] | None], Tensor], Future[Tensor]]] = []
         self._lock = Lock()  # several buckets' callbacks may run at once
 
     @property
@@ -130,6 +136,7 @@ class CompressionState:
             "version": _STATE_VERSION,
             **self.feedback.state_dict(),
             "powersgd": None if self._powersgd is None else self._powersgd.state_dict(),
+            "capacities": dict(self.exchange.capacities),
             "totals": self.totals.state_dict(),
         }
 
@@ -144,7 +151,7 @@ class CompressionState:
             raise ValueError(
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}"
             )
-        missing = {"powersgd", "totals"} - set(state)
+        missing = {"capacities", "powersgd", "totals"} - set(state)
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
         totals = Totals.from_state_dict(state["totals"])
@@ -153,6 +160,7 @@ class CompressionState:
         self.feedback.load_state_dict(state, self._parameters)
         if self._powersgd is not None:
             self._powersgd.load_state_dict(state["powersgd"])
+        self.exchange.capacities = {int(n): int(most) for n, most in state["capacities"].items()}
         self._context.memories = self.feedback.memories
         self._before_last, self.last_step = totals, Step()
         self._outgoing = []
@@ -164,7 +172,7 @@ class CompressionState:
             self._before_last = self.totals
             self._context.iteration = self._before_last.steps
             self.last_step = Step(steps=1)
-            self._works = []
+            self._works, self._waiting = [], []
             if self._observing:
                 self.percentiles = {}
         if self._observing:
@@ -198,6 +206,11 @@ class CompressionState:
     def _name_at(self, bucket: GradBucket, ordinal: int) -> str:
         name: str = self._names[id(bucket.parameters()[ordinal])]
         return name
+
+
+def _device_of(parameters: Mapping[str, Tensor]) -> torch.device:
+    """Where DDP's gradients will be; it has one device."""
+    return next((each.device for each in parameters.values()), torch.device("cpu"))
 
 
 class _Once:
@@ -331,20 +344,23 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
     step.compress_s += perf_counter() - started
 
     transport = buffer.device if dist.get_backend(state._group) == "nccl" else torch.device("cpu")
-    gathering = start_gathering(own.payload, state._group, transport)
-    state._works += gathering.works
+    gathering = state.exchange.start(own.payload, buffer.numel(), state._group, transport)
     step.blocked_s += perf_counter() - gathering.started
     step.elements += buffer.numel() * state.workers
-    step.wire_bytes += gathering.wire_bytes
-    step.received_bytes += gathering.wire_bytes * (state.workers - 1)
     step.messages += state.workers * (state.workers - 1)
 
-    def finish(arrived: Future[list[Tensor]]) -> Tensor:
-        arrived.value()  # raises what the transport raised
+    def finish(arrived: Future[Any] | None) -> Tensor:
+        if arrived is not None:
+            arrived.value()  # raises what the transport raised
         received = perf_counter()
+        state.exchange.learn(buffer.numel(), gathering.sizes)
         incoming = _read_payloads(state, compressor, parts, layout, gathering)
         _sum_updates(incoming, compressor, buffer, parts)
+        if buffer.is_cuda and transport.type == "cpu":
+            torch.cuda.current_stream(buffer.device).synchronize()  # gloo's futures know of no streams
         with state._lock:
+            step.wire_bytes += gathering.wire_bytes
+            step.received_bytes += gathering.wire_bytes * (state.workers - 1)
             step.exchange_s += received - gathering.started
             step.decompress_s += perf_counter() - received
             for rank, each in enumerate(incoming):
@@ -355,19 +371,40 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
                 step.paper_bits += sum(update.paper_bits for update, _ in each)
         return buffer
 
-    return gathering.arrived.then(_Once(finish))
+    if gathering.arrived is not None and state.exchange.form == "padded":
+        state._works += gathering.works
+        return gathering.arrived.then(_Once(finish))
+    summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
+    state._waiting.append((gathering, finish, summed))
+    if bucket.is_last():
+        _finish_waiting(state)
+    return summed
+
+
+def _finish_waiting(state: CompressionState) -> None:
+    """Ends the exchanges of all buckets, in their order: the last one's has begun.
+
+    What goes wrong is raised here, from the last bucket's hook, once no other worker waits for this one.
+    """
+    waiting, state._waiting = state._waiting, []
+    started = perf_counter()
+    for gathering, _, _ in waiting:
+        gathering.complete()
+        state._works += gathering.works
+    state.last_step.blocked_s += perf_counter() - started
+    for _, finish, summed in waiting:
+        summed.set_result(finish(None))
 
 
 def _read_payloads(
     state: CompressionState, compressor: Compressor, parts: list[Part], layout: Layout, gathering: Gathering
 ) -> list[Incoming]:
     """Every worker's updates, checked; nothing of any is applied if one is not valid."""
-    incoming = []
-    for rank, payload in enumerate(gathering.messages()):
-        try:
-            received = compressor.read(payload, layout)
-        except CorruptMessage as reason:
-            raise _failed(state, CorruptMessage(f"the message of worker {rank}: {reason}")) from None
+    try:
+        incoming = compressor.read_all(gathering.padded, gathering.sizes, layout)
+    except CorruptMessage as reason:
+        raise _failed(state, reason) from None
+    for rank, received in enumerate(incoming):
         if isinstance(received, NonFinite):
             if received.ordinal >= len(parts):
                 problem = CorruptMessage(
@@ -376,7 +413,6 @@ def _read_payloads(
                 raise _failed(state, problem)
             if compressor.config.nonfinite == "refuse":
                 raise _failed(state, NonFiniteGradient(parts[received.ordinal].name, rank))
-        incoming.append(received)
     return incoming
 
 
@@ -392,7 +428,7 @@ def _sum_updates(incoming: list[Incoming], compressor: Compressor, buffer: Tenso
             compressor.add(received, total)
     if compressor.config.reduction == "mean":
         # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
-        total.div_(torch.tensor(len(incoming), dtype=torch.float32, device=total.device))
+        total.div_(torch.full((), len(incoming), dtype=torch.float32, device=total.device))
     if total is not buffer:
         for part, share in zip(parts, torch.split(total, [part.elements for part in parts]), strict=True):
             part.gradient.copy_(share)

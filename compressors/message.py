@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .codecs import CODECS, codec_by_code, codec_by_name, plan_values
-from .codecs.base import Bytes, Head
+from .codecs.base import Bytes, Codec, Head
 from .codecs.registry import smallest_with_size
 from .codecs.values import Symbols
 from .config.base import LARGEST_TAU, SMALLEST_TAU
@@ -44,6 +44,7 @@ _STATE_AT, _LENGTH_AT = 5, 20
 _CRC_AT = HEADER_BYTES - 4
 _MAGIC = b"tg"
 _UPDATE, _NONFINITE = 0, 1
+WRONG_CHECKSUM = "the checksum does not match"
 _SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
 
 
@@ -102,9 +103,28 @@ def _seal(
     message: Bytes, form: Form, codec: int, state: int, symbols: Symbols, n: int, k: int, tau: np.float32
 ) -> None:
     length = message.size - HEADER_BYTES
-    codes = (FORMS[form].code, codec, state, _SYMBOLS.index(symbols), 0)
-    _HEADER.pack_into(message.data, 0, _MAGIC, VERSION, *codes, n, k, tau, length, 0)
+    message[:HEADER_BYTES] = _header(form, codec, state, symbols, n, k, tau, length)
     struct.pack_into("<I", message.data, _CRC_AT, _checksum(message))
+
+
+def unsealed_header(update: Update, codec: Codec, symbols: Symbols, length: int) -> Bytes:
+    """The header of an update's message, its checksum still 0.
+
+    Args:
+        update: what the body holds.
+        codec: that wrote it.
+        symbols: how its symbols stand there.
+        length: of the body.
+    """
+    return _header(update.form, codec.code, _UPDATE, symbols, update.n, update.k, update.tau, length)
+
+
+def _header(
+    form: Form, codec: int, state: int, symbols: Symbols, n: int, k: int, tau: np.float32, length: int
+) -> Bytes:
+    codes = (FORMS[form].code, codec, state, _SYMBOLS.index(symbols), 0)
+    packed = _HEADER.pack(_MAGIC, VERSION, *codes, n, k, tau, length, 0)
+    return np.frombuffer(packed, np.uint8)
 
 
 def split(payload: Bytes, most: int) -> list[Bytes]:
@@ -137,7 +157,75 @@ def split(payload: Bytes, most: int) -> list[Bytes]:
     return messages
 
 
-def read(message: Bytes, n: int) -> Update | NonFinite:  # noqa: PLR0912 (each branch refuses something)
+@dataclass(frozen=True)
+class Header:
+    """The fields of a header as they stand there, whatever they are, but for magic, version and length."""
+
+    form: int
+    codec: int
+    state: int
+    symbols: int
+    zero: int
+    n: int
+    k: int
+    tau: float
+    crc: int
+
+
+def open_header(header: Bytes, length: int) -> Header:
+    """Takes a header apart.
+
+    Args:
+        header: uint8 [HEADER_BYTES].
+        length: of the body behind it.
+
+    Raises:
+        CorruptMessage: it is none of this version, or of a body of another length.
+    """
+    magic, version, form, codec, state, symbols, zero, n, k, tau, said, crc = _HEADER.unpack_from(header.data)
+    if magic != _MAGIC:
+        raise CorruptMessage(f"it begins with {bytes(magic)!r}, a message with {_MAGIC!r}")
+    if version != VERSION:
+        raise CorruptMessage(f"version {version}; this program reads version {VERSION}")
+    if said != length:
+        raise CorruptMessage(f"the header says {said} bytes of body, there are {length}")
+    return Header(form, codec, state, symbols, zero, n, k, tau, crc)
+
+
+def interpret(header: Header, length: int, n: int) -> tuple[Codec, Head] | NonFinite:
+    """What a header says of its body, or that there is none because a gradient was not finite.
+
+    Args:
+        header: one whose checksum is right, or is going to be looked at before anything is applied.
+        length: of the body.
+        n: elements that the update must have.
+
+    Raises:
+        CorruptMessage: a field is out of its range, or n is another.
+    """
+    if header.form not in FORM_OF_CODE:
+        raise CorruptMessage(f"form {header.form} is unknown; known are {sorted(FORM_OF_CODE)}")
+    form, k, tau = FORM_OF_CODE[header.form], header.k, header.tau
+    if header.zero or header.symbols >= len(_SYMBOLS) or header.n > LARGEST_N:
+        raise CorruptMessage(f"reserved bits are set, or n = {header.n} is out of range")
+    if header.n != n:
+        raise CorruptMessage(f"an update of {header.n} elements where {n} are due")
+    no_tau = tau == 0 and math.copysign(1, tau) > 0
+    if not (SMALLEST_TAU <= tau <= LARGEST_TAU if FORMS[form].has_tau else no_tau):
+        raise CorruptMessage(f"tau = {tau} is out of range for {form}")
+    if header.state == _NONFINITE:
+        if length or header.codec or header.symbols:
+            raise CorruptMessage("a message without an update has a body or a codec")
+        return NonFinite(form, n, np.float32(tau), k)
+    if header.state != _UPDATE:
+        raise CorruptMessage(f"state {header.state} is unknown")
+    codec = codec_by_code(header.codec)
+    if k > n:
+        raise CorruptMessage(f"{k} elements sent of {n}")
+    return codec, Head(form, n, k, np.float32(tau), _SYMBOLS[header.symbols])
+
+
+def read(message: Bytes, n: int) -> Update | NonFinite:
     """The update that a message holds, checked in every part.
 
     Args:
@@ -149,40 +237,16 @@ def read(message: Bytes, n: int) -> Update | NonFinite:  # noqa: PLR0912 (each b
     """
     if message.size < HEADER_BYTES:
         raise CorruptMessage(f"{message.size} bytes are less than a header, which has {HEADER_BYTES}")
-    magic, version, form_code, codec_code, state, symbols, zero, there_n, k, tau, length, crc = (
-        _HEADER.unpack_from(message.data)
-    )
-    if magic != _MAGIC:
-        raise CorruptMessage(f"it begins with {bytes(magic)!r}, a message with {_MAGIC!r}")
-    if version != VERSION:
-        raise CorruptMessage(f"version {version}; this program reads version {VERSION}")
-    if length != message.size - HEADER_BYTES:
-        there = message.size - HEADER_BYTES
-        raise CorruptMessage(f"the header says {length} bytes of body, there are {there}")
-    if crc != _checksum(message):
-        raise CorruptMessage("the checksum does not match")
-    if form_code not in FORM_OF_CODE:
-        raise CorruptMessage(f"form {form_code} is unknown; known are {sorted(FORM_OF_CODE)}")
-    form = FORM_OF_CODE[form_code]
-    if zero or symbols >= len(_SYMBOLS) or there_n > LARGEST_N:
-        raise CorruptMessage(f"reserved bits are set, or n = {there_n} is out of range")
-    if there_n != n:
-        raise CorruptMessage(f"an update of {there_n} elements where {n} are due")
-    no_tau = tau == 0 and math.copysign(1, tau) > 0
-    if not (SMALLEST_TAU <= tau <= LARGEST_TAU if FORMS[form].has_tau else no_tau):
-        raise CorruptMessage(f"tau = {tau} is out of range for {form}")
-    tau = np.float32(tau)
-    if state == _NONFINITE:
-        if length or codec_code or symbols:
-            raise CorruptMessage("a message without an update has a body or a codec")
-        return NonFinite(form, n, tau, k)
-    if state != _UPDATE:
-        raise CorruptMessage(f"state {state} is unknown")
-    codec = codec_by_code(codec_code)
-    if k > n:
-        raise CorruptMessage(f"{k} elements sent of {n}")
-    update = codec.decode(message[HEADER_BYTES:], Head(form, n, k, tau, _SYMBOLS[symbols]))
-    if form == "wgt" and not sparse.check_values(update.words, update.values, tau):
+    length = message.size - HEADER_BYTES
+    header = open_header(message, length)
+    if header.crc != _checksum(message):
+        raise CorruptMessage(WRONG_CHECKSUM)
+    opened = interpret(header, length, n)
+    if isinstance(opened, NonFinite):
+        return opened
+    codec, head = opened
+    update = codec.decode(message[HEADER_BYTES:], head)
+    if head.form == "wgt" and not sparse.check_values(update.words, update.values, head.tau):
         raise CorruptMessage("a value is not finite, smaller than tau, or not of its word's sign")
     return update
 

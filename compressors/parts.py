@@ -22,6 +22,8 @@ class Part:
     """float32 [numel] on the same device; None where what is not sent is forgotten."""
     velocity: Tensor | None = None
     """float32 [numel] on the same device, where momentum is corrected; None elsewhere."""
+    rms: float | None = None
+    """Root mean square of the loss's gradient, where something else is sent in its place, such as weights."""
 
     @property
     def elements(self) -> int:

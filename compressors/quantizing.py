@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from .config.quantizers import EntropyFields, Float8Fields, LinearFields, QuantileFields
 from .forms import Form
 from .kernels import entropy_bits, linear, minifloat, quantile
+from .kernels.ordered_sum import ordered_sum_of_squares
 from .quantized import Quantiles, Quantized, ScaledFloats, Uniform, blocks_of, symbol_dtype
 
 _FORM: dict[str, Form] = {
@@ -40,7 +41,11 @@ def form_of(config: Any) -> Form:
 
 
 def quantize(
-    config: Any, residual: NDArray[np.float32] | None, gradient: NDArray[np.float32], threads: int
+    config: Any,
+    residual: NDArray[np.float32] | None,
+    gradient: NDArray[np.float32],
+    threads: int,
+    rms: float | None = None,
 ) -> Outcome:
     """Quantizes residual + gradient.
 
@@ -50,14 +55,15 @@ def quantize(
             keeps.
         gradient: contiguous float32 [n], n at least 1.
         threads: how many may share the work.
+        rms: of the loss's gradient, for `entropy` by it; None to take that of `gradient`.
     """
     n = gradient.size
     if isinstance(config, LinearFields):
-        return _linear(residual, gradient, config.bits, _block(n, config.block), threads)
+        return _linear(residual, gradient, config.bits, one_block(n, config.block), threads)
     if isinstance(config, EntropyFields):
-        return _entropy(config, residual, gradient, threads)
+        return _entropy(config, residual, gradient, threads, rms)
     if isinstance(config, QuantileFields):
-        block = _block(n, config.block)
+        block = one_block(n, config.block)
         symbols = np.empty(n, symbol_dtype(config.bits))
         blocks = blocks_of(n, block)
         means, exponents = np.empty((blocks, 1 << config.bits), np.uint16), np.empty(blocks, np.int8)
@@ -67,7 +73,7 @@ def quantize(
         values = Quantiles(config.bits, block, symbols, means, exponents)
         return Outcome(values, ran.residual_squares, ran.nonfinite)
     if isinstance(config, Float8Fields):
-        block = _block(n, config.block)
+        block = one_block(n, config.block)
         symbols, exponents = np.empty(n, np.uint8), np.empty(blocks_of(n, block), np.int8)
         ran = minifloat.fp8_pass(residual, gradient, block, symbols, exponents, threads)
         return Outcome(ScaledFloats(8, block, symbols, exponents), ran.residual_squares, ran.nonfinite)
@@ -76,7 +82,12 @@ def quantize(
     return Outcome(halves, ran.residual_squares, ran.nonfinite)
 
 
-def _block(n: int, block: int) -> int:
+def rms_bits(config: EntropyFields, rms: float) -> int:
+    """The bits of a layer whose gradient has this root mean square (Oland-Raj, section 3.2)."""
+    return entropy_bits.rms_bits(rms, c0=config.c0, c1=config.floor)
+
+
+def one_block(n: int, block: int) -> int:
     """0 where one block holds everything, so that a message says it in one way."""
     return block if block < n else 0
 
@@ -101,14 +112,16 @@ def _entropy(
     residual: NDArray[np.float32] | None,
     gradient: NDArray[np.float32],
     threads: int,
+    rms: float | None,
 ) -> Outcome:
     """Oland-Raj, Algorithm 1: the bits first, then uniform bins over the whole layer."""
     ranges = linear.extremes(residual, gradient, 0, threads)
     if ranges.nonfinite:
         return Outcome(gradient, 0.0, True)
     if config.form == "rms":
-        rms = math.sqrt(float(np.square(gradient, dtype=np.float64).mean()))
-        bits = entropy_bits.rms_bits(rms, c0=config.c0, c1=config.floor)
+        if rms is None:
+            rms = math.sqrt(ordered_sum_of_squares(gradient) / gradient.size)
+        bits = rms_bits(config, rms)
     else:
 
         def values_of(positions: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -198,7 +198,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(tree, dict):
         raise SpecError(str(path), [f"holds a {type(tree).__name__}; a spec is a mapping of fields"])
-    numbers: dict[str, Any] = _numbers(tree)
+    numbers: dict[str, Any] = read_numbers(tree)
     return numbers
 
 
@@ -239,12 +239,12 @@ def _chain(text: str, source: str) -> dict[str, Any]:
 _YAML_MISSES = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
-def _numbers(tree: Any) -> Any:
+def read_numbers(tree: Any) -> Any:
     """Reads 1e-3 as the number it is: YAML 1.1 wants 1.0e-3 and calls the rest a string."""
     if isinstance(tree, dict):
-        return {key: _numbers(value) for key, value in tree.items()}
+        return {key: read_numbers(value) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [_numbers(value) for value in tree]
+        return [read_numbers(value) for value in tree]
     return float(tree) if isinstance(tree, str) and _YAML_MISSES.fullmatch(tree) else tree
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..errors import CorruptMessage
 from ..forms import FORMS, Form
 from ..update import Update
-from .values import Bytes, PlannedValues, Symbols, aligned, read_values
+from .values import Bytes, PlannedValues, SizedValues, Symbols, aligned, read_values
 
 __all__ = ["Bytes", "Codec", "Head", "PositionCodec", "aligned"]
 
@@ -45,7 +45,7 @@ class Codec(ABC):
         """Whether the codec can write such an update."""
 
     @abstractmethod
-    def size(self, update: Update, values: PlannedValues) -> int:
+    def size(self, update: Update, values: SizedValues) -> int:
         """Bytes of the body, exactly, without writing it."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class PositionCodec(Codec):
         """See `Codec.fits`."""
         return update.words is not None
 
-    def size(self, update: Update, values: PlannedValues) -> int:
+    def size(self, update: Update, values: SizedValues) -> int:
         """See `Codec.size`."""
         return self.positions_size(update) + values.size
 

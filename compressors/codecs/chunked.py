@@ -13,7 +13,8 @@ from ..kernels import chunked
 from ..update import Chunks, Update
 from .base import Bytes, Head, PositionCodec, aligned, need
 
-_HEAD_BYTES = 8
+HEAD_BYTES = 8
+"""Bytes that the section begins with."""
 
 
 class Chunked(PositionCodec):
@@ -30,32 +31,44 @@ class Chunked(PositionCodec):
         """8 bytes and the indices."""
         chunks = update.chunks
         assert chunks is not None
-        return _HEAD_BYTES + chunked.index_bytes(update.n, chunks.chunk, chunks.keep)
+        return HEAD_BYTES + chunked.index_bytes(update.n, chunks.chunk, chunks.keep)
 
     def write_positions(self, update: Update, section: Bytes) -> None:
         """See `PositionCodec.write_positions`."""
         chunks = update.chunks
         assert chunks is not None
         assert update.words is not None
-        section[:_HEAD_BYTES] = np.array([chunks.chunk, chunks.keep], "<u4").view(np.uint8)
-        chunked.write_indices(update.words, update.n, chunks.chunk, chunks.keep, section[_HEAD_BYTES:])
+        section[:HEAD_BYTES] = chunk_head(chunks)
+        chunked.write_indices(update.words, update.n, chunks.chunk, chunks.keep, section[HEAD_BYTES:])
 
     def read_positions(self, body: Bytes, head: Head) -> tuple[NDArray[np.uint32], int]:
         """See `PositionCodec.read_positions`."""
-        if FORMS[head.form].sign_apart:
-            raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")
-        need(body, _HEAD_BYTES, "the size of chunks")
-        chunk, keep = (int(field) for field in aligned(body[:_HEAD_BYTES], "<u4"))
-        if not 2 <= chunk <= 65536 or chunk & (chunk - 1) or not 1 <= keep <= chunk:
-            raise CorruptMessage(f"{keep} elements of each chunk of {chunk}")
-        if Chunks(chunk, keep).count(head.n) != head.k:
-            raise CorruptMessage(f"{keep} of every {chunk} of {head.n} elements are not {head.k}")
-        used = _HEAD_BYTES + chunked.index_bytes(head.n, chunk, keep)
-        need(body, used, f"{head.k} indices in chunks of {chunk}")
-        return chunked.read_indices(body[_HEAD_BYTES:used], head.n, chunk, keep), used
+        need(body, HEAD_BYTES, "the size of chunks")
+        chunks = read_chunk_head(body[:HEAD_BYTES], head)
+        used = HEAD_BYTES + chunked.index_bytes(head.n, chunks.chunk, chunks.keep)
+        need(body, used, f"{head.k} indices in chunks of {chunks.chunk}")
+        return chunked.read_indices(body[HEAD_BYTES:used], head.n, chunks.chunk, chunks.keep), used
 
     def decode(self, body: Bytes, head: Head) -> Update:
         """See `Codec.decode`."""
         update = super().decode(body, head)
-        chunk, keep = (int(field) for field in aligned(body[:_HEAD_BYTES], "<u4"))
-        return Update(update.form, update.n, update.tau, update.words, update.values, Chunks(chunk, keep))
+        chunks = read_chunk_head(body[:HEAD_BYTES], head)
+        return Update(update.form, update.n, update.tau, update.words, update.values, chunks)
+
+
+def chunk_head(chunks: Chunks) -> Bytes:
+    """How the section begins; uint8 [HEAD_BYTES]."""
+    return np.array([chunks.chunk, chunks.keep], "<u4").view(np.uint8)
+
+
+def read_chunk_head(bytes_of: Bytes, head: Head) -> Chunks:
+    """The chunks that a section says it has; raises CorruptMessage if they do not make k elements."""
+    if FORMS[head.form].sign_apart:
+        raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")
+    chunk, keep = (int(field) for field in aligned(bytes_of, "<u4"))
+    if not 2 <= chunk <= 65536 or chunk & (chunk - 1) or not 1 <= keep <= chunk:
+        raise CorruptMessage(f"{keep} elements of each chunk of {chunk}")
+    chunks = Chunks(chunk, keep)
+    if chunks.count(head.n) != head.k:
+        raise CorruptMessage(f"{keep} of every {chunk} of {head.n} elements are not {head.k}")
+    return chunks

@@ -4,7 +4,7 @@ from ..errors import CorruptMessage
 from ..forms import FORMS
 from ..update import Update
 from .base import Bytes, Codec, Head
-from .values import PlannedValues, read_values
+from .values import PlannedValues, SizedValues, read_values
 
 
 class Every(Codec):
@@ -17,7 +17,7 @@ class Every(Codec):
         """See `Codec.fits`."""
         return update.words is None
 
-    def size(self, update: Update, values: PlannedValues) -> int:
+    def size(self, update: Update, values: SizedValues) -> int:
         """See `Codec.size`."""
         return values.size
 

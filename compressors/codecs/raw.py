@@ -10,7 +10,7 @@ from ..forms import FORMS
 from ..kernels import sparse
 from ..update import Update
 from .base import Bytes, Codec, Head, aligned
-from .values import PlannedValues
+from .values import PlannedValues, SizedValues
 
 _TOP = {"bgt": 1, "strom": 1, "qgt": 255}
 
@@ -25,7 +25,7 @@ class Raw(Codec):
         """See `Codec.fits`."""
         return update.words is not None and FORMS[update.form].dense_dtype is not None
 
-    def size(self, update: Update, values: PlannedValues) -> int:
+    def size(self, update: Update, values: SizedValues) -> int:
         """4n (wgt), n (bgt, strom) or 2n (qgt) bytes."""
         dtype = FORMS[update.form].dense_dtype
         assert dtype is not None

@@ -26,17 +26,25 @@ from ..update import Update
 
 Bytes = NDArray[np.uint8]
 Symbols = Literal["raw", "huffman"]
-_LEVEL_BITS = 8
-_HEAD_BYTES = 8
+LEVEL_BITS = 8
+"""Of a symbol of qgt."""
+QUANTIZER_HEAD = 8
+"""Bytes that quantized values begin with."""
 
 
 @dataclass(frozen=True)
-class PlannedValues:
-    """Values that are ready to be written, their length known."""
+class SizedValues:
+    """Values whose length is known."""
 
     symbols: Symbols
     size: int
     """Bytes."""
+
+
+@dataclass(frozen=True)
+class PlannedValues(SizedValues):
+    """Values that are ready to be written."""
+
     write: Callable[[Bytes], None]
     """Fills exactly `size` bytes, zeroed."""
 
@@ -53,7 +61,7 @@ def plan_values(update: Update, symbols: str = "auto", threads: int = 1) -> Plan
         coded = _plan_symbols(update.values.symbols, update.values.bits, symbols, threads)
         return _with_tables(update.values, coded)
     if FORMS[update.form].symbols and update.k:
-        return _plan_symbols(update.values, _LEVEL_BITS, symbols, threads)
+        return _plan_symbols(update.values, LEVEL_BITS, symbols, threads)
     plain = update.values.view(np.uint8)
 
     def write(out: Bytes) -> None:
@@ -71,11 +79,21 @@ def _plan_symbols(array: NDArray[Any], bits: int, symbols: str, threads: int) ->
     return PlannedValues("raw", packed, lambda out: bitpack.pack(array, bits, out, threads))
 
 
+def quantizer_head(values: Quantized) -> Bytes:
+    """How quantized values begin: bits and block; uint8 [QUANTIZER_HEAD]."""
+    return np.array([values.bits, values.block], "<u4").view(np.uint8)
+
+
+def read_quantizer_head(head: Bytes, k: int) -> tuple[int, int]:
+    """Bits and block of k quantized values; raises CorruptMessage where there are no such values."""
+    bits, block = int(head[0]), int(aligned(head[4:], "<u4")[0])
+    if not 1 <= bits <= 16 or head[1:4].any() or block >= k:
+        raise CorruptMessage(f"symbols of {bits} bits in blocks of {block} are none of {k} values")
+    return bits, block
+
+
 def _with_tables(values: Quantized, coded: PlannedValues) -> PlannedValues:
-    head = np.zeros(_HEAD_BYTES, np.uint8)
-    head[0] = values.bits
-    head[4:].view("<u4")[0] = values.block
-    parts = [head, *(table.view(np.uint8) for table in values.tables())]
+    parts = [quantizer_head(values), *(table.view(np.uint8) for table in values.tables())]
     table_bytes = sum(part.size for part in parts)
 
     def write(out: Bytes) -> None:
@@ -104,7 +122,7 @@ def read_values(body: Bytes, form: Form, k: int, symbols: Symbols, threads: int 
     if traits.quantized and k:
         return _read_quantized(body, form, k, symbols, threads)
     if traits.symbols and k:
-        levels = _read_symbols(body, _LEVEL_BITS, k, symbols, threads)
+        levels = _read_symbols(body, LEVEL_BITS, k, symbols, threads)
         if int(levels.min()) == 0:
             raise CorruptMessage("a level is 0; levels are 1 to 255")
         return levels
@@ -130,12 +148,10 @@ def _read_symbols(body: Bytes, bits: int, k: int, symbols: Symbols, threads: int
 
 
 def _read_quantized(body: Bytes, form: Form, k: int, symbols: Symbols, threads: int) -> Quantized:
-    if body.size < _HEAD_BYTES:
-        raise CorruptMessage(f"{body.size} bytes are less than a quantizer's head, which has {_HEAD_BYTES}")
-    bits, block = int(body[0]), int(aligned(body[4:_HEAD_BYTES], "<u4")[0])
-    if not 1 <= bits <= 16 or body[1:4].any() or block >= k:
-        raise CorruptMessage(f"symbols of {bits} bits in blocks of {block} are none of {k} values")
-    kind, at, tables = QUANTIZED[form], _HEAD_BYTES, []
+    if body.size < QUANTIZER_HEAD:
+        raise CorruptMessage(f"{body.size} bytes are less than a quantizer's head: {QUANTIZER_HEAD}")
+    bits, block = read_quantizer_head(body[:QUANTIZER_HEAD], k)
+    kind, at, tables = QUANTIZED[form], QUANTIZER_HEAD, []
     for dtype, count in kind.table_layout(bits, block, k):
         size = np.dtype(dtype).itemsize * count
         if body.size - at < size:

@@ -20,11 +20,14 @@ FIRST_FIELD = {
     "powersgd": "rank",
     "schedule": "points",
     "density": "target",
+    "sidco": "target",
+    "dl4j": "start",
+    "allocate": "density",
     "layers": "default",
     "clip": "every",
     "warmup": "iterations",
 }
-POLICIES = ("schedule", "density", "layers")
+POLICIES = ("schedule", "density", "sidco", "dl4j", "allocate", "layers")
 GROUPS = ("clip", "exempt", "warmup")
 """Groups of fields, which are no choice between kinds."""
 

@@ -51,7 +51,7 @@ class DensityTau(Settings):
     target: Share
     """The share of elements to send."""
     every: int = Field(default=1, ge=1)
-    """Iterations that a tau is kept before the next sample is taken."""
+    """Iterations from one sample to the next; in between tau is corrected by what was sent."""
     warmup: Warmup | None = None
     """Begin with a higher density."""
 
@@ -59,6 +59,52 @@ class DensityTau(Settings):
     def _falling(self) -> "DensityTau":
         check_falling(self.target, self.warmup)
         return self
+
+
+class FittedTau(Settings):
+    """The tau that a target share reaches if magnitudes are distributed as a fit to a sample says (SIDCo)."""
+
+    kind: Literal["sidco"] = "sidco"
+    target: Share
+    """The share of elements to send."""
+    fit: Literal["exponential", "pareto", "gamma"] = "exponential"
+    """The distribution; gamma's further stages are generalized Pareto's."""
+    stages: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
+    """How often the tail is fitted again, each time its upper quarter; auto adapts to the achieved share."""
+    every: int = Field(default=1, ge=1)
+    """Iterations from one fit to the next; in between tau is corrected by what was sent."""
+
+
+class Dl4jTau(Settings):
+    """DL4J's rules: one tau for all parameters, a step up or down where the share sent leaves a range."""
+
+    kind: Literal["dl4j"] = "dl4j"
+    start: Tau = 1e-3
+    """The first tau."""
+    low: Share = 1e-4
+    """Below this share of all elements tau goes down."""
+    high: Share = 1e-2
+    """Above this share it goes up."""
+    target: Share | None = None
+    """Steps toward this share in place of a range: DL4J's target sparsity."""
+    decay: float = Field(default=0.5 ** (1 / 20), gt=0, lt=1)
+    """A step: tau is multiplied or divided by it."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> "Dl4jTau":
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low:g} is above high = {self.high:g}")
+        return self
+
+
+class AllocatedTau(Settings):
+    """A tau for each layer: together they take the fewest bits at the error that one tau would have."""
+
+    kind: Literal["allocate"] = "allocate"
+    density: Share
+    """The error budget: what one tau for all layers leaves unsent when it sends this share of elements."""
+    every: int = Field(default=100, ge=1)
+    """Iterations from one allocation to the next; in between each tau is corrected by what was sent."""
 
 
 def _kind(value: Any) -> Any:
@@ -71,9 +117,11 @@ def _kind(value: Any) -> Any:
 _Number = Annotated[Tau, Tag("number")]
 _Scheduled = Annotated[ScheduledTau, Tag("schedule")]
 _Density = Annotated[DensityTau, Tag("density")]
+_Fitted = Annotated[FittedTau, Tag("sidco")]
 LayerChoice = Annotated[
-    Annotated[_Number | _Scheduled | _Density, Discriminator(_kind)], BeforeValidator(expand_policy)
+    Annotated[_Number | _Scheduled | _Density | _Fitted, Discriminator(_kind)], BeforeValidator(expand_policy)
 ]
+"""Those that decide for each parameter by itself."""
 
 
 class LayeredTau(Settings):
@@ -92,10 +140,13 @@ class LayeredTau(Settings):
     __hash__ = Settings.__hash__
 
 
-ThresholdPolicy = ScheduledTau | DensityTau | LayeredTau
 _Layered = Annotated[LayeredTau, Tag("layers")]
+_Dl4j = Annotated[Dl4jTau, Tag("dl4j")]
+_Allocated = Annotated[AllocatedTau, Tag("allocate")]
 Threshold = Annotated[
-    Annotated[_Number | _Scheduled | _Density | _Layered, Discriminator(_kind)],
+    Annotated[
+        _Number | _Scheduled | _Density | _Fitted | _Dl4j | _Allocated | _Layered, Discriminator(_kind)
+    ],
     BeforeValidator(expand_policy),
 ]
 """A number, which is fixed, or a policy."""

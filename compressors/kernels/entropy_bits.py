@@ -95,8 +95,12 @@ def entropy_bits(
         ranges = Extremes(lows, highs, nonfinite=False)
         inside = np.clip(sample, lows[0], highs[0])
         linear_pass(None, inside, sample_bits, 0, symbols, lows.copy(), np.empty(1, np.float32), 1, ranges)
-    entropy = fixed_entropy(np.bincount(symbols, minlength=1 << sample_bits))
-    return _clip_bits(entropy + round(floor * 2**_PLACES))
+    return bits_of_sample(np.bincount(symbols, minlength=1 << sample_bits), floor)
+
+
+def bits_of_sample(counts: NDArray[np.int64], floor: float) -> int:
+    """H + c of `entropy_bits`, from how often each of the sample's symbols occurs."""
+    return _clip_bits(fixed_entropy(counts) + round(floor * 2**_PLACES))
 
 
 def rms_bits(rms: float, c0: float, c1: float) -> int:

@@ -168,17 +168,20 @@ def shortest(words: Words, signed: bool, threads: int = 1) -> tuple[int, int]:
     Returns:
         The section's bytes, and the logarithm of the block length.
     """
-    found, negative_log2 = min((size(words, signed, threads, log2), -log2) for log2 in _log2s(words))
+    found, negative_log2 = min(
+        (size(words, signed, threads, log2), -log2) for log2 in block_log2s(words.size)
+    )
     return found, -negative_log2
 
 
 def block_log2_of(words: Words, signed: bool, section: int) -> int:
     """The block length that `shortest` found, by the bytes of the section that it makes."""
-    return next(log2 for log2 in _log2s(words) if size(words, signed, block_log2=log2) == section)
+    return next(log2 for log2 in block_log2s(words.size) if size(words, signed, block_log2=log2) == section)
 
 
-def _log2s(words: Words) -> tuple[int, ...]:
-    return BLOCK_LOG2S if words.size <= _FEW else BLOCK_LOG2S_OF_MANY
+def block_log2s(k: int) -> tuple[int, ...]:
+    """The block lengths to try for k words."""
+    return BLOCK_LOG2S if k <= _FEW else BLOCK_LOG2S_OF_MANY
 
 
 def encode(words: Words, signed: bool, out: Bytes, threads: int = 1, block_log2: int = BLOCK_LOG2) -> None:

@@ -8,7 +8,6 @@ that costs time, but the outcome is the same.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numba import njit
@@ -16,14 +15,13 @@ from numpy.typing import NDArray
 
 from ..config import LARGEST_TAU, SMALLEST_TAU
 from . import avx512
-from .sampling import stratified_positions
+from .sampling import sampled_magnitudes
 from .threshold import PassResult, threshold_pass
 
 SAMPLE = 1 << 14
 """Elements looked at for a first guess."""
 
 _HAS_AVX512 = avx512.supported()
-_LARGEST = np.float32(np.finfo(np.float32).max)
 _DEVIATIONS = 4
 """Standard deviations by which the guess aims low: it is too high once in some 30 000 passes."""
 
@@ -40,17 +38,6 @@ class TopkPass:
     """Whether a NaN or Inf was met; then nothing was sent."""
     tau: np.float32
     """The smallest magnitude sent, but at most LARGEST_TAU, as messages want; SMALLEST_TAU if nothing was."""
-
-
-@njit(nogil=True, cache=True)
-def _gather(residual, gradient, positions, magnitudes):  # type: ignore[no-untyped-def]
-    """Writes |residual + gradient| at the positions where that is finite; returns how many are."""
-    count = 0
-    for position in positions:
-        magnitude = abs(residual[position] + gradient[position])
-        magnitudes[count] = magnitude
-        count += magnitude <= _LARGEST
-    return count
 
 
 @njit(nogil=True, cache=True)
@@ -86,19 +73,6 @@ def _trim(words, values, tau, ties, base, residual):  # type: ignore[no-untyped-
     return stay, squares
 
 
-@lru_cache(maxsize=64)
-def _positions(n: int, m: int) -> NDArray[np.int64]:
-    # Finding the places takes as long as looking at them.
-    return stratified_positions(n, m)
-
-
-def _sample(residual: NDArray[np.float32], gradient: NDArray[np.float32], m: int) -> NDArray[np.float32]:
-    """The finite ones among m magnitudes |residual + gradient|."""
-    magnitudes = np.empty(m, np.float32)
-    count = _gather(residual, gradient, _positions(residual.size, m), magnitudes)
-    return magnitudes[:count]
-
-
 def _largest(magnitudes: NDArray[np.float32], rank: int) -> np.float32:
     """The rank-th largest (from 1), between the smallest and the largest tau; the smallest if too few."""
     if rank > magnitudes.size:
@@ -127,7 +101,11 @@ def sampled_magnitude(
     """
     if not 0 <= density <= 1 or sample < 1:
         raise ValueError(f"density must be 0 to 1 and sample at least 1, not {density} and {sample}")
-    magnitudes = _sample(residual, gradient, min(sample, residual.size))
+    return magnitude_at(sampled_magnitudes(residual, gradient, min(sample, residual.size)), density)
+
+
+def magnitude_at(magnitudes: NDArray[np.float32], density: float) -> np.float32:
+    """What a share of a sample of m finite magnitudes reaches; see `sampled_magnitude`."""
     # Rounded first, as 0.07 * 100 is a little more than 7.
     rank = math.ceil(round(density * magnitudes.size, 6))
     return _largest(magnitudes, max(rank, 1))
@@ -137,11 +115,11 @@ def _low_guess(residual: NDArray[np.float32], gradient: NDArray[np.float32], k: 
     """A threshold that at least k elements reach, almost surely; exactly k where all are looked at."""
     n = residual.size
     if n <= SAMPLE:
-        return _largest(_sample(residual, gradient, n), k)
+        return _largest(sampled_magnitudes(residual, gradient, n), k)
     expected = SAMPLE * k / n
     # Three more, for where hardly any are expected and their number is Poisson's.
     rank = math.ceil(expected + _DEVIATIONS * math.sqrt(expected) + 3)
-    return _largest(_sample(residual, gradient, SAMPLE), rank)
+    return _largest(sampled_magnitudes(residual, gradient, SAMPLE), rank)
 
 
 def topk_pass(

@@ -56,8 +56,6 @@ class Rule(ABC):
     """Whether every parameter is a unit of its own. It must be where a value depends on its neighbours: DDP
     rebuilds its buckets, and results must not depend on them."""
 
-    on_any_device: bool = False
-    """Whether it works where the gradient lies; otherwise it wants it in the CPU's memory."""
     needs_residual: bool = False
     """Whether it needs a residual even where nothing is kept in it."""
 
@@ -67,16 +65,14 @@ class Rule(ABC):
 
         Args:
             unit: the places to work on.
-            parts: of the whole bucket, by ordinal; on the CPU, but for rules that say otherwise.
+            parts: of the whole bucket, by ordinal; on the CPU.
             context: see there.
         """
 
 
-def all_zero(gradient: Tensor) -> bool:
-    """Whether every element is zero; NaN is not."""
-    if gradient.device.type == "cpu":
-        return bool(sparse.all_zero(gradient.numpy()))
-    return not bool(gradient.any())
+def held_back(part: Part, context: Context) -> bool:
+    """Whether nothing is sent for a part because its gradient is zero everywhere; NaN is not zero."""
+    return context.hold_back_zeros and bool(sparse.all_zero(part.gradient.float().numpy()))
 
 
 def squares(residual: Tensor | None) -> float:

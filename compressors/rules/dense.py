@@ -6,7 +6,7 @@ from ..config.methods import DenseMethod
 from ..parts import Part, PartTally, Unit
 from ..quantizing import form_of, quantize
 from ..update import NO_TAU, Update
-from .base import Context, Ran, Rule, all_zero, squares
+from .base import Context, Ran, Rule, held_back, squares
 
 
 class DenseRule(Rule):
@@ -23,11 +23,11 @@ class DenseRule(Rule):
         (place,) = unit.places
         part = parts[place.ordinal]
         gradient = part.gradient.float()
-        if context.hold_back_zeros and all_zero(gradient):
+        if held_back(part, context):
             tally = PartTally(part.name, place.elements, 0, squares(part.residual))
             return Ran([Update.empty(self.form, unit.n)], [tally])
         residual = None if part.residual is None else part.residual.numpy()
-        quantized = quantize(self.config, residual, gradient.numpy(), context.threads)
+        quantized = quantize(self.config, residual, gradient.numpy(), context.threads, part.rms)
         if quantized.nonfinite:
             tally = PartTally(part.name, place.elements, 0, squares(part.residual))
             return Ran([], [tally], place.ordinal)

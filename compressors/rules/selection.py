@@ -1,6 +1,7 @@
 """Which elements of a parameter a sparse rule takes out: by threshold, by rank, by chunk."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..config.base import SMALLEST_TAU
 from ..config.methods import ChunkedTopK, SparseMethod, TopK
-from ..kernels import chunked, device, threshold, topk
+from ..kernels import chunked, threshold, topk
 from ..kernels.threshold import PassResult, ThresholdRule
 from ..parts import Part
 from ..policies import Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
@@ -50,6 +51,13 @@ class Selection(ABC):
     def aim(self, part: Part, iteration: int, memory: Memory) -> float:
         """What the pass goes by: a tau, or a density."""
 
+    def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
+        """Whether a sample of the part decides its tau, in `aim` or in `take`."""
+        return False
+
+    def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:  # noqa: B027
+        """Decides what is decided for all parameters at once; called before each one's `aim`."""
+
     @abstractmethod
     def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
         """Runs the pass; the gradient is float32."""
@@ -69,6 +77,14 @@ class ByThreshold(Selection):
         """See `Selection.aim`."""
         return float(self.policy.tau(part, iteration, memory))
 
+    def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
+        """See `Selection.needs_sample`."""
+        return self.policy.needs_sample(part, iteration, memory)
+
+    def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:
+        """See `Selection.settle`."""
+        self.policy.settle(name, iteration, memories)
+
     def note(self, part: Part, sent: int, memory: Memory) -> None:
         """See `Selection.note`."""
         self.policy.note(part, sent, memory)
@@ -77,19 +93,7 @@ class ByThreshold(Selection):
         """See `Selection.take`."""
         assert part.residual is not None
         tau = np.float32(aim)
-        if gradient.device.type == "cpu":
-            return Taken(_threshold_pass(self.rule, part.residual, gradient, tau, target), tau)
-        result = device.threshold_pass(
-            self.rule,
-            part.residual,
-            gradient,
-            tau,
-            target.words,
-            target.values,
-            base=target.base,
-            sent=target.sent,
-        )
-        return Taken(result, tau)
+        return Taken(_threshold_pass(self.rule, part.residual, gradient, tau, target), tau)
 
 
 def _threshold_pass(
@@ -120,6 +124,14 @@ class ByRank(Selection):
         """The density; the pass finds the magnitude that belongs to it."""
         return density_at(self.config.density, self.config.warmup, iteration)
 
+    def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
+        """See `Selection.needs_sample`."""
+        return self.config.sampled
+
+    def count(self, elements: int, aim: float) -> int:
+        """How many of a parameter's elements are sent."""
+        return max(1, int(aim * elements))
+
     def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
         """See `Selection.take`."""
         assert part.residual is not None
@@ -129,7 +141,7 @@ class ByRank(Selection):
         found = topk.topk_pass(
             part.residual.numpy(),
             gradient.numpy(),
-            max(1, int(aim * part.elements)),
+            self.count(part.elements, aim),
             target.words,
             target.values,
             base=target.base,
@@ -175,4 +187,4 @@ def build_selection(config: SparseMethod) -> Selection:
         return ByRank(config)
     if isinstance(config, ChunkedTopK):
         return ByChunk(config)
-    return ByThreshold(config.kind, build_policy(config.tau))
+    return ByThreshold(config.kind, build_policy(config))

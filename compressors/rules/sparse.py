@@ -1,6 +1,6 @@
 """Rules that send some elements, and keep all of the others: wgt, bgt, qgt, strom, topk, chunked_topk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -14,8 +14,8 @@ from ..kernels.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..parts import Part, PartTally, Place, Unit
 from ..quantizing import form_of, quantize
 from ..update import NO_TAU, Update
-from .base import Context, Ran, Rule, all_zero, positions_of, put_back, squares
-from .selection import ByThreshold, Taken, Target, build_selection
+from .base import Context, Ran, Rule, held_back, positions_of, put_back, squares
+from .selection import Taken, Target, build_selection
 
 
 class SparseRule(Rule):
@@ -32,45 +32,45 @@ class SparseRule(Rule):
             self.form = form_of(self.quantizer)
         else:
             self.form = self.selection.rule if self.selection.has_tau else "f32"
-        self.on_any_device = isinstance(self.selection, ByThreshold) and self.quantizer is None
         # Blocks of a quantizer and chunks must not reach from one parameter into the next.
         self.by_parameter = self.quantizer is not None or self.selection.chunks is not None
 
     def run(self, unit: Unit, parts: Sequence[Part], context: Context) -> Ran:
         """See `Rule.run`."""
         rule = self.selection.rule
+        awake = {  # of this unit: a bucket may have several
+            place.ordinal for place in unit.places if not held_back(parts[place.ordinal], context)
+        }
         if self.config.momentum:
-            mine = {place.ordinal for place in unit.places}  # a bucket may have several units
             parts = [
-                _advanced(part, self.config.momentum, context) if ordinal in mine else part
+                advanced(part, self.config.momentum) if ordinal in awake else part
                 for ordinal, part in enumerate(parts)
             ]
         context.scratch.reserve(unit.n, None if rule in WITHOUT_VALUES else VALUE_DTYPE[rule])
         updates: list[Update] = []
         tallies: dict[int, PartTally] = {}
         refused, sent = None, 0
-        for aims, places in self._groups(unit, parts, context):
+        for aims, places in self.groups(unit, parts, context):
             begin, taus = sent, []
             for place in places:
-                aim = aims[place.ordinal]
-                tally, taken = self._take(parts[place.ordinal], place, aim, unit, context, sent)
-                tallies[place.ordinal] = tally
-                if taken is None:
+                part, aim = parts[place.ordinal], aims[place.ordinal]
+                if place.ordinal not in awake:
+                    tallies[place.ordinal] = self.tally(part, 0, squares(part.residual), np.float32(aim))
                     continue
+                tallies[place.ordinal], taken = self._take(part, place, aim, unit, context, sent)
                 if taken.result.sent > sent:
                     taus.append(taken.tau)
                 if taken.result.nonfinite:  # groups are visited by tau
                     refused = place.ordinal if refused is None else min(refused, place.ordinal)
                 sent = taken.result.sent
-            tau = min(taus, default=np.float32(max(*aims.values(), SMALLEST_TAU)))
-            updates.append(self._update(unit, begin, sent, tau, context))
+            updates.append(self._update(unit, begin, sent, shared_tau(taus, aims.values()), context))
         if refused is not None:
             return self._refuse(unit, parts, updates, refused)
         if self.quantizer is not None:
             updates, tallies = self._quantize(unit, parts, updates, tallies, context)
         return Ran(updates, [tallies[place.ordinal] for place in unit.places])
 
-    def _groups(
+    def groups(
         self, unit: Unit, parts: Sequence[Part], context: Context
     ) -> Iterator[tuple[dict[int, float], list[Place]]]:
         """Places that share a message: all, or where tau is a value's meaning those of one tau."""
@@ -78,6 +78,7 @@ class SparseRule(Rule):
         for place in unit.places:
             part = parts[place.ordinal]
             memory = context.memories.setdefault(part.name, {})
+            self.selection.settle(part.name, context.iteration, context.memories)
             aims[place.ordinal] = self.selection.aim(part, context.iteration, memory)
         if self.selection.rule == "wgt":
             yield aims, list(unit.places)
@@ -89,27 +90,26 @@ class SparseRule(Rule):
 
     def _take(
         self, part: Part, place: Place, aim: float, unit: Unit, context: Context, sent: int
-    ) -> tuple[PartTally, Taken | None]:
-        """One parameter's pass, with what comes before and after it; None if it was held back."""
+    ) -> tuple[PartTally, Taken]:
+        """One parameter's pass, and what comes after it."""
         assert part.residual is not None
         gradient, scratch = part.gradient.float(), context.scratch
-        if context.hold_back_zeros and all_zero(gradient):
-            return self._tally(part, 0, squares(part.residual), np.float32(aim)), None
         target = Target(scratch.words, scratch.values, place.start - unit.base, sent, context.threads)
         taken = self.selection.take(part, gradient, aim, target)
         words = scratch.words[sent : taken.result.sent]
         if part.velocity is not None and words.size:
             # Momentum of an element that was sent would carry it on in the old direction.
-            part.velocity[positions_of(words, target.base).to(part.velocity.device)] = 0
+            part.velocity[positions_of(words, target.base)] = 0
         residual_squares = taken.result.residual_squares
         if self.clip is not None and (context.iteration + 1) % self.clip.every == 0:
             most = self.clip.to * float(taken.tau)
             part.residual.clamp_(-most, most)
             residual_squares = squares(part.residual)
         self.selection.note(part, words.size, context.memories[part.name])
-        return self._tally(part, words.size, residual_squares, taken.tau), taken
+        return self.tally(part, words.size, residual_squares, taken.tau), taken
 
-    def _tally(self, part: Part, sent: int, residual_squares: float, tau: np.float32) -> PartTally:
+    def tally(self, part: Part, sent: int, residual_squares: float, tau: np.float32) -> PartTally:
+        """What a parameter sent, before a quantizer."""
         bits = FORMS[self.form].paper_bits * sent
         shown = float(tau) if self.selection.has_tau else None
         return PartTally(part.name, part.elements, sent, residual_squares, shown, bits)
@@ -162,15 +162,19 @@ class SparseRule(Rule):
         }
 
 
-def _advanced(part: Part, momentum: float, context: Context) -> Part:
+def shared_tau(taus: Sequence[np.float32], aims: Iterable[float]) -> np.float32:
+    """What a message says its elements were sent by: the least tau of those that sent any."""
+    return min(taus, default=np.float32(max(*aims, SMALLEST_TAU)))
+
+
+def advanced(part: Part, momentum: float) -> Part:
     """A part whose gradient is velocity = momentum * velocity + gradient; also the threshold is for that.
 
     The velocity itself changes only where that is finite; what is not stays in the gradient, so that the
     pass finds it.
     """
-    gradient = part.gradient.float()
-    if part.velocity is None or (context.hold_back_zeros and all_zero(gradient)):
+    if part.velocity is None:
         return part
-    advanced = part.velocity * momentum + gradient
-    part.velocity.copy_(torch.where(torch.isfinite(advanced), advanced, part.velocity))
-    return Part(part.name, advanced, part.residual, part.velocity)
+    gradient = part.velocity * momentum + part.gradient.float()
+    part.velocity.copy_(torch.where(torch.isfinite(gradient), gradient, part.velocity))
+    return Part(part.name, gradient, part.residual, part.velocity)

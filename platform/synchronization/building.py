@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import AnyMethod, NoCompression
 
 from ..spec import RunSpec
 from ..training.randomness import Randomness
@@ -19,7 +19,7 @@ from .hooked import HookedGradients
 from .patterns import AllGather, Pattern, Ring, Setting, Sharded
 from .processes import ProcessCrew
 from .rounds import Crew
-from .simulation import SimulatedCrew
+from .simulation import Counting, SimulatedCrew
 from .weights import LocalTraining
 
 
@@ -40,8 +40,7 @@ def build_synchronization(
         randomness = Randomness(spec.seed, [dist.get_rank()])
         replica = Replica(model, spec.training, dist.get_world_size())
         return HookedGradients(spec, replica, examples), randomness
-    hooked = isinstance(mode, AllGatherSync)
-    crew: Crew = SimulatedCrew(spec.workers.count, padded=hooked) if simulated else ProcessCrew(device)
+    crew: Crew = SimulatedCrew(spec.workers.count, _counting(spec)) if simulated else ProcessCrew(device)
     randomness = Randomness(spec.seed, crew.ranks)
     replica = Replica(model, spec.training, crew.workers)
     patterns = _patterns(spec, replica, crew)
@@ -50,6 +49,13 @@ def build_synchronization(
     replicas = [replica]
     replicas += [Replica(deepcopy(model), spec.training, crew.workers) for _ in crew.ranks[1:]]
     return LocalTraining(mode, crew, patterns, replicas, examples, randomness), randomness
+
+
+def _counting(spec: RunSpec) -> Counting:
+    """How the bytes of the mode that is simulated are counted."""
+    if not isinstance(real(spec.sync), AllGatherSync):
+        return "rounds"
+    return "all-reduce" if isinstance(spec.compressor, NoCompression) else "gather"
 
 
 def _patterns(spec: RunSpec, replica: Replica, crew: Crew) -> list[Pattern]:

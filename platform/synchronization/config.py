@@ -15,6 +15,10 @@ class AllGatherSync(Config):
     """Every worker's messages go to every worker, from a DDP hook, beside the backward pass."""
 
     mode: Literal["allgather"] = "allgather"
+    exchange: Literal["padded", "exact", "one_shot"] = "padded"
+    """How messages of different lengths go. padded: their lengths, then all padded to the longest. exact:
+    their lengths, then each as long as it is. one_shot: at once, in a quarter more bytes than the longest of
+    the step before had."""
 
 
 class RingSync(Config):

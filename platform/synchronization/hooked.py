@@ -13,6 +13,7 @@ from ..data.batches import Share
 from ..spec import RunSpec
 from ..training.replica import Examples, Replica
 from .base import Moment, Synchronization
+from .config import AllGatherSync
 
 
 class HookedGradients(Synchronization):
@@ -28,7 +29,8 @@ class HookedGradients(Synchronization):
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=spec.training.find_unused_parameters,
         )
-        self._state = CompressionState(self._ddp, spec.compressor)
+        form = spec.sync.exchange if isinstance(spec.sync, AllGatherSync) else "padded"
+        self._state = CompressionState(self._ddp, spec.compressor, exchange=form)
         self._ddp.register_comm_hook(self._state, compressed_allgather)
 
     def iterate(self, shares: Sequence[Share], moment: Moment) -> float:

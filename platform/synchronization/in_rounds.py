@@ -110,23 +110,23 @@ class InRounds(Synchronization):
     def _ledger_state(self) -> dict[str, Any]:
         return {
             "totals": self.totals.state_dict(),
-            "traffic": self.traffic.state_dict(),
             "synchronizations": self._synchronizations,
         }
 
     def _load_ledger(self, state: dict[str, Any]) -> None:
         totals = Totals.from_state_dict(state["totals"])
-        self.traffic.load_state_dict(state["traffic"])
         self._synchronizations = int(state["synchronizations"])
         self._before_last, self._step = totals, Step()
 
     def _pattern_states(self) -> dict[str, Any]:
         states = zip(self.ranks, self._patterns, strict=True)
-        return {str(rank): pattern.state_dict() for rank, pattern in states}
+        ranks = {str(rank): pattern.state_dict() for rank, pattern in states}
+        return {"ranks": ranks, "traffic": self.traffic.state_dict()}
 
     def _load_patterns(self, states: dict[str, Any]) -> None:
         for rank, pattern in zip(self.ranks, self._patterns, strict=True):
-            pattern.load_state_dict(states[str(rank)])
+            pattern.load_state_dict(states["ranks"][str(rank)])
+        self.traffic.load_state_dict(states["traffic"])
 
 
 def _by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:

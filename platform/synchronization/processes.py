@@ -31,7 +31,7 @@ class ProcessCrew(Crew):
         while side.sending is not None:
             sending = side.sending
             heads = self._tell(sending.head())
-            sizes = self._tell(self._own_sizes(sending)) if heads[:, 4].any() else None
+            sizes = self._tell_sizes(sending) if heads[:, 5].any() else None
             traffic.count(heads, sizes)
             side.receive(self._exchange(sending, heads[:, 0], sizes))
         return side.agreed
@@ -49,8 +49,16 @@ class ProcessCrew(Crew):
         gathered: NDArray[np.int64] = everybody.cpu().numpy()
         return gathered
 
-    def _own_sizes(self, sending: Sending) -> list[int]:
-        return [sending.to[rank].size if rank in sending.to else 0 for rank in range(self.workers)]
+    def _tell_sizes(self, sending: Sending) -> NDArray[np.int64]:
+        """What this worker sends to single others, and what they send to it; int64 [workers, workers]."""
+        numbers = [sending.to[rank].size if rank in sending.to else 0 for rank in range(self.workers)]
+        mine = torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        arriving = torch.empty_like(mine)
+        dist.all_to_all_single(arriving, mine)
+        sizes = np.zeros((self.workers, self.workers), np.int64)
+        sizes[:, self._rank] = arriving.cpu().numpy()
+        sizes[self._rank] = numbers
+        return sizes
 
     def _exchange(
         self, sending: Sending, to_all: NDArray[np.int64], sizes: NDArray[np.int64] | None

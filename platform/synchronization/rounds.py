@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.exchange import ALIGNMENT, SIZE_BYTES
+from taugrad.compressors.ledger import BASELINE_BYTES
 
 Payload = NDArray[np.uint8]
 
-HEAD = 5
+HEAD = 6
 """Numbers that a worker tells all others before a round: the length of what goes to all (-1 for nothing),
-elements, paper bits, which parameter was not finite (-1 for none), and whether it sends to single workers.
-Where anybody does, each tells the lengths of these too."""
+elements, paper bits, which parameter was not finite (-1 for none), and the bytes and the number of what goes
+to single workers. Where anybody sends such, each worker tells each other one how much it will get: one number
+on every link, so that what is told grows with the workers as messages do, and not with their square."""
 NUMBER_BYTES = 8
 
 
@@ -45,7 +47,8 @@ class Sending:
         """The numbers that go before it."""
         size = -1 if self.to_all is None else self.to_all.size
         refused = -1 if self.refused is None else self.refused
-        return [size, self.elements, self.paper_bits, refused, int(bool(self.to))]
+        single = [payload.size for payload in self.to.values() if payload.size]
+        return [size, self.elements, self.paper_bits, refused, sum(single), len(single)]
 
 
 Received = Mapping[int, Payload]
@@ -91,6 +94,9 @@ class Side:
             self.sending, self.agreed = None, end.value
 
 
+_NUMBERS = ("wire_bytes", "elements", "paper_bits", "received_bytes", "messages")
+
+
 @dataclass
 class Traffic:
     """What went between workers."""
@@ -101,41 +107,35 @@ class Traffic:
     included."""
     elements: int = 0
     paper_bits: int = 0
-    told_bytes: int = 0
-    """Bytes of those numbers that arrived somewhere."""
+    received_bytes: int = 0
+    """Arrived at all workers together, the numbers told included."""
+    messages: int = 0
+    """Over all links, the numbers told not included."""
     link_bytes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """int64 [workers, workers], bytes of messages from row to column."""
+    """int64 [workers, workers], bytes of messages from row to column. What goes between two workers of other
+    processes, and not to all, is not known here and not in it."""
     link_messages: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """int64 [workers, workers], how many messages."""
+    """int64 [workers, workers], how many messages; likewise."""
 
     def __post_init__(self) -> None:
         if not self.link_bytes.size:
             self.link_bytes = np.zeros((self.workers, self.workers), np.int64)
             self.link_messages = np.zeros((self.workers, self.workers), np.int64)
 
-    @property
-    def received_bytes(self) -> int:
-        """Bytes that arrived at all workers together."""
-        return int(self.link_bytes.sum()) + self.told_bytes
-
-    @property
-    def messages(self) -> int:
-        """Messages over all links."""
-        return int(self.link_messages.sum())
-
     def add(self, other: "Traffic") -> None:
         """Adds another's sums to these."""
         self.wire_bytes += other.wire_bytes
         self.elements += other.elements
         self.paper_bits += other.paper_bits
-        self.told_bytes += other.told_bytes
+        self.received_bytes += other.received_bytes
+        self.messages += other.messages
         self.link_bytes += other.link_bytes
         self.link_messages += other.link_messages
 
     def state_dict(self) -> dict[str, Any]:
         """The sums as numbers and tensors."""
         return {
-            "numbers": [self.wire_bytes, self.elements, self.paper_bits, self.told_bytes],
+            "numbers": [getattr(self, name) for name in _NUMBERS],
             "link_bytes": torch.from_numpy(self.link_bytes.copy()),
             "link_messages": torch.from_numpy(self.link_messages.copy()),
         }
@@ -145,7 +145,8 @@ class Traffic:
         links = [state[name].numpy().astype(np.int64) for name in ("link_bytes", "link_messages")]
         if any(each.shape != (self.workers, self.workers) for each in links):
             raise ValueError(f"the links of {len(links[0])} workers, this run has {self.workers}")
-        self.wire_bytes, self.elements, self.paper_bits, self.told_bytes = state["numbers"]
+        for name, number in zip(_NUMBERS, state["numbers"], strict=True):
+            setattr(self, name, int(number))
         self.link_bytes, self.link_messages = links
 
     def count(self, heads: NDArray[np.int64], sizes: NDArray[np.int64] | None) -> None:
@@ -153,18 +154,23 @@ class Traffic:
 
         Args:
             heads: int64 [workers, HEAD].
-            sizes: int64 [workers, workers], bytes from row to column with 0 for nothing; None where nobody
-                sends anything but to all.
+            sizes: int64 [workers, workers], bytes from row to column with 0 for nothing and for what is not
+                known here; None where nobody sends anything but to all.
         """
-        told = HEAD if sizes is None else HEAD + self.workers
-        self.wire_bytes += NUMBER_BYTES * told * self.workers
-        self.told_bytes += NUMBER_BYTES * told * self.workers * (self.workers - 1)
+        others = self.workers - 1
+        self.wire_bytes += NUMBER_BYTES * HEAD * self.workers
+        self.received_bytes += NUMBER_BYTES * HEAD * self.workers * others
+        if sizes is not None:
+            self.wire_bytes += NUMBER_BYTES * self.workers * others
+            self.received_bytes += NUMBER_BYTES * self.workers * others
         _look_for_refusals(heads)
         to_all = heads[:, 0]
         self.wire_bytes += int(to_all[to_all > 0].sum())
         self._count_to_all(heads, to_all)
         if sizes is not None:
-            self.wire_bytes += int(sizes.sum())
+            self.wire_bytes += int(heads[:, 4].sum())
+            self.received_bytes += int(heads[:, 4].sum())
+            self.messages += int(heads[:, 5].sum())
             self.link_bytes += sizes
             self.link_messages += sizes > 0
 
@@ -175,16 +181,38 @@ class Traffic:
         """
         longest = -(-int(heads[:, 0].max()) // ALIGNMENT) * ALIGNMENT
         self.wire_bytes += self.workers * (longest + SIZE_BYTES)
-        self.told_bytes += self.workers * (self.workers - 1) * SIZE_BYTES
+        self.received_bytes += self.workers * (self.workers - 1) * SIZE_BYTES
         self._count_to_all(heads, np.full(self.workers, longest, np.int64))
+        _look_for_refusals(heads)
+
+    def count_all_reduce(self, heads: NDArray[np.int64]) -> None:
+        """Counts a round in which whole gradients go to all, as the DDP hook leaves them to all-reduce.
+
+        What that receives is counted by the formula of a ring; raises as `count` does.
+        """
+        elements = int(heads[:, 1].sum())
+        steps = 2 * (self.workers - 1)
+        self.wire_bytes += BASELINE_BYTES * elements
+        self.elements += elements
+        self.paper_bits += int(heads[:, 2].sum())
+        self.received_bytes += steps * BASELINE_BYTES * elements // self.workers
+        self.messages += steps * self.workers
+        ranks = np.arange(self.workers)
+        after = (ranks + 1) % self.workers
+        self.link_bytes[ranks, after] += steps * BASELINE_BYTES * heads[:, 1] // self.workers
+        self.link_messages[ranks, after] += steps
         _look_for_refusals(heads)
 
     def _count_to_all(self, heads: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         others = ~np.eye(self.workers, dtype=bool)
+        link_bytes = np.where(others, np.maximum(lengths, 0)[:, None], 0)
+        link_messages = np.where(others, (heads[:, 0] >= 0)[:, None], 0)
         self.elements += int(heads[:, 1].sum())
         self.paper_bits += int(heads[:, 2].sum())
-        self.link_bytes += np.where(others, np.maximum(lengths, 0)[:, None], 0)
-        self.link_messages += np.where(others, (heads[:, 0] >= 0)[:, None], 0)
+        self.received_bytes += int(link_bytes.sum())
+        self.messages += int(link_messages.sum())
+        self.link_bytes += link_bytes
+        self.link_messages += link_messages
 
 
 def _look_for_refusals(heads: NDArray[np.int64]) -> None:

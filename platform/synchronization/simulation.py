@@ -1,24 +1,29 @@
 """All workers in one process, a round at a time (Anoosheh, section 2.2)."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
 from .rounds import Agreed, Crew, Received, Sending, Side, Traffic
 
+Counting = Literal["rounds", "gather", "all-reduce"]
+"""Whose bytes are counted: our rounds', or those that the DDP hook's exchange would have, which gathers
+messages padded to the longest one, or without compression leaves the gradient to torch's all-reduce."""
+
 
 class SimulatedCrew(Crew):
     """Hands over in memory what real workers would send."""
 
-    def __init__(self, workers: int, *, padded: bool = False) -> None:
+    def __init__(self, workers: int, counting: Counting = "rounds") -> None:
         """Takes in all workers.
 
         Args:
             workers: how many.
-            padded: count bytes as the DDP hook's exchange has them: messages padded to the longest one.
+            counting: see there.
         """
-        self.workers, self.ranks, self._padded = workers, range(workers), padded
+        self.workers, self.ranks, self._counting = workers, range(workers), counting
 
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """See `Crew.run`."""
@@ -29,10 +34,13 @@ class SimulatedCrew(Crew):
             assert len(sendings) == len(sides), "every worker has as many rounds as the others"
             sizes = _sizes(sendings)
             heads = np.array([sending.head() for sending in sendings], np.int64)
-            if self._padded:
-                traffic.count_padded(heads)
-            else:
-                traffic.count(heads, sizes)
+            match self._counting:
+                case "rounds":
+                    traffic.count(heads, sizes)
+                case "gather":
+                    traffic.count_padded(heads)
+                case "all-reduce":
+                    traffic.count_all_reduce(heads)
             to_all = {src: each.to_all for src, each in enumerate(sendings) if each.to_all is not None}
             for rank, side in enumerate(sides):
                 side.receive(to_all if sizes is None else _arriving(sendings, to_all, rank))

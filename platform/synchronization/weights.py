@@ -1,5 +1,6 @@
 """Workers train alone, and exchange weights or differences now and then (Oland-Raj, section 2; DiLoCo)."""
 
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
@@ -50,6 +51,8 @@ class LocalTraining(InRounds):
         )
         self._steps = 0
         """Since the last exchange."""
+        self._squares = [dict.fromkeys(self._names, 0.0) for _ in replicas]
+        """By worker and parameter, the sum of the gradients' mean squares since the last exchange."""
         self._go_on_from_agreed()
 
     def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
@@ -61,6 +64,8 @@ class LocalTraining(InRounds):
                 continue  # without examples a worker stays where it is
             with self._randomness.of(rank):
                 losses.append(replica.backward(self._examples, Share(share.indices, 1.0)))
+            if self._sync.exchange == "weights":
+                self._note_squares(replica)
             if moment.observe and rank == 0:
                 seen = zip(replica.names, replica.parameters, strict=True)
                 self._percentiles = {
@@ -74,7 +79,17 @@ class LocalTraining(InRounds):
             self._exchange()
         return sum(losses) / len(losses) if losses else 0.0
 
+    def _note_squares(self, replica: Replica) -> None:
+        """Oland-Raj's section 3.2 decides on weights' bits by the gradients (entropy(form='rms'))."""
+        squares = self._squares[self._replicas.index(replica)]
+        for name, parameter in zip(replica.names, replica.parameters, strict=True):
+            if parameter.grad is not None and parameter.numel():
+                squares[name] += float(parameter.grad.double().square().mean())
+
     def _exchange(self) -> None:
+        if self._sync.exchange == "weights":
+            for pattern, squares in zip(self._patterns, self._squares, strict=True):
+                pattern.rms = {name: math.sqrt(total / self._steps) for name, total in squares.items()}
         sides = [self._side(local, self._handed_in(replica)) for local, replica in enumerate(self._replicas)]
         mean = self._agree(sides)
         assert mean is not None, "what is not finite is refused in this mode"
@@ -89,6 +104,7 @@ class LocalTraining(InRounds):
         _copy(list(self.model.buffers()), list(self._replicas[0].model.buffers()))
         self._crew.broadcast(list(self.model.buffers()))
         self._steps = 0
+        self._squares = [dict.fromkeys(self._names, 0.0) for _ in self._replicas]
         self._go_on_from_agreed()
 
     @torch.no_grad()
@@ -116,8 +132,12 @@ class LocalTraining(InRounds):
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`."""
         replicas = {
-            str(rank): {"model": replica.model.state_dict(), "optimizer": replica.optimizer.state_dict()}
-            for rank, replica in zip(self.ranks, self._replicas, strict=True)
+            str(rank): {
+                "model": replica.model.state_dict(),
+                "optimizer": replica.optimizer.state_dict(),
+                "squares": squares,
+            }
+            for rank, replica, squares in zip(self.ranks, self._replicas, self._squares, strict=True)
         }
         return {"replicas": replicas, "patterns": self._pattern_states()}
 
@@ -130,6 +150,7 @@ class LocalTraining(InRounds):
         for rank, replica in zip(self.ranks, self._replicas, strict=True):
             replica.model.load_state_dict(own["replicas"][str(rank)]["model"])
             replica.optimizer.load_state_dict(own["replicas"][str(rank)]["optimizer"])
+        self._squares = [dict(own["replicas"][str(rank)]["squares"]) for rank in self.ranks]
         self._load_patterns(own["patterns"])
 
 

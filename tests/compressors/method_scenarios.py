@@ -24,28 +24,27 @@ from scenarios import (
 )
 from torch import Tensor
 
-from taugrad.compressors import hook
 from taugrad.compressors.codecs.base import Bytes
 from taugrad.compressors.config import read_config
-from taugrad.compressors.exchange import Gathering
+from taugrad.compressors.exchange import Exchange, Gathering
 
 STEPS, STOP = 5, 3
 
-_gather = hook.start_gathering
+_start = Exchange.start
 _payloads: list[Result] = []
 
 
-def _noting(payload: Bytes, *where: Any) -> Gathering:
+def _noting(self: Exchange, payload: Bytes, *where: Any) -> Gathering:
     """Notes a payload's size and, by the header's documented places, the elements of each message."""
     sent, at = [], 0
     while at < payload.size:
         sent.append(int(payload[at + 12 : at + 16].view("<u4")[0]))
         at += 32 + int(payload[at + 20 : at + 28].view("<u8")[0])
     _payloads.append({"size": payload.size, "sent": sent})
-    return _gather(payload, *where)
+    return _start(self, payload, *where)
 
 
-hook.start_gathering = _noting
+Exchange.start = _noting  # type: ignore[method-assign]
 
 
 def run_of(config: Config, **options: Any) -> Run:

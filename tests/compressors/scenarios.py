@@ -8,6 +8,7 @@ tests read those files (`run_group`) and judge; nothing is asserted here.
 
 import hashlib
 import inspect
+import math
 import os
 import subprocess
 import sys
@@ -23,10 +24,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather, hook, message
+from taugrad.compressors import CompressionState, compressed_allgather, message
 from taugrad.compressors.codecs.base import Bytes
 from taugrad.compressors.config import AnyMethod
-from taugrad.compressors.exchange import Gathering
+from taugrad.compressors.errors import CompressionError
+from taugrad.compressors.exchange import Exchange, ExchangeForm, Gathering
 from taugrad.compressors.update import Update
 
 Config = Mapping[str, Any] | AnyMethod | str
@@ -104,6 +106,7 @@ class Run:
         *,
         model: nn.Module | None = None,
         recording: Callable[..., Any] = compressed_allgather,
+        exchange: ExchangeForm = "padded",
         **ddp_options: Any,
     ) -> None:
         self.model = make_model() if model is None else model
@@ -111,7 +114,7 @@ class Run:
         self.ddp = DistributedDataParallel(self.model, **ddp_options)
         self.state: CompressionState = None  # type: ignore[assignment]
         if config is not None:
-            self.state = CompressionState(self.ddp, config)
+            self.state = CompressionState(self.ddp, config, exchange=exchange)
             self.ddp.register_comm_hook(self.state, recording)
         self.optimizer = make_optimizer(self.model)
         self.local = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.model.named_parameters()}
@@ -212,6 +215,36 @@ def every_rule_and_codec() -> Result:
         for codec in CODEC_NAMES:
             plain = {"symbols": "raw"} if rule == "qgt" and codec not in ("auto", "raw") else {}
             result[rule, codec] = Run(thresholded(rule, codec=codec, **plain)).steps().result()
+    return result
+
+
+def every_form_of_exchange() -> Result:
+    """Messages of very different lengths on each worker, in buckets of a few hundred bytes and in one."""
+    lines = {
+        "growing": "strom(schedule({0: 0.5, 2: 0.02, 3: 0.3}))",
+        "refused": "wgt(0.03, nonfinite='skip')",
+    }
+    result: Result = {}
+    for form in ("padded", "exact", "one_shot"):
+        for buckets, cap in {"many": TINY_BUCKETS, "one": 25}.items():
+            for name, line in lines.items():
+                run = Run(line, exchange=form, bucket_cap_mb=cap)
+                if name == "refused" and dist.get_rank() == 0:
+                    run.poison = {2: ("first.bias", math.nan)}
+                result[form, buckets, name] = run.steps().result(
+                    skipped=run.skipped, capacities=run.state.state_dict()["capacities"]
+                )
+        damaged = Run(thresholded("wgt"), exchange=form).steps(3)
+        start = Exchange.start
+
+        def tampered(self: Exchange, own: Bytes, *where: Any, start: Any = start) -> Gathering:
+            own[-1] ^= 4
+            return start(self, own, *where)
+
+        if dist.get_rank() == 0:
+            Exchange.start = tampered  # type: ignore[method-assign]
+        result[form, "damaged"] = failure_of(damaged)
+        Exchange.start = start  # type: ignore[method-assign]
     return result
 
 
@@ -432,7 +465,7 @@ def failure_of(run: Run) -> Result:
     before = digest(run.model)
     try:
         run.backward(loss_of(run.ddp, dist.get_rank(), run.at))
-    except RuntimeError as error:
+    except (RuntimeError, CompressionError) as error:
         raised = str(error)
     else:
         raised = ""
@@ -485,7 +518,7 @@ def nonfinite_skipped() -> Result:
 
 def corrupt_messages() -> Result:
     """Worker 0 damages what it sends in the fourth step."""
-    gather = hook.start_gathering
+    start = Exchange.start
     other = message.write(Update.empty("wgt", 3, np.float32(1)))
     stranger = message.write_nonfinite(message.NonFinite("wgt", 0, np.float32(1), 99))
 
@@ -510,13 +543,15 @@ def corrupt_messages() -> Result:
         for mode in ("refuse", "skip"):
             run = Run(thresholded("wgt", nonfinite=mode)).steps(3)
 
-            def tampered(own: Bytes, *where: Any, tamper: Callable[[Bytes], Bytes] = tamper) -> Gathering:
-                return gather(tamper(own), *where)
+            def tampered(
+                self: Exchange, own: Bytes, *where: Any, tamper: Callable[[Bytes], Bytes] = tamper
+            ) -> Gathering:
+                return start(self, tamper(own), *where)
 
             if dist.get_rank() == 0:
-                hook.start_gathering = tampered
+                Exchange.start = tampered  # type: ignore[method-assign]
             result[name, mode] = failure_of(run)
-            hook.start_gathering = gather
+            Exchange.start = start  # type: ignore[method-assign]
     return result
 
 
@@ -599,6 +634,7 @@ GROUPS: dict[str, list[Callable[..., Result]]] = {
         sum_and_mean,
         everything_sent_and_plain,
         every_rule_and_codec,
+        every_form_of_exchange,
         other_ways_of_ddp,
         several_buckets,
         a_ledger_by_step,
@@ -622,6 +658,7 @@ GROUPS: dict[str, list[Callable[..., Result]]] = {
         sum_and_mean,
         everything_sent_and_plain,
         every_rule,
+        every_form_of_exchange,
         several_buckets,
         unused_parameters,
         tau_above_everything,

@@ -423,6 +423,56 @@ def test_percentiles_are_noted_in_the_steps_that_were_asked_for(two: Results) ->
             assert percentiles == pytest.approx([*expected, np.mean(magnitudes == 0)], rel=1e-4)
 
 
+# Forms of exchange.
+
+
+@pytest.mark.parametrize("name", ["growing", "refused"])
+@pytest.mark.parametrize("form", ["exact", "one_shot"])
+def test_no_result_depends_on_how_messages_go(form: str, name: str, several: Results) -> None:
+    for buckets in ("many", "one"):
+        found = by_rank(several, "every_form_of_exchange", (form, buckets, name))
+        expected = by_rank(several, "every_form_of_exchange", ("padded", buckets, name))
+        for one, other in zip(found, expected, strict=True):
+            assert one["digests"] == other["digests"] == found[0]["digests"]
+            assert one["skipped"] == other["skipped"] == ([2] if name == "refused" else [])
+            for parameter, residual in other["residuals"].items():
+                assert torch.equal(one["residuals"][parameter], residual)
+            counted = ("elements", "sent", "paper_bits", "messages", "skipped_steps", "steps")
+            assert {key: one["totals"][key] for key in counted} == {
+                key: other["totals"][key] for key in counted
+            }
+            assert one["totals"] == found[0]["totals"]
+
+
+def test_exact_messages_are_no_longer_than_padded_ones(several: Results) -> None:
+    for name in ("growing", "refused"):
+        forms = {
+            form: by_rank(several, "every_form_of_exchange", (form, "one", name), "totals")[0]
+            for form in ("padded", "exact")
+        }
+        workers = len(several)
+        saved = forms["padded"]["wire_bytes"] - forms["exact"]["wire_bytes"]
+        assert 0 < saved < 5 * workers * forms["padded"]["wire_bytes"]
+        assert forms["exact"]["received_bytes"] == (workers - 1) * forms["exact"]["wire_bytes"]
+
+
+def test_one_shot_has_room_for_a_quarter_more_than_the_step_before_had(several: Results) -> None:
+    everybody = by_rank(several, "every_form_of_exchange", ("one_shot", "one", "growing"), "capacities")
+    assert_all_equal(everybody)
+    (capacity,) = everybody[0].values()
+    assert capacity % 8 == 0
+    assert not by_rank(several, "every_form_of_exchange", ("padded", "one", "growing"), "capacities")[0]
+
+
+@pytest.mark.parametrize("form", ["padded", "exact", "one_shot"])
+def test_a_damaged_message_is_refused_in_every_form(form: str, several: Results) -> None:
+    for failure in by_rank(several, "every_form_of_exchange", (form, "damaged")):
+        assert failure["kind"] == "CorruptMessage"
+        assert "the message of worker 0" in failure["text"]
+        assert failure["text"] in failure["raised"]
+        assert failure["untouched"]
+
+
 # What goes wrong.
 
 

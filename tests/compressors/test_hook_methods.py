@@ -355,9 +355,17 @@ def assert_same_state(found: Any, expected: Any) -> None:
 def test_a_state_holds_plain_numbers_and_tensors(line: str, two: Results) -> None:
     state = two[0]["never_stopped"][line]["state"]
     assert state["version"] == 3
-    assert set(state) == {"version", "residuals", "velocities", "memories", "powersgd", "totals"}
+    assert set(state) == {
+        "version",
+        "residuals",
+        "velocities",
+        "memories",
+        "capacities",
+        "powersgd",
+        "totals",
+    }
     for memory in state["memories"].values():
         assert all(type(value) is float for value in memory.values())
-    remembers = "density(" in line
+    remembers = any(policy in line for policy in ("density(", "sidco(", "dl4j(", "allocate("))
     assert any(state["memories"].values()) == remembers
     assert all(type(value) is int for value in state["totals"].values())

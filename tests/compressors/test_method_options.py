@@ -1,5 +1,6 @@
 """What methods share: exempt parameters, thresholds, momentum, clip, decay."""
 
+import itertools
 import math
 from types import ModuleType
 
@@ -124,15 +125,18 @@ def test_a_density_on_few_elements_is_exact(workbench: ModuleType) -> None:
 
 def test_a_density_is_sampled_every_few_iterations_and_remembered(workbench: ModuleType) -> None:
     worker = workbench.Worker("wgt(density(0.05, every=3))", (500, 400))
-    taus = []
-    for seed in range(7):
-        step = worker.step(workbench.random_gradients(seed, (500, 400), scale=1 + seed))
-        taus.append([tally.tau for tally in step.tallies])
-    assert taus[0] == taus[1] == taus[2] != taus[3] == taus[4] == taus[5] != taus[6]
-    assert worker.memories == {
-        "p0": {"tau": taus[6][0], "next": 9},
-        "p1": {"tau": taus[6][1], "next": 9},
-    }
+    gradients = (workbench.random_gradients(seed, (500, 400), scale=1 + seed) for seed in range(7))
+    steps = [worker.step(each) for each in gradients]
+    taus = [[tally.tau for tally in step.tallies] for step in steps]
+    # In between tau is corrected by what was sent, by the whole way for normal magnitudes.
+    for i, iteration in itertools.product(range(2), (1, 2, 4, 5)):
+        before, n = steps[iteration - 1].tallies[i], worker.sizes[i]
+        found = (before.sent + 8) / (n + 8 / 0.05)
+        due = before.tau * math.sqrt(math.log(0.05) / math.log(found))
+        assert taus[iteration][i] == pytest.approx(due, rel=1e-6)
+    for iteration in (0, 3, 6):
+        assert [tally.sent for tally in steps[iteration].tallies] == [25, 20]
+    assert all(memory["target"] == 0.05 and memory["next"] == 9 for memory in worker.memories.values())
     # What is remembered is all there is: another worker goes on from it, in other buckets.
     other = workbench.Worker("wgt(density(0.05, every=3))", (500, 400), buckets=[[1], [0]])
     other.context.memories = {name: dict(memory) for name, memory in worker.memories.items()}

@@ -18,7 +18,7 @@ from taugrad.compressors.rules import Context
 
 
 def policy_of(text: str) -> ThresholdPolicy:
-    return build_policy(read_config({"kind": "bgt", "tau": text}).tau)
+    return build_policy(read_config({"kind": "bgt", "tau": text}))
 
 
 def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:

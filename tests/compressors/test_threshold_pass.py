@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.applying import add_to
-from taugrad.compressors.kernels import avx512, device, threshold
+from taugrad.compressors.kernels import avx512, threshold
 from taugrad.compressors.kernels.threshold import (
     SPARE,
     VALUE_DTYPE,
@@ -32,14 +32,6 @@ NAN, INF, LARGEST = float("nan"), float("inf"), float(np.finfo(np.float32).max)
 CANARY = 0xA5
 
 
-def device_pass(
-    rule: ThresholdRule, residual: Floats, gradient: Floats, tau: np.float32, *output: Any, **where: int
-) -> PassResult:
-    """kernels/device.py on CPU tensors that share the arrays' memory."""
-    tensors = torch.from_numpy(residual), torch.from_numpy(gradient)
-    return device.threshold_pass(rule, *tensors, tau, *output, **where)
-
-
 PASSES = [
     pytest.param(
         partial(threshold.threshold_pass, vectorized=True),
@@ -47,7 +39,6 @@ PASSES = [
         marks=pytest.mark.skipif(not avx512.supported(), reason="this CPU has no AVX-512"),
     ),
     pytest.param(partial(threshold.threshold_pass, vectorized=False), id="portable"),
-    pytest.param(device_pass, id="torch"),
 ]
 every_pass = pytest.mark.parametrize("run_pass", PASSES)
 every_rule = pytest.mark.parametrize("rule", RULES)
@@ -382,8 +373,6 @@ def test_updates_are_added_as_what_they_stand_for(
     dense = (rng.standard_normal(n) * tau).astype(np.float32)
     expected = dense.copy()
     expected[outcome.positions] += np.array(outcome.sent, np.float32)
-    on_cpu, on_device = torch.from_numpy(dense.copy()), torch.from_numpy(dense.copy())
-    add_to(update, on_cpu)
-    device.add(update, on_device)
-    assert_bits_equal(on_cpu.numpy(), expected)
-    assert_bits_equal(on_device.numpy(), expected)
+    total = torch.from_numpy(dense.copy())
+    add_to(update, total)
+    assert_bits_equal(total.numpy(), expected)

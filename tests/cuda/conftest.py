@@ -12,10 +12,8 @@ import pytest
 ARCHITECTURES = ("sm_80", "sm_90")
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        f"taugrad_cuda_{name}", Path(__file__).with_name(f"{name}.py")
-    )
+def _load(name: str, folder: Path = Path(__file__).parent) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"taugrad_cuda_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -34,6 +32,15 @@ def device() -> Any:
 
 
 @pytest.fixture(scope="session")
+def gpu() -> Any:
+    """The CUDA sources on this CPU, in memory of torch's."""
+    emulator = _load("emulator")
+    if emulator.COMPILER is None:
+        pytest.skip("needs g++ to emulate CUDA")
+    return emulator.EmulatedGpu()
+
+
+@pytest.fixture(scope="session")
 def compiles() -> Callable[[str], None]:
     """Fails where a source does not compile for every architecture."""
     nvrtc = _load("nvrtc")
@@ -45,3 +52,9 @@ def compiles() -> Callable[[str], None]:
             nvrtc.compile_source(nvrtc.SOURCES / f"{source}.cu", architecture)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def fuzzing() -> ModuleType:
+    """What damages payloads; see tests/compressors/fuzzing.py."""
+    return _load("fuzzing", Path(__file__).parents[1] / "compressors")

@@ -5,14 +5,15 @@
 // bit intrinsics. A warp's threads must meet at each vote or shuffle, as on a GPU. What it cannot show are
 // races: blocks run in order, and a thread runs until it waits.
 #pragma once
+#include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <ucontext.h>
 
 #include <cmath>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -34,22 +35,24 @@ static const int warpSize = 32;
 namespace emulation {
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
 struct Fiber {
-    ucontext_t context;
+    jmp_buf resume;
+    bool begun = false;
     State state = READY;
     uint64_t posted = 0, gathered[32];
     unsigned lanes = 0;  // of the warp, at the meeting that released this fiber
 };
-static ucontext_t scheduler;
-static std::vector<Fiber> fibers;
-static std::vector<char> stacks;
+static const unsigned MOST_THREADS = 1024;
+static jmp_buf scheduler;
+static Fiber fibers[MOST_THREADS];
 static unsigned current;
 static void (*entry)();
 static int64_t arguments[24];
 static const size_t STACK = 64 * 1024;
 
+// Jumps leave the signal mask alone, which swapcontext asks the kernel for each time.
 static void wait(State state) {
     fibers[current].state = state;
-    swapcontext(&fibers[current].context, &scheduler);
+    if (_setjmp(fibers[current].resume) == 0) _longjmp(scheduler, 1);
 }
 
 static void body() {
@@ -57,9 +60,32 @@ static void body() {
                            int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                            int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
     int64_t* a = arguments;
-    ((Kernel)entry)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13],
-                    a[14], a[15], a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23]);
-    wait(DONE);
+    for (;;) {  // a fiber lives on, and runs its thread of the next block
+        ((Kernel)entry)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13],
+                        a[14], a[15], a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23]);
+        wait(DONE);
+    }
+}
+
+static void begin(Fiber& fiber, unsigned thread) {
+    static char* stacks = (char*)mmap(nullptr, MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks + thread * STACK;
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = nullptr;
+    makecontext(&context, body, 0);
+    fiber.begun = true;
+    setcontext(&context);
+}
+
+static void resume(unsigned thread) {
+    current = thread;
+    threadIdx.x = thread;
+    if (_setjmp(scheduler)) return;
+    if (!fibers[thread].begun) begin(fibers[thread], thread);
+    _longjmp(fibers[thread].resume, 1);
 }
 
 // Every lane's value of the 32 threads of this warp; threads that are done count as 0.
@@ -94,22 +120,12 @@ static bool release_warps(unsigned threads) {
 }
 
 static void run_block(unsigned threads) {
-    stacks.resize(threads * STACK);
-    fibers.assign(threads, Fiber());
-    for (unsigned t = 0; t < threads; t++) {
-        getcontext(&fibers[t].context);
-        fibers[t].context.uc_stack.ss_sp = stacks.data() + t * STACK;
-        fibers[t].context.uc_stack.ss_size = STACK;
-        fibers[t].context.uc_link = &scheduler;
-        makecontext(&fibers[t].context, body, 0);
-    }
+    for (unsigned t = 0; t < threads; t++) fibers[t].state = READY;
     for (;;) {
         bool ran = false;
         for (unsigned t = 0; t < threads; t++) {
             if (fibers[t].state != READY) continue;
-            current = t;
-            threadIdx.x = t;
-            swapcontext(&scheduler, &fibers[t].context);
+            resume(t);
             ran = true;
         }
         if (ran || release_warps(threads)) continue;
@@ -190,6 +206,11 @@ template <class T, class U> static inline T atomicAdd(T* at, U value) {
 template <class T, class U> static inline T atomicOr(T* at, U value) {
     T old = *at;
     *at = old | (T)value;
+    return old;
+}
+template <class T, class U> static inline T atomicXor(T* at, U value) {
+    T old = *at;
+    *at = old ^ (T)value;
     return old;
 }
 template <class T, class U> static inline T atomicMax(T* at, U value) {

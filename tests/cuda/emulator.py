@@ -5,12 +5,15 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from taugrad.compressors.kernels.cuda.memory import DeviceArray, TorchMemory
 from taugrad.compressors.kernels.cuda.runtime import SOURCES
 
 EMULATION = Path(__file__).with_name("emulation.h")
@@ -28,11 +31,22 @@ def _library(source: str) -> ctypes.CDLL:
         with tempfile.TemporaryDirectory() as folder:
             built = Path(folder) / library.name
             flags = ["-x", "c++", "-std=c++17", "-O2", "-shared", "-fPIC", "-ffp-contract=off", "-w"]
+            flags += ["-U_FORTIFY_SOURCE"]  # which takes jumps between stacks for an attack
             paths = ["-include", str(EMULATION), "-I", str(SOURCES), str(SOURCES / f"{source}.cu")]
             subprocess.run([COMPILER, *flags, *paths, "-o", str(built)], check=True)
             shutil.copy(built, library.with_suffix(".part"))
             library.with_suffix(".part").replace(library)
     return ctypes.CDLL(str(library))
+
+
+def emulate(source: str, kernel: str, blocks: int, threads: int, words: Sequence[int]) -> None:
+    """Runs a kernel to its end; pointers are numbers too."""
+    assert len(words) <= _MOST_ARGUMENTS
+    assert threads % 32 == 0
+    library = _library(source)
+    given = (ctypes.c_int64 * _MOST_ARGUMENTS)(*words)
+    function = ctypes.cast(getattr(library, kernel), ctypes.c_void_p)
+    library.emulate(function, blocks, threads, given, len(words))
 
 
 class EmulatedRuntime:
@@ -47,21 +61,48 @@ class EmulatedRuntime:
         return np.zeros(size, dtype)
 
     def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
-        assert len(arguments) <= _MOST_ARGUMENTS
-        assert threads % 32 == 0
-        library = _library(source)
-        words = (ctypes.c_int64 * _MOST_ARGUMENTS)()
-        for i, argument in enumerate(arguments):
+        words = []
+        for argument in arguments:
             if isinstance(argument, np.ndarray):
                 assert argument.flags.c_contiguous
-                words[i] = argument.ctypes.data
+                words.append(argument.ctypes.data)
             else:
-                words[i] = int(argument)
-        function = ctypes.cast(getattr(library, kernel), ctypes.c_void_p)
-        library.emulate(function, blocks, threads, words, len(arguments))
+                words.append(int(argument))
+        emulate(source, kernel, blocks, threads, words)
 
     def fetch(self, array: Any) -> Any:
         return array.copy()
 
+    def fetch_all(self, arrays: Sequence[Any]) -> list[Any]:
+        return [array.copy() for array in arrays]
+
     def place(self, array: Any) -> Any:
         return array.copy()
+
+    def array(self, tensor: torch.Tensor) -> Any:
+        assert tensor.is_contiguous()
+        bits = tensor.detach().flatten()
+        return bits.view(torch.uint16).numpy() if tensor.element_size() == 2 else bits.numpy()
+
+    def bring(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous()
+
+    def tensor(self, array: Any) -> torch.Tensor:
+        assert array.dtype in (np.float32, np.uint8)
+        return torch.from_numpy(array)
+
+
+class EmulatedGpu(TorchMemory):
+    """The same over memory of torch's, as on a GPU: all of `CuPyRuntime` but its launches."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+
+    def empty(self, size: int, dtype: Any) -> DeviceArray:
+        array = super().empty(size, dtype)
+        array.memory.fill_(0xA5)
+        return array
+
+    def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
+        words = [each.pointer if isinstance(each, DeviceArray) else int(each) for each in arguments]
+        emulate(source, kernel, blocks, threads, words)

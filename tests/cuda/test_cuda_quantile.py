@@ -128,3 +128,12 @@ def test_no_symbol_leads_out_of_a_table(device: Any) -> None:
 
 def test_the_source_compiles(compiles: Callable[[str], None]) -> None:
     compiles("quantile")
+
+
+@pytest.mark.parametrize("n", [513, 1100, 1152, 2300, 3000])
+def test_blocks_whose_sorted_keys_need_more_room_than_they_have_threads(n: int, device: Any) -> None:
+    """Keys are sorted in a power of two of them; those behind the block must count as none."""
+    values = np.random.default_rng(n).standard_normal(n).astype(F32)
+    dirty = np.full(4096, 1.0, F32)  # leaves its keys in shared memory
+    for gradient in (dirty, values):
+        check(device, np.zeros(gradient.size, F32), gradient, 2, 0)

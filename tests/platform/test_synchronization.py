@@ -79,6 +79,7 @@ SPECS: dict[str, dict[str, Any]] = {
     | NO_MOMENTUM
     | {"sync": {"mode": "sharded"}, "compressor": "strom(density(0.2), momentum=0.9)"},
     **{f"{name}: none": BASE | {"sync": sync} for name, sync in WEIGHTS.items()},
+    "weights: rms": BASE | {"sync": WEIGHTS["weights, master"], "compressor": "entropy(form='rms', floor=6)"},
     **{
         f"{name}: entropy": BASE | {"sync": sync, "compressor": "entropy(4)"}
         for name, sync in WEIGHTS.items()
@@ -151,6 +152,7 @@ def test_simulated_workers_end_with_the_bits_of_real_ones(name, real, simulated)
 
 def test_uncompressed_simulation_differs_only_in_the_order_of_addition(real, simulated):
     name = "allgather: none"
+    assert simulated[name]["totals"] == real[0][name]["totals"]
     for key, expected in real[0][name]["weights"].items():
         torch.testing.assert_close(simulated[name]["weights"][key], expected, rtol=1e-5, atol=1e-6)
 
@@ -160,6 +162,7 @@ def test_uncompressed_simulation_of_two_workers_is_ddp_to_the_bit(tmp_path):
     first, _ = train({"none": two}, 2, tmp_path / "real")
     (found,) = train({"none": two | {"sync": {"mode": "simulated"}}}, 1, tmp_path / "simulated")
     assert same(first["none"], found["none"])
+    assert first["none"]["totals"] == found["none"]["totals"]
 
 
 @every_spec
@@ -182,14 +185,26 @@ def test_the_loss_falls(name, real):
 
 @pytest.mark.parametrize("name", [name for name in SPECS if "sync" in SPECS[name]])
 def test_links_carry_what_was_handed_to_torch(name, real):
+    sent_bytes, sent_messages = (sent_by_rank(real, name, what) for what in ("bytes", "messages"))
     for rank, worker in enumerate(real):
         found = worker[name]
-        assert found["sent"]["bytes"] == int(found["link_bytes"][rank].sum())
-        assert found["sent"]["messages"] == int(found["link_messages"][rank].sum())
-        assert torch.equal(found["link_bytes"], real[0][name]["link_bytes"])
-        told = found["totals"]["received_bytes"] - int(found["link_bytes"].sum())
-        assert 0 < told <= ITERATIONS * 4 * WORKERS * (WORKERS - 1) * 8 * (5 + WORKERS)
-        assert found["totals"]["messages"] == int(found["link_messages"].sum())
+        assert found["sent"]["bytes"] == int(sent_bytes[rank].sum())
+        assert found["sent"]["messages"] == int(sent_messages[rank].sum())
+        assert torch.equal(found["link_bytes"][:, rank], sent_bytes[:, rank])  # received = sent to it
+        told = found["totals"]["received_bytes"] - int(sent_bytes.sum())
+        assert 0 < told <= ITERATIONS * 4 * WORKERS * (WORKERS - 1) * 8 * (6 + 1)
+        assert found["totals"]["messages"] == int(sent_messages.sum())
+
+
+def sent_by_rank(real: list[dict[str, Result]], name: str, what: str) -> torch.Tensor:
+    """int64 [workers, workers], from row to column as each sender knows it."""
+    return torch.stack([worker[name][f"link_{what}"][rank] for rank, worker in enumerate(real)])
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if "sync" in SPECS[name]])
+def test_simulated_links_are_those_of_real_workers(name, real, simulated):
+    for what in ("bytes", "messages"):
+        assert torch.equal(sent_by_rank(real, name, what), simulated[name][f"link_{what}"])
 
 
 def exchanges(name: str) -> int:
@@ -221,7 +236,7 @@ def test_whole_gradients_weigh_what_the_pattern_s_formula_says(mode, real):
     name = f"{mode}: none"
     messages = real[0][name]["totals"]["messages"]
     expected = ITERATIONS * 2 * (WORKERS - 1) * 4 * PARAMETERS
-    assert int(real[0][name]["link_bytes"].sum()) == expected + 32 * messages
+    assert int(sent_by_rank(real, name, "bytes").sum()) == expected + 32 * messages
 
 
 @pytest.mark.parametrize("mode", ["ring", "server", "sharded"])
@@ -248,6 +263,8 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
         ({"compressor": "topk(0.1, momentum=0.5)"}, "applied twice"),
         ({"compressor": "wgt(1)", "sync": WEIGHTS["weights"]}, "compressor.kind = wgt with sync.exchange"),
         ({"compressor": "linear(reduction='sum')", "sync": WEIGHTS["weights"]}, "reduction = sum"),
+        ({"compressor": "entropy(form='rms')", "sync": WEIGHTS["weights"]}, "compressor.form = rms"),
+        ({"sync": WEIGHTS["weights, master"] | {"back": "entropy(form='rms')"}}, "sync.back.form = rms"),
         ({"compressor": "linear(nonfinite='skip')", "sync": MODES["differences"]}, "nonfinite = skip"),
         ({"sync": WEIGHTS["weights"] | {"outer": OUTER}}, "outer with sync.exchange = weights"),
         ({"sync": {"mode": "weights", "outer": {"nesterov": True}}}, "needs sync.outer.momentum"),

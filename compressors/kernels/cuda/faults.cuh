@@ -19,5 +19,7 @@
 #define FAULT_MEAN 8192
 #define FAULT_FLOAT8 16384
 #define FAULT_SCALE 32768
+#define FAULT_TOP 65536
+#define FAULT_SIGN 131072
 
 __device__ __forceinline__ void set_fault(i32* faults, i32 fault) { atomicOr(faults, fault); }

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import CorruptMessage
 from .faults import Faults, raise_for
+from .returns import Returns
 from .runtime import Runtime
 
 _THREADS, _TABLE_THREADS, _WARP = 256, 1024, 32
@@ -43,6 +44,53 @@ def _threads(block_log2: int) -> int:
     return min(max(1 << block_log2 >> 3, _WARP), _THREADS)
 
 
+class Measured:
+    """The sizes that a section has with blocks of each length, on their way to the host."""
+
+    def __init__(
+        self, runtime: Runtime, words: Any, signed: bool, block_log2s: Sequence[int], returns: Returns
+    ) -> None:
+        """Starts to measure. Does not wait; for arguments and errors see `plan`.
+
+        Args:
+            runtime: the device.
+            words: k of them.
+            signed: whether signs are written.
+            block_log2s: what to try.
+            returns: to be fetched before `plan` is called.
+        """
+        if not all(_LEAST_LOG2 <= log2 <= _MOST_LOG2 for log2 in block_log2s):
+            raise ValueError(
+                f"blocks of 2^{list(block_log2s)} words; {_LEAST_LOG2} to {_MOST_LOG2} are possible"
+            )
+        self._words, self._signed, self._log2s = words, signed, tuple(block_log2s)
+        self._report = returns.take(1 + len(block_log2s), np.int64)  # faults, then sizes
+        self._starts = []
+        report = self._report.array
+        for number, log2 in enumerate(block_log2s, 1):
+            blocks = _blocks(int(words.size), log2)
+            sizes, starts = runtime.empty(blocks, np.uint32), runtime.empty(blocks + 1, np.int64)
+            _measure(runtime, words, signed, log2, sizes, report)
+            total = report[number : number + 1]
+            if blocks:
+                runtime.launch("golomb_rice", "find_starts", 1, _TABLE_THREADS, sizes, blocks, starts, total)
+            self._starts.append(starts)
+
+    @property
+    def fetched(self) -> bool:
+        """Whether `plan` may be called."""
+        return self._report.host is not None
+
+    def plan(self) -> RicePlan:
+        """The block length that makes the shortest section; raises ValueError if positions do not ascend."""
+        faults, *totals = (int(each) for each in self._report.values)
+        raise_for(faults)
+        size, negative_log2, number = min(
+            (total, -log2, i) for i, (total, log2) in enumerate(zip(totals, self._log2s, strict=True))
+        )
+        return RicePlan(self._words, self._signed, -negative_log2, self._starts[number], size)
+
+
 def plan(runtime: Runtime, words: Any, signed: bool, block_log2s: Sequence[int]) -> RicePlan:
     """Finds the block length that makes the shortest section, the longest of equals. Waits once.
 
@@ -55,26 +103,10 @@ def plan(runtime: Runtime, words: Any, signed: bool, block_log2s: Sequence[int])
     Raises:
         ValueError: positions do not ascend, or a length is out of range.
     """
-    if not all(_LEAST_LOG2 <= log2 <= _MOST_LOG2 for log2 in block_log2s):
-        raise ValueError(f"blocks of 2^{list(block_log2s)} words; {_LEAST_LOG2} to {_MOST_LOG2} are possible")
-    k = int(words.size)
-    if k == 0:
-        return RicePlan(words, signed, max(block_log2s), runtime.zeros(1, np.int64), 0)
-    report = runtime.zeros(1 + len(block_log2s), np.int64)  # faults, then sizes
-    all_starts = []
-    for number, log2 in enumerate(block_log2s, 1):
-        blocks = _blocks(k, log2)
-        sizes, starts = runtime.empty(blocks, np.uint32), runtime.empty(blocks + 1, np.int64)
-        _measure(runtime, words, signed, log2, sizes, report)
-        total = report[number : number + 1]
-        runtime.launch("golomb_rice", "find_starts", 1, _TABLE_THREADS, sizes, blocks, starts, total)
-        all_starts.append(starts)
-    faults, *totals = (int(each) for each in runtime.fetch(report))
-    raise_for(faults)
-    size, negative_log2, number = min(
-        (total, -log2, i) for i, (total, log2) in enumerate(zip(totals, block_log2s, strict=True))
-    )
-    return RicePlan(words, signed, -negative_log2, all_starts[number], size)
+    returns = Returns(runtime)
+    measured = Measured(runtime, words, signed, block_log2s, returns)
+    returns.fetch()
+    return measured.plan()
 
 
 def _measure(runtime: Runtime, words: Any, signed: bool, log2: int, sizes: Any, faults: Any) -> None:
@@ -101,6 +133,53 @@ def encode(runtime: Runtime, plan: RicePlan, out: Any) -> None:
     runtime.launch("golomb_rice", "write_section", blocks, _threads(plan.block_log2), *arguments)
 
 
+class Section:
+    """The section that a body begins with, its table on the way to the host."""
+
+    def __init__(self, runtime: Runtime, body: Any, n: int, k: int, signed: bool, returns: Returns) -> None:
+        """Starts to look at the table. Does not wait; for arguments and errors see `decode`.
+
+        Args:
+            runtime: the device.
+            body: may go on behind the section.
+            n: positions are below it.
+            k: how many words there are.
+            signed: whether signs were written.
+            returns: to be fetched before `used` and `read` are asked for.
+        """
+        self._runtime, self._body, self._k, self._signed = runtime, body, k, signed
+        self._report = returns.take(3, np.int64)  # faults, where the section ends, log2 of a block's words
+        if k == 0:
+            return
+        most_blocks = min(_blocks(k, _LEAST_LOG2), max(int(body.size) - 1, 0) // _TABLE_ENTRY)
+        if most_blocks == 0:
+            raise CorruptMessage(f"{body.size} bytes cannot hold a Golomb-Rice block")
+        self._starts = runtime.empty(most_blocks + 1, np.int64)
+        arguments = (body, int(body.size), n, k, int(signed), self._starts, self._report.array)
+        runtime.launch("golomb_rice", "read_table", 1, _TABLE_THREADS, *arguments)
+
+    @property
+    def end(self) -> Any:
+        """int64 [1] on the device: where the section ends; without meaning if the table is not valid."""
+        return self._report.array[1:2]
+
+    @property
+    def used(self) -> int:
+        """How many bytes of the body the section takes; raises CorruptMessage for what the table says."""
+        raise_for(int(self._report.values[0]))
+        return int(self._report.values[1])
+
+    def read(self, faults: Faults) -> Any:
+        """The words, uint32 [k] on the device, once `used` has been asked for. Does not wait."""
+        words = self._runtime.empty(self._k, np.uint32)
+        if self._k:
+            log2 = int(self._report.values[2])
+            read = (self._body, self._k, int(self._signed), log2, self._starts, words, faults.array)
+            blocks = _blocks(self._k, log2)
+            self._runtime.launch("golomb_rice", "read_section", blocks, _threads(log2), *read)
+        return words
+
+
 def decode(runtime: Runtime, body: Any, n: int, k: int, signed: bool, faults: Faults) -> tuple[Any, int]:
     """Reads the section that a body begins with. Waits once, for the section's table.
 
@@ -119,17 +198,8 @@ def decode(runtime: Runtime, body: Any, n: int, k: int, signed: bool, faults: Fa
     Raises:
         CorruptMessage: the table is not one that `encode` writes for k words with positions below n.
     """
-    if k == 0:
-        return runtime.empty(0, np.uint32), 0
-    most_blocks = min(_blocks(k, _LEAST_LOG2), max(int(body.size) - 1, 0) // _TABLE_ENTRY)
-    if most_blocks == 0:
-        raise CorruptMessage(f"{body.size} bytes cannot hold a Golomb-Rice block")
-    starts, report = runtime.empty(most_blocks + 1, np.int64), runtime.zeros(3, np.int64)
-    arguments = (body, int(body.size), n, k, int(signed), starts, report)
-    runtime.launch("golomb_rice", "read_table", 1, _TABLE_THREADS, *arguments)
-    table_faults, used, log2 = (int(each) for each in runtime.fetch(report))
-    raise_for(table_faults)
-    words = runtime.empty(k, np.uint32)
-    read = (body, k, int(signed), log2, starts, words, faults.array)
-    runtime.launch("golomb_rice", "read_section", _blocks(k, log2), _threads(log2), *read)
-    return words, used
+    returns = Returns(runtime)
+    section = Section(runtime, body, n, k, signed, returns)
+    returns.fetch()
+    used = section.used
+    return section.read(faults), used

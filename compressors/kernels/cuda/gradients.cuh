@@ -57,3 +57,13 @@ __device__ __forceinline__ void store_four(float* to, i64 i, i64 n, const float*
             if (i + c >= 0 && i + c < n) to[i + c] = from[c];
     }
 }
+
+// Place number i of m spread over n elements, as sampling.py of the CPU kernels defines them.
+__device__ __forceinline__ i64 sample_place(i64 i, i64 n, i64 m) {
+    u32 hash = (u32)i;
+    hash = (hash ^ hash >> 16) * 0x85ebca6bu;
+    hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
+    hash ^= hash >> 16;
+    i64 low = i * n / m, high = (i + 1) * n / m;
+    return low + hash % (high - low);
+}

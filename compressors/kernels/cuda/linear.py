@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..linear import Extremes
 from .blocks import lay_out, symbol_size
@@ -29,6 +30,7 @@ def extremes(
     block: int,
     reports: Reports,
     *,
+    keys: Any | None = None,
     gradient_type: GradientType = "float32",
 ) -> Ranges:
     """Adds a gradient to a residual, and finds the smallest and the largest element of every block.
@@ -42,11 +44,13 @@ def extremes(
         gradient: [n], of `gradient_type`.
         block: elements of a block; 0 for one block.
         reports: receives a report; `linear_pass` adds to it.
+        keys: uint32 [2 * blocks], zeros, to become those of the ranges; by default new ones.
         gradient_type: what the gradient's bits mean.
     """
     n = int(gradient.size)
     grid = lay_out(n, block)
-    ranges = Ranges(runtime.zeros(2 * grid.blocks, np.uint32), reports.begin())
+    keys = runtime.zeros(2 * grid.blocks, np.uint32) if keys is None else keys
+    ranges = Ranges(keys, reports.begin())
     runtime.launch(
         "linear",
         f"find_ranges_{gradient_type}",
@@ -64,7 +68,12 @@ def extremes(
 
 def fetch_extremes(runtime: Runtime, ranges: Ranges) -> Extremes:
     """The ranges in the CPU's memory; waits for them."""
-    keys = runtime.fetch(ranges.keys).reshape(-1, 2)
+    return extremes_of(runtime.fetch(ranges.keys))
+
+
+def extremes_of(fetched: NDArray[np.uint32]) -> Extremes:
+    """The ranges whose keys were fetched."""
+    keys = fetched.reshape(-1, 2)
     low, high = ~keys[:, 0], keys[:, 1]
     bits = [np.where(key >> 31, key ^ np.uint32(1 << 31), ~key) for key in (low, high)]
     lows, highs = (each.view(np.float32) + np.float32(0) for each in bits)  # -0.0 + 0.0 is 0.0

@@ -1,15 +1,14 @@
 // Bins of equal population in blocks, each standing for its mean: Rae, sections 2.3.1 and 2.3.2. The
 // definitions of cuts, symbols, means and values are in quantile.py of the CPU kernels.
 //
-// Blocks of up to 4096 elements are sorted in shared memory and quantized in one pass over memory. Larger
-// ones are sorted in a copy of their keys: tiles of 4096 first, which are then merged.
+// linear.cu has taken up the gradient before, and found the ranges of blocks. Blocks of up to 4096 elements are
+// sorted in shared memory, larger ones in a copy of their keys: tiles of 4096 first, which are then merged.
 #include "bitonic.cuh"
 #include "blockwise.cuh"
 #include "floats.cuh"
 
 #define ZERO_KEY 0x80000000u
 #define NO_KEY 0xffffffffu
-#define BROKEN 127  // in place of an exponent: the block has no symbols
 
 __device__ __forceinline__ u32 quantile_key(float a) { return a == 0.0f ? ZERO_KEY : order_key(a); }
 
@@ -79,7 +78,7 @@ struct Quantile {
     __device__ __forceinline__ bool load(i64 b) {
         table = tables + (b << sorted.bits);
         scale = power_of_two_64(exponents[b]);
-        return exponents[b] != BROKEN;
+        return true;
     }
     __device__ __forceinline__ u32 symbol(float a) const { return sorted.bin(quantile_key(a)); }
     __device__ __forceinline__ float value(u32 symbol) const {
@@ -108,36 +107,30 @@ __device__ __forceinline__ void write_means(Sorted sorted, Scale scale, u16* tab
     __syncthreads();
 }
 
-// `padded`: the block's length, rounded up to a power of two, 4096 at most.
+// Blocks of up to 4096 elements, whose ranges are known. `padded`: a block's length, rounded up to a power of two.
 template <class Symbol, class Gradient>
 __device__ __forceinline__ void quantize_blocks(float* residual, const Gradient* gradient, i64 n, i64 block,
-                                                i64 padded, i64 bits, Symbol* symbols, u16* tables,
-                                                signed char* exponents, Report* report) {
+                                                const Range* ranges, i64 padded, i64 bits, Symbol* symbols,
+                                                u16* tables, signed char* exponents, Report* report) {
+    if (report->nonfinite) return;
     __shared__ u32 keys[SORT_TILE];
     Place place = find_place(n, block);
     float a[ITEMS];
-    Range range = {0, 0};
-    i64 nonfinite = take_up(residual, gradient, place, a, &range);
-    range = range.of_block();
-    double squares = 0;
-    if (range.finite()) {
-        for (u32 k = 0; k < ITEMS; k++) {
-            u32 j = k * blockDim.x + threadIdx.x;
-            if (j < padded) keys[j] = j < place.count ? quantile_key(a[k]) : NO_KEY;
-        }
-        sort_shared(keys, (u32)padded, 0);
-        Sorted sorted = {keys, place.count, bits};
-        Scale scale = Scale::of(range, place.count);
-        if (threadIdx.x == 0) exponents[place.b] = (signed char)scale.exponent;
-        write_means(sorted, scale, tables + (place.b << bits));
-        Quantile form = {tables, exponents, sorted};
-        form.load(place.b);
-        squares = quantize(form, residual, place, a, symbols);
-    } else {
-        if (threadIdx.x == 0) exponents[place.b] = BROKEN;
-        if (residual) write_items(residual, place, a);
+    read_items(residual, gradient, place, a);
+    for (u32 k = 0; k < ITEMS; k++) {
+        u32 j = k * blockDim.x + threadIdx.x;
+        if (j < padded) keys[j] = j < place.count ? quantile_key(a[k]) : NO_KEY;
     }
-    add_to_report(report, squares, nonfinite);
+    // Threads are as many as the elements need, which may be fewer than the keys do.
+    for (u32 j = ITEMS * blockDim.x + threadIdx.x; j < padded; j += blockDim.x) keys[j] = NO_KEY;
+    sort_shared(keys, (u32)padded, 0);
+    Sorted sorted = {keys, place.count, bits};
+    Scale scale = Scale::of(ranges[place.b], place.count);
+    if (threadIdx.x == 0) exponents[place.b] = (signed char)scale.exponent;
+    write_means(sorted, scale, tables + (place.b << bits));
+    Quantile form = {tables, exponents, sorted};
+    form.load(place.b);
+    add_to_report(report, quantize(form, residual, place, a, symbols), 0);
 }
 
 // keys: `padded` for each block, a power of two, more than 4096.
@@ -216,9 +209,9 @@ __device__ __forceinline__ void quantize_pieces(float* residual, const Gradient*
 #define SYMBOLS(type, Gradient, size, Symbol)                                                               \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
         quantize_blocks_##size##_##type(float* residual, const Gradient* gradient, i64 n, i64 block,        \
-                                        i64 padded, i64 bits, Symbol* symbols, u16* tables,                 \
-                                        signed char* exponents, Report* reports) {                          \
-        quantize_blocks(residual, gradient, n, block, padded, bits, symbols, tables, exponents,             \
+                                        const Range* ranges, i64 padded, i64 bits, Symbol* symbols,         \
+                                        u16* tables, signed char* exponents, Report* reports) {             \
+        quantize_blocks(residual, gradient, n, block, ranges, padded, bits, symbols, tables, exponents,     \
                         reports + 1);                                                                       \
     }                                                                                                       \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
@@ -233,13 +226,12 @@ PASSES(float32, float)
 PASSES(float16, Half)
 PASSES(bfloat16, Brain)
 
-// reports: null, or a pass's, whose values are put back if it tells of sums that are not finite.
 #define VALUES(size, Symbol)                                                                                \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
         values_##size(const Symbol* symbols, i64 n, i64 block, i64 bits, u16* tables,                       \
-                      signed char* exponents, float* out, i64 add, const Report* reports) {                 \
+                      signed char* exponents, float* out, i64 add) {                                        \
         Quantile form = {tables, exponents, {nullptr, 0, bits}};                                            \
-        write_values(form, symbols, n, block, out, add != 0, reports ? reports + 1 : reports);              \
+        write_values(form, symbols, n, block, out, add != 0, nullptr);                                      \
     }
 
 VALUES(8, u8)

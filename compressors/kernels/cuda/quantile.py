@@ -41,23 +41,23 @@ def quantile_pass(
         symbols: uint8 [n] for up to 8 bits, uint16 [n] above; receives the symbols.
         tables: uint16 [blocks * 2^bits]; receives the float16 bits of the bins' means times 2^-e.
         exponents: int8 [blocks]; receives e.
-        reports: receives this pass's report; for sums that are not finite, see `linear.linear_pass`.
+        reports: receives this pass's report. Where it tells of sums that are not finite, the residual has
+            gained the gradient but for these elements, and nothing else means anything.
         gradient_type: what the gradient's bits mean.
     """
     n = int(gradient.size)
     grid, size = lay_out(n, block), symbol_size(bits)
     padded = 1 << (grid.block - 1).bit_length()
     kept: Any = 0 if residual is None else residual
+    # Looked at first, as on the CPU: where a sum is not finite nothing is quantized.
+    ranges = extremes(runtime, residual, gradient, block, reports, gradient_type=gradient_type)
     if grid.whole:
-        report = reports.begin()
         runtime.launch(
             "quantile", f"quantize_blocks_{size}_{gradient_type}", grid.launched, grid.threads,
-            kept, gradient, n, grid.block, padded, bits, symbols, tables, exponents, report,
+            kept, gradient, n, grid.block, ranges.keys, padded, bits, symbols, tables, exponents,
+            ranges.report,
         )  # fmt: skip
-        if residual is not None:
-            _write(runtime, symbols, block, bits, tables, exponents, residual, True, report)
         return
-    ranges = extremes(runtime, residual, gradient, block, reports, gradient_type=gradient_type)
     keys = _sorted_keys(runtime, kept, gradient, grid, padded, gradient_type)
     runtime.launch(
         "quantile", "find_means", grid.blocks << bits, _BIN_THREADS,
@@ -107,23 +107,9 @@ def quantile_values(
         out: float32 [n].
         add: add to `out` instead of overwriting it.
     """
-    _write(runtime, symbols, block, bits, tables, exponents, out, add, 0)
-
-
-def _write(
-    runtime: Runtime,
-    symbols: Any,
-    block: int,
-    bits: int,
-    tables: Any,
-    exponents: Any,
-    out: Any,
-    add: bool,
-    report: Any,
-) -> None:
     n = int(symbols.size)
     grid = lay_out(n, block)
     runtime.launch(
         "quantile", f"values_{symbol_size(bits)}", grid.launched, grid.threads,
-        symbols, n, grid.block, bits, tables, exponents, out, int(add), report,
+        symbols, n, grid.block, bits, tables, exponents, out, int(add),
     )  # fmt: skip

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .returns import Returns
 from .runtime import Runtime
 
 GradientType = Literal["float32", "float16", "bfloat16"]
@@ -37,10 +39,10 @@ class Reports:
     element and hand on no such place: they do not go between sparse ones.
     """
 
-    def __init__(self, runtime: Runtime, passes: int) -> None:
-        """Makes room on the device for as many passes."""
-        self.array: Any = runtime.zeros((passes + 1) * _FIELDS, np.int64)
+    def __init__(self, runtime: Runtime, passes: int, returns: Returns | None = None) -> None:
+        """Makes room on the device for as many passes; among other results if `returns` is given."""
         self._runtime = runtime
+        self._slot = (returns or Returns(runtime)).take((passes + 1) * _FIELDS, np.int64)
         self._room, self._begun = passes, 0
 
     def begin(self) -> Any:
@@ -52,12 +54,18 @@ class Reports:
         if self._begun == self._room:
             raise ValueError(f"there is room for {self._room} reports only")
         self._begun += 1
-        return self.array[(self._begun - 1) * _FIELDS : (self._begun + 1) * _FIELDS]
+        return self._slot.array[(self._begun - 1) * _FIELDS : (self._begun + 1) * _FIELDS]
 
     def fetch(self) -> list[Report]:
         """The reports of all passes begun, in order; waits for them."""
-        fields = self._runtime.fetch(self.array)[_FIELDS:].reshape(-1, _FIELDS)
-        return [_read(row) for row in fields[: self._begun]]
+        return self._read(self._runtime.fetch(self._slot.array))
+
+    def fetched(self) -> list[Report]:
+        """The same, where `returns` was fetched after the last pass."""
+        return self._read(self._slot.values)
+
+    def _read(self, words: NDArray[np.int64]) -> list[Report]:
+        return [_read(row) for row in words.reshape(-1, _FIELDS)[1 : self._begun + 1]]
 
 
 def _read(fields: Any) -> Report:

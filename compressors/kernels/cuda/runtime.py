@@ -6,8 +6,12 @@ alike; a float travels as its bits (`float_bits`).
 """
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SOURCES = Path(__file__).parent
 """Where the `.cu` and `.cuh` files are."""
@@ -38,8 +42,23 @@ class Runtime(Protocol):
     def fetch(self, array: Any) -> Any:
         """A copy of an array in the CPU's memory, as a NumPy array; waits for what was started before."""
 
+    def fetch_all(self, arrays: Sequence[Any]) -> list[Any]:
+        """The same of several arrays; waits once."""
+
     def place(self, array: Any) -> Any:
         """A copy of a NumPy array on the device."""
+
+    def array(self, tensor: "Tensor") -> Any:
+        """A contiguous tensor of this device as a one-dimensional array in the same memory.
+
+        16-bit floats become uint16, their bits.
+        """
+
+    def bring(self, tensor: "Tensor") -> "Tensor":
+        """A contiguous tensor on this device: itself, or a copy of one that lies in the CPU's memory."""
+
+    def tensor(self, array: Any) -> "Tensor":
+        """An array of this device as a tensor in the same memory; float32 or uint8."""
 
 
 def float_bits(value: float) -> int:

@@ -180,11 +180,7 @@ __device__ __forceinline__ void sample(const float* residual, const Gradient* gr
                                        u32* keys) {
     i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= m) return;
-    u32 hash = (u32)i;
-    hash = (hash ^ hash >> 16) * 0x85ebca6bu;
-    hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
-    hash ^= hash >> 16;
-    i64 low = i * n / m, high = (i + 1) * n / m, at = low + hash % (high - low);
+    i64 at = sample_place(i, n, m);
     keys[i] = key_of(residual[at] + widen(gradient[at]));
 }
 

@@ -75,6 +75,25 @@ def topk_pass(
     )
 
 
+def start_sampling(
+    runtime: Runtime, residual: Any, gradient: Any, keys: Any, *, gradient_type: GradientType = "float32"
+) -> None:
+    """Looks at a stratified sample. Does not wait.
+
+    Args:
+        runtime: the device, where all arrays lie.
+        residual: float32 [n].
+        gradient: [n], of `gradient_type`.
+        keys: uint32 [m], m at most n; receives the bits of |residual + gradient| at the places of
+            `sampling.stratified_positions`.
+        gradient_type: what the gradient's bits mean.
+    """
+    n, m = int(residual.size), int(keys.size)
+    runtime.launch(
+        "topk", f"sample_{gradient_type}", -(-m // _THREADS), _THREADS, residual, gradient, n, m, keys
+    )
+
+
 def sampled_magnitude(
     runtime: Runtime,
     residual: Any,
@@ -105,12 +124,8 @@ def sampled_magnitude(
     """
     if not 0 <= density <= 1 or sample < 1:
         raise ValueError(f"density must be 0 to 1 and sample at least 1, not {density} and {sample}")
-    n = int(residual.size)
-    m = min(sample, n)
-    keys = runtime.empty(m, np.uint32)
-    runtime.launch(
-        "topk", f"sample_{gradient_type}", -(-m // _THREADS), _THREADS, residual, gradient, n, m, keys
-    )
+    keys = runtime.empty(min(sample, int(residual.size)), np.uint32)
+    start_sampling(runtime, residual, gradient, keys, gradient_type=gradient_type)
     magnitudes = runtime.fetch(keys).view(np.float32)
     magnitudes = magnitudes[np.isfinite(magnitudes)]
     # Rounded first, as 0.07 * 100 is a little more than 7.

@@ -60,6 +60,8 @@ class Pattern(ABC):
         self.reduction = method.reduction
         self.nonfinite = method.nonfinite
         self.spent = Spent()
+        self.rms: dict[str, float] | None = None
+        """By parameter, root mean squares of the loss's gradients; for weights in their place."""
 
     @abstractmethod
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
@@ -127,7 +129,7 @@ class Pattern(ABC):
         self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int
     ) -> Outgoing:
         with self._clock("compress_s"):
-            return compressor.compress(gradients, iteration)
+            return compressor.compress(gradients, iteration, self.rms)
 
     def _add(self, compressor: FeedbackCompressor, sender: int, payload: Payload, total: Tensor) -> None:
         """Adds what a worker sent of a shard, or nothing of it where it is not valid."""

@@ -1,0 +1,115 @@
+"""Arrays in memory of torch's, on any of its devices.
+
+All memory is torch's. Its allocator gives a block that was freed only to work that is started later on the
+same stream: nothing need be waited for before an array is dropped, and the scratch memory of one bucket is
+that of the next. A pool of CuPy's own would keep memory from torch, and know nothing of torch's streams.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_TYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.uint8): torch.uint8}
+_ARRAYS = {torch.float32: np.float32, torch.uint8: np.uint8}
+_SHORT_FLOATS = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """A contiguous one-dimensional array. Slices and views share its memory."""
+
+    memory: Tensor
+    """uint8, its bytes."""
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.nbytes // self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return self.memory.numel()
+
+    @property
+    def pointer(self) -> int:
+        """Where it begins; 0 if it is empty."""
+        return self.memory.data_ptr()
+
+    def __getitem__(self, elements: slice) -> "DeviceArray":
+        """Neighbouring elements."""
+        start, stop, step = elements.indices(self.size)
+        assert step == 1
+        width = self.dtype.itemsize
+        return DeviceArray(self.memory[start * width : max(start, stop) * width], self.dtype)
+
+    def view(self, dtype: Any) -> "DeviceArray":
+        """The same bytes as another type."""
+        return DeviceArray(self.memory, np.dtype(dtype))
+
+    def reshape(self, _: int) -> "DeviceArray":
+        """Itself: it has one dimension."""
+        return self
+
+
+class TorchMemory:
+    """The half of a `Runtime` that is about memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        """On a device of torch's."""
+        self.device = device
+        self._pinned = device.type == "cuda"
+
+    def empty(self, size: int, dtype: Any) -> DeviceArray:
+        """See `Runtime.empty`."""
+        width = np.dtype(dtype).itemsize
+        memory = torch.empty(size * width, dtype=torch.uint8, device=self.device)
+        return DeviceArray(memory, np.dtype(dtype))
+
+    def zeros(self, size: int, dtype: Any) -> DeviceArray:
+        """See `Runtime.zeros`."""
+        array = self.empty(size, dtype)
+        array.memory.zero_()
+        return array
+
+    def fetch(self, array: DeviceArray) -> NDArray[Any]:
+        """See `Runtime.fetch`."""
+        return self.fetch_all([array])[0]
+
+    def fetch_all(self, arrays: Sequence[DeviceArray]) -> list[NDArray[Any]]:
+        """See `Runtime.fetch_all`; through pinned memory, all copies on their way before the wait."""
+        hosts = []
+        for array in arrays:
+            host = torch.empty(array.nbytes, dtype=torch.uint8, pin_memory=self._pinned)
+            hosts.append(host.copy_(array.memory, non_blocking=True))
+        if self._pinned:
+            torch.cuda.current_stream(self.device).synchronize()
+        return [host.numpy().view(array.dtype) for host, array in zip(hosts, arrays, strict=True)]
+
+    def place(self, array: NDArray[Any]) -> DeviceArray:
+        """See `Runtime.place`; through pinned memory, so that the host need not wait."""
+        host = torch.empty(array.nbytes, dtype=torch.uint8, pin_memory=self._pinned)
+        host.numpy()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return DeviceArray(host.to(self.device, non_blocking=True), array.dtype)
+
+    def array(self, tensor: Tensor) -> DeviceArray:
+        """See `Runtime.array`."""
+        assert tensor.is_contiguous(), "kernels know no strides"
+        dtype = np.uint16 if tensor.dtype in _SHORT_FLOATS else _ARRAYS[tensor.dtype]
+        if not tensor.numel():
+            return self.empty(0, dtype)  # an empty tensor's stride may be anything, and it has no other views
+        return DeviceArray(tensor.detach().reshape(-1).view(torch.uint8), np.dtype(dtype))
+
+    def bring(self, tensor: Tensor) -> Tensor:
+        """See `Runtime.bring`; does not wait for memory that is pinned."""
+        return tensor.to(self.device, non_blocking=True).contiguous()
+
+    def tensor(self, array: DeviceArray) -> Tensor:
+        """See `Runtime.tensor`."""
+        return array.memory.view(_TYPES[array.dtype])

@@ -1,0 +1,203 @@
+"""Allocation of tau to layers: against brute force, one tau for all, and what codecs write."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from taugrad.compressors import message
+from taugrad.compressors.kernels.threshold import ThresholdRule
+from taugrad.compressors.policies.allocation import (
+    CHOICES,
+    REACH,
+    Curves,
+    allocate,
+    bits_per_element,
+    cheapest,
+    curve_of,
+    with_one_tau,
+)
+from taugrad.compressors.update import Update
+
+Floats = NDArray[np.float64]
+RULES: list[ThresholdRule] = ["wgt", "bgt", "qgt", "strom"]
+
+# The program.
+
+
+def total(of: Floats, chosen: NDArray[np.int64]) -> float:
+    return math.fsum(of[np.arange(len(of)), chosen])
+
+
+def least(cost: Floats, error: Floats, budget: float) -> float:
+    """The least cost within the budget, of every combination."""
+    combinations = itertools.product(range(cost.shape[1]), repeat=len(cost))
+    chosen = (np.array(each) for each in combinations)
+    return min(total(cost, each) for each in chosen if total(error, each) <= budget)
+
+
+tables = st.integers(1, 4).flatmap(
+    lambda layers: st.integers(1, 4).flatmap(
+        lambda choices: st.tuples(
+            *2
+            * [
+                st.lists(
+                    st.lists(st.floats(0, 100), min_size=choices, max_size=choices),
+                    min_size=layers,
+                    max_size=layers,
+                )
+            ]
+        )
+    )
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables, st.data())
+def test_any_table_is_solved_within_one_layers_range(
+    table: tuple[list[list[float]], list[list[float]]], data: st.DataObject
+) -> None:
+    cost, error = (np.array(each) for each in table)
+    given_choice = data.draw(st.integers(0, cost.shape[1] - 1))
+    base = np.full(len(cost), given_choice)
+    chosen = cheapest(cost, error, given_choice)
+    assert total(error, chosen) <= total(error, base)
+    assert total(cost, chosen) <= total(cost, base)
+    optimum = least(cost, error, total(error, base))
+    assert total(cost, chosen) <= optimum + np.ptp(cost, axis=1).max() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_convex_tables_are_solved_almost_exactly(seed: int) -> None:
+    """On finer curves the gap shrinks with the steps; brute force over 12^4 combinations."""
+    rng = np.random.default_rng(seed)
+    share = np.linspace(0.01, 1, 12)
+    weights, scales = rng.exponential(1, (4, 1)), 10 ** rng.uniform(-1, 1, (4, 1))
+    cost, error = weights * share, scales * -np.log(share)
+    chosen = cheapest(cost, error, 4)
+    base = np.full(4, 4)
+    optimum = least(cost, error, total(error, base))
+    assert optimum <= total(cost, chosen) <= min(optimum + np.diff(cost).max(), total(cost, base))
+    assert total(error, chosen) <= total(error, base)
+
+
+# Curves.
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("density", [0.001, 0.05, 0.8])
+def test_a_curve_is_what_passes_would_send_and_keep(rule: ThresholdRule, density: float) -> None:
+    values = np.abs(np.random.default_rng(3).standard_normal(5000)).astype(np.float32)
+    sent, taus, errors = curve_of(values, density, rule)
+    assert len(sent) == len(taus) == len(errors) == CHOICES
+    assert sent[0] == pytest.approx(density / REACH, abs=1 / 5000)
+    assert sent[-1] == pytest.approx(min(density * REACH, 1), abs=1 / 5000)
+    assert np.all(np.diff(sent) >= 0)
+    assert np.all(np.diff(taus) <= 0)
+    for share, tau, error in zip(sent, taus, errors, strict=True):
+        reached = values >= tau
+        assert share == pytest.approx(reached.mean())
+        levels = np.minimum(np.floor(values / tau), 255) if rule == "qgt" else np.ones(values.size)
+        quantum = values if rule == "wgt" else levels * tau
+        kept = np.where(reached, values - quantum, values).astype(np.float64)
+        due = float((kept**2).mean())
+        if rule == "qgt" and values.max() < 255 * tau:  # what is kept of multiples is estimated
+            assert error == pytest.approx(due, rel=0.3)
+        elif rule != "qgt":
+            assert error == pytest.approx(due, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("values", [[0.0] * 9, [1.0], [2.0] * 7, [1e-45, 3e38], [0.0, 1.0]])
+def test_any_sample_has_a_curve(rule: ThresholdRule, values: list[float]) -> None:
+    sent, taus, errors = curve_of(np.array(values, np.float32), 0.01, rule)
+    assert np.all(np.isfinite(taus) & (taus > 0) & np.isfinite(errors) & (errors >= 0) & (sent > 0))
+    assert sent.max() <= 1
+
+
+@pytest.mark.parametrize("density", [0.0003, 0.001, 0.01, 0.05, 0.2, 0.5])
+def test_bits_are_those_of_a_codec(density: float) -> None:
+    n = 4_000_000
+    words = (np.flatnonzero(np.random.default_rng(0).random(n) < density) << 1).astype(np.uint32)
+    update = Update("strom", n, np.float32(0.1), words, np.empty(0, np.uint8))
+    written = len(message.write(update)) - 32  # the header is not of the elements
+    assert float(bits_per_element(np.array([density]), 1.0)[0]) == pytest.approx(8 * written / n, rel=0.06)
+
+
+def test_bits_grow_with_what_is_sent() -> None:
+    sent = np.geomspace(1e-9, 1, 400)
+    assert np.all(np.diff(bits_per_element(sent, 1.0)) > 0)
+    assert bits_per_element(np.array([1.0]), 32.0)[0] == 33.0
+
+
+# All layers together.
+
+
+def curves_of(
+    layers: list[tuple[int, float, float]], density: float, rule: ThresholdRule, seed: int
+) -> Curves:
+    """Curves of layers with a number of elements, a scale, and a power that makes tails heavy."""
+    rng = np.random.default_rng(seed)
+    columns = [
+        curve_of(
+            (np.abs(rng.standard_normal(min(n, 2000))) ** power * scale).astype(np.float32), density, rule
+        )
+        for n, scale, power in layers
+    ]
+    sent, taus, errors = (np.array(column) for column in zip(*columns, strict=True))
+    return Curves(np.array([float(n) for n, _, _ in layers]), sent, taus, errors)
+
+
+layer_lists = st.lists(
+    st.tuples(st.integers(1, 10**7), st.floats(-6, 3).map(lambda e: 10**e), st.floats(0.5, 4)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(layer_lists, st.floats(1e-4, 0.5), st.sampled_from(RULES), st.sampled_from([1.0, 4.0, 32.0]))
+def test_an_allocation_is_never_worse_than_one_tau(
+    layers: list[tuple[int, float, float]], density: float, rule: ThresholdRule, value_bits: float
+) -> None:
+    curves = curves_of(layers, density, rule, seed=len(layers))
+    taus, sent = allocate(curves, density, value_bits)
+    one = with_one_tau(curves, density)
+    bits, squares = one.bits(value_bits), one.squares()
+    rows = np.arange(len(layers))
+    chosen = [int(np.flatnonzero((one.taus[i] == taus[i]) & (one.sent[i] == sent[i]))[-1]) for i in rows]
+    assert math.fsum(bits[rows, chosen]) <= math.fsum(bits[:, -1])
+    assert math.fsum(squares[rows, chosen]) <= math.fsum(squares[:, -1])
+
+
+def test_one_tau_for_all_sends_the_density_of_all() -> None:
+    layers = [(10_000, 1.0, 1.0), (50_000, 1.05, 1.0), (5_000, 0.97, 1.0)]
+    one = with_one_tau(curves_of(layers, 0.01, "wgt", 0), 0.01)
+    assert len(set(one.taus[:, -1])) == 1
+    assert float((one.elements * one.sent[:, -1]).sum()) == pytest.approx(0.01 * one.elements.sum(), rel=1e-6)
+
+
+def test_layers_that_differ_save_bits_that_layers_alike_do_not() -> None:
+    def saved(layers: list[tuple[int, float, float]]) -> float:
+        curves = curves_of(layers, 0.01, "strom", 0)
+        one = with_one_tau(curves, 0.01)
+        _, sent = allocate(curves, 0.01, 1.0)
+        found = (curves.elements * bits_per_element(sent, 1.0)).sum()
+        return 1 - float(found / one.bits(1.0)[:, -1].sum())
+
+    assert saved([(10_000, 1.0, 1.0), (200_000, 0.4, 1.0), (50_000, 0.5, 3.0)]) > 0.05
+    assert saved([(10_000, 1.0, 1.0)] * 4) < 0.02
+
+
+def test_an_allocation_does_not_depend_on_the_order_of_layers() -> None:
+    layers = [(10_000, 1.0, 1.0), (200_000, 0.1, 2.0), (50_000, 0.3, 3.0), (7, 1.0, 1.0)]
+    curves = curves_of(layers, 0.01, "bgt", 0)
+    taus, _ = allocate(curves, 0.01, 1.0)
+    for order in itertools.permutations(range(4)):
+        at = np.array(order)
+        other = Curves(curves.elements[at], curves.sent[at], curves.taus[at], curves.errors[at])
+        assert allocate(other, 0.01, 1.0)[0] == pytest.approx(taus[at], rel=1e-6)

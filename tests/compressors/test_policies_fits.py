@@ -1,0 +1,153 @@
+"""Statistical fits of SIDCo: closed forms against scipy's distributions, stages against exact quantiles."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from taugrad.compressors.config import read_config
+from taugrad.compressors.parts import Part
+from taugrad.compressors.policies import Memory, build_policy
+from taugrad.compressors.policies.base import ThresholdPolicy
+from taugrad.compressors.policies.fits import Fit, exponential, fitted_tau, gamma, pareto
+from taugrad.compressors.policies.sidco import LOOKS, most_stages
+
+FITS: list[Fit] = ["exponential", "pareto", "gamma"]
+shares = st.floats(1e-4, 0.9)
+
+
+@given(st.floats(1e-6, 1e6), shares)
+def test_an_exponential_tail_is_scipys(mean: float, share: float) -> None:
+    assert exponential(mean, share) == pytest.approx(stats.expon.isf(share, scale=mean), rel=1e-9)
+
+
+@given(st.floats(-2, 0.45), st.floats(1e-3, 1e3), shares)
+def test_a_pareto_tail_is_scipys_of_the_same_moments(shape: float, scale: float, share: float) -> None:
+    of = stats.genpareto(shape, scale=scale)
+    mean, variance = (float(moment) for moment in of.stats("mv"))
+    assert pareto(mean, variance, share) == pytest.approx(of.isf(share), rel=1e-6)
+
+
+@given(st.floats(1e-3, 1e3), shares)
+def test_a_pareto_tail_of_shape_0_is_exponential(mean: float, share: float) -> None:
+    assert pareto(mean, mean**2, share) == pytest.approx(exponential(mean, share), rel=1e-9)
+
+
+@pytest.mark.parametrize(("alpha", "off"), [(0.6, 0.25), (0.8, 0.1), (1.0, 0.01), (1.2, 0.1)])
+@pytest.mark.parametrize("share", [0.01, 0.001])
+def test_a_gamma_tail_is_scipys_where_its_shape_is_about_1(alpha: float, off: float, share: float) -> None:
+    of = stats.gamma(alpha, scale=0.3)
+    mean_log = float(of.expect(np.log))
+    tau, due = gamma(of.mean(), mean_log, share), of.isf(share)
+    assert tau == pytest.approx(due, rel=off)
+    if alpha != 1:  # the power of x that is left out is less than 1 below that, and more above
+        assert (tau > due) == (alpha < 1)
+
+
+def test_a_gamma_tail_is_the_papers_formula() -> None:
+    mean, mean_log, share = 0.7, -1.1, 0.01
+    q = math.log(mean) - mean_log
+    alpha = (3 - q + math.sqrt((q - 3) ** 2 + 24 * q)) / (12 * q)
+    due = -(mean / alpha) * (math.log(share) + math.log(math.gamma(alpha)))
+    assert gamma(mean, mean_log, share) == pytest.approx(due, rel=1e-12)
+
+
+def magnitudes_of(kind: str, n: int = 2**14) -> NDArray[np.float32]:
+    rng = np.random.default_rng(1)
+    values = {
+        "exponential": lambda: rng.exponential(2e-3, n),
+        "normal": lambda: np.abs(rng.standard_normal(n)),
+        "cubed": lambda: np.abs(rng.standard_normal(n) ** 3),
+        "pareto": lambda: rng.pareto(3, n),
+    }[kind]()
+    return np.asarray(values, np.float32)
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_a_fit_of_its_own_distribution_needs_one_stage(fit: Fit) -> None:
+    values = magnitudes_of("exponential")
+    assert np.mean(values >= fitted_tau(fit, values, 0.01, 1)) == pytest.approx(0.01, rel=0.15)
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("kind", ["normal", "cubed", "pareto"])
+@pytest.mark.parametrize("density", [0.01, 0.001])
+def test_stages_bring_any_fit_to_the_density(fit: Fit, kind: str, density: float) -> None:
+    values = magnitudes_of(kind)
+    reached = np.mean(values >= fitted_tau(fit, values, density, most_stages(density)))
+    assert density / 2 < reached < density * 2
+    once = np.mean(values >= fitted_tau(fit, values, density, 1))
+    if fit == "exponential":  # one parameter cannot fit these tails
+        assert abs(math.log(max(once, 1e-5) / density)) > abs(math.log(reached / density))
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("zeros", [0.5, 0.95])
+def test_zeros_count_as_elements(fit: Fit, zeros: float) -> None:
+    values = magnitudes_of("exponential")
+    values[np.random.default_rng(2).random(values.size) < zeros] = 0
+    assert np.mean(values >= fitted_tau(fit, values, 0.01, 1)) == pytest.approx(0.01, rel=0.2)
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("stages", [1, 2, 5])
+def test_a_fit_has_some_tau_whatever_the_sample(fit: Fit, stages: int) -> None:
+    for values in ([], [0.0], [3.0], [2.0] * 50, [0.0] * 50 + [1.0], [1e-45] * 3, [3e38] * 20, [1.0, 3e38]):
+        for density in (1e-9, 0.3, 1.0):
+            tau = fitted_tau(fit, np.array(values, np.float32), density, stages)
+            assert math.isfinite(tau)
+            assert tau >= 0
+    assert fitted_tau(fit, np.full(50, 2, np.float32), 0.1, stages) == pytest.approx(2.0)
+
+
+def test_most_stages_are_quarters_of_quarters() -> None:
+    assert [most_stages(density) for density in (1.0, 0.5, 0.25, 0.2, 0.0625, 0.01, 0.001)] == [
+        *[1, 1, 1, 2, 2, 4, 5]
+    ]
+
+
+# The number of stages.
+
+
+def policy_of(line: str) -> ThresholdPolicy:
+    return build_policy(read_config({"kind": "wgt", "tau": line}))
+
+
+def run(policy: ThresholdPolicy, values: NDArray[np.float32], iterations: int) -> tuple[Memory, list[float]]:
+    """What is remembered, and the densities, where the same gradients come again and again."""
+    memory, densities = Memory(), []
+    part = Part("p", torch.from_numpy(values))
+    for iteration in range(iterations):
+        tau = policy.tau(part, iteration, memory)
+        sent = int((values >= tau).sum())
+        densities.append(sent / values.size)
+        policy.note(part, sent, memory)
+        assert all(type(value) is float for value in memory.values())
+    return memory, densities
+
+
+@pytest.mark.parametrize("kind", ["normal", "cubed", "pareto"])
+def test_stages_are_found_by_the_achieved_density(kind: str) -> None:
+    memory, densities = run(policy_of("sidco(0.001)"), magnitudes_of(kind), 12 * LOOKS)
+    assert densities[-1] == pytest.approx(0.001, rel=0.35)
+    assert abs(math.log(max(densities[0], 1e-5) / 0.001)) > math.log(1.35)
+    assert 2 <= memory["stages"] <= 5
+
+
+def test_stages_stay_where_the_density_is_met() -> None:
+    memory, _ = run(policy_of("sidco(0.01)"), magnitudes_of("exponential"), 6 * LOOKS)
+    assert memory["stages"] == 1
+
+
+def test_a_number_of_stages_is_kept() -> None:
+    values = magnitudes_of("cubed")
+    memory, densities = run(policy_of("sidco(0.01, stages=3)"), values, 3 * LOOKS)
+    assert set(densities) == {
+        float(np.mean(values >= np.float32(fitted_tau("exponential", values, 0.01, 3))))
+    }
+    assert "stages" not in memory

@@ -1,0 +1,275 @@
+"""Automatic thresholds on streams of gradients whose scale drifts, jumps and differs by layer."""
+
+import io
+import math
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from taugrad.compressors.config import read_config
+from taugrad.compressors.feedback import FeedbackCompressor
+from taugrad.compressors.policies import SAMPLE
+
+Floats = NDArray[np.float32]
+SIZES = (20_000, 3_000, 8_000)
+STEPS = 110
+"""The scale jumps after half of them."""
+SCALES: dict[str, Callable[[int], float]] = {
+    "steady": lambda step: 1.0,
+    "drifting": lambda step: 1.02**step,
+    "jumping": lambda step: 1.0 if step < STEPS // 2 else 100.0,
+    "falling": lambda step: 1.0 if step < STEPS // 2 else 0.01,
+}
+POLICIES = (
+    "density(0.02, every=5)",
+    "sidco(0.02, every=5)",
+    "sidco(0.02, fit='pareto', every=4)",
+    "dl4j(0.5, target=0.05)",
+    "allocate(0.02, every=5)",
+)
+"""One of each kind."""
+every_policy = pytest.mark.parametrize("policy", POLICIES)
+
+
+def gradients(
+    step: int, scale: float = 1.0, sizes: tuple[int, ...] = SIZES, power: float = 1.0
+) -> list[Floats]:
+    """Each layer a tenth of the scale of the one before; power 1 is normal, more has heavier tails."""
+    rng = np.random.default_rng(step)
+    normal = [rng.standard_normal(size) for size in sizes]
+    return [
+        (np.sign(each) * np.abs(each) ** power * scale * 10.0**-i).astype(np.float32)
+        for i, each in enumerate(normal)
+    ]
+
+
+def densities(
+    workbench: ModuleType, line: str, scale: Callable[[int], float], power: float = 1.0
+) -> NDArray[np.float64]:
+    """[steps, layers], the shares sent."""
+    worker, found = workbench.Worker(line, SIZES), []
+    for step in range(STEPS):
+        tallies = worker.step(gradients(step, scale(step), power=power)).tallies
+        found.append([tally.sent / tally.elements for tally in tallies])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0])
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("rule", ["wgt", "bgt", "qgt", "strom"])
+def test_a_density_is_kept_to_between_samples(
+    rule: str, scale: str, power: float, workbench: ModuleType
+) -> None:
+    found = densities(workbench, f"{rule}(density(0.01, every=50))", SCALES[scale], power)
+    assert np.all(np.abs(np.log(found[:20].mean(0) / 0.01)) < math.log(2))  # residuals grow from zero
+    assert np.all(np.abs(np.log(found[25:50].mean(0) / 0.01)) < math.log(1.4))
+    # After a fall old residuals end sharply at the old tau: now and then nothing reaches the new one.
+    assert np.all(np.abs(np.log(found[-40:].mean(0) / 0.01)) < math.log(2.2 if scale == "falling" else 1.3))
+
+
+@pytest.mark.parametrize("scale", ["jumping", "falling"])
+def test_a_jump_is_followed_in_the_next_iteration(scale: str, workbench: ModuleType) -> None:
+    found = densities(workbench, "wgt(density(0.01, every=1000))", SCALES[scale])[STEPS // 2 :]
+    assert np.all((found[0] > 0.5) | (found[0] < 0.002))
+    # Layers as small as the sample are met exactly, the largest to its error of five deviations.
+    assert np.allclose(found[1], 0.01, atol=5 * math.sqrt(0.01 / SAMPLE))
+
+
+@pytest.mark.parametrize("fit", ["exponential", "pareto", "gamma"])
+@pytest.mark.parametrize("scale", ["steady", "drifting", "jumping"])
+@pytest.mark.parametrize("rule", ["wgt", "strom"])
+def test_fits_come_near_their_density(rule: str, scale: str, fit: str, workbench: ModuleType) -> None:
+    found = densities(workbench, f"{rule}(sidco(0.01, fit='{fit}', every=10))", SCALES[scale])
+    assert np.all(np.abs(np.log(found[-40:].mean(0) / 0.01)) < math.log(2))
+
+
+@pytest.mark.parametrize("rule", ["wgt", "bgt", "qgt", "strom"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_an_allocation_gives_layers_their_shares_of_the_density(
+    rule: str, scale: str, workbench: ModuleType
+) -> None:
+    found = densities(workbench, f"{rule}(allocate(0.01, every=25))", SCALES[scale])[-40:].mean(0)
+    assert 0.004 < float(found @ SIZES) / sum(SIZES) < 0.015
+    assert found[0] > 2 * found[1]  # where the scale is ten times as large
+    assert np.all(found > 0.01 / 32 / 2)
+
+
+@pytest.mark.parametrize("start", [0.2, 100.0])
+def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float, workbench: ModuleType) -> None:
+    worker, found = workbench.Worker(f"wgt(dl4j({start}, target=0.01))", SIZES), []
+    for step in range(200):
+        tallies = worker.step(gradients(step)).tallies
+        found.append(sum(tally.sent for tally in tallies) / sum(SIZES))
+        assert len({tally.tau for tally in tallies}) == 1
+    assert 0.004 < np.mean(found[-40:]) < 0.025
+    assert not 0.004 < np.mean(found[:5]) < 0.025
+
+
+def test_dl4j_steps_only_outside_of_its_range(workbench: ModuleType) -> None:
+    worker = workbench.Worker("bgt(dl4j(0.5, low=0.1, high=0.2, decay=0.8))", (3000, 500))
+    due, moves = 0.5, set()
+    for step in range(60):
+        scale = 1.0 if step < 30 else 0.1
+        tallies = worker.step(gradients(step, scale, (3000, 500))).tallies
+        assert [tally.tau for tally in tallies] == pytest.approx([due, due], rel=1e-5)
+        share = sum(tally.sent for tally in tallies) / 3500
+        move = 0.8 if share < 0.1 else 1 / 0.8 if share > 0.2 else 1.0
+        due, moves = due * move, moves | {move}
+    assert moves == {0.8, 1.0, 1 / 0.8}
+
+
+# State.
+
+
+def settled(workbench: ModuleType, policy: str, rule: str = "bgt", **options: object) -> object:
+    return workbench.Worker(f"{rule}({policy})", (3000, 40, 1, 700), **options)
+
+
+def small(step: int) -> list[Floats]:
+    return gradients(step, 1 + step % 7, (3000, 40, 1, 700))
+
+
+@every_policy
+@pytest.mark.parametrize("rule", ["wgt", "bgt"])
+def test_taus_do_not_depend_on_buckets(policy: str, rule: str, workbench: ModuleType) -> None:
+    workers = [
+        settled(workbench, policy, rule, buckets=buckets)
+        for buckets in (None, [[3], [1], [2], [0]], [[2, 0], [3, 1]])
+    ]
+    for step in range(17):
+        whole, *others = [worker.step(small(step)) for worker in workers]  # type: ignore[attr-defined]
+        for other in others:
+            assert other.tallies == whole.tallies
+        if step == 8:  # DDP rebuilds its buckets
+            workers[1].buckets = [[0, 1], [2], [3]]  # type: ignore[attr-defined]
+    states = [worker.memories for worker in workers]  # type: ignore[attr-defined]
+    assert states[0] == states[1] == states[2]
+
+
+@every_policy
+@pytest.mark.parametrize("stop", range(1, 12, 2))
+def test_a_resumed_run_has_the_same_payloads(policy: str, stop: int) -> None:
+    sizes = (3000, 40, 1, 700)
+
+    def compressor() -> FeedbackCompressor:
+        like = [torch.zeros(size) for size in sizes]
+        return FeedbackCompressor(read_config(f"strom({policy})"), list("abcd"), like, threads=1)
+
+    def run(worker: FeedbackCompressor, begin: int, end: int) -> list[bytes]:
+        batches = ([torch.from_numpy(each) for each in small(step)] for step in range(begin, end))
+        return [bytes(worker.compress(each, begin + i).payload) for i, each in enumerate(batches)]
+
+    whole, stopped, resumed = compressor(), compressor(), compressor()
+    run(whole, 0, stop)
+    run(stopped, 0, stop)
+    file = io.BytesIO()
+    torch.save(stopped.state_dict(), file)
+    file.seek(0)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert run(resumed, stop, stop + 12) == run(whole, stop, stop + 12)
+    assert resumed.feedback.memories == whole.feedback.memories
+
+
+@every_policy
+def test_an_odd_step_is_lived_through(policy: str, workbench: ModuleType) -> None:
+    """Zeros that are held back, a NaN that is refused, and nothing but zeros; then all goes on."""
+    worker = workbench.Worker(f"wgt({policy}, nonfinite='skip')", SIZES)
+    for step in range(40):
+        each = gradients(step)
+        if step in (0, 5, 11):
+            each[1][:] = 0
+        if step in (3, 10):
+            each[2][7] = np.nan
+        if step in (7, 20):
+            each = [np.zeros_like(one) for one in each]
+        done = worker.step(each, hold_back_zeros=True)
+        assert bool(done.refused) == (step in (3, 10))
+        if done.refused:
+            worker.put_back(done)
+        assert all(math.isfinite(value) for memory in worker.memories.values() for value in memory.values())
+    if "dl4j" not in policy:  # which is not there yet
+        assert 0.005 < sum(tally.sent for tally in done.tallies) / sum(SIZES) < 0.1
+
+
+def test_curves_are_forgotten_once_the_decision_was_taken(workbench: ModuleType) -> None:
+    worker = workbench.Worker("strom(allocate(0.02, every=4))", SIZES)
+    for step in range(10):
+        worker.step(gradients(step))
+        kept = {len(memory) > 10 for memory in worker.memories.values()}
+        assert kept == {step % 4 == 0}
+    assert set(worker.memories["p0"]) == {"target", "tau", "next", "elements", "share"}
+
+
+def test_an_allocation_leaves_no_more_and_costs_no_more_than_one_tau(workbench: ModuleType) -> None:
+    """On the gradients themselves, not on its model of them: the same step from the same residuals."""
+    worker = workbench.Worker("wgt(allocate(0.01, every=1))", SIZES)
+    for step in range(12):
+        done = worker.step(gradients(step))
+    totals = [worker.residual(i) + each for i, each in enumerate(gradients(12))]
+    done = worker.step(gradients(12))
+    wire = sum(len(payload) for payload in done.payloads)
+    left = sum(float((worker.residual(i).astype(np.float64) ** 2).sum()) for i in range(len(SIZES)))
+    sent = sum(tally.sent for tally in done.tallies)
+    every = np.sort(np.concatenate([np.abs(each) for each in totals]).astype(np.float64))[::-1]
+    alike = every[sent:]  # one tau for all leaves the least that as many elements can leave
+    assert left >= float((alike**2).sum()) * (1 - 1e-6)
+    assert left <= 1.02 * float((every[int(0.01 * every.size) :] ** 2).sum())
+    one = workbench.Worker(f"wgt({every[int(0.01 * every.size)]})", SIZES)
+    for kept, each in zip(one.residuals, totals, strict=True):
+        kept.copy_(torch.from_numpy(each))
+    zeros = [np.zeros(size, np.float32) for size in SIZES]
+    assert wire <= 1.02 * sum(len(payload) for payload in one.step(zeros).payloads)
+
+
+# Lines.
+
+LINES = {
+    "wgt(sidco(0.01))": "wgt(tau=sidco(target=0.01))",
+    "qgt(sidco(0.001, fit='gamma', stages=3, every=10))": (
+        "qgt(tau=sidco(target=0.001, fit='gamma', stages=3, every=10))"
+    ),
+    "bgt(sidco(0.1, stages='auto'))": "bgt(tau=sidco(target=0.1))",
+    "strom(dl4j())": "strom(tau=dl4j())",
+    "strom(dl4j(1e-2, low=0.001), clip=clip(5))": "strom(tau=dl4j(start=0.01, low=0.001), clip=clip())",
+    "strom(dl4j(target=0.001))": "strom(tau=dl4j(target=0.001))",
+    "bgt(allocate(0.01))": "bgt(tau=allocate(density=0.01))",
+    "wgt(allocate(density=0.01, every=7)) | linear | golomb_rice": (
+        "wgt(tau=allocate(density=0.01, every=7)) | linear | golomb_rice"
+    ),
+    "wgt(layers(sidco(0.1), patterns={'a': sidco(0.2, fit='pareto')}))": (
+        "wgt(tau=layers(default=sidco(target=0.1), patterns={'a': sidco(target=0.2, fit='pareto')}))"
+    ),
+}
+
+
+@pytest.mark.parametrize(("written", "line"), LINES.items())
+def test_lines_of_policies_are_read_and_written(written: str, line: str) -> None:
+    config = read_config(written)
+    assert str(config) == line
+    assert read_config(line) == config
+    assert read_config(config.model_dump()) == config
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("wgt(sidco(0))", "greater than 0"),
+        ("wgt(sidco(0.1, fit='normal'))", "exponential"),
+        ("wgt(sidco(0.1, stages=0))", "stages"),
+        ("wgt(sidco())", "target"),
+        ("wgt(dl4j(low=0.1))", "low = 0.1 is above high = 0.01"),
+        ("wgt(dl4j(decay=1))", "less than 1"),
+        ("wgt(allocate())", "density"),
+        ("wgt(allocate(0.1, every=0))", "every"),
+        ("wgt(layers(1, patterns={'a': allocate(0.1)}))", "allocate"),
+        ("wgt(layers(dl4j(), patterns={'a': 1}))", "dl4j"),
+        ("wgt(1) | sidco(0.1)", "sidco is no link, but a value"),
+    ],
+)
+def test_policies_that_make_no_sense_are_refused(line: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why.replace("(", r"\(")):
+        read_config(line)

@@ -1,0 +1,128 @@
+"""Which compressor works where; CuPy's part of a GPU, played by the emulator."""
+
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from taugrad.compressors.backend import compressor_for
+from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.config import read_config
+from taugrad.compressors.kernels.cuda import cupy_runtime, looking
+from taugrad.compressors.kernels.cuda.memory import TorchMemory
+from taugrad.compressors.kernels.cuda.runtime import OPTIONS, SOURCES
+
+WGT: Any = read_config("wgt(0.1)")
+
+
+def test_the_device_of_the_gradients_decides() -> None:
+    assert type(compressor_for(WGT, torch.device("cpu"))) is Compressor
+    with pytest.raises(ValueError, match="gradients lie on meta; methods work on cpu and cuda"):
+        compressor_for(WGT, torch.device("meta"))
+
+
+def test_without_cupy_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(ImportError, match=r"install taugrad\[cuda12\] or taugrad\[cuda13\]"):
+        compressor_for(WGT, torch.device("cuda", 0))
+
+
+def test_a_machine_without_a_gpu_imports_nothing_of_it() -> None:
+    program = (
+        "import sys, torch\n"
+        "from taugrad.compressors import CompressionState\n"
+        "from taugrad.compressors.backend import compressor_for\n"
+        "from taugrad.compressors.config import read_config\n"
+        "compressor_for(read_config('wgt(0.1)'), torch.device('cpu'))\n"
+        "print([name for name in sys.modules if name == 'cupy' or '.on_device' in name or '.cuda.' in name\n"
+        "       and name.startswith('taugrad')])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+class FakeCuPy(ModuleType):
+    """What `CuPyRuntime` uses of CuPy; kernels run in the emulator."""
+
+    def __init__(self, emulate: Any) -> None:
+        super().__init__("cupy")
+        self.entered: list[Any] = []
+        entered = self.entered
+
+        class Entered:
+            def __init__(self, *what: Any) -> None:
+                self._what = what
+
+            def __enter__(self) -> None:
+                entered.append(self._what)
+
+            def __exit__(self, *_: object) -> None:
+                entered.pop()
+
+        class RawModule:
+            def __init__(self, code: str, options: tuple[str, ...], backend: str) -> None:
+                assert backend == "nvrtc"
+                assert options == (*OPTIONS, f"--include-path={SOURCES}")
+                (self._source,) = [
+                    path.stem for path in SOURCES.glob("*.cu") if code.endswith(path.read_text())
+                ]
+
+            def get_function(self, name: str) -> Any:
+                def kernel(grid: tuple[int], block: tuple[int], words: tuple[Any, ...]) -> None:
+                    assert entered == [(3,), (77, 3)]
+                    assert all(type(word) is np.int64 for word in words)
+                    emulate(self._source, name, *grid, *block, [int(word) for word in words])
+
+                return kernel
+
+        self.cuda = SimpleNamespace(Device=Entered, ExternalStream=Entered)
+        self.RawModule = RawModule
+
+
+def test_kernels_start_on_torchs_current_stream(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate = sys.modules[type(gpu).__module__].emulate  # type: ignore[attr-defined]
+    fake = FakeCuPy(emulate)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=77))
+    for cached in (cupy_runtime._kernel, cupy_runtime._module):
+        cached.cache_clear()
+    runtime = cupy_runtime.CuPyRuntime(torch.device("cuda", 3))
+    TorchMemory.__init__(runtime, torch.device("cpu"))  # memory that this machine has
+    total = runtime.zeros(1, np.float64)
+    looking.add_squares(runtime, runtime.array(torch.tensor([3.0, 4.0])), total)
+    runtime.launch("looking", "squares", 0, 256)  # nothing
+    assert runtime.fetch(total)[0] == 25
+    assert fake.entered == []
+    for cached in (cupy_runtime._kernel, cupy_runtime._module):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64, np.uint16])
+def test_arrays_share_their_memory(dtype: Any) -> None:
+    memory, values = TorchMemory(torch.device("cpu")), np.arange(24).astype(dtype)
+    array = memory.place(values)
+    assert (array.size, array.nbytes, array.dtype) == (24, values.nbytes, np.dtype(dtype))
+    assert (memory.fetch(array[3:9]) == values[3:9]).all()
+    assert (memory.fetch(array[20:]) == values[20:]).all()
+    assert array[9:3].size == 0
+    assert array[1:2].pointer - array.pointer == values.itemsize
+    assert memory.fetch(array.view(np.uint8)).tobytes() == values.tobytes()
+    assert [each.tobytes() for each in memory.fetch_all([array, array[:2]])] == [
+        values.tobytes(),
+        values[:2].tobytes(),
+    ]
+    if dtype in (np.float32, np.uint8):
+        memory.tensor(array[5:6])[0] = 99
+        assert memory.fetch(array)[5] == 99
+
+
+def test_short_floats_are_their_bits() -> None:
+    memory = TorchMemory(torch.device("cpu"))
+    halves = torch.tensor([0.0, 1.0, -2.0], dtype=torch.bfloat16)
+    assert memory.fetch(memory.array(halves[1:])).tolist() == [0x3F80, 0xC000]
+    with pytest.raises(AssertionError, match="strides"):
+        memory.array(torch.zeros(8)[::2])

@@ -1,0 +1,312 @@
+"""A bucket on the emulated device, against the CPU: the same payloads, residuals, velocities and tallies."""
+
+import random
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from taugrad.compressors.bucket import Compressor, Outgoing
+from taugrad.compressors.config import read_config
+from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.message import NonFinite, split
+from taugrad.compressors.on_device import DeviceCompressor
+from taugrad.compressors.parts import Part
+from taugrad.compressors.rules import Context
+
+_FILE = Path(__file__).parents[1] / "compressors" / "methods.py"
+METHODS = [
+    line for line in runpy.run_path(str(_FILE))["METHODS"] if not line.startswith(("none", "powersgd"))
+]
+every_method = pytest.mark.parametrize("line", METHODS)
+
+SIZES = {"head.bias": 31, "first.weight": 1000, "empty": 0, "one.bias": 1, "middle.weight": 33}
+
+
+def gradients(n: int, steps: int, seed: int = 0, scale: float = 0.02) -> list[torch.Tensor]:
+    """Values around the thresholds of METHODS, multiples of one, zeros of both signs and denormals."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(steps):
+        kind = rng.random(n)
+        values = rng.standard_normal(n) * scale
+        values = np.where(kind < 0.1, rng.integers(-300, 301, n) * 0.004, values)
+        values = np.where(kind > 0.95, rng.choice([0.0, -0.0, 1e-45, -1e-40], n), values)
+        made.append(torch.from_numpy(values.astype(np.float32)))
+    return made
+
+
+class Worker:
+    """One worker's side of a method: what it keeps, and what it makes of gradients."""
+
+    def __init__(
+        self, compressor: Compressor, sizes: dict[str, int], *, hold_back_zeros: bool = False
+    ) -> None:
+        self.compressor, self.sizes = compressor, sizes
+        self.layout = compressor.layout(list(sizes), list(sizes.values()))
+        self.context = Context(hold_back_zeros=hold_back_zeros)
+        self.residuals: dict[str, torch.Tensor] = {}
+        self.velocities: dict[str, torch.Tensor] = {}
+        config, rule = compressor.config, compressor.rule
+        exempt = {place.ordinal for place in self.layout.exempt.places} if self.layout.exempt else set()
+        for ordinal, (name, n) in enumerate(sizes.items()):
+            if ordinal not in exempt and (rule.needs_residual or config.decay):
+                self.residuals[name] = torch.zeros(n)
+            if ordinal not in exempt and getattr(config, "momentum", 0):
+                self.velocities[name] = torch.zeros(n)
+
+    def compress(self, bucket: torch.Tensor) -> tuple[Outgoing, list[Part]]:
+        parts = [
+            Part(name, share, self.residuals.get(name), self.velocities.get(name))
+            for name, share in zip(
+                self.sizes, torch.split(bucket.clone(), list(self.sizes.values())), strict=True
+            )
+        ]
+        return self.compressor.compress(parts, self.layout, self.context), parts
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "residuals": {name: each.numpy().tobytes() for name, each in self.residuals.items()},
+            "velocities": {name: each.numpy().tobytes() for name, each in self.velocities.items()},
+            "memories": self.context.memories,
+        }
+
+
+def both(gpu: Any, line: str, sizes: dict[str, int] = SIZES, **options: bool) -> tuple[Worker, Worker]:
+    config: Any = read_config(line)
+    return (
+        Worker(Compressor(config), sizes, **options),
+        Worker(DeviceCompressor(config, gpu), sizes, **options),
+    )
+
+
+def payload_of(outgoing: Outgoing) -> bytes:
+    return np.asarray(outgoing.payload).tobytes()
+
+
+def assert_same_step(cpu: Worker, there: Worker, bucket: torch.Tensor) -> bytes:
+    """Compresses on both, reads on both; returns the payload."""
+    on_cpu, _ = cpu.compress(bucket)
+    on_device, _ = there.compress(bucket)
+    payload = payload_of(on_cpu)
+    assert payload_of(on_device) == payload
+    assert there.state() == cpu.state()
+    for due, found in zip(on_cpu.tallies, on_device.tallies, strict=True):
+        assert (found.name, found.elements, found.sent, found.tau, found.paper_bits) == (
+            due.name, due.elements, due.sent, due.tau, due.paper_bits,
+        )  # fmt: skip
+        assert found.residual_squares == pytest.approx(due.residual_squares, rel=1e-4, abs=1e-30)
+    assert_same_reading(cpu, there, payload)
+    return payload
+
+
+def assert_same_reading(cpu: Worker, there: Worker, payload: bytes) -> None:
+    """Three workers' payloads in one array, of which the second sends the same as the others."""
+    size = len(payload)
+    padded = torch.zeros((3, -(-size // 8) * 8 + 8), dtype=torch.uint8)
+    padded[:, :size] = torch.frombuffer(bytearray(payload or b"\0"), dtype=torch.uint8)[:size]
+    totals = []
+    for worker in (cpu, there):
+        total = torch.full((sum(worker.sizes.values()),), 1e-40)
+        received = worker.compressor.read_all(padded, [size] * 3, worker.layout)
+        for incoming in received:
+            assert not isinstance(incoming, NonFinite)
+            worker.compressor.add(incoming, total)
+        totals.append(total.numpy().tobytes())
+    assert totals[0] == totals[1]
+
+
+@every_method
+def test_buckets_become_the_same_payloads_as_on_the_cpu(line: str, gpu: Any) -> None:
+    cpu, there = both(gpu, line)
+    for iteration, bucket in enumerate(gradients(sum(SIZES.values()), 3)):
+        cpu.context.iteration = there.context.iteration = iteration
+        assert_same_step(cpu, there, bucket)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "wgt(0.02)",
+        "qgt(0.004) | golomb_rice | huffman",
+        "topk(0.01) | linear(4)",
+        "chunked_topk(64)",
+        "quantile(4)",
+        "entropy",
+    ],
+)
+def test_large_buckets_become_the_same_payloads(line: str, gpu: Any) -> None:
+    cpu, there = both(gpu, line, {"large": 70_001, "small": 5})
+    for bucket in gradients(70_006, 2):
+        assert_same_step(cpu, there, bucket)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "wgt(density(0.05), momentum=0.9)",
+        "strom(0.01, clip=clip(2, to=2))",
+        "topk(0.1)",
+        "topk(0.1, sampled=True)",
+        "chunked_topk(8, chunk=64)",
+        "linear(4)",
+        "quantile(3, block=100, exempt=exempt(names=['*.bias']))",
+        "entropy(form='rms', floor=5, decay=0)",
+        "entropy(decay=0)",
+        "bf16",
+        "fp8",
+    ],
+)
+def test_short_floats_become_the_same_payloads(line: str, dtype: torch.dtype, gpu: Any) -> None:
+    cpu, there = both(gpu, line)
+    for iteration, bucket in enumerate(gradients(sum(SIZES.values()), 2, seed=1)):
+        cpu.context.iteration = there.context.iteration = iteration
+        assert_same_step(cpu, there, bucket.to(dtype))
+
+
+@every_method
+def test_parameters_without_a_gradient_are_held_back_as_on_the_cpu(line: str, gpu: Any) -> None:
+    cpu, there = both(gpu, line, hold_back_zeros=True)
+    for iteration, bucket in enumerate(gradients(sum(SIZES.values()), 2, seed=2)):
+        cpu.context.iteration = there.context.iteration = iteration
+        if iteration:
+            bucket[31:1031] = -0.0
+        assert_same_step(cpu, there, bucket)
+    (nothing,) = torch.zeros(1, sum(SIZES.values()))
+    assert_same_step(cpu, there, nothing)
+
+
+@every_method
+def test_what_is_put_back_is_the_same_as_on_the_cpu(line: str, gpu: Any) -> None:
+    cpu, there = both(gpu, line)
+    for bucket in gradients(sum(SIZES.values()), 2, seed=3):
+        for worker in (cpu, there):
+            outgoing, parts = worker.compress(bucket)
+            worker.compressor.put_back(outgoing, parts)
+        assert there.state() == cpu.state()
+
+
+@every_method
+@pytest.mark.parametrize("broken", [[5], [40, 700, 1064], [1031]], ids=str)
+def test_gradients_that_are_not_finite_are_refused_as_on_the_cpu(
+    line: str, broken: list[int], gpu: Any
+) -> None:
+    cpu, there = both(gpu, line)
+    first, bucket = gradients(sum(SIZES.values()), 2, seed=4)
+    bucket[broken] = torch.tensor([float("nan"), float("inf"), -float("inf")])[: len(broken)]
+    assert_same_step(cpu, there, first)
+    on_cpu, on_device = cpu.compress(bucket)[0], there.compress(bucket)[0]
+    assert payload_of(on_device) == payload_of(on_cpu)
+    assert not on_device.messages
+    assert there.state() == cpu.state()
+    for due, found in zip(on_cpu.tallies, on_device.tallies, strict=True):
+        assert (found.name, found.sent, found.paper_bits) == (due.name, 0, 0)
+        assert found.residual_squares == pytest.approx(due.residual_squares, rel=1e-4, abs=1e-30)
+    refusals = [each.compressor.read(on_cpu.payload, each.layout) for each in (cpu, there)]
+    assert refusals[0] == refusals[1]
+    assert isinstance(refusals[1], NonFinite)
+
+
+@pytest.mark.parametrize(
+    "line", ["wgt(0.02)", "topk(0.1)", "linear(4)", "fp16(exempt=exempt(smaller_than=9))"]
+)
+def test_a_bucket_without_elements(line: str, gpu: Any) -> None:
+    cpu, there = both(gpu, line, {"nothing": 0})
+    assert_same_step(cpu, there, torch.from_numpy(np.empty(0, np.float32)))
+
+
+def reading(worker: Worker, payload: bytearray) -> Any:
+    """What a worker makes of bytes: an error, a refusal, or what they add to a bucket."""
+    padded = torch.frombuffer(bytearray(payload) or bytearray(1), dtype=torch.uint8)[: len(payload)]
+    try:
+        (incoming,) = worker.compressor.read_all(padded.reshape(1, -1), [len(payload)], worker.layout)
+    except CorruptMessage:
+        return "corrupt"
+    if isinstance(incoming, NonFinite):
+        return incoming
+    total = torch.zeros(sum(worker.sizes.values()))
+    worker.compressor.add(incoming, total)
+    return total.numpy().tobytes()
+
+
+@every_method
+def test_damaged_payloads_are_accepted_exactly_where_the_cpu_accepts_them(
+    line: str, gpu: Any, fuzzing: Any
+) -> None:
+    """Mostly with a checksum that fits, so that it is the decoders that must refuse."""
+    sizes = {"head.bias": 7, "first.weight": 90, "middle.weight": 33}
+    cpu, there = both(gpu, line, sizes)
+    rng, accepted = random.Random(line), 0
+    payloads = [payload_of(cpu.compress(bucket)[0]) for bucket in gradients(130, 2, seed=5)]
+    for _ in range(60):
+        payload = bytearray()
+        messages = split(np.frombuffer(payloads[0], np.uint8), 9)
+        chosen = rng.randrange(len(messages))
+        for number, each in enumerate(messages):
+            one = bytearray(each.tobytes())
+            if number == chosen:
+                one = fuzzing.sealed(fuzzing.damaged(bytes(one), payloads[1], rng), rng)
+            payload += one
+        due = reading(cpu, payload)
+        assert reading(there, payload) == due, payload.hex()
+        accepted += due != "corrupt"
+    assert accepted < 60
+
+
+@pytest.mark.parametrize("line", ["wgt(0.02)", "topk(0.1) | linear(4) | golomb_rice | huffman", "fp16"])
+def test_every_flipped_bit_is_refused(line: str, gpu: Any) -> None:
+    _, there = both(gpu, line, {"one": 40})
+    (bucket,) = gradients(40, 1)
+    payload = payload_of(there.compress(bucket)[0])
+    assert reading(there, bytearray(payload)) != "corrupt"
+    for bit in range(0, 8 * len(payload), 3):
+        flipped = bytearray(payload)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert reading(there, flipped) == "corrupt", bit
+
+
+def test_the_worker_whose_message_is_damaged_is_named(gpu: Any) -> None:
+    _, there = both(gpu, "wgt(0.02)")
+    (bucket,) = gradients(sum(SIZES.values()), 1)
+    payload = np.frombuffer(payload_of(there.compress(bucket)[0]), np.uint8)
+    padded = torch.from_numpy(np.stack([payload, payload, payload]))
+    padded[1, 40] ^= 1
+    with pytest.raises(CorruptMessage, match="the message of worker 1: the checksum does not match"):
+        there.compressor.read_all(padded, [payload.size] * 3, there.layout)
+
+
+class Counting:
+    """A runtime that counts how often the host waits."""
+
+    def __init__(self, gpu: Any) -> None:
+        self._gpu, self.waits = gpu, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._gpu, name)
+
+    def fetch(self, array: Any) -> Any:
+        self.waits += 1
+        return self._gpu.fetch(array)
+
+    def fetch_all(self, arrays: Any) -> Any:
+        self.waits += 1
+        return self._gpu.fetch_all(arrays)
+
+
+@every_method
+def test_how_often_the_host_waits_does_not_depend_on_how_many_parameters_there_are(
+    line: str, gpu: Any
+) -> None:
+    waits = []
+    for count in (3, 40):
+        sizes = {f"p{i}.weight": 30 for i in range(count)} | {"one.bias": 3}
+        counting = Counting(gpu)
+        _, there = both(counting, line, sizes)
+        outgoing, _ = there.compress(gradients(30 * count + 3, 1)[0])
+        there.compressor.read(outgoing.payload, there.layout)
+        waits.append(counting.waits)
+    assert waits[1] <= min(waits[0] + 1, 9)  # whether a Huffman code pays is another question each time
