@@ -1,6 +1,7 @@
 """`taugrad train` as people see it: runs, live, one after another; then a table, figures and what is next."""
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import TrackingError, home, open_client, start_run, tracking_uri
 
 from .live import LiveRun
+from .palette import color_tag
 from .runs import RunHistory, read_run
 from .table import Row, render, rows, to_csv, to_markdown
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 OK, FAILED = 0, 1
 _FIGURES = "figures"
+_HISTORIES = (names.COMM_FRACTION, names.COMM_WIRE_BYTES, names.TRAIN_LOSS, names.EVAL_ACCURACY)
+_MOST_INTERACTIVE = 8  # runs that get a page of interactive charts each, of 5 MB; of more only the first does
 
 
 def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
@@ -58,7 +62,7 @@ def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
     with ray_cluster():
         for _, spec in specs:
             try:
-                run_id = start_run(client, spec)
+                run_id = start_run(client, spec, tags=color_tag(spec.compressor.kind))
             except TrackingError as error:
                 raise SpecError("experiment", [str(error)]) from None
             result = _run(console, client, spec, run_id, width)
@@ -129,7 +133,7 @@ def _run(
 def _history(client: "MlflowClient", spec: RunSpec, result: RunResult) -> RunHistory:
     """The run as the store has it; without the store, what the workers reported at the end."""
     try:
-        return read_run(client, result.run_id, [names.COMM_FRACTION])
+        return read_run(client, result.run_id, _HISTORIES)
     except Exception:
         # Whatever keeps the store away, the user shall see the run's figures.
         rule, tau = spec.compressor.kind, getattr(spec.compressor, "tau", None)
@@ -169,14 +173,19 @@ def _compare(
     console.print(render(table))
     folder = home() / "taugrad-runs" / _FIGURES / experiment
     paths = _draw([run for run in histories if run.metrics], folder) + _write(table, folder)
+    charts = _interactive(histories, experiment, folder)
     kept_too = ""
     with suppress(Exception):  # the files are on disk; a store that is away must not end the command
-        for history in histories:
-            for path in paths:
+        for i, history in enumerate(histories):
+            interactive = charts if i == 0 or len(histories) <= _MOST_INTERACTIVE else []
+            for path in [*paths, *interactive]:
                 client.log_artifact(history.run_id, str(path), _FIGURES)
         kept_too = " (and in every run's artifacts)"
     _say(console, f"Figures and tables: {_short(folder)}{kept_too}")
     _say(console, f"See the runs: {_mlflow_ui(client.tracking_uri, experiment)}")
+    quoted = shlex.quote(experiment)
+    _say(console, f"Compare them: taugrad dashboard {quoted} --serve")
+    _say(console, f"Sum them up on one page: taugrad report {quoted} -o report")
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
@@ -194,6 +203,18 @@ def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
     save(fraction_per_iteration(histories), paths[0])
     save(accuracy_against_mb(histories), paths[1])
     return paths
+
+
+def _interactive(histories: Sequence[RunHistory], experiment: str, folder: Path) -> list[Path]:
+    """The runs as interactive charts, which MLflow shows among a run's artifacts."""
+    from .interactive import charts, page  # noqa: PLC0415 - plotly
+
+    drawn = charts([run for run in histories if run.metrics])
+    if not drawn:
+        return []
+    path = folder / "interactive.html"
+    path.write_text(page(f"{experiment}: runs compared", drawn), encoding="utf-8")
+    return [path]
 
 
 def _write(table: Sequence[Row], folder: Path) -> list[Path]:

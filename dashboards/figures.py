@@ -14,22 +14,27 @@ from numpy.typing import NDArray
 from taugrad.platform.tracking import names
 
 from . import style
+from .labelling import Label, label_ends, label_points
+from .palette import GREY, rule_style
 from .runs import RunHistory
+from .thinning import MOST_POINTS, bucket_medians, thinned
 
 _LOG_RATIO = 10.0  # runs that differ by more than this need a logarithmic axis
 _NOISY = 0.03  # typical distance from the running median, as a part of it, that makes a line hard to follow
 _LONGEST_WINDOW = 101
+_LONG_MEDIANS = 300  # points of the running median of a run with more iterations than can be seen
 _LONGEST_NAME = 34
 _MB_PER_GB = 1000.0
 
 
-def fraction_per_iteration(runs: Sequence[RunHistory]) -> Figure:
+def fraction_per_iteration(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figure:
     """What part of the gradient each run sends, iteration by iteration (Anoosheh's figures 4, 6 and 8).
 
     A noisy run is drawn lightly, with its running median on top.
 
     Args:
         runs: Runs with the history of `comm/fraction`; others are left out.
+        page: What it is drawn for.
 
     Returns:
         The figure.
@@ -47,6 +52,7 @@ def fraction_per_iteration(runs: Sequence[RunHistory]) -> Figure:
         "light: every iteration" + median if windows else "",
         "iteration",
         "elements sent by a worker, %",
+        page,
     )
     first = min(int(line.steps[0]) for line in lines)
     last = max(int(line.steps[-1]) for line in lines)
@@ -55,17 +61,18 @@ def fraction_per_iteration(runs: Sequence[RunHistory]) -> Figure:
     _fraction_axis(axes, lines)
     labels = [line.draw(axes) for line in lines]
     if not any(line.run.is_baseline for line in lines):
-        axes.axhline(100.0, color=style.GREY, linewidth=1.2, linestyle="--")
-        labels.append(style.Label(axes.get_xlim()[1], 100.0, "no compression", style.GREY))
-    style.label_ends(axes, labels)
+        axes.axhline(100.0, color=GREY, linewidth=1.2, linestyle="--")
+        labels.append(Label(axes.get_xlim()[1], 100.0, "no compression", GREY))
+    label_ends(axes, labels)
     return figure
 
 
-def accuracy_against_mb(runs: Sequence[RunHistory]) -> Figure:
+def accuracy_against_mb(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figure:
     """What accuracy each run reaches and what it sends for it (Anoosheh's figures 3, 5 and 7).
 
     Args:
         runs: Runs with a final `eval/accuracy` and `total/wire_gb`; others are left out.
+        page: What it is drawn for.
 
     Returns:
         The figure.
@@ -79,8 +86,9 @@ def accuracy_against_mb(runs: Sequence[RunHistory]) -> Figure:
     figure, axes = style.new_figure(
         _accuracy_title(points),
         "filled: bytes on the wire; hollow: bytes as the papers count them, value bits only",
-        "sent by all workers over the run, MB (1e6 bytes, logarithmic)",
+        "MB sent by all workers over the run (logarithmic)",
         "final test accuracy, %",
+        page,
     )
     sent = [mb for point in points for mb in (point.wire_mb, point.paper_mb) if mb is not None]
     style.log_axis(axes.xaxis, min(sent) / 2, max(sent) * 2, " MB")
@@ -90,9 +98,7 @@ def accuracy_against_mb(runs: Sequence[RunHistory]) -> Figure:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}%"))
     for point in points:
         point.draw(axes)
-    hollow = [(point.paper_mb, point.accuracy) for point in points if point.paper_mb is not None]
-    rules = [point.accuracy for point in points if point.run.is_baseline]
-    style.label_points(axes, [point.label() for point in points], markers=hollow, levels=rules)
+    label_points(axes, [point.label() for point in points])
     return figure
 
 
@@ -108,11 +114,12 @@ def save(figure: Figure, path: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Fractions:
-    """One line of the first figure."""
+    """One line of the first figure, thinned to what can be seen."""
 
     run: RunHistory
     steps: NDArray[np.int64]
     percent: NDArray[np.float64]
+    smooth_steps: NDArray[np.int64]
     smooth: NDArray[np.float64]
     """The running median; the same as `percent` for a line that is easy to follow."""
     window: int
@@ -120,29 +127,34 @@ class _Fractions:
 
     @classmethod
     def of(cls, run: RunHistory) -> "_Fractions":
-        steps, fractions = run.metrics[names.COMM_FRACTION]
+        history = run.metrics[names.COMM_FRACTION]
+        steps, fractions = thinned(history)
         percent = 100 * fractions
-        window = min(_LONGEST_WINDOW, len(percent) // 30) | 1
+        count = len(history[1])
+        if count > MOST_POINTS:
+            smooth_steps, smooth = bucket_medians(history, _LONG_MEDIANS)
+            return cls(run, steps, percent, smooth_steps, 100 * smooth, count // _LONG_MEDIANS)
+        window = min(_LONGEST_WINDOW, count // 30) | 1
         if window >= 3:
             smooth = _running_median(percent, window)
             if np.nanmedian(np.abs(percent - smooth)) > _NOISY * np.nanmedian(smooth):
-                return cls(run, steps, percent, smooth, window)
-        return cls(run, steps, percent, percent, 0)
+                return cls(run, steps, percent, steps, smooth, window)
+        return cls(run, steps, percent, steps, percent, 0)
 
     @property
     def mean(self) -> float:
         """Percent sent over the whole run."""
         return 100 * self.run.finals.get(names.TOTAL_FRACTION, float(np.nanmean(self.percent)) / 100)
 
-    def draw(self, axes: Axes) -> style.Label:
-        color = style.rule_style(self.run.rule).color
+    def draw(self, axes: Axes) -> Label:
+        color = rule_style(self.run.rule).color
         if self.window:
             axes.plot(self.steps, self.percent, color=color, linewidth=0.7, alpha=0.3)
-        axes.plot(self.steps, self.smooth, color=color, linewidth=1.6)
+        axes.plot(self.smooth_steps, self.smooth, color=color, linewidth=1.6)
         text = f"{_short(self.run.name)}\n{_percent(self.mean)} overall"
         # A line that ends at nothing, or at NaN, is labelled at the axis' lower end.
         end = float(np.clip(np.nan_to_num(self.smooth[-1]), *axes.get_ylim()))
-        return style.Label(float(self.steps[-1]), end, text, color)
+        return Label(float(self.steps[-1]), end, text, color)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +176,7 @@ class _Point:
         return cls(run, 100 * accuracy, _MB_PER_GB * wire, _MB_PER_GB * paper if paper > 0 else None)
 
     def draw(self, axes: Axes) -> None:
-        color, marker = style.rule_style(self.run.rule)
+        color, marker = rule_style(self.run.rule)
         if self.run.is_baseline:
             axes.axhline(self.accuracy, color=color, linewidth=1.0, linestyle="--", alpha=0.6, zorder=1)
         if self.paper_mb is not None:
@@ -184,10 +196,10 @@ class _Point:
             zorder=4,
         )
 
-    def label(self) -> style.Label:
-        color = style.rule_style(self.run.rule).color
+    def label(self) -> Label:
+        color = rule_style(self.run.rule).color
         text = f"{_short(self.run.name)}, {self.accuracy:.1f}%"
-        return style.Label(self.wire_mb, self.accuracy, text, color)
+        return Label(self.wire_mb, self.accuracy, text, color)
 
 
 def _fraction_axis(axes: Axes, lines: Sequence[_Fractions]) -> None:

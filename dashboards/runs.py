@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from taugrad.platform.tracking import names
 
 if TYPE_CHECKING:
-    from mlflow.entities import Metric
+    from mlflow.entities import Metric, Run
     from mlflow.tracking import MlflowClient
 
 History: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -43,6 +43,17 @@ class RunHistory:
         """Whether the run sent everything."""
         return self.rule == BASELINE_RULE
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether it trained to its last epoch: one that was stopped has sent less and learned less."""
+        epoch, epochs = self.final(names.EPOCH), _number(self.params.get("training.epochs"))
+        return epoch is None or epochs is None or epoch >= epochs
+
+    def final(self, metric: str) -> float | None:
+        """The last value of a metric; None where there is none, or no finite one."""
+        value = self.finals.get(metric)
+        return value if value is not None and math.isfinite(value) else None
+
 
 def read_run(client: "MlflowClient", run_id: str, metrics: Iterable[str]) -> RunHistory:
     """Reads a run.
@@ -55,18 +66,28 @@ def read_run(client: "MlflowClient", run_id: str, metrics: Iterable[str]) -> Run
     Returns:
         The run, its histories sorted by step.
     """
-    run = client.get_run(run_id)
+    read = to_history(client.get_run(run_id))
+    histories = {name: metric_history(client, run_id, name) for name in metrics}
+    return replace(read, metrics={name: history for name, history in histories.items() if history[0].size})
+
+
+def to_history(run: "Run") -> RunHistory:
+    """A run as the store returns it, without histories."""
     params = dict(run.data.params)
-    histories = {name: _history(client.get_metric_history(run_id, name)) for name in metrics}
     return RunHistory(
-        run_id=run_id,
-        name=str(run.info.run_name or run_id),
+        run_id=str(run.info.run_id),
+        name=str(run.info.run_name or run.info.run_id),
         rule=params.get(names.PARAM_RULE, BASELINE_RULE),
         tau=_number(params.get(names.PARAM_TAU)),
         params=params,
-        metrics={name: history for name, history in histories.items() if history[0].size},
+        metrics={},
         finals={name: _unclamped(value) for name, value in run.data.metrics.items()},
     )
+
+
+def metric_history(client: "MlflowClient", run_id: str, name: str) -> History:
+    """Every value of a metric, sorted by step."""
+    return _history(client.get_metric_history(run_id, name))
 
 
 def _history(points: "Sequence[Metric]") -> History:

@@ -1,4 +1,4 @@
-"""One style for every figure: colours, sizes, ticks, and labels that stay legible.
+"""One style for every figure: sizes, titles, margins, ticks.
 
 Figures are built with matplotlib's objects, never with pyplot: no global state, no display.
 """
@@ -6,7 +6,7 @@ Figures are built with matplotlib's objects, never with pyplot: no global state,
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,86 +18,58 @@ from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
-FIGURE_SIZE = (8.0, 5.0)
-"""Inches."""
+from .palette import GREY
+
 DPI = 150
 TITLE_SIZE = 12
 LABEL_SIZE = 10
 TICK_SIZE = 9
-GREY = "#6B6B6B"
-"""For what frames the data: axes, notes, reference lines."""
-
-_GAP = 8.0  # points between a line's end, or a marker, and its label
-_PADDING = 2.0  # pixels that labels keep from each other
-_MARGINS = {"left": 0.115, "right": 0.96, "top": 0.85, "bottom": 0.125}
+SMALL_SIZE = 8
 
 
-_Place: TypeAlias = tuple[tuple[float, float], Literal["left", "center", "right"]]
-"""A label's offset from its point, in points, and the side that it is aligned by."""
+class Key(NamedTuple):
+    """A word that explains a colour, in a row under the title."""
 
-
-_AROUND: tuple[_Place, ...] = (
-    ((1, 0), "left"),
-    ((-1, 0), "right"),
-    ((0, 1.3), "center"),
-    ((0, -1.3), "center"),
-    ((1, 1), "left"),
-    ((1, -1), "left"),
-    ((-1, 1), "right"),
-    ((-1, -1), "right"),
-)
-
-
-class RuleStyle(NamedTuple):
-    """How a rule looks in every figure; the marker tells apart what a colour alone may not."""
-
+    word: str
     color: str
-    marker: str
-
-
-# Okabe and Ito's colours for the rules that are compared most, darker shades of them for the rest.
-RULES: dict[str, RuleStyle] = {
-    "none": RuleStyle("#000000", "o"),
-    "wgt": RuleStyle("#0072B2", "o"),
-    "bgt": RuleStyle("#D55E00", "s"),
-    "qgt": RuleStyle("#009E73", "^"),
-    "strom": RuleStyle("#CC79A7", "D"),
-    "topk": RuleStyle("#E69F00", "v"),
-    "chunked_topk": RuleStyle("#8C6100", "<"),
-    "linear": RuleStyle("#56B4E9", "P"),
-    "quantile": RuleStyle("#004B76", "X"),
-    "powersgd": RuleStyle("#7A3E62", "p"),
-    "entropy": RuleStyle("#8F3F00", "h"),
-    "fp16": RuleStyle("#595959", "d"),
-    "bf16": RuleStyle("#8C8C8C", "H"),
-    "fp8": RuleStyle("#A89A00", ">"),
-}
-UNKNOWN_RULE = RuleStyle("#B0006D", "*")
-
-
-def rule_style(rule: str) -> RuleStyle:
-    """The colour and marker of a rule.
-
-    Args:
-        rule: The compressor's kind.
-
-    Returns:
-        Its style; one for all rules that this table does not know.
-    """
-    return RULES.get(rule, UNKNOWN_RULE)
+    """Of the letters."""
+    patch: str | None = None
+    """Of the ground behind them."""
 
 
 @dataclass(frozen=True)
-class Label:
-    """A label of a point in data coordinates."""
+class Page:
+    """What a figure is drawn for; lengths in inches."""
 
-    x: float
-    y: float
-    text: str
-    color: str
+    width: float
+    height: float
+    """Of a figure of one panel."""
+    columns: int
+    """Panels beside each other."""
+    panel_height: float
+    """Of a figure of several panels, each."""
+    left: float
+    """From the figure's edge to the axes: room for ticks and their label."""
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there is no room beside a panel."""
+        return self.width < 6
 
 
-def new_figure(title: str, note: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+WIDE = Page(8.0, 5.0, 3, 1.75, 0.92)
+"""A screen, a printed page."""
+NARROW = Page(4.2, 4.2, 1, 1.75, 0.8)
+"""A phone held upright."""
+
+_RIGHT, _BOTTOM, _TOP = 0.32, 0.62, 0.17  # inches to the figure's edges
+_SMALLEST_TITLE = 0.85
+_TITLE_LINE, _NOTE_LINE, _HEADER_GAP, _HEADING = 0.21, 0.165, 0.2, 0.14  # inches
+
+
+def new_figure(
+    title: str, note: str, xlabel: str, ylabel: str, page: Page = WIDE, *, key: Sequence[Key] = ()
+) -> tuple[Figure, Axes]:
     """An empty figure in this style.
 
     Args:
@@ -105,34 +77,92 @@ def new_figure(title: str, note: str, xlabel: str, ylabel: str) -> tuple[Figure,
         note: How to read it, in smaller letters under the title; may be empty.
         xlabel: The horizontal axis, with its unit.
         ylabel: The vertical axis, with its unit.
+        page: What it is drawn for.
+        key: Words that explain colours.
 
     Returns:
         The figure and its axes.
     """
-    figure = Figure(figsize=FIGURE_SIZE, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = _blank(page.width, page.height)
+    header = _header(figure, title, note, page, key)
     axes = figure.add_subplot()
-    figure.subplots_adjust(**_MARGINS)
-    heading = figure.suptitle(
-        title, x=_MARGINS["left"], y=0.965, ha="left", va="top", fontsize=TITLE_SIZE, fontweight="bold"
+    figure.subplots_adjust(
+        left=page.left / page.width,
+        right=1 - _RIGHT / page.width,
+        top=1 - header / page.height,
+        bottom=_BOTTOM / page.height,
     )
-    room = (0.985 - _MARGINS["left"]) * figure.bbox.width
-    # A long title is set smaller, not cut.
-    heading.set_fontsize(TITLE_SIZE * min(1.0, room / _extent(heading).width))
-    figure.text(_MARGINS["left"], 0.91, note, ha="left", va="top", fontsize=TICK_SIZE, color=GREY)
     axes.set_xlabel(xlabel, fontsize=LABEL_SIZE)
     axes.set_ylabel(ylabel, fontsize=LABEL_SIZE)
-    axes.tick_params(labelsize=TICK_SIZE, color=GREY)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GREY)
-    axes.grid(True, color="#E4E4E4", linewidth=0.6)
-    axes.set_axisbelow(True)
+    _shrink(axes.xaxis.label, (page.width - 0.2) * figure.dpi)
+    _dress(axes)
     return figure, axes
 
 
-def log_axis(axis: Axis, low: float, high: float, unit: str) -> None:
+def new_panels(
+    title: str,
+    note: str,
+    xlabel: str,
+    ylabel: str,
+    panels: Sequence[tuple[str, str]],
+    page: Page = WIDE,
+    *,
+    sharey: bool = True,
+    key: Sequence[Key] = (),
+) -> tuple[Figure, list[Axes]]:
+    """An empty figure of small panels that share their horizontal axis.
+
+    Args:
+        title: What is seen, in one sentence.
+        note: How to read it; may be empty.
+        xlabel: The horizontal axis of all, with its unit.
+        ylabel: The vertical axis of all, with its unit; may be empty.
+        panels: Each panel's heading and the heading's colour.
+        page: What it is drawn for.
+        sharey: Whether they share the vertical axis too; otherwise each has its own numbers.
+        key: Words that explain colours.
+
+    Returns:
+        The figure and the axes, in the order of `panels`.
+    """
+    across = min(page.columns, len(panels))
+    down = math.ceil(len(panels) / across)
+    gap, height = 0.5, page.panel_height if down > 1 or across > 1 else page.height - 1.5
+    figure = _blank(page.width, 1.0)
+    header = _header(figure, title, note, page, key) + _HEADING
+    total = header + down * height + (down - 1) * gap + _BOTTOM
+    _set_height(figure, total)
+    between = 0.25 if sharey else page.left
+    width = (page.width - page.left - _RIGHT - (across - 1) * between) / across
+    drawn: list[Axes] = []
+    for i, (heading, color) in enumerate(panels):
+        row, column = divmod(i, across)
+        left = page.left + column * (width + between)
+        bottom = total - header - height - row * (height + gap)
+        share = drawn[0] if drawn else None
+        axes = figure.add_axes(
+            (left / page.width, bottom / total, width / page.width, height / total),
+            sharex=share,
+            sharey=share if sharey else None,
+        )
+        axes.set_title(heading, loc="left", fontsize=LABEL_SIZE, fontweight="bold", color=color, pad=4)
+        _dress(axes)
+        axes.tick_params(labelleft=column == 0 or not sharey, labelbottom=i + across >= len(panels))
+        drawn.append(axes)
+    below = figure.text(
+        (page.left + page.width - _RIGHT) / 2 / page.width, 0.12 / total, xlabel, ha="center", va="bottom",
+        fontsize=LABEL_SIZE,
+    )  # fmt: skip
+    _shrink(below, (page.width - 0.2) * figure.dpi)
+    middle = (_BOTTOM + total - header) / 2 / total
+    beside = figure.text(
+        0.1 / page.width, middle, ylabel, ha="left", va="center", rotation="vertical", fontsize=LABEL_SIZE
+    )
+    _shrink(beside, 2 * min(middle, 1 - middle) * figure.bbox.height - 4)
+    return figure, drawn
+
+
+def log_axis(axis: Axis, low: float, high: float, unit: str, *, most: int | None = None) -> None:
     """Makes an axis logarithmic, with decimal ticks such as "1 MB, 10 MB".
 
     Args:
@@ -140,6 +170,7 @@ def log_axis(axis: Axis, low: float, high: float, unit: str) -> None:
         low: The lower limit, above 0.
         high: The upper limit.
         unit: What follows every number, such as "%" or " MB".
+        most: Ticks, at most; for small panels.
 
     Raises:
         ValueError: The limits are not 0 < low < high.
@@ -153,7 +184,10 @@ def log_axis(axis: Axis, low: float, high: float, unit: str) -> None:
     else:
         axes.set_yscale("log")
         axes.set_ylim(low, high)
-    axis.set_major_locator(FixedLocator(_decimal_ticks(low, high)))
+    ticks = _decimal_ticks(low, high)
+    while most is not None and len(ticks) > most:
+        ticks = ticks[::-2][::-1]
+    axis.set_major_locator(FixedLocator(ticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: decimal(value) + unit))
 
@@ -175,215 +209,107 @@ def decimal(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def label_ends(axes: Axes, labels: Sequence[Label]) -> list[Annotation]:
-    """Labels lines at their right ends, in a column beside the axes.
-
-    Labels move up or down where they would overlap, with a thin line back to their point; the axes become
-    narrower until the widest label fits, and the figure higher until all do. Call it last: it needs the
-    final limits.
-
-    Args:
-        axes: The axes, with their final limits and scales.
-        labels: One a line, at its last point.
-
-    Returns:
-        The annotations, in the order of `labels`.
-    """
-    figure = cast("Figure", axes.figure)
-    notes = [
-        axes.annotate(
-            label.text,
-            xy=(label.x, label.y),
-            xytext=(1.0, 0.0),
-            textcoords="axes fraction",
-            ha="left",
-            va="center",
-            fontsize=TICK_SIZE,
-            color=label.color,
-            annotation_clip=False,
-            arrowprops={**_leader(label.color), "relpos": (0.0, 0.5)},
-        )
-        for label in labels
-    ]
-    if not notes:
-        return notes
-    boxes = [_extent(note) for note in notes]
-    _make_room(figure, sum(box.height + _PADDING for box in boxes))
-    gap = 2 * _GAP * figure.dpi / 72
-    width = figure.bbox.width
-    widest = max(box.width for box in boxes)
-    right = min(_MARGINS["right"], 1 - (widest + gap + 2 * _PADDING) / width)
-    figure.subplots_adjust(right=max(_MARGINS["left"] + 0.2, right))
-    wanted = [float(axes.transData.transform((label.x, label.y))[1]) for label in labels]
-    # The column stays beside the axes: the title is above, the ticks' labels are below.
-    frame = axes.get_window_extent()
-    centers = spread(wanted, [box.height + _PADDING for box in boxes], frame.y0, frame.y1)
-    for note, center in zip(notes, centers, strict=True):
-        note.set_position(((frame.width + gap) / frame.width, (center - frame.y0) / frame.height))
-    return notes
+def _blank(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
 
 
-def label_points(
-    axes: Axes,
-    labels: Sequence[Label],
-    *,
-    markers: Sequence[tuple[float, float]] = (),
-    levels: Sequence[float] = (),
-) -> list[Annotation]:
-    """Labels points beside them, where there is room.
-
-    Each label takes the first place around its point where it lies in the axes and covers no marker, no
-    line and no other label; in a crowd it moves further out, with a thin line back to its point.
-
-    Args:
-        axes: The axes, with their final limits and scales.
-        labels: The labels and their points.
-        markers: Further points, in data coordinates, that no label may cover.
-        levels: Horizontal lines, in data coordinates, that no label may cover.
-
-    Returns:
-        The annotations, in the order of `labels`.
-    """
-    figure = cast("Figure", axes.figure)
-    half = 5 * figure.dpi / 72  # a marker and its edge
-    frame = axes.get_window_extent()
-    centers = [
-        axes.transData.transform(point) for point in [*((label.x, label.y) for label in labels), *markers]
-    ]
-    occupied = [Bbox.from_bounds(x - half, y - half, 2 * half, 2 * half) for x, y in centers]
-    for level in levels:
-        y = axes.transData.transform((labels[0].x, level))[1]
-        occupied.append(Bbox.from_bounds(frame.x0, y - 1, frame.width, 2))
-    notes = []
-    for label in labels:
-        best: tuple[float, _Place] | None = None
-        for place in _places():
-            trial = _beside(axes, label, place, leader=False)
-            box = _extent(trial).padded(_PADDING)
-            trial.remove()
-            cost = sum(_overlap(box, other) for other in occupied) + 10 * _outside(box, frame)
-            if best is None or cost < best[0]:
-                best = (cost, place)
-            if cost == 0:
-                break
-        if best is not None:
-            far = max(map(abs, best[1][0])) > 1.5 * _GAP
-            notes.append(_beside(axes, label, best[1], leader=far))
-            occupied.append(_extent(notes[-1]).padded(_PADDING))
-    return notes
+def _dress(axes: Axes) -> None:
+    axes.tick_params(labelsize=TICK_SIZE, color=GREY)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GREY)
+    axes.grid(True, color="#E4E4E4", linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
-def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """Moves intervals as little as possible until none overlaps another.
-
-    Args:
-        wanted: The intervals' wanted centers.
-        sizes: Their lengths.
-        low: None may begin below this.
-        high: None may end above this, unless there is no room at all.
-
-    Returns:
-        The centers, in the order of `wanted`.
-    """
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    # Groups of touching intervals: members, total length, begin.
-    groups: list[tuple[list[int], float, float]] = []
-    for i in order:
-        members, length, begin = [i], sizes[i], _clamped(wanted[i] - sizes[i] / 2, low, high - sizes[i])
-        while groups and groups[-1][2] + groups[-1][1] > begin:
-            earlier, earlier_length, _ = groups.pop()
-            members, length = earlier + members, earlier_length + length
-            begin = _clamped(_best_begin(members, wanted, sizes), low, high - length)
-        groups.append((members, length, begin))
-    centers = [0.0] * len(wanted)
-    for members, _, begin in groups:
-        edge = begin
-        for i in members:
-            centers[i] = edge + sizes[i] / 2
-            edge += sizes[i]
-    return centers
+def _header(figure: Figure, title: str, note: str, page: Page, key: Sequence[Key]) -> float:
+    """Writes title, note and key, broken where they would be cut; their height in inches."""
+    height = figure.get_figheight()
+    x, y = _margin(page) / page.width, 1 - _TOP / height
+    heading = figure.suptitle(title, x=x, y=y, ha="left", va="top", fontsize=TITLE_SIZE, fontweight="bold")
+    room = (page.width - _margin(page) - 0.15) * figure.dpi
+    fitting = room / extent(heading).width
+    if 1 > fitting >= _SMALLEST_TITLE:  # a little smaller reads better than a last word by itself
+        heading.set_fontsize(TITLE_SIZE * fitting * 0.995)
+    below = _TOP + _break(heading, room) * _TITLE_LINE + 0.05
+    if note:
+        remark = figure.text(x, 1 - below / height, note, ha="left", va="top", fontsize=TICK_SIZE, color=GREY)
+        below += _break(remark, room) * _NOTE_LINE
+    for word, color, patch in key:
+        ground = {"facecolor": patch, "edgecolor": "none", "pad": 1.5} if patch else None
+        text = figure.text(
+            x, 1 - (below + 0.08) / height, word, ha="left", va="top", fontsize=SMALL_SIZE, color=color,
+            fontweight="normal" if patch else "bold", bbox=ground,
+        )  # fmt: skip
+        x += extent(text).width / figure.bbox.width + 0.13 / page.width
+    return below + (_NOTE_LINE + 0.1 if key else 0.0) + _HEADER_GAP
 
 
-def _make_room(figure: Figure, pixels: float) -> None:
-    """Makes the axes at least this high; everything above and below them keeps its size."""
-    before = figure.get_figheight()
-    grown = pixels / figure.dpi - (_MARGINS["top"] - _MARGINS["bottom"]) * before
+def _shrink(text: Text, room: float) -> None:
+    """Sets an axis' label smaller where it would be longer than so many pixels."""
+    box = extent(text)
+    length = max(box.width, box.height)
+    if length > room:
+        text.set_fontsize(LABEL_SIZE * room / length)
+
+
+def _margin(page: Page) -> float:
+    """Where the header begins: over the axes, or at a narrow page's edge."""
+    return 0.15 if page.is_narrow else page.left
+
+
+def _break(text: Text, room: float) -> int:
+    """Breaks a text between words so that no line is wider than so many pixels; how many lines it has."""
+    lines: list[str] = []
+    for word in text.get_text().split(" "):
+        joined = f"{lines[-1]} {word}" if lines else word
+        text.set_text(joined)
+        if lines and extent(text).width <= room:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    text.set_text("\n".join(lines))
+    return len(lines)
+
+
+def power(value: float) -> str:
+    """A number as a power of ten, such as 10⁻³; with its digit where it is no whole power."""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    digit = decimal(value / 10**exponent)
+    raised = str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if digit == "1" else f"{digit}·10{raised}"
+
+
+def make_room(figure: Figure, pixels: float) -> None:
+    """Makes the axes at least so many pixels high; what is above and below them keeps its size."""
+    before, margins = figure.get_figheight(), figure.subplotpars
+    grown = pixels / figure.dpi - (margins.top - margins.bottom) * before
     if grown <= 0:
         return
     after = before + grown
+    top, bottom = 1 - (1 - margins.top) * before / after, margins.bottom * before / after
+    _set_height(figure, after)
+    figure.subplots_adjust(top=top, bottom=bottom)
+
+
+def _set_height(figure: Figure, after: float) -> None:
+    """Changes a figure's height; its texts keep their distance from the top."""
+    before = figure.get_figheight()
     figure.set_figheight(after)
-    figure.subplots_adjust(
-        top=1 - (1 - _MARGINS["top"]) * before / after, bottom=_MARGINS["bottom"] * before / after
-    )
     for text in figure.texts:  # the title is one of them
         text.set_y(1 - (1 - text.get_position()[1]) * before / after)
 
 
-def _best_begin(members: Sequence[int], wanted: Sequence[float], sizes: Sequence[float]) -> float:
-    """Where a row of touching intervals should begin, so that they move least (in squares)."""
-    offset = 0.0
-    begins = []
-    for i in members:
-        begins.append(wanted[i] - sizes[i] / 2 - offset)
-        offset += sizes[i]
-    return float(np.mean(begins))
-
-
-def _clamped(value: float, low: float, high: float) -> float:
-    return max(low, min(value, high))
-
-
-def _places() -> list[_Place]:
-    places: list[_Place] = []
-    for distance in (_GAP, 2 * _GAP, 3.5 * _GAP, 5 * _GAP, 7 * _GAP):
-        # Right, left, above, below, then the corners.
-        for offset, side in _AROUND:
-            x, y = offset
-            places.append(((x * distance, y * distance), side))
-    return places
-
-
-def _extent(text: Text) -> Bbox:
+def extent(text: Text) -> Bbox:
     """A text's box in pixels; of an annotation without the line to its point."""
     canvas = cast("FigureCanvasAgg", cast("Figure", text.figure).canvas)
     renderer: RendererBase = canvas.get_renderer()  # type: ignore[no-untyped-call]
     if isinstance(text, Annotation):
         text.update_positions(renderer)
     return Text.get_window_extent(text, renderer)
-
-
-def _leader(color: str) -> dict[str, Any]:
-    """A thin line from a label to its point."""
-    return {"arrowstyle": "-", "color": color, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 2, "shrinkB": 0}
-
-
-def _beside(axes: Axes, label: Label, place: _Place, *, leader: bool) -> Annotation:
-    """A label at a place around its point; a leader starts at the side that faces the point."""
-    (dx, dy), side = place
-    facing = {"left": (0.0, 0.5), "right": (1.0, 0.5), "center": (0.5, 0.0 if dy > 0 else 1.0)}[side]
-    return axes.annotate(
-        label.text,
-        xy=(label.x, label.y),
-        xytext=(dx, dy),
-        textcoords="offset points",
-        fontsize=TICK_SIZE,
-        color=label.color,
-        ha=side,
-        va="center",
-        annotation_clip=False,
-        arrowprops={**_leader(label.color), "relpos": facing} if leader else None,
-    )
-
-
-def _overlap(a: Bbox, b: Bbox) -> float:
-    width = min(a.x1, b.x1) - max(a.x0, b.x0)
-    height = min(a.y1, b.y1) - max(a.y0, b.y0)
-    return float(max(0.0, width) * max(0.0, height))
-
-
-def _outside(box: Bbox, frame: Bbox) -> float:
-    """The area of a box that lies outside a frame."""
-    return float(box.width * box.height) - _overlap(box, frame)
 
 
 def _decimal_ticks(low: float, high: float) -> list[float]:

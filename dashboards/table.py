@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .runs import RunHistory
 
 _MB_PER_GB = 1000.0
-_MISSING = "–"
+MISSING = "–"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Column(NamedTuple):
     write: Callable[[float], str]
 
 
-def _significant(value: float) -> str:
+def significant(value: float) -> str:
     """Three significant digits, or all digits before the point, with separators."""
     if value == 0:
         return "0"
@@ -57,12 +57,12 @@ def _significant(value: float) -> str:
 # In the order of Row's fields, after the name.
 _COLUMNS = (
     _Column("accuracy\n%", "accuracy_percent", "{:.2f}".format),
-    _Column("paper\nMB", "paper_mb", _significant),
-    _Column("wire\nMB", "wire_mb", _significant),
-    _Column("sent\n%", "fraction_percent", _significant),
-    _Column("times\nsmaller", "compression_ratio", lambda value: f"{_significant(value)}x"),
-    _Column("ratio\n%/GB", "accuracy_percent_per_paper_gb", _significant),
-    _Column("time\ns", "seconds", _significant),
+    _Column("paper\nMB", "paper_mb", significant),
+    _Column("wire\nMB", "wire_mb", significant),
+    _Column("sent\n%", "fraction_percent", significant),
+    _Column("times\nsmaller", "compression_ratio", lambda value: f"{significant(value)}x"),
+    _Column("ratio\n%/GB", "accuracy_percent_per_paper_gb", significant),
+    _Column("time\ns", "seconds", significant),
 )
 
 
@@ -163,4 +163,4 @@ def _cells(row: Row) -> list[str]:
 
 
 def _cell(value: float | None, column: _Column) -> str:
-    return _MISSING if value is None or not math.isfinite(value) else column.write(value)
+    return MISSING if value is None or not math.isfinite(value) else column.write(value)

@@ -172,6 +172,46 @@ def test_iteration(tmp_path: Path) -> None:
         assert (tau == "") == (compress == 0) == (decompress == 0) == (kind == "none")
 
 
+def test_synchronization(tmp_path: Path) -> None:
+    text = run("synchronization", tmp_path)
+    by_formula, by_workers, errors, goal = tables(text)
+    modes = ["allgather", "ring", "parameter_server", "sharded"]
+    assert first_column(by_formula) == 2 * modes
+    for mode, workers, _, *cells, busiest, messages, messages_formula in by_formula:
+        n, (whole, formula, sparse, sparse_formula) = int(workers), (numbers(cell)[0] for cell in cells)
+        # LeNet has 431,080 parameters; a ring, shards and a server receive 2 (N - 1)/N of its 4 bytes each.
+        assert whole == pytest.approx(2 * (n - 1) / n * 4 * 431.08, rel=0.002)
+        assert formula == pytest.approx(whole, rel=0.002)
+        # 1% of them in 8 bytes each, and some headers.
+        factor = n - 1 if mode == "allgather" else 2 * (n - 1) / n
+        assert sparse == pytest.approx(factor * 8 * 4.31, rel=0.03)
+        assert sparse_formula == pytest.approx(sparse, rel=0.02)
+        assert numbers(messages) == numbers(messages_formula)
+        if mode == "parameter_server":
+            assert numbers(busiest)[0] == pytest.approx((n - 1) * 8 * 4.31, rel=0.03)
+
+    assert first_column(by_workers) == ["allgather", "parameter_server", "sharded", "allgather", "sharded"]
+    for *_, received, handed_over, ratio, accuracy in by_workers:
+        assert numbers(received)[0] > 0
+        assert numbers(ratio)[0] == pytest.approx(4 * 431.08 / numbers(handed_over)[0], rel=0.01)
+        assert 0 <= numbers(accuracy)[0] <= 100
+
+    for method, _, step, total, accuracy in errors:
+        # Half a bin of 1/256 of a block's range, or 99% of a gradient, most of which is small.
+        low, high = (0.1, 5) if method == "`linear(bits=8)`" else (30, 100)
+        assert low < numbers(step)[0] < high
+        assert 0 < numbers(total)[0] < high
+        assert 0 <= numbers(accuracy)[0] <= 100
+
+    baseline, far = goal
+    assert [numbers(baseline[6]), baseline[7]] == [[1], ""]
+    assert numbers(far[6])[0] > 100
+    assert re.match(r"met|missed: (ratio|accuracy)", far[7])
+    for row in goal:
+        accuracies = numbers(row[1])
+        assert numbers(row[2])[0] == pytest.approx(sum(accuracies) / len(accuracies), abs=0.06)
+
+
 def test_gradients(tmp_path: Path) -> None:
     text = run("gradients", tmp_path)
     (table,) = tables(text)
@@ -188,3 +228,16 @@ def test_gradients(tmp_path: Path) -> None:
     assert by_line["linear(bits=8) | raw"][1] == pytest.approx(8, abs=0.1)
     for line in ("linear(bits=8) | huffman", "topk(density=0.02)"):
         assert -2 < by_line[line][3] < 3
+
+
+def test_exchange(tmp_path: Path) -> None:
+    (forms,) = tables(run("exchange", tmp_path))
+    assert len(forms) == 6
+    for workers, _, lengths, padded, *ratios in forms:
+        assert workers == "2"
+        assert numbers(padded)[0] > 0
+        exact_time, shot_time, exact_bytes, shot_bytes = (numbers(ratio)[0] for ratio in ratios)
+        assert min(exact_time, shot_time) > 0
+        # Nothing is padded; a quarter more than the longest of the exchange before.
+        assert (0.9 if lengths == "alike" else 0.3) < exact_bytes <= 1
+        assert shot_bytes > 1

@@ -3,6 +3,7 @@
 Knows torch.distributed and DDP, and neither Ray nor MLflow: it tells a `Listener` what happens.
 """
 
+import math
 from pathlib import Path
 from time import perf_counter
 
@@ -147,6 +148,8 @@ class Trainer:
             names.TOTAL_RECEIVED_GB: totals.received_bytes / 1e9,
             names.TOTAL_SKIPPED_STEPS: float(totals.skipped_steps),
         }
+        if wire_gb:
+            metrics[names.TOTAL_WIRE_MB_LOG10] = math.log10(1000 * wire_gb)
         if self.evaluation is not None and paper_gb:
             metrics[names.TOTAL_ACCURACY_PER_GB] = 100 * self.evaluation.accuracy / paper_gb
         return metrics
@@ -195,9 +198,12 @@ class Trainer:
         }
         self._epoch_began = totals
         self._flush(evaluated=True)
+        totals_so_far = self.totals()
         if self.rank == 0:
-            self.listener.log(self.done, metrics)
-        self.listener.evaluated(self.done, metrics | self.totals())
+            # Charts fill up while a run goes on; the last totals are logged when it has ended.
+            live = totals_so_far if self.done < self.plan.iterations else {}
+            self.listener.log(self.done, metrics | live)
+        self.listener.evaluated(self.done, metrics | totals_so_far)
 
     def _progress(self, latest: dict[str, float]) -> Progress:
         behind = self.done - self._done_at_start

@@ -8,8 +8,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taugrad import __version__
+
+if TYPE_CHECKING:
+    from taugrad.search.progress import Point, Progress
 
 OK, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -69,6 +73,46 @@ def _parser() -> argparse.ArgumentParser:
     submit.add_argument(
         "--address", required=True, metavar="URL", help="the cluster's job server, http://HOST:8265"
     )
+
+    search = _command(
+        commands,
+        "search",
+        _search,
+        "search over fields that a spec gives ranges; goes on when it was interrupted",
+        "SPEC [--pick POINT] [--FIELD VALUE ...] [--FIELD '{log: [LOW, HIGH]}' ...]",
+    )
+    search.add_argument("spec", type=Path, metavar="SPEC", help="a spec with ranges and a search section")
+    search.add_argument(
+        "--pick", type=int, metavar="POINT", help="train this point of the search's front in full"
+    )
+
+    dashboard = commands.add_parser(
+        "dashboard", help="prepare MLflow's UI for an experiment, print where to look", allow_abbrev=False
+    )
+    dashboard.add_argument("experiment", metavar="EXPERIMENT", help="the MLflow experiment's name")
+    dashboard.add_argument(
+        "--serve",
+        action="store_true",
+        help="start MLflow's server on 127.0.0.1 when runs are in a local database",
+    )
+    dashboard.set_defaults(handler=_dashboard)
+
+    report = commands.add_parser(
+        "report", help="figures, tables and one HTML page of an experiment", allow_abbrev=False
+    )
+    report.add_argument("experiment", metavar="EXPERIMENT", help="the MLflow experiment's name")
+    report.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="the folder to write")
+    report.add_argument(
+        "--server",
+        metavar="URL",
+        help="MLflow's address, for links (default: the tracking server)",
+    )
+    report.set_defaults(handler=_report)
+
+    doctor = commands.add_parser(
+        "doctor", help="what this machine has, what is wrong with it, how to mend that", allow_abbrev=False
+    )
+    doctor.set_defaults(handler=_doctor)
 
     deliver = commands.add_parser(
         "deliver", help="send metrics to MLflow that it did not take during a run", allow_abbrev=False
@@ -137,6 +181,42 @@ def _train(options: argparse.Namespace, overrides: list[str]) -> int:
     return train(specs)
 
 
+def _search(options: argparse.Namespace, overrides: list[str]) -> int:
+    from taugrad.search.reading import read_search, searched_fields  # noqa: PLC0415
+
+    if options.pick is not None:
+        from taugrad.dashboards.console import train  # noqa: PLC0415
+        from taugrad.search.outputs import picked  # noqa: PLC0415
+
+        own, others = searched_fields(overrides)
+        return train([picked(read_search(options.spec, own), options.pick, others)])
+    search = read_search(options.spec, overrides)
+    from taugrad.search.running import run_search  # noqa: PLC0415
+
+    return run_search(search, _draw_front)
+
+
+def _draw_front(progress: "Progress", path: Path) -> None:
+    from taugrad.dashboards.figures import save  # noqa: PLC0415
+    from taugrad.dashboards.front import FrontPoint, search_front  # noqa: PLC0415
+
+    places = {point.number: place for place, point in enumerate(progress.front, start=1)}
+    best = progress.objective.best(progress.points)
+
+    def drawn(point: "Point") -> FrontPoint:
+        return FrontPoint(
+            rule=point.method.partition("(")[0].partition(" ")[0],
+            accuracy=100 * point.mean,
+            spread=None if point.spread is None else 100 * point.spread,
+            wire_mb=point.wire_bytes / 1e6,
+            place=places.get(point.number),
+            best=best is not None and point.number == best.number,
+        )
+
+    baseline = drawn(progress.baseline) if progress.baseline else None
+    save(search_front(progress.search.name, [drawn(each) for each in progress.points], baseline), path)
+
+
 def _submit(options: argparse.Namespace, overrides: list[str]) -> int:
     from taugrad.platform.launching.submit import submit  # noqa: PLC0415
     from taugrad.platform.reading import read_spec  # noqa: PLC0415
@@ -144,6 +224,34 @@ def _submit(options: argparse.Namespace, overrides: list[str]) -> int:
     for path in options.specs:
         read_spec(path, overrides)
     return submit(options.specs, overrides, options.address)
+
+
+def _dashboard(options: argparse.Namespace, _: list[str]) -> int:
+    from taugrad.dashboards.prepare import dashboard  # noqa: PLC0415
+
+    return dashboard(options.experiment, serve=options.serve)
+
+
+def _report(options: argparse.Namespace, _: list[str]) -> int:
+    from taugrad.dashboards.report import report  # noqa: PLC0415
+
+    return report(options.experiment, options.output, options.server)
+
+
+_MARKS = {"ok": "ok    ", "absent": "absent", "wrong": "WRONG "}
+
+
+def _doctor(_: argparse.Namespace, __: list[str]) -> int:
+    from taugrad.platform.doctor import examine  # noqa: PLC0415
+
+    wrong = 0
+    for finding in examine():
+        wrong += finding.state == "wrong"
+        print(f"{_MARKS[finding.state]}  {finding.what:14} {finding.detail}")
+        if finding.remedy:
+            print(f"{'':8}{'':14} -> {finding.remedy}")
+    print(f"{wrong} thing{'s' * (wrong != 1)} to mend" if wrong else "nothing to mend")
+    return FAILED if wrong else OK
 
 
 def _deliver(options: argparse.Namespace, _: list[str]) -> int:

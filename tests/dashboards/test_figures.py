@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
-from taugrad.dashboards import figures, runs, style
+from taugrad.dashboards import figures, labelling, palette, runs, style
 from taugrad.dashboards.runs import RunHistory, read_run
 
 ITERATIONS = 630
@@ -138,7 +138,7 @@ def test_lines_are_the_histories_in_percent(four: list[RunHistory]) -> None:
         steps, values = run.metrics["comm/fraction"]
         line = line_with(figure, steps, 100 * values)
         assert line is not None, run.name
-        assert line.get_color() == style.RULES[run.rule].color
+        assert line.get_color() == palette.RULES[run.rule].color
 
 
 def test_a_noisy_line_gets_its_median_and_a_quiet_one_does_not(four: list[RunHistory]) -> None:
@@ -233,7 +233,7 @@ def test_points_are_the_runs_totals(four: list[RunHistory]) -> None:
     for rule, (accuracy, wire, paper) in expected.items():
         filled = line_with(figure, [wire], [accuracy])
         assert filled is not None
-        markers = [line for line in lines(figure) if line.get_marker() == style.RULES[rule].marker]
+        markers = [line for line in lines(figure) if line.get_marker() == palette.RULES[rule].marker]
         hollow = [line for line in markers if line.get_markerfacecolor() == "white"]
         assert [paper] in [pytest.approx(list(line.get_xdata())) for line in hollow]
         assert line_with(figure, [paper, wire], [accuracy, accuracy]) is not None
@@ -307,10 +307,10 @@ def test_a_saved_figure_is_a_png_of_150_dots_an_inch(four: list[RunHistory], tmp
 
 
 def test_every_rule_looks_different() -> None:
-    looks = [*style.RULES.values(), style.UNKNOWN_RULE]
+    looks = [*palette.RULES.values(), palette.UNKNOWN_RULE]
     assert len({look.color for look in looks}) == len(looks)
-    assert len({look.marker for look in list(style.RULES.values())[1:]}) == len(style.RULES) - 1
-    assert style.rule_style("new one") == style.UNKNOWN_RULE
+    assert len({look.marker for look in list(palette.RULES.values())[1:]}) == len(palette.RULES) - 1
+    assert palette.rule_style("new one") == palette.UNKNOWN_RULE
 
 
 @given(
@@ -318,7 +318,7 @@ def test_every_rule_looks_different() -> None:
 )
 def test_spread_intervals_keep_their_order_and_do_not_overlap(wanted: list[tuple[float, float]]) -> None:
     sizes = [size for _, size in wanted]
-    centers = style.spread([center for center, _ in wanted], sizes, 0, 100)
+    centers = labelling.spread([center for center, _ in wanted], sizes, 0, 100)
     order = sorted(range(len(wanted)), key=lambda i: centers[i])
     for a, b in itertools.pairwise(order):
         assert centers[b] - centers[a] >= (sizes[a] + sizes[b]) / 2 - 1e-6
@@ -328,7 +328,7 @@ def test_spread_intervals_keep_their_order_and_do_not_overlap(wanted: list[tuple
 
 
 def test_intervals_with_room_stay_where_they_are() -> None:
-    assert style.spread([80, 20, 50], [10, 10, 10], 0, 100) == [80, 20, 50]
+    assert labelling.spread([80, 20, 50], [10, 10, 10], 0, 100) == [80, 20, 50]
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_a_run_is_read_back_whole_and_in_order(tmp_path: Path, monkeypatch: pyte
 def test_a_run_without_a_rule_is_the_baseline(params: dict[str, str]) -> None:
     data = SimpleNamespace(params=params, metrics={})
     client: Any = SimpleNamespace(
-        get_run=lambda _: SimpleNamespace(data=data, info=SimpleNamespace(run_name=None)),
+        get_run=lambda _: SimpleNamespace(data=data, info=SimpleNamespace(run_name=None, run_id="id")),
         get_metric_history=lambda run, key: [],
     )
     got = read_run(client, "id", ["a"])

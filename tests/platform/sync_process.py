@@ -68,7 +68,7 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
         "totals": sync.totals.state_dict(),
         "metrics": timeless,
         "logged": [
-            (step, {k: v for k, v in metrics.items() if not k.startswith("time/")})
+            (step, {k: v for k, v in metrics.items() if not k.startswith("time/") and "seconds" not in k})
             for step, metrics in recorder.logged
         ],
         "accuracies": [each["eval/accuracy"] for each in recorder.evaluations],

@@ -1,0 +1,163 @@
+"""The charts that MLflow's UI draws when it opens a prepared view, as the plain data that it reads."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+Chart: TypeAlias = dict[str, Any]
+"""A chart's card as MLflow's UI keeps it."""
+
+# The page that compares runs shows a line chart's own title only when this is there; a chart over another
+# metric would then miss that metric's history, and is headed by its metrics' names.
+_TITLED: dict[str, Any] = {"nodeLevelSystemMetricConfiguration": {}}
+_MOST_RUNS = 100
+"""Runs in a chart, at most; the UI hides the others until asked."""
+
+
+def line(
+    uuid: str,
+    title: str,
+    metrics: Sequence[str],
+    *,
+    log: bool = False,
+    x_metric: str | None = None,
+    smoothness: int = 0,
+    low: float | None = None,
+) -> Chart:
+    """A line for each run.
+
+    Args:
+        uuid: Names the card; unique in a view.
+        title: What people read; a chart with `x_metric` is headed by its metrics' names instead.
+        metrics: Vertical; several are told apart by dashes.
+        log: Whether the vertical axis is logarithmic.
+        x_metric: Horizontal; by default the step. MLflow pairs the values that stand at the same step.
+        smoothness: 0 to 100, as in the UI's slider; the raw line stays visible behind.
+        low: Where the vertical axis begins; None leaves it to the UI.
+
+    Returns:
+        The card, still without a section.
+    """
+    return {
+        **_card("LINE", uuid, title),
+        "metricKey": metrics[0],
+        "selectedMetricKeys": list(metrics),
+        "xAxisKey": "metric" if x_metric else "step",
+        "selectedXAxisMetricKey": x_metric or "",
+        "useGlobalXaxisKey": False,
+        "xAxisScaleType": "linear",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "scaleType": "log" if log else "linear",
+        "range": {} if low is None else {"yMin": low},
+        "lineSmoothness": smoothness,
+        "useGlobalLineSmoothing": False,
+        "ignoreOutliers": False,
+        **({} if x_metric else _TITLED),
+    }
+
+
+def scatter(uuid: str, title: str, x: str, y: str) -> Chart:
+    """A point for each run, at the last values of two metrics."""
+    axes = {"xaxis": {"key": x, "type": "METRIC"}, "yaxis": {"key": y, "type": "METRIC"}}
+    return {**_card("SCATTER", uuid, title), **axes}
+
+
+def bars(uuid: str, title: str, metric: str) -> Chart:
+    """A bar for each run."""
+    return {**_card("BAR", uuid, title), "metricKey": metric, "selectedMetricKeys": [metric]}
+
+
+def parallel(uuid: str, title: str, params: Sequence[str], metrics: Sequence[str]) -> Chart:
+    """A line for each run across axes of params and metrics; the last metric colours it."""
+    return {
+        **_card("PARALLEL", uuid, title),
+        "selectedParams": list(params),
+        "selectedMetrics": list(metrics),
+        "showAllRuns": True,
+    }
+
+
+def view(
+    sections: Mapping[str, tuple[int, int, Sequence[Chart]]],
+    columns: Sequence[str],
+    order: tuple[str, Literal["asc", "desc"]],
+    unwanted: Iterable[str],
+    search_filter: str = "",
+) -> dict[str, Any]:
+    """The whole state of MLflow's chart page.
+
+    Args:
+        sections: By title: cards in a row, a card's height in pixels, the cards.
+        columns: Of the list of runs, such as ``metrics.`eval/accuracy` ``.
+        order: The column that runs are sorted by. Never the start time: then the UI nests a search's
+            trials under their folded parent and the charts stay empty.
+        unwanted: Metrics; the UI adds a chart of its own for every metric that is neither here nor in a card.
+        search_filter: MLflow's filter of runs.
+
+    Returns:
+        What the UI reads back; plain JSON.
+    """
+    cards = [
+        card | {"metricSectionId": _section_id(title)}
+        for title, (_, _, section) in sections.items()
+        for card in section
+    ]
+    shown = {card["metricKey"] for card in cards if "metricKey" in card}
+    return {
+        "searchFilter": search_filter,
+        "orderByKey": order[0],
+        "orderByAsc": order[1] == "asc",
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": list(columns),
+        "runsPinned": [],
+        "runsHidden": [],
+        "runsHiddenMode": "SHOW_ALL",
+        "runsVisibilityMap": {},
+        "runListHidden": False,
+        "viewMaximized": False,
+        "isAccordionReordered": True,
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+        "autoRefreshEnabled": True,
+        "groupBy": None,
+        "groupsExpanded": {},
+        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+        "compareRunSections": [_section(title, row, height) for title, (row, height, _) in sections.items()],
+        "compareRunCharts": cards + [_left_out(metric) for metric in sorted(set(unwanted) - shown)],
+    }
+
+
+def _card(kind: str, uuid: str, title: str) -> Chart:
+    return {
+        "type": kind,
+        "uuid": f"taugrad-{uuid}",
+        "displayName": title,
+        "runsCountToCompare": _MOST_RUNS,
+        "deleted": False,
+        "isGenerated": False,
+    }
+
+
+def _left_out(metric: str) -> Chart:
+    """As little as keeps the UI from adding a chart for a metric: a tag has no room for a large model's."""
+    return {"type": "LINE", "metricKey": metric, "deleted": True}
+
+
+def _section_id(title: str) -> str:
+    return "taugrad-" + "-".join(title.lower().split())
+
+
+def _section(title: str, cards_in_a_row: int, height: int) -> dict[str, Any]:
+    return {
+        "uuid": _section_id(title),
+        "name": title,
+        "columns": cards_in_a_row,
+        "cardHeight": height,
+        "display": True,
+        "isReordered": True,
+        "isGenerated": False,
+        "deleted": False,
+    }

@@ -1,0 +1,81 @@
+"""An experiment's runs, read back for figures, tables and reports.
+
+Params and last values of a thousand runs are one or two requests; histories are read for the runs that are
+drawn, and thinned there (`thinning`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from taugrad.platform.reading import SpecError
+from taugrad.platform.tracking import names
+
+from .runs import RunHistory, metric_history, to_history
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+PARENT = "mlflow.parentRunId"
+"""The tag that nests a search's trial under the search's run."""
+
+_PAGE = 1000
+
+
+def find_experiment(client: "MlflowClient", name: str) -> str:
+    """An experiment's id.
+
+    Raises:
+        SpecError: There is none of this name; the message lists those that exist.
+    """
+    found = client.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage != "deleted":
+        return str(found.experiment_id)
+    others = sorted(each.name for each in client.search_experiments(max_results=100))
+    there = ", ".join(others) if others else "none"
+    raise SpecError("command line", [f"EXPERIMENT {name!r}: not in {client.tracking_uri}; there is: {there}"])
+
+
+def all_runs(client: "MlflowClient", experiment_id: str) -> "list[Run]":
+    """Every run of an experiment that was not deleted, oldest first, with params, tags and last values."""
+    found: list[Run] = []
+    token = None
+    while True:
+        page = client.search_runs(
+            [experiment_id], max_results=_PAGE, order_by=["attributes.start_time ASC"], page_token=token
+        )
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def compared_runs(found: "Iterable[Run]") -> list[RunHistory]:
+    """The runs that trained something: all but the parents of searches.
+
+    Args:
+        found: What `all_runs` returned.
+
+    Returns:
+        The runs without histories.
+    """
+    return [to_history(run) for run in found if names.PARAM_RULE in run.data.params]
+
+
+def with_histories(
+    client: "MlflowClient", runs: Sequence[RunHistory], metrics: Iterable[str]
+) -> list[RunHistory]:
+    """The runs with the histories of some metrics; those without a value are left out.
+
+    Args:
+        client: The tracking store.
+        runs: The runs.
+        metrics: Names of metrics; one that a run never logged costs no request.
+    """
+    wanted = list(metrics)
+    read = []
+    for run in runs:
+        histories = {name: metric_history(client, run.run_id, name) for name in wanted if name in run.finals}
+        read.append(replace(run, metrics={**run.metrics, **histories}))
+    return read

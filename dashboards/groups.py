@@ -1,0 +1,197 @@
+"""Runs that differ only in their seed, taken together: means with intervals."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from taugrad.platform.tracking import names
+
+from .runs import BASELINE_RULE, RunHistory
+
+_SAME_METHOD = (
+    "name",
+    "seed",
+    "experiment",
+    "storage",
+    "paper",
+)  # params that do not change what is computed
+_NOT_COMPUTATION = ("tracking.", "checkpoint.")
+_CONFIDENCE = 0.95
+_FEWEST = 3  # runs for an interval: with two it is twelve times their distance
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds."""
+
+    mean: float
+    low: float
+    """The 95% interval of the mean (Student's t) from three runs on; of two runs the smaller value."""
+    high: float
+    count: int
+    """Runs in it."""
+
+    @property
+    def spread(self) -> float:
+        """Half of the interval."""
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one setting."""
+
+    runs: tuple[RunHistory, ...]
+
+    @property
+    def rule(self) -> str:
+        """The compressor's kind."""
+        return self.runs[0].rule
+
+    @property
+    def name(self) -> str:
+        """The runs' name, where they agree; otherwise the first's."""
+        return self.runs[0].name
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether these runs sent everything."""
+        return self.rule == BASELINE_RULE
+
+    @property
+    def tau(self) -> float | None:
+        """The threshold, where it is one number."""
+        return self.runs[0].tau
+
+    @property
+    def setting(self) -> str:
+        """What decides how much this rule sends, for people: `0.01` of a threshold, or `floor 2`."""
+        return setting(self.runs[0])
+
+    def param(self, name: str) -> float | None:
+        """A param that is a number."""
+        text = self.runs[0].params.get(name)
+        try:
+            return None if text is None else float(text)
+        except ValueError:
+            return None
+
+    def estimate(self, metric: str, factor: float = 1.0) -> Estimate | None:
+        """The mean of a metric's last values; None where no run has a finite one.
+
+        Args:
+            metric: Its name.
+            factor: What the values are multiplied by.
+        """
+        values = [factor * value for run in self.runs if (value := run.final(metric)) is not None]
+        return estimate(values) if values else None
+
+    @property
+    def compression(self) -> Estimate | None:
+        """Baseline bytes over wire bytes: those of the mean over seeds, so that it agrees with the bytes."""
+        ratios = [
+            r for run in self.runs if (r := run.final(names.TOTAL_COMPRESSION_RATIO)) is not None and r > 0
+        ]
+        if not ratios:
+            return None
+        parts = estimate([1 / ratio for ratio in ratios])
+        high = 1 / parts.low if parts.low > 0 else max(ratios)
+        return Estimate(1 / parts.mean, 1 / parts.high, high, parts.count)
+
+    def mean_run(self) -> RunHistory:
+        """A run whose last values are the means over seeds, without histories; for figures of single runs."""
+        found = {name for run in self.runs for name in run.finals}
+        means = {name: each.mean for name in found if (each := self.estimate(name)) is not None}
+        return replace(self.runs[0], metrics={}, finals=means)
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of at least one value, with its 95% interval; two values are too few for one."""
+    mean = float(np.mean(values))
+    if len(values) < _FEWEST:
+        return Estimate(mean, min(values), max(values), len(values))
+    from scipy.stats import t  # noqa: PLC0415 - half a second
+
+    quantile = float(t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1))
+    half = quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Estimate(mean, mean - half, mean + half, len(values))
+
+
+def by_setting(runs: Iterable[RunHistory]) -> list[Group]:
+    """Groups runs whose params agree but for seed and name.
+
+    Args:
+        runs: The runs; those that did not train to their end, or have no final accuracy and wire bytes, are
+            left out.
+
+    Returns:
+        The groups: the baseline first, then by rule, in a rule by wire bytes, most first.
+    """
+    found: dict[tuple[tuple[str, str], ...], list[RunHistory]] = {}
+    for run in runs:
+        if run.is_complete and run.final(names.EVAL_ACCURACY) is not None and run.final(names.TOTAL_WIRE_GB):
+            found.setdefault(_computation(run), []).append(run)
+    groups = [Group(tuple(members)) for members in found.values()]
+    return sorted(groups, key=lambda group: (not group.is_baseline, group.rule, -_wire(group)))
+
+
+def rules(groups: Iterable[Group]) -> dict[str, list[Group]]:
+    """The groups by rule, without the baseline."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        if not group.is_baseline:
+            found.setdefault(group.rule, []).append(group)
+    return found
+
+
+def baseline(groups: Iterable[Group]) -> Group | None:
+    """The runs without compression; of several settings the one with most runs."""
+    found = [group for group in groups if group.is_baseline]
+    return max(found, key=lambda group: len(group.runs), default=None)
+
+
+_SETTINGS = (
+    ("compressor.tau.target", "density "),
+    ("compressor.floor", "floor "),
+    ("compressor.density", "density "),
+    ("compressor.rank", "rank "),
+    ("compressor.keep", "keep "),
+)
+
+
+def setting(run: RunHistory) -> str:
+    """What decides how much a run's rule sends; empty when nothing does."""
+    parts = []
+    if run.tau is not None:
+        parts.append(f"{run.tau:g}")
+    elif "compressor.tau.kind" in run.params and "compressor.tau.target" not in run.params:
+        parts.append(run.params["compressor.tau.kind"])
+    parts += [f"{word}{_tidy(run.params[param])}" for param, word in _SETTINGS if param in run.params]
+    bits = run.params.get("compressor.bits", run.params.get("compressor.quantize.bits"))
+    if bits is not None:
+        parts.append(f"{bits} bit")
+    return ", ".join(parts)
+
+
+def _tidy(text: str) -> str:
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
+
+
+def _computation(run: RunHistory) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        sorted(
+            (param, value)
+            for param, value in run.params.items()
+            if param not in _SAME_METHOD and not param.startswith(_NOT_COMPUTATION)
+        )
+    )
+
+
+def _wire(group: Group) -> float:
+    wire = group.estimate(names.TOTAL_WIRE_GB)
+    return wire.mean if wire else 0.0

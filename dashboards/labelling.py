@@ -1,0 +1,278 @@
+"""Labels beside lines and points, moved until all can be read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from matplotlib.transforms import Bbox
+from numpy.typing import NDArray
+
+from .style import TICK_SIZE, extent, make_room
+
+_GAP = 8.0  # points between a line's end, or a marker, and its label
+_PADDING = 2.0  # pixels that labels keep from each other
+_MARKER = 5.0  # points that a marker reaches from its middle
+_STRIDE = 3.0  # pixels between the places of a line that labels keep clear of
+
+_Corners: TypeAlias = tuple[float, float, float, float]
+"""A box: left, lower, right, upper, in pixels."""
+
+_Place: TypeAlias = tuple[tuple[float, float], Literal["left", "center", "right"]]
+"""A label's offset from its point, in points, and the side that it is aligned by."""
+
+
+_AROUND: tuple[_Place, ...] = (
+    ((1, 0), "left"),
+    ((-1, 0), "right"),
+    ((0, 1.3), "center"),
+    ((0, -1.3), "center"),
+    ((1, 1), "left"),
+    ((1, -1), "left"),
+    ((-1, 1), "right"),
+    ((-1, -1), "right"),
+)
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label of a point in data coordinates."""
+
+    x: float
+    y: float
+    text: str
+    color: str
+
+
+def label_ends(axes: Axes, labels: Sequence[Label]) -> list[Annotation]:
+    """Labels lines at their right ends, in a column beside the axes.
+
+    Labels move up or down where they would overlap, with a thin line back to their point; the axes become
+    narrower until the widest label fits, and the figure higher until all do. Call it last: it needs the
+    final limits.
+
+    Args:
+        axes: The axes, with their final limits and scales.
+        labels: One a line, at its last point.
+
+    Returns:
+        The annotations, in the order of `labels`.
+    """
+    figure = cast("Figure", axes.figure)
+    notes = [
+        axes.annotate(
+            label.text,
+            xy=(label.x, label.y),
+            xytext=(1.0, 0.0),
+            textcoords="axes fraction",
+            ha="left",
+            va="center",
+            fontsize=TICK_SIZE,
+            color=label.color,
+            annotation_clip=False,
+            arrowprops={**_leader(label.color), "relpos": (0.0, 0.5)},
+        )
+        for label in labels
+    ]
+    if not notes:
+        return notes
+    boxes = [extent(note) for note in notes]
+    make_room(figure, sum(box.height + _PADDING for box in boxes))
+    gap = 2 * _GAP * figure.dpi / 72
+    width = figure.bbox.width
+    widest = max(box.width for box in boxes)
+    right = min(figure.subplotpars.right, 1 - (widest + gap + 2 * _PADDING) / width)
+    figure.subplots_adjust(right=max(figure.subplotpars.left + 0.2, right))
+    wanted = [float(axes.transData.transform((label.x, label.y))[1]) for label in labels]
+    # The column stays beside the axes: the title is above, the ticks' labels are below.
+    frame = axes.get_window_extent()
+    centers = spread(wanted, [box.height + _PADDING for box in boxes], frame.y0, frame.y1)
+    for note, center in zip(notes, centers, strict=True):
+        note.set_position(((frame.width + gap) / frame.width, (center - frame.y0) / frame.height))
+    return notes
+
+
+def label_points(axes: Axes, labels: Sequence[Label], *, size: float = TICK_SIZE) -> list[Annotation]:
+    """Labels points beside them, where there is room.
+
+    Each label takes the first place around its point where it lies in the axes and covers no marker, no
+    line and no other label; in a crowd it moves further out, with a thin line back to its point.
+    Call it last: it keeps clear of what is drawn already.
+
+    Args:
+        axes: The axes, with their final limits and scales.
+        labels: The labels and their points.
+        size: Of the letters, in points.
+
+    Returns:
+        The annotations, in the order of `labels`.
+    """
+    frame = axes.get_window_extent()
+    occupied = [*_drawn(axes, frame), *(_corners(extent(text)) for text in axes.texts)]
+    half = _MARKER * axes.figure.dpi / 72
+    for label in labels:
+        x, y = axes.transData.transform((label.x, label.y))
+        occupied.append((x - half, y - half, x + half, y + half))
+    notes = []
+    for label in labels:
+        best: tuple[float, _Place] | None = None
+        boxes = np.array(occupied)
+        for place in _places():
+            trial = _beside(axes, label, place, size, leader=False)
+            box = extent(trial).padded(_PADDING)
+            trial.remove()
+            cost = _overlaps(box, boxes) + 10 * _outside(box, frame)
+            if best is None or cost < best[0]:
+                best = (cost, place)
+            if cost == 0:
+                break
+        if best is not None:
+            far = max(map(abs, best[1][0])) > 1.5 * _GAP
+            notes.append(_beside(axes, label, best[1], size, leader=far))
+            occupied.append(_corners(extent(notes[-1]).padded(_PADDING)))
+    return notes
+
+
+def label_level(axes: Axes, level: float, text: str) -> Annotation:
+    """Labels a horizontal line above or below one of its ends, where most is free; call it last."""
+    frame = axes.get_window_extent()
+    occupied = np.array(_drawn(axes, frame) or [(0.0, 0.0, 0.0, 0.0)])
+    best: tuple[float, Annotation] | None = None
+    for x, side, y in (
+        (1, "right", 3),
+        (0, "left", 3),
+        (1, "right", -3),
+        (0, "left", -3),
+        (0.5, "center", 3),
+    ):
+        trial = axes.annotate(
+            text, xy=(x, level), xycoords=("axes fraction", "data"), xytext=(4 - 8 * x, y),
+            textcoords="offset points", ha=side, va="bottom" if y > 0 else "top", fontsize=TICK_SIZE,
+            color="black",
+        )  # fmt: skip
+        cost = _overlaps(extent(trial), occupied)
+        if best is None or cost < best[0]:
+            if best is not None:
+                best[1].remove()
+            best = (cost, trial)
+        else:
+            trial.remove()
+    assert best is not None
+    return best[1]
+
+
+def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """Moves intervals as little as possible until none overlaps another.
+
+    Args:
+        wanted: The intervals' wanted centers.
+        sizes: Their lengths.
+        low: None may begin below this.
+        high: None may end above this, unless there is no room at all.
+
+    Returns:
+        The centers, in the order of `wanted`.
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    # Groups of touching intervals: members, total length, begin.
+    groups: list[tuple[list[int], float, float]] = []
+    for i in order:
+        members, length, begin = [i], sizes[i], _clamped(wanted[i] - sizes[i] / 2, low, high - sizes[i])
+        while groups and groups[-1][2] + groups[-1][1] > begin:
+            earlier, earlier_length, _ = groups.pop()
+            members, length = earlier + members, earlier_length + length
+            begin = _clamped(_best_begin(members, wanted, sizes), low, high - length)
+        groups.append((members, length, begin))
+    centers = [0.0] * len(wanted)
+    for members, _, begin in groups:
+        edge = begin
+        for i in members:
+            centers[i] = edge + sizes[i] / 2
+            edge += sizes[i]
+    return centers
+
+
+def _best_begin(members: Sequence[int], wanted: Sequence[float], sizes: Sequence[float]) -> float:
+    """Where a row of touching intervals should begin, so that they move least (in squares)."""
+    offset = 0.0
+    begins = []
+    for i in members:
+        begins.append(wanted[i] - sizes[i] / 2 - offset)
+        offset += sizes[i]
+    return float(np.mean(begins))
+
+
+def _clamped(value: float, low: float, high: float) -> float:
+    return max(low, min(value, high))
+
+
+def _places() -> list[_Place]:
+    places: list[_Place] = []
+    for distance in (_GAP, 2 * _GAP, 3.5 * _GAP, 5 * _GAP, 7 * _GAP):
+        # Right, left, above, below, then the corners.
+        for offset, side in _AROUND:
+            x, y = offset
+            places.append(((x * distance, y * distance), side))
+    return places
+
+
+def _leader(color: str) -> dict[str, Any]:
+    """A thin line from a label to its point."""
+    return {"arrowstyle": "-", "color": color, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 2, "shrinkB": 0}
+
+
+def _beside(axes: Axes, label: Label, place: _Place, size: float, *, leader: bool) -> Annotation:
+    """A label at a place around its point; a leader starts at the side that faces the point."""
+    (dx, dy), side = place
+    facing = {"left": (0.0, 0.5), "right": (1.0, 0.5), "center": (0.5, 0.0 if dy > 0 else 1.0)}[side]
+    return axes.annotate(
+        label.text,
+        xy=(label.x, label.y),
+        xytext=(dx, dy),
+        textcoords="offset points",
+        fontsize=size,
+        color=label.color,
+        ha=side,
+        va="center",
+        annotation_clip=False,
+        arrowprops={**_leader(label.color), "relpos": facing} if leader else None,
+    )
+
+
+def _drawn(axes: Axes, frame: Bbox) -> list[_Corners]:
+    """Small boxes, in pixels, along all lines and around all markers of the axes."""
+    boxes: list[_Corners] = []
+    for line in axes.lines:
+        points_N2 = np.asarray(line.get_transform().transform(line.get_xydata()), dtype=np.float64)
+        points_N2 = points_N2[np.isfinite(points_N2).all(axis=1)]
+        if line.get_marker() not in (None, "None", "none", ""):
+            half = _MARKER * axes.figure.dpi / 72
+            boxes += [(x - half, y - half, x + half, y + half) for x, y in points_N2.tolist()]
+        if line.get_linestyle() in ("None", "none", "") or len(points_N2) < 2:
+            continue
+        lengths = np.hypot(*np.diff(points_N2, axis=0).T)
+        along = np.concatenate([[0.0], np.cumsum(lengths)])
+        places = np.linspace(0, along[-1], int(along[-1] // _STRIDE) + 2)
+        x, y = (np.interp(places, along, points_N2[:, i]) for i in (0, 1))
+        inside = (x >= frame.x0) & (x <= frame.x1) & (y >= frame.y0) & (y <= frame.y1)
+        boxes += [(x - 1, y - 1, x + 1, y + 1) for x, y in zip(x[inside], y[inside], strict=True)]
+    return boxes
+
+
+def _corners(box: Bbox) -> _Corners:
+    return (box.x0, box.y0, box.x1, box.y1)
+
+
+def _overlaps(box: Bbox, boxes: NDArray[np.float64]) -> float:
+    """The summed area that a box shares with others, [B, 4]."""
+    width = np.minimum(box.x1, boxes[:, 2]) - np.maximum(box.x0, boxes[:, 0])
+    height = np.minimum(box.y1, boxes[:, 3]) - np.maximum(box.y0, boxes[:, 1])
+    return float((np.maximum(width, 0) * np.maximum(height, 0)).sum())
+
+
+def _outside(box: Bbox, frame: Bbox) -> float:
+    """The area of a box that lies outside a frame."""
+    return float(box.width * box.height) - _overlaps(box, np.array([_corners(frame)]))

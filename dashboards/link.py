@@ -1,0 +1,148 @@
+"""What a link makes of bytes: theoretical times to send a gradient (Rae's figure 1b)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter
+
+from taugrad.platform.tracking import names
+
+from . import style
+from .groups import Group
+from .labelling import Label, label_ends
+from .palette import rule_style
+
+
+class Model(NamedTuple):
+    """A model that people know."""
+
+    name: str
+    parameters: int
+
+
+MODELS = (
+    Model("ResNet-18", 11_689_512),
+    Model("ResNet-50", 25_557_032),
+    Model("Inception v4", 42_679_816),
+    Model("BERT base", 109_482_240),
+    Model("VGG-16", 138_357_544),
+    Model("Llama 3 8B", 8_030_261_248),
+)
+"""Parameters as torchvision, timm and transformers count them; Rae's three are among them."""
+
+BANDWIDTHS = (10e6, 100e9)
+"""Bits a second: from a home's uplink to a data centre's network."""
+
+_BYTES = 4  # a parameter's gradient in float32
+_TICKS = (*(float(f"1e{e}") for e in range(-9, 2)), 60.0, 600.0, 3600.0, 36000.0)
+_SHADES = ("#B8B8B8", "#9A9A9A", "#7D7D7D", "#606060", "#444444", "#1E1E1E")
+
+
+def send_time(bits: float, bandwidth: float) -> float:
+    """Seconds for so many bits over a link of so many bits a second, without latency."""
+    return bits / bandwidth
+
+
+def send_time_by_model(page: style.Page = style.WIDE) -> Figure:
+    """Theoretical time to send a whole gradient, by model and bandwidth (Rae's figure 1b).
+
+    Args:
+        page: What it is drawn for.
+
+    Returns:
+        One line a model.
+    """
+    lines = [
+        (model.name, 8.0 * _BYTES * model.parameters, color)
+        for model, color in zip(MODELS, _SHADES, strict=True)
+    ]
+    return _times("How long one gradient takes on the wire, without compression", lines, page)
+
+
+def send_time_by_method(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:
+    """Theoretical time to send what each method sends of this experiment's gradient, by bandwidth.
+
+    Args:
+        groups: Those to draw, with bits per parameter over the run.
+        page: What it is drawn for.
+
+    Returns:
+        One line a group; what a worker sends in a step, on average over the run.
+
+    Raises:
+        ValueError: No group has a compression ratio, or the model's size is not known.
+    """
+    lines = []
+    for group in groups:
+        bits = step_bits(group)
+        if bits is not None:
+            label = group.name if group.is_baseline else f"{group.rule} {group.setting}".strip()
+            lines.append((label, bits, rule_style(group.rule).color))
+    if not lines:
+        raise ValueError("no run says how many bytes a worker sends in a step")
+    return _times("How long a worker's message of one step takes on the wire", lines, page)
+
+
+def step_bits(group: Group) -> float | None:
+    """Wire bits that a worker sends in a step, mean of the run; None where the run does not say."""
+    workers = group.param("workers.count")
+    last = group.runs[0].final(names.COMM_WIRE_BYTES)
+    last_ratio = group.runs[0].final(names.COMM_COMPRESSION_RATIO)
+    compression = group.compression
+    if not workers or not last or last_ratio is None or compression is None:
+        return None  # where most steps send nothing, the last one does not tell the model's size
+    uncompressed = 8 * last * last_ratio / workers  # the same in every step
+    return uncompressed / compression.mean
+
+
+def _times(title: str, lines: Sequence[tuple[str, float, str]], page: style.Page) -> Figure:
+    figure, axes = style.new_figure(
+        title,
+        "bits over bandwidth; latency, and what else is on the link, come on top",
+        "bandwidth (logarithmic)",
+        "time to send (logarithmic)",
+        replace(page, left=max(page.left, 0.95)),
+    )
+    bandwidths = np.geomspace(*BANDWIDTHS, 60)
+    style.log_axis(axes.xaxis, *BANDWIDTHS, "")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _rate(value)))
+    times = [send_time(bits, bandwidth) for _, bits, _ in lines for bandwidth in BANDWIDTHS]
+    style.log_axis(axes.yaxis, min(times) / 1.5, max(times) * 1.5, "")
+    ticks = [tick for tick in _TICKS if min(times) / 1.5 <= tick <= max(times) * 1.5]
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+    for _, bits, color in lines:
+        axes.plot(bandwidths, bits / bandwidths, color=color, linewidth=1.6)
+    if page.is_narrow:
+        axes.xaxis.set_major_locator(FixedLocator([10e6, 1e9, 100e9]))
+    ends = [Label(BANDWIDTHS[1], send_time(bits, BANDWIDTHS[1]), f"{name}\n{size(bits / 8)}", color)
+            for name, bits, color in lines]  # fmt: skip
+    label_ends(axes, ends)
+    return figure
+
+
+def seconds(value: float) -> str:
+    """A time for people: `3 ms`, `2 min`."""
+    for unit, name in ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= unit * 0.9999:
+            return f"{style.decimal(value / unit)} {name}"
+    return f"{style.decimal(value / 1e-9)} ns"
+
+
+def size(count: float) -> str:
+    """Bytes for people, in powers of 1000: `1.7 MB`."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{style.decimal(count / unit)} {name}"
+    return f"{style.decimal(math.ceil(count))} bytes"
+
+
+def _rate(value: float) -> str:
+    for unit, name in ((1e9, "Gbit/s"), (1e6, "Mbit/s")):
+        if value >= unit * 0.9999:
+            return f"{style.decimal(value / unit)}\n{name}"
+    return f"{style.decimal(value)} bit/s"

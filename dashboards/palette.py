@@ -1,0 +1,57 @@
+"""One colour and one marker for every rule, in figures, in interactive charts and in MLflow's UI."""
+
+from typing import NamedTuple
+
+GREY = "#6B6B6B"
+"""For what frames the data: axes, notes, reference lines."""
+
+RUN_COLOR = "mlflow.runColor"
+"""The tag from which MLflow's UI takes a run's colour."""
+
+
+class RuleStyle(NamedTuple):
+    """How a rule looks in every figure; the marker tells apart what a colour alone may not."""
+
+    color: str
+    marker: str
+
+
+# Okabe and Ito's colours for the rules that are compared most, darker shades of them for the rest.
+RULES: dict[str, RuleStyle] = {
+    "none": RuleStyle("#000000", "o"),
+    "wgt": RuleStyle("#0072B2", "o"),
+    "bgt": RuleStyle("#D55E00", "s"),
+    "qgt": RuleStyle("#009E73", "^"),
+    "strom": RuleStyle("#CC79A7", "D"),
+    "topk": RuleStyle("#E69F00", "v"),
+    "chunked_topk": RuleStyle("#8C6100", "<"),
+    "linear": RuleStyle("#56B4E9", "P"),
+    "quantile": RuleStyle("#004B76", "X"),
+    "powersgd": RuleStyle("#7A3E62", "p"),
+    "entropy": RuleStyle("#8F3F00", "h"),
+    "fp16": RuleStyle("#595959", "d"),
+    "bf16": RuleStyle("#8C8C8C", "H"),
+    "fp8": RuleStyle("#A89A00", ">"),
+}
+UNKNOWN_RULE = RuleStyle("#B0006D", "*")
+
+
+def rule_style(rule: str) -> RuleStyle:
+    """The colour and marker of a rule.
+
+    Args:
+        rule: The compressor's kind.
+
+    Returns:
+        Its style; one for all rules that this table does not know.
+    """
+    return RULES.get(rule, UNKNOWN_RULE)
+
+
+def color_tag(rule: str) -> dict[str, str]:
+    """The tag by which MLflow's UI gives a run its rule's colour.
+
+    Args:
+        rule: The compressor's kind.
+    """
+    return {RUN_COLOR: rule_style(rule).color}

@@ -1,0 +1,125 @@
+"""`taugrad dashboard`: prepares MLflow's UI for an experiment, and says where to look."""
+
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.store import open_client, tracking_uri
+
+from . import views
+from .experiment import PARENT, all_runs, find_experiment
+from .palette import RUN_COLOR, rule_style
+from .serving import mlflow_server
+from .shared_view import ViewTooLong, unknown_version, view_url, write_view
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+LOCAL_SERVER = "http://127.0.0.1:5000"
+"""Where MLflow is when it is started as the command says."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A view that was written."""
+
+    title: str
+    key: str
+
+
+def dashboard(experiment: str, *, serve: bool = False) -> int:
+    """Writes the prepared views into an experiment and prints their URLs.
+
+    Args:
+        experiment: Its name.
+        serve: Start MLflow's server on this machine, until interrupted.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        SpecError: There is no such experiment.
+    """
+    client = open_client(tracking_uri())
+    experiment_id = find_experiment(client, experiment)
+    notice = unknown_version(_version())
+    written = prepare(client, experiment_id)
+    if notice:
+        print(notice)
+    uri = client.tracking_uri
+    if serve and not _is_server(uri):
+        with (
+            tempfile.TemporaryDirectory(prefix="taugrad-") as folder,
+            mlflow_server(uri, Path(folder) / "mlflow.log") as server,
+        ):
+            _tell(written, server.url, experiment_id)
+            print("Ctrl-C ends the server.", flush=True)
+            threading.Event().wait()
+    if not _is_server(uri):
+        print(f"Start MLflow:\n  mlflow server --backend-store-uri {uri} --host 127.0.0.1 --port 5000")
+        print("or let this command do so with --serve. Then open:")
+    _tell(written, uri if _is_server(uri) else LOCAL_SERVER, experiment_id)
+    return 0
+
+
+def prepare(client: "MlflowClient", experiment_id: str) -> list[View]:
+    """Writes the views of an experiment and gives its runs their rules' colours.
+
+    Args:
+        client: The tracking store.
+        experiment_id: The experiment.
+
+    Returns:
+        The comparison, then one view for each search.
+    """
+    found = all_runs(client, experiment_id)
+    for run in found:
+        color_run(client, run)
+    params = {param for run in found for param in run.data.params}
+    metrics = {metric for run in found for metric in run.data.metrics}
+    written = [View("Compare runs", views.COMPARISON_KEY)]
+    _write(client, experiment_id, written[0], views.comparison(params, metrics))
+    for parent in found:
+        name = parent.data.tags.get(names.TAG_SEARCH)
+        if name is not None:
+            run_id = str(parent.info.run_id)
+            trials = [run.data.params for run in found if run.data.tags.get(PARENT) == run_id]
+            written.append(View(f"Search {name}", views.search_key(run_id)))
+            _write(client, experiment_id, written[-1], views.search(run_id, trials, metrics))
+    return written
+
+
+def color_run(client: "MlflowClient", run: "Run") -> None:
+    """Gives a run the colour of its rule in MLflow's UI, where it has another."""
+    rule = run.data.params.get(names.PARAM_RULE)
+    if rule is not None and run.data.tags.get(RUN_COLOR) != rule_style(rule).color:
+        client.set_tag(run.info.run_id, RUN_COLOR, rule_style(rule).color)
+
+
+def _write(client: "MlflowClient", experiment_id: str, view: View, state: dict[str, Any]) -> None:
+    try:
+        write_view(client, experiment_id, view.key, view.title, state)
+    except ViewTooLong:
+        # A model of very many layers: the UI adds charts for each of them, below ours.
+        cards = [each for each in state["compareRunCharts"] if not each["deleted"]]
+        write_view(client, experiment_id, view.key, view.title, state | {"compareRunCharts": cards})
+
+
+def _tell(written: Sequence[View], server: str, experiment_id: str) -> None:
+    for view in written:
+        print(f"{view.title}:\n  {view_url(server, experiment_id, view.key)}", flush=True)
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+def _version() -> str:
+    import mlflow  # noqa: PLC0415 - takes two seconds
+
+    return str(mlflow.__version__)

@@ -1,0 +1,136 @@
+"""`taugrad report`: figures, tables and one page that answer which method to take."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taugrad.platform.reading import SpecError
+from taugrad.platform.tracking.store import open_client, tracking_uri
+
+from . import figures, gradients, interactive, style, verdict
+from .experiment import all_runs, compared_runs, find_experiment, with_histories
+from .gallery import CURVES, gallery
+from .groups import Group, by_setting
+from .method_table import method_rows, methods_to_csv, methods_to_markdown
+from .prepare import LOCAL_SERVER
+from .report_page import Report, render
+from .runs import RunHistory
+from .table import rows, to_csv, to_markdown
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+
+def report(experiment: str, folder: Path, server: str | None = None) -> int:
+    """Writes a report and says where it lies.
+
+    Args:
+        experiment: The MLflow experiment's name.
+        folder: Made when it is missing; files of an earlier report are replaced.
+        server: MLflow's address for the links; by default the tracking server, or `LOCAL_SERVER`.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        SpecError: There is no such experiment, no run of it has finished, or the folder cannot be written.
+    """
+    client = open_client(tracking_uri())
+    experiment_id = find_experiment(client, experiment)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecError("command line", [f"-o {folder}: {error.strerror}"]) from error
+    uri = client.tracking_uri
+    server = server or (uri if uri.startswith("http") else LOCAL_SERVER)
+    page = write_report(client, experiment, experiment_id, folder, server)
+    print(f"{page}\nTables, figures and interactive charts: {folder}")
+    return 0
+
+
+def write_report(
+    client: "MlflowClient", experiment: str, experiment_id: str, folder: Path, server: str
+) -> Path:
+    """Writes a report of an experiment.
+
+    Args:
+        client: The tracking store.
+        experiment: The experiment's name.
+        experiment_id: Its id.
+        folder: An existing folder.
+        server: MLflow's address, for the links.
+
+    Returns:
+        The page.
+
+    Raises:
+        SpecError: No run has finished.
+    """
+    found = compared_runs(all_runs(client, experiment_id))
+    groups = by_setting(found)
+    if not groups:
+        raise SpecError(
+            "command line", [f"EXPERIMENT {experiment!r}: none of its {len(found)} runs has finished yet"]
+        )
+    shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
+    detailed = _detailed(client, groups, shown)
+    pictures = gallery(groups, shown, detailed)
+    compared = [run for group in groups for run in group.runs]
+
+    (folder / "figures").mkdir(exist_ok=True)
+    for picture in pictures:
+        figures.save(picture.draw(style.WIDE), folder / "figures" / f"{picture.key}.png")
+    table = method_rows(groups)
+    texts = {
+        "methods.csv": methods_to_csv(table),
+        "methods.md": methods_to_markdown(table),
+        "runs.csv": to_csv(rows(compared)),
+        "runs.md": to_markdown(rows(compared)),
+        "interactive.html": interactive_page(client, experiment, shown, detailed),
+        "report.html": render(
+            Report(
+                experiment=experiment,
+                groups=groups,
+                rows=table,
+                pictures=pictures,
+                left_out=len(found) - len(compared),
+                made=datetime.now(UTC),
+                runs_url=f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs/",
+            )
+        ),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / "report.html"
+
+
+def interactive_page(
+    client: "MlflowClient", experiment: str, shown: Sequence[RunHistory], detailed: RunHistory | None
+) -> str:
+    """Interactive charts of some runs, and of one run's layers.
+
+    Args:
+        client: The tracking store.
+        experiment: The experiment's name.
+        shown: The runs to compare.
+        detailed: The run whose layers are shown, with their histories.
+
+    Returns:
+        One HTML page.
+    """
+    compared = with_histories(client, shown, interactive.METRICS)
+    layers = interactive.layer_charts(detailed) if detailed else []
+    return interactive.page(f"{experiment}: runs compared", [*interactive.charts(compared), *layers])
+
+
+def _detailed(
+    client: "MlflowClient", groups: Sequence[Group], shown: Sequence[RunHistory]
+) -> RunHistory | None:
+    """The run whose layers are shown: of the setting in the headline, else the first compressed one."""
+    answer = verdict.headline(groups)
+    candidates = [answer.group.runs[0]] if answer else [run for run in shown if not run.is_baseline]
+    candidates = [run for run in candidates if gradients.layers_of(run)]
+    if not candidates:
+        return None
+    return with_histories(client, candidates[:1], gradients.layer_metrics(candidates[0]))[0]

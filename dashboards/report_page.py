@@ -1,0 +1,186 @@
+"""The report as one HTML page that needs nothing else: no network, no script."""
+
+import base64
+import importlib.resources
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from taugrad import __version__
+from taugrad.platform.tracking import names
+
+from . import style, verdict
+from .gallery import Picture
+from .groups import Group, baseline
+from .link import size
+from .method_table import COLUMNS, MethodRow, cell
+from .palette import rule_style
+
+_TEMPLATE = "report.html.j2"
+_MOST_LINKS = 12  # runs that are linked one by one
+_CLEAR_ROUNDING = 0.005  # points that are written as 0.00
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a page is made of."""
+
+    experiment: str
+    groups: Sequence[Group]
+    """All settings that finished."""
+    rows: Sequence[MethodRow]
+    """The same as a table."""
+    pictures: Sequence[Picture]
+    left_out: int
+    """Runs that did not train to their end."""
+    made: datetime
+    runs_url: str
+    """What a run's id is appended to."""
+
+
+def render(report: Report) -> str:
+    """The page.
+
+    Args:
+        report: What to show.
+
+    Returns:
+        HTML, complete in itself.
+    """
+    import jinja2  # noqa: PLC0415 - only needed here
+
+    text = importlib.resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    reference = baseline(report.groups)
+    return environment.from_string(text).render(
+        experiment=report.experiment,
+        headline=_headline(report.groups),
+        subline=_subline(report.groups),
+        cards=[_card(each) for each in verdict.picks(report.groups)],
+        best=[_best(group, reference) for group in verdict.representatives(report.groups, most=20)],
+        has_baseline=reference is not None,
+        columns=COLUMNS,
+        rows=[_row(row, report.runs_url) for row in report.rows],
+        pictures=[_picture(each, report.runs_url) for each in report.pictures],
+        left_out=report.left_out,
+        made=report.made.strftime("%Y-%m-%d %H:%M UTC"),
+        version=__version__,
+    )
+
+
+def _headline(groups: Sequence[Group]) -> str:
+    answer = verdict.headline(groups)
+    if answer is not None:
+        return (
+            f"{_method(answer.group)} sends {_times(answer.compression.mean)} times less, "
+            f"at {answer.accuracy.mean:.2f}% accuracy"
+        )
+    if baseline(groups) is None:
+        return "No run without compression to compare with"
+    if all(group.is_baseline for group in groups):
+        return "No compressed run to compare yet"
+    return "Every compressed run loses more than one point of accuracy"
+
+
+def _subline(groups: Sequence[Group]) -> str:
+    answer, reference = verdict.headline(groups), baseline(groups)
+    accuracy = reference.estimate(names.EVAL_ACCURACY, 100) if reference else None
+    wire = reference.estimate(names.TOTAL_WIRE_GB, 1e9) if reference else None
+    if accuracy is None or wire is None:
+        return "Train the same with compressor: none, and this page can say what is saved at what accuracy."
+    whole = f"Without compression: {accuracy.mean:.2f}% and {size(wire.mean)}."
+    if answer is None:
+        return whole
+    sent = answer.group.estimate(names.TOTAL_WIRE_GB, 1e9)
+    bytes_sent = f" with {size(sent.mean)} on the wire" if sent else ""
+    return f"{_change(answer.change)}{bytes_sent}. {whole} {_seeds(answer.group, reference)}"
+
+
+def _seeds(group: Group, reference: Group | None) -> str:
+    counts = sorted({len(group.runs), len(reference.runs) if reference else 1})
+    if counts == [1]:
+        return "One seed each: a difference of a few tenths of a point may be chance."
+    return f"Means over {' and '.join(map(str, counts))} seeds."
+
+
+def _card(pick: verdict.Pick) -> dict[str, str]:
+    points = f"{pick.allowed_loss:g} point{'s' * (pick.allowed_loss != 1)}"
+    allowed = "No accuracy lost" if pick.allowed_loss == 0 else f"At most {points} lost"
+    return {
+        "title": allowed,
+        "times": f"{_times(pick.compression.mean)}×",
+        "method": _method(pick.group),
+        "accuracy": f"{pick.accuracy.mean:.2f}% ({_points(pick.change)})",
+        "color": rule_style(pick.group.rule).color,
+    }
+
+
+def _best(group: Group, reference: Group | None) -> dict[str, str]:
+    accuracy, ratio = (
+        group.estimate(names.EVAL_ACCURACY, 100),
+        group.compression,
+    )
+    level = reference.estimate(names.EVAL_ACCURACY, 100) if reference else None
+    return {
+        "rule": group.rule,
+        "setting": group.setting,
+        "color": rule_style(group.rule).color,
+        "times": f"{_times(ratio.mean)}×" if ratio else "",
+        "accuracy": f"{accuracy.mean:.2f}" if accuracy else "",
+        "change": _points(accuracy.mean - level.mean) if accuracy and level and not group.is_baseline else "",
+    }
+
+
+def _row(row: MethodRow, runs_url: str) -> dict[str, Any]:
+    return {
+        "method": row.method,
+        "setting": row.setting,
+        "color": rule_style(row.method).color,
+        "cells": [cell(row, column) for column in COLUMNS],
+        "links": _links(row.run_ids, runs_url),
+    }
+
+
+def _picture(picture: Picture, runs_url: str) -> dict[str, Any]:
+    return {
+        "key": picture.key,
+        "heading": picture.heading,
+        "caption": picture.caption,
+        "wide": _data_url(picture.svg(style.WIDE)),
+        "narrow": _data_url(picture.svg(style.NARROW)),
+        "links": _links(picture.run_ids[:_MOST_LINKS], runs_url),
+        "more": max(0, len(picture.run_ids) - _MOST_LINKS),
+    }
+
+
+def _links(run_ids: Sequence[str], runs_url: str) -> list[tuple[str, str]]:
+    return [(run_id[:6], f"{runs_url}{run_id}") for run_id in run_ids]
+
+
+def _data_url(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def _method(group: Group) -> str:
+    if not group.setting:
+        return group.rule
+    return (
+        f"{group.rule} at tau {group.setting}" if group.tau is not None else f"{group.rule}, {group.setting}"
+    )
+
+
+def _times(value: float) -> str:
+    return style.decimal(float(f"{value:.2g}")) if value < 100 else style.decimal(float(f"{value:.3g}"))
+
+
+def _points(change: float) -> str:
+    if abs(change) < _CLEAR_ROUNDING:
+        return "±0.00"
+    return f"{change:+.2f}".replace("-", "−")
+
+
+def _change(change: float) -> str:
+    if abs(change) < _CLEAR_ROUNDING:
+        return "The same accuracy"
+    return f"{abs(change):.2f} points {'more' if change > 0 else 'less'}"

@@ -1,0 +1,88 @@
+"""MLflow's own UI on this machine: 127.0.0.1 only, a free port, ended by its own process id."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_HOST = "127.0.0.1"
+_START_S = 90.0
+_STOP_S = 10.0
+
+
+class ServerFailed(RuntimeError):
+    """MLflow's server did not start; the message holds what it said."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    url: str
+    pid: int
+
+
+@contextlib.contextmanager
+def mlflow_server(uri: str, log: Path) -> Iterator[Server]:
+    """Serves a local database until the block ends.
+
+    Args:
+        uri: The database, such as `sqlite:////home/me/mlflow.db`.
+        log: A file for what the server says.
+
+    Yields:
+        The server, which answers.
+
+    Raises:
+        ServerFailed: It ended, or did not answer within 90 s.
+    """
+    port = _free_port()
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
+    command += ["--host", _HOST, "--port", str(port), "--workers", "1"]
+    with log.open("wb") as output:
+        # A session of its own: the server starts children, which end with its group.
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    server = Server(f"http://{_HOST}:{port}", process.pid)
+    try:
+        _wait(server.url, process, log)
+        yield server
+    finally:
+        _end(process)
+
+
+def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise ServerFailed(f"mlflow server ended with code {process.returncode}: {_tail(log)}")
+        # Whatever keeps it from answering, it may be about to.
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
+            return
+        time.sleep(0.3)
+    raise ServerFailed(f"mlflow server did not answer at {url} within {_START_S:.0f} s: {_tail(log)}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_S)
+            return
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace").strip()[-600:]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((_HOST, 0))
+        return int(listener.getsockname()[1])

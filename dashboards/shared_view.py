@@ -1,0 +1,124 @@
+"""Views that MLflow's UI keeps in an experiment's tags and opens by a URL.
+
+The format is internal to MLflow's UI: a view is written for the versions that it was tried with, in a real
+browser (tests/dashboards/test_mlflow_ui.py), and for others it is said that nobody has.
+"""
+
+import base64
+import json
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+TESTED = ((3, 17), (3, 17))
+"""The first and last minor version of MLflow whose UI is known to read these views."""
+
+MAX_TAG_LENGTH = 20_000
+"""Characters of an experiment's tag that MLflow keeps."""
+
+_PREFIX = "mlflow.sharedViewState."
+_COMPRESSED = "deflate;"
+
+
+class ViewTooLong(ValueError):
+    """A view does not fit in an experiment's tag."""
+
+
+def unknown_version(version: str) -> str | None:
+    """Says so when this version of MLflow is not known to read these views.
+
+    Args:
+        version: Of the server that shows the view, such as `3.17.2`.
+
+    Returns:
+        A sentence for people, or None when all is well.
+    """
+    parts = version.split(".")
+    try:
+        minor = int(parts[0]), int(parts[1])
+    except (IndexError, ValueError):
+        minor = (0, 0)
+    if TESTED[0] <= minor <= TESTED[1]:
+        return None
+    first, last = (".".join(map(str, each)) for each in TESTED)
+    return (
+        f"MLflow {version} is not among the versions that the prepared view was tried with "
+        f"({first} to {last}): its UI may open the view without charts. "
+        "Figures, tables and the report do not depend on it."
+    )
+
+
+def write_view(
+    client: "MlflowClient", experiment_id: str, key: str, name: str, state: dict[str, Any]
+) -> None:
+    """Writes a view into an experiment; under the same key it takes the earlier one's place.
+
+    Args:
+        client: The tracking store.
+        experiment_id: The experiment.
+        key: Letters and digits; the view's name in the URL.
+        name: What people read.
+        state: The state of MLflow's chart page.
+
+    Raises:
+        ViewTooLong: It does not fit in a tag; nothing was written.
+    """
+    tag = _PREFIX + key
+    tags = client.get_experiment(experiment_id).tags
+    now = time.time_ns() // 1_000_000
+    created = now
+    if tag in tags:
+        created = _created(tags[tag], now)
+    value = json.dumps({"name": name, "createdAt": created, "updatedAt": now, "state": _packed(state)})
+    if len(value) > MAX_TAG_LENGTH:
+        raise ViewTooLong(f"the view {name!r} takes {len(value)} characters, a tag holds {MAX_TAG_LENGTH}")
+    client.set_experiment_tag(experiment_id, tag, value)
+
+
+def read_view(client: "MlflowClient", experiment_id: str, key: str) -> dict[str, Any] | None:
+    """The state of a view; None when there is none.
+
+    Raises:
+        ValueError: The tag holds something else.
+    """
+    value = client.get_experiment(experiment_id).tags.get(_PREFIX + key)
+    if value is None:
+        return None
+    packed = json.loads(value)["state"]
+    if not packed.startswith(_COMPRESSED):
+        raise ValueError(f"the view {key} is not packed as {_COMPRESSED!r}")
+    state = json.loads(zlib.decompress(base64.b64decode(packed.removeprefix(_COMPRESSED))))
+    if not isinstance(state, dict):
+        raise ValueError(f"the view {key} is not an object")
+    return state
+
+
+def view_url(server: str, experiment_id: str, key: str) -> str:
+    """Where a server shows a view.
+
+    A further search facet in the URL would switch the view off.
+
+    Args:
+        server: The server's address, such as `http://127.0.0.1:5000`.
+        experiment_id: The experiment.
+        key: The view.
+    """
+    query = f"viewStateShareKey={key}&compareRunsMode=CHART"
+    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{query}"
+
+
+def _packed(state: dict[str, Any]) -> str:
+    text = json.dumps(state, separators=(",", ":"))
+    return _COMPRESSED + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _created(value: str, otherwise: int) -> int:
+    """When an earlier view was made, if its tag can be read."""
+    try:
+        created = json.loads(value)["createdAt"]
+    except (ValueError, KeyError, TypeError):
+        return otherwise
+    return created if isinstance(created, int) else otherwise

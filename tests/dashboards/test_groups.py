@@ -1,0 +1,122 @@
+"""Seeds taken together, against the textbook's numbers."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taugrad.dashboards import groups, verdict
+from taugrad.dashboards.groups import by_setting, estimate
+from taugrad.dashboards.runs import RunHistory
+
+
+def run(name: str, rule: str, accuracy: float, ratio: float, **params: str) -> RunHistory:
+    tau = params.get("compressor.tau")
+    return RunHistory(
+        name,
+        name,
+        rule,
+        float(tau) if tau else None,
+        {"compressor.kind": rule, **params},
+        {},
+        {"eval/accuracy": accuracy, "total/wire_gb": 1 / ratio, "total/compression_ratio": ratio},
+    )
+
+
+def test_the_interval_is_students() -> None:
+    # Mean 5, standard deviation 2, n = 4: t(0.975, 3) = 3.182446.
+    got = estimate([3.0, 4.0, 5.0, 8.0])
+    deviation = math.sqrt((4 + 1 + 0 + 9) / 3)
+    assert got.mean == 5
+    assert got.spread == pytest.approx(3.182446 * deviation / 2, rel=1e-6)
+    assert got.count == 4
+
+
+@pytest.mark.parametrize(("values", "ends"), [([2.0], (2.0, 2.0)), ([2.0, 6.0], (2.0, 6.0))])
+def test_one_or_two_runs_have_no_interval_but_their_own_values(values: list[float], ends: tuple) -> None:
+    got = estimate(values)
+    assert (got.low, got.high) == ends
+
+
+def test_runs_that_differ_in_seed_name_and_storage_are_one_setting() -> None:
+    runs = [
+        run("a", "wgt", 0.9, 20, **{"compressor.tau": "0.01", "seed": "0", "storage": "x"}),
+        run("b", "wgt", 0.8, 30, **{"compressor.tau": "0.01", "seed": "1", "tracking.layer_interval": "5"}),
+        run("c", "wgt", 0.8, 30, **{"compressor.tau": "0.02", "seed": "0"}),
+        run("d", "none", 0.9, 1, seed="0"),
+    ]
+    found = by_setting(runs)
+    assert [[r.name for r in group.runs] for group in found] == [["d"], ["a", "b"], ["c"]]
+    assert found[1].estimate("eval/accuracy", 100).mean == pytest.approx(85)
+
+
+def test_a_run_that_was_stopped_early_is_left_out() -> None:
+    kept, stopped = (
+        replace(each, finals={**each.finals, "epoch": epoch})
+        for epoch in (4.0, 2.0)
+        for each in [run("a", "wgt", 0.9, 20, **{"training.epochs": "4"})]
+    )
+    (group,) = by_setting([kept, stopped])
+    assert group.runs == (kept,)
+    assert by_setting([stopped]) == []
+
+
+@given(st.lists(st.floats(1.0, 1e4), min_size=1, max_size=6))
+def test_compression_agrees_with_the_mean_bytes(ratios: list[float]) -> None:
+    (group,) = by_setting([run(str(i), "wgt", 0.9, ratio) for i, ratio in enumerate(ratios)])
+    wire = group.estimate("total/wire_gb")
+    compression = group.compression
+    assert wire is not None
+    assert compression is not None
+    assert compression.mean == pytest.approx(1 / wire.mean)
+    assert compression.low <= compression.mean * (1 + 1e-9)
+    assert compression.high >= compression.mean * (1 - 1e-9)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.5, 1.0), st.floats(1.5, 1000)), min_size=1, max_size=8),
+    st.sampled_from(verdict.ALLOWED_LOSSES),
+)
+def test_a_pick_is_the_smallest_of_those_allowed(points: list[tuple[float, float]], loss: float) -> None:
+    runs = [run("none", "none", 0.9, 1)] + [
+        run(str(i), "wgt", accuracy, ratio, **{"compressor.tau": str(1 + i)})
+        for i, (accuracy, ratio) in enumerate(points)
+    ]
+    got = verdict.pick(by_setting(runs), loss)
+    allowed = [ratio for accuracy, ratio in points if 100 * accuracy >= 90 - loss - 1e-9]
+    if not allowed:
+        assert got is None
+    else:
+        assert got is not None
+        assert got.compression.mean == pytest.approx(max(allowed))
+
+
+def test_without_a_baseline_nothing_is_said_to_be_saved() -> None:
+    found = by_setting([run("a", "wgt", 0.9, 20)])
+    assert verdict.headline(found) is None
+    assert [group.rule for group in verdict.representatives(found)] == ["wgt"]
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({"compressor.tau": "0.0100"}, "0.01"),
+        ({"compressor.floor": "2.0"}, "floor 2"),
+        ({"compressor.tau.kind": "density", "compressor.tau.target": "0.01"}, "density 0.01"),
+        ({"compressor.tau.kind": "schedule"}, "schedule"),
+        ({"compressor.tau": "0.01", "compressor.quantize.bits": "8"}, "0.01, 8 bit"),
+        ({}, ""),
+    ],
+)
+def test_settings_are_written_for_people(params: dict[str, str], text: str) -> None:
+    assert groups.setting(run("a", "wgt", 0.9, 1, **params)) == text
+
+
+def test_means_are_over_finite_values() -> None:
+    (group,) = by_setting([run("a", "wgt", 0.9, 20), run("b", "wgt", 0.7, 20)])
+    group.runs[1].finals["x"] = np.inf  # type: ignore[index]
+    group.runs[0].finals["x"] = 3.0  # type: ignore[index]
+    assert group.estimate("x").mean == 3

@@ -1,0 +1,116 @@
+"""MLflow's own UI, in a real Chromium: the prepared views open, and their charts hold the runs' data."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import needs_chromium, open_page, screenshot
+
+from taugrad.dashboards import prepare, views
+from taugrad.dashboards.serving import Server, mlflow_server
+from taugrad.dashboards.shared_view import view_url
+from taugrad.platform.tracking import names
+
+pytestmark = needs_chromium
+
+# What MLflow's UI itself says on an untouched installation, of its own user accounts and of its layout.
+MLFLOWS_OWN = ("404 (Not Found)", "ResizeObserver loop")
+# The data of every chart that is drawn, from plotly's own record of it.
+READ_CHARTS = """() => [...document.querySelectorAll('.js-plotly-plot')].map(plot => ({
+    x: plot.layout.xaxis?.title?.text || plot.layout.xaxis?.title,
+    log: plot.layout.yaxis?.type === 'log',
+    traces: plot.data.map(t => ({name: t.name, key: t.metricKey, x: [...(t.x || [])], y: [...(t.y || [])],
+                                 color: t.marker?.color}))}))"""
+
+
+@pytest.fixture(scope="module")
+def server(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    for experiment_id in (prepared.experiment_id, prepared.search_experiment_id):
+        prepare.prepare(prepared.client, experiment_id)
+    with mlflow_server(prepared.uri, tmp_path_factory.mktemp("server") / "mlflow.log") as running:
+        yield running
+
+
+def read_view(
+    server: Server, experiment_id: str, key: str, picture: str, charts: int, height: int
+) -> tuple[Any, str]:
+    """Opens a view; what its charts hold, and the page's text. The UI draws what is in sight: so high."""
+    with open_page(1500, height) as (page, errors):
+        page.goto(view_url(server.url, experiment_id, key))
+        page.wait_for_function(f"document.querySelectorAll('.js-plotly-plot').length >= {charts}")
+        page.wait_for_timeout(1500)  # lines arrive after their axes
+        screenshot(page, picture)
+        drawn, text = page.evaluate(READ_CHARTS), page.inner_text("body")
+    ours = [error for error in errors if not any(known in error for known in MLFLOWS_OWN)]
+    assert ours == []
+    return drawn, text
+
+
+def front_of(drawn: Any) -> Any:
+    """The scatter of accuracy against bytes: one trace of all runs."""
+    (front,) = [c for c in drawn if c["x"] == names.TOTAL_WIRE_MB_LOG10 and len(c["traces"]) == 1]
+    return front
+
+
+def finals(prepared: Any, run_ids: list[str], metric: str) -> list[float]:
+    return sorted(prepared.client.get_run(run_id).data.metrics[metric] for run_id in run_ids)
+
+
+def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared: Any, server: Server) -> None:
+    charts = 13
+    drawn, text = read_view(
+        server, prepared.experiment_id, views.COMPARISON_KEY, "mlflow-comparison", charts, 5200
+    )
+    for words in (
+        "Accuracy against wire MB", "What is sent", "How it learns", "What tau does", "What floor does",
+        "Where a step's time goes", "Fraction of elements sent", "Wire MB so far", "Test accuracy",
+    ):  # fmt: skip
+        assert words in text
+    assert "layer/" not in text  # no charts of the UI's own
+    (scatter,) = [
+        chart for chart in drawn if chart["x"] == names.TOTAL_WIRE_MB_LOG10 and len(chart["traces"]) == 1
+    ]
+    trace = scatter["traces"][0]
+    assert sorted(trace["x"]) == pytest.approx(finals(prepared, prepared.run_ids, names.TOTAL_WIRE_MB_LOG10))
+    assert sorted(trace["y"]) == pytest.approx(finals(prepared, prepared.run_ids, names.EVAL_ACCURACY))
+    assert {"#000000", "#0072B2", "#D55E00"} <= set(trace["color"])
+    fractions = [
+        chart for chart in drawn if chart["traces"] and chart["traces"][0]["key"] == names.COMM_FRACTION
+    ]
+    lines = [trace for trace in fractions[0]["traces"] if len(trace["y"]) > 1]
+    assert fractions[0]["log"]
+    assert len({tuple(line["y"]) for line in lines}) >= len(prepared.run_ids)
+    for metric in (names.COMM_WIRE_MB_TOTAL, names.EPOCH_BITS_PER_PARAM, names.EVAL_LOSS, names.TIME_COMPUTE):
+        found = [c for c in drawn if any(t["key"] == metric and len(t["y"]) > 1 for t in c["traces"])]
+        assert found, metric
+
+
+def test_a_searchs_view_shows_its_front_and_dimensions(prepared: Any, server: Server) -> None:
+    key = views.search_key(prepared.parent)
+    drawn, text = read_view(server, prepared.search_experiment_id, key, "mlflow-search", 4, 2600)
+    assert "The front" in text
+    assert "What the dimensions do" in text
+    (front,) = [
+        chart for chart in drawn if chart["x"] == names.TOTAL_WIRE_MB_LOG10 and len(chart["traces"]) == 1
+    ]
+    expected = finals(prepared, prepared.trials, names.TOTAL_WIRE_MB_LOG10)
+    assert sorted(front["traces"][0]["x"]) == pytest.approx(expected)
+    (by_tau,) = [chart for chart in drawn if chart["x"] == names.PARAM_TAU]
+    assert len(by_tau["traces"][0]["y"]) == len(prepared.trials)
+
+
+def test_the_server_listens_on_loopback_only_and_ends(prepared: Any, tmp_path: Path) -> None:
+    import psutil
+
+    with mlflow_server(prepared.uri, tmp_path / "log") as running:
+        family = [psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]
+        listening = set()
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):  # some only live while the server starts
+                found = process.net_connections("inet")
+                listening |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
+        assert listening == {"127.0.0.1"}
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []

@@ -1,0 +1,287 @@
+"""The papers' figures: what is drawn is what MLflow holds, and every word lies in the picture."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from taugrad.dashboards import figures, gallery, gradients, link, rates, step_time, style, sweeps, verdict
+from taugrad.dashboards.experiment import all_runs, compared_runs, with_histories
+from taugrad.dashboards.groups import Group, by_setting
+from taugrad.dashboards.palette import RULES
+from taugrad.dashboards.runs import RunHistory
+from taugrad.platform.tracking import names
+
+
+@pytest.fixture(scope="module")
+def groups(prepared: Any) -> list[Group]:
+    return by_setting(compared_runs(all_runs(prepared.client, prepared.experiment_id)))
+
+
+@pytest.fixture(scope="module")
+def shown(prepared: Any, groups: list[Group]) -> list[RunHistory]:
+    runs = [group.runs[0] for group in verdict.representatives(groups)]
+    return with_histories(prepared.client, runs, gallery.CURVES)
+
+
+@pytest.fixture(scope="module")
+def detailed(prepared: Any, groups: list[Group]) -> RunHistory:
+    run = next(group.runs[0] for group in groups if group.rule == "wgt")
+    return with_histories(prepared.client, [run], gradients.layer_metrics(run))[0]
+
+
+def held(prepared: Any, run_id: str, metric: str) -> tuple[list[int], list[float]]:
+    """A history as MLflow has it."""
+    points = sorted(prepared.client.get_metric_history(run_id, metric), key=lambda point: point.step)
+    return [point.step for point in points], [point.value for point in points]
+
+
+def panel(figure: Figure, heading: str) -> Axes:
+    (found,) = [axes for axes in figure.axes if axes.get_title(loc="left") == heading]
+    return found
+
+
+def has_line(axes: Axes, x: Any, y: Any, color: str | None = None) -> bool:
+    for line in axes.lines:
+        got_x, got_y = (np.asarray(data, dtype=float) for data in (line.get_xdata(), line.get_ydata()))
+        if got_x.shape == np.shape(x) and np.allclose(got_x, x) and np.allclose(got_y, y):
+            return color is None or line.get_color() == color
+    return False
+
+
+def mean(runs: tuple[RunHistory, ...], metric: str) -> float:
+    return sum(run.finals[metric] for run in runs) / len(runs)
+
+
+def test_settings_are_points_at_their_means_with_both_seeds(groups: list[Group]) -> None:
+    figure = sweeps.accuracy_by_setting(groups)
+    assert {axes.get_title(loc="left") for axes in figure.axes} == {
+        g.rule for g in groups if not g.is_baseline
+    }
+    base = next(group for group in groups if group.is_baseline)
+    for group in groups:
+        if group.is_baseline:
+            continue
+        axes = panel(figure, group.rule)
+        wire, accuracy = 1000 * mean(group.runs, "total/wire_gb"), 100 * mean(group.runs, "eval/accuracy")
+        color = RULES[group.rule].color
+        assert has_line(axes, [wire], [accuracy], color)
+        both = sorted(100 * run.finals["eval/accuracy"] for run in group.runs)
+        assert has_line(axes, [wire, wire], both, color)
+        assert has_line(axes, [0, 1], [100 * mean(base.runs, "eval/accuracy")] * 2, "black")
+
+
+def test_a_setting_that_did_not_learn_is_named_at_the_lower_edge(groups: list[Group]) -> None:
+    bad = groups[-1]
+    failed = [replace(run, finals={**run.finals, "eval/accuracy": 0.1}) for run in bad.runs]
+    changed = [*groups[:-1], Group(tuple(failed))]
+    figure = sweeps.accuracy_by_setting(changed)
+    axes = panel(figure, bad.rule)
+    assert axes.get_ylim()[0] > 50
+    assert any("(10.0%)" in text.get_text() for text in axes.texts)
+
+
+def test_of_many_settings_only_those_on_the_front_are_named(groups: list[Group]) -> None:
+    (some,) = [group.runs[0] for group in groups if group.rule == "linear"]
+    rng = np.random.default_rng(5)
+    crowd = [
+        Group((replace(some, tau=float(tau), finals={"eval/accuracy": accuracy, "total/wire_gb": wire}),))
+        for tau, accuracy, wire in zip(
+            np.arange(1, 301), rng.uniform(0.9, 0.97, 300), np.exp(rng.uniform(-6, 0, 300)), strict=True
+        )
+    ]
+    axes = panel(sweeps.accuracy_by_setting([*groups[:1], *crowd]), "linear")
+    named = [text.get_text() for text in axes.texts]
+    assert 2 <= len(named) <= 8
+
+    def beaten(group: Group) -> bool:
+        mine = group.runs[0].finals
+        return any(
+            other.runs[0].finals["total/wire_gb"] < mine["total/wire_gb"]
+            and other.runs[0].finals["eval/accuracy"] >= mine["eval/accuracy"]
+            for other in crowd
+        )
+
+    front = {group.setting for group in crowd if not beaten(group)}
+    assert {name.partition(" (")[0] for name in named} <= front
+
+
+def test_floors_are_points_for_every_run(groups: list[Group]) -> None:
+    axes = sweeps.accuracy_by_floor(groups).axes[0]
+    for group in groups:
+        if group.rule == "entropy":
+            floor = float(group.runs[0].params["compressor.floor"])
+            assert has_line(axes, [floor] * 2, [100 * run.finals["eval/accuracy"] for run in group.runs])
+
+
+def test_speed_and_compression_by_tau(groups: list[Group]) -> None:
+    compression, seconds = sweeps.speed_and_compression(groups).axes
+    wgt = sorted((group for group in groups if group.rule == "wgt"), key=lambda group: group.tau or 0)
+    taus = [group.tau for group in wgt]
+    base = next(group for group in groups if group.is_baseline)
+    ratios = [mean(base.runs, "total/wire_gb") / mean(g.runs, "total/wire_gb") for g in wgt]
+    assert has_line(compression, taus, ratios, RULES["wgt"].color)
+    assert has_line(seconds, taus, [mean(g.runs, "total/seconds") for g in wgt], RULES["wgt"].color)
+    assert compression.get_yscale() == "log"
+    assert seconds.get_yscale() == "linear"
+
+
+def test_bits_by_epoch(prepared: Any, shown: list[RunHistory]) -> None:
+    figure = rates.bits_per_epoch(shown)
+    for run in shown:
+        if run.is_baseline:
+            continue
+        axes = panel(figure, run.name)
+        for metric in (names.EPOCH_BITS_PER_PARAM, names.EPOCH_VALUE_BITS_PER_PARAM):
+            _, bits = held(prepared, run.run_id, metric)
+            assert has_line(axes, range(1, len(bits) + 1), bits, RULES[run.rule].color)
+        assert has_line(axes, [0, 1], [32, 32])
+
+
+def test_percentiles_of_each_layer(prepared: Any, detailed: RunHistory) -> None:
+    figure = gradients.gradient_percentiles(detailed)
+    assert len(figure.axes) == 3
+    for axes in figure.axes:
+        layer = axes.get_title(loc="left")
+        for what in ("grad_p50", "grad_p90", "grad_p99", "grad_p999", "tau"):
+            assert has_line(axes, *held(prepared, detailed.run_id, f"layer/{layer}/{what}")), (layer, what)
+
+
+def test_zeros_of_each_layer(prepared: Any, detailed: RunHistory) -> None:
+    axes = gradients.zeros_by_layer(detailed).axes[0]
+    for layer in ("conv1.weight", "fc1.weight", "fc2.bias"):
+        steps, zeros = held(prepared, detailed.run_id, f"layer/{layer}/zeros")
+        assert has_line(axes, steps, 100 * np.array(zeros))
+
+
+def test_what_is_kept_back_in_the_first_epoch(prepared: Any, shown: list[RunHistory]) -> None:
+    axes = gradients.kept_back(shown).axes[0]
+    sparse = [run for run in shown if run.rule in ("wgt", "bgt", "strom")]
+    assert len(axes.lines) == len(sparse) + 1
+    for run in sparse:
+        steps, fractions = held(prepared, run.run_id, names.COMM_FRACTION)
+        first = sum(step <= 15 for step in steps)
+        assert has_line(axes, steps[:first], 100 * (1 - np.array(fractions[:first])), RULES[run.rule].color)
+
+
+def test_bars_are_the_medians_of_a_steps_parts(prepared: Any, shown: list[RunHistory]) -> None:
+    axes = step_time.where_time_goes(shown).axes[0]
+    bars = {(round(bar.get_y() + bar.get_height() / 2), bar.get_facecolor()): bar for bar in axes.patches}
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    heights = axes.get_yticks()
+    assert rows[0] == "none"
+    assert len(bars) == 4 * len(shown)
+    for run in shown:
+        height = heights[rows.index(style_name(run.name))]
+        widths = [bar.get_width() for (row, _), bar in bars.items() if row == height]
+        medians = []
+        for metric in ("compute", "compress", "exchange", "decompress"):
+            _, values = held(prepared, run.run_id, f"time/{metric}_s")
+            medians.append(1000 * float(np.median(values[len(values) // 10 :])))
+        assert widths == pytest.approx(medians)
+
+
+def style_name(name: str) -> str:
+    return name if len(name) <= 22 else f"{name[:21]}…"
+
+
+def test_send_times_are_bits_over_bandwidth(prepared: Any, groups: list[Group]) -> None:
+    axes = link.send_time_by_model().axes[0]
+    for name, parameters in (("VGG-16", 138_357_544), ("ResNet-50", 25_557_032)):
+        assert any(name in text.get_text() for text in axes.texts)
+        times = [line.get_ydata()[0] for line in axes.lines]
+        assert any(time == pytest.approx(32 * parameters / 10e6) for time in times)
+    methods = link.send_time_by_method(groups).axes[0]
+    for group, line in zip(groups, methods.lines, strict=True):
+        # 431,080 parameters, two workers, 60 steps: what a worker sent in a step.
+        bits = 8e9 * mean(group.runs, "total/wire_gb") / 2 / 60
+        assert line.get_ydata()[0] == pytest.approx(bits / 10e6)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3600, "1 h"), (60, "1 min"), (59, "59 s"), (0.001, "1 ms"), (2.5e-6, "2.5 µs"), (4e-9, "4 ns")],
+)
+def test_times_are_written_for_people(value: float, text: str) -> None:
+    assert link.seconds(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(1, "10⁰"), (1e-3, "10⁻³"), (3e-4, "3·10⁻⁴"), (1000, "10³")])
+def test_powers_are_written_for_people(value: float, text: str) -> None:
+    assert style.power(value) == text
+
+
+def test_a_figure_without_its_data_says_what_is_missing(groups: list[Group], shown: list[RunHistory]) -> None:
+    bare = [replace(run, metrics={}) for run in shown]
+    only_baseline = [group for group in groups if group.is_baseline]
+    empty: list[tuple[Callable[[Any], Figure], Any]] = [
+        (sweeps.accuracy_by_setting, only_baseline),
+        (sweeps.accuracy_by_floor, only_baseline),
+        (sweeps.speed_and_compression, only_baseline),
+        (rates.bits_per_epoch, bare),
+        (gradients.kept_back, bare),
+        (step_time.where_time_goes, bare),
+        (gradients.gradient_percentiles, bare[0]),
+        (gradients.zeros_by_layer, bare[0]),
+        (link.send_time_by_method, []),
+    ]
+    for draw, data in empty:
+        with pytest.raises(ValueError, match="no "):
+            draw(data)
+
+
+@pytest.mark.parametrize("page", [style.WIDE, style.NARROW], ids=["wide", "narrow"])
+def test_every_word_lies_in_the_picture(
+    groups: list[Group], shown: list[RunHistory], detailed: RunHistory, page: style.Page
+) -> None:
+    pictures = gallery.gallery(groups, shown, detailed)
+    assert len(pictures) == 12
+    for picture in pictures:
+        figure = picture.draw(page)
+        figure.canvas.draw()
+        renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+        frame = figure.bbox.padded(1)
+        for text in figure.findobj(Text):
+            if not isinstance(text, Text) or not text.get_text() or not text.get_visible():
+                continue
+            box = Text.get_window_extent(text, renderer)
+            if not all(map(math.isfinite, (box.x0, box.y0, box.x1, box.y1))) or is_hidden_tick(text, figure):
+                continue
+            assert frame.x0 <= box.x0 <= box.x1 <= frame.x1, (picture.key, text.get_text())
+            assert frame.y0 <= box.y0 <= box.y1 <= frame.y1, (picture.key, text.get_text())
+
+
+def is_hidden_tick(text: Text, figure: Figure) -> bool:
+    """Ticks outside an axis' limits exist and are not drawn."""
+    for axes in figure.axes:
+        for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            for tick, at in zip(axis.get_major_ticks(), axis.get_majorticklocs(), strict=False):
+                if text in (tick.label1, tick.label2):
+                    return not min(limits) <= at <= max(limits)
+            for tick in axis.get_minor_ticks():
+                if text in (tick.label1, tick.label2):
+                    return True
+    return False
+
+
+def test_200_000_iterations_are_drawn_thinned() -> None:
+    count = 200_000
+    values = np.exp(-np.arange(count) / 50_000) * np.random.default_rng(3).uniform(0.5, 1.5, count) / 50
+    history = (np.arange(1, count + 1), values)
+    run = RunHistory("id", "long", "wgt", 0.01, {}, {names.COMM_FRACTION: history}, {})
+    axes = figures.fraction_per_iteration([run]).axes[0]
+    assert max(len(line.get_xdata()) for line in axes.lines) <= 2000
+    assert max(float(np.max(line.get_ydata())) for line in axes.lines[:1]) == pytest.approx(
+        100 * values.max()
+    )
+
+
+def test_a_figures_svg_is_the_same_for_the_same_data(groups: list[Group], shown: list[RunHistory]) -> None:
+    picture = gallery.gallery(groups, shown, None)[0]
+    assert picture.svg(style.WIDE) == picture.svg(style.WIDE)

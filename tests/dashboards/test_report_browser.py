@@ -1,0 +1,83 @@
+"""The report and the interactive charts in a real Chromium: whole, without errors, without network."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import needs_chromium, open_page, screenshot
+
+from taugrad.dashboards import report
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture(scope="module")
+def folder(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    server = "http://127.0.0.1:5000"
+    report.write_report(prepared.client, prepared.experiment, prepared.experiment_id, folder, server)
+    return folder
+
+
+@pytest.mark.parametrize(("width", "height", "narrow"), [(1280, 900, False), (390, 844, True)])
+def test_the_report_fits_the_screen(folder: Path, width: int, height: int, narrow: bool) -> None:
+    with open_page(width, height) as (page, errors):
+        page.context.set_offline(True)
+        page.goto((folder / "report.html").as_uri())
+        screenshot(page, f"report-{width}")
+        screenshot(page, f"report-{width}-whole", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        # The answer, what it costs and the best of each method, without scrolling.
+        answer = "[...document.querySelectorAll('h1, .card, #best')].map(e => e.getBoundingClientRect())"
+        boxes = page.evaluate(f"{answer}.map(b => [b.left, b.right, b.bottom])")
+        assert len(boxes) >= 3
+        for left, right, bottom in boxes:
+            assert left >= 0
+            assert right <= width
+            assert bottom <= height
+        pictures = page.evaluate(
+            "[...document.querySelectorAll('figure img')]"
+            ".map(i => [i.complete, i.naturalWidth, i.width, i.currentSrc])"
+        )
+        assert len(pictures) == 12
+        for complete, natural, shown, _ in pictures:
+            assert complete
+            assert natural > 200
+            assert shown > 0.85 * min(width, 860)
+        sources = page.evaluate(
+            "[...document.querySelectorAll('figure')]"
+            ".map(f => [f.querySelector('source').srcset, f.querySelector('img').src])"
+        )
+        chosen = [source[0 if narrow else 1] for source in sources]
+        assert [picture[3] for picture in pictures] == chosen
+        assert errors == []
+
+
+def test_the_report_prints(folder: Path) -> None:
+    with open_page(1280, 900) as (page, _):
+        page.goto((folder / "report.html").as_uri())
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": 718, "height": 1046})  # A4 with margins of 1 cm, at 96 dots an inch
+        assert page.evaluate("document.documentElement.scrollWidth") <= 718
+        assert page.evaluate("document.querySelector('figure img').currentSrc") == page.evaluate(
+            "document.querySelector('figure img').src"
+        )
+        assert len(page.pdf(format="A4")) > 20_000
+
+
+def test_interactive_charts_are_drawn_without_network(prepared: Any, folder: Path) -> None:
+    with open_page(1280, 900) as (page, errors):
+        page.context.set_offline(True)
+        page.goto((folder / "interactive.html").as_uri())
+        page.wait_for_function("document.querySelectorAll('.js-plotly-plot .trace').length > 10")
+        screenshot(page, "interactive", full_page=True)
+        names = page.evaluate("document.querySelector('.js-plotly-plot').data.map(t => t.name)")
+        drawn = page.evaluate("document.querySelector('.js-plotly-plot').data.map(t => [t.x[0], t.y[0]])")
+        assert errors == []
+    held = {run.info.run_name: [] for run in map(prepared.client.get_run, prepared.run_ids)}
+    for run in map(prepared.client.get_run, prepared.run_ids):
+        metrics = run.data.metrics
+        held[run.info.run_name].append((1000 * metrics["total/wire_gb"], 100 * metrics["eval/accuracy"]))
+    assert len(names) == 6  # a setting for each rule
+    for name, point in zip(names, drawn, strict=True):
+        assert any(tuple(point) == pytest.approx(each) for each in held[name])

@@ -1,0 +1,51 @@
+"""Thinned lines keep their spikes, ends and order."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taugrad.dashboards.thinning import bucket_medians, thinned
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), min_size=1, max_size=300),
+    st.integers(4, 60),
+)
+def test_a_thinned_line_is_a_part_of_it_with_both_extremes(values: list[float], most: int) -> None:
+    steps, array = np.arange(len(values)) * 3, np.array(values)
+    got_steps, got = thinned((steps, array), most)
+    assert len(got) <= max(most, 1)
+    assert np.all(np.diff(got_steps) > 0)
+    assert np.array_equal(got, array[got_steps // 3], equal_nan=True)
+    assert {got_steps[0], got_steps[-1]} == {steps[0], steps[-1]}
+    finite = array[~np.isnan(array)]
+    if finite.size and len(values) > most and not np.isnan(array).any():
+        assert got.max() == finite.max()
+        assert got.min() == finite.min()
+
+
+def test_one_spike_in_200_000_steps_stays() -> None:
+    values = np.zeros(200_000)
+    values[123_456] = 7
+    steps, got = thinned((np.arange(200_000), values))
+    assert len(got) <= 2000
+    assert steps[np.argmax(got)] == 123_456
+
+
+def test_medians_of_buckets() -> None:
+    values = np.array([1.0, 2, 9, 4, np.nan, 6])
+    steps, got = bucket_medians((np.arange(1, 7), values), 2)
+    assert steps.tolist() == [2, 5]
+    assert got.tolist() == [2, 5]
+
+
+def test_a_bucket_of_nothing_is_nothing() -> None:
+    _, got = bucket_medians((np.arange(4), np.array([1.0, 1, np.nan, np.nan])), 2)
+    assert got[0] == 1
+    assert np.isnan(got[1])
+
+
+def test_too_few_points_are_refused() -> None:
+    with pytest.raises(ValueError, match="most is 3"):
+        thinned((np.arange(9), np.zeros(9)), 3)

@@ -1,0 +1,155 @@
+"""The prepared views: what is written, that it is written once, and what it says of the runs."""
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from taugrad.dashboards import charts, prepare, shared_view, views
+from taugrad.dashboards.experiment import all_runs
+from taugrad.dashboards.palette import RULES
+from taugrad.platform.reading import SpecError
+from taugrad.platform.tracking import names
+
+
+@pytest.fixture(scope="module")
+def written(prepared: Any) -> list[prepare.View]:
+    prepare.prepare(prepared.client, prepared.search_experiment_id)
+    return prepare.prepare(prepared.client, prepared.experiment_id)
+
+
+def tags(prepared: Any, experiment_id: str) -> dict[str, str]:
+    found = prepared.client.get_experiment(experiment_id).tags
+    return {key: value for key, value in found.items() if key.startswith("mlflow.sharedViewState.")}
+
+
+def cards(state: dict[str, Any]) -> list[dict[str, Any]]:
+    return [card for card in state["compareRunCharts"] if not card["deleted"]]
+
+
+def test_a_view_reads_back_as_it_was_written(prepared: Any, written: list[prepare.View]) -> None:
+    found = all_runs(prepared.client, prepared.experiment_id)
+    expected = views.comparison(
+        {param for run in found for param in run.data.params}, {m for run in found for m in run.data.metrics}
+    )
+    assert shared_view.read_view(prepared.client, prepared.experiment_id, written[0].key) == expected
+
+
+def test_written_again_it_updates_and_does_not_double(prepared: Any, written: list[prepare.View]) -> None:
+    before = tags(prepared, prepared.experiment_id)
+    prepare.prepare(prepared.client, prepared.experiment_id)
+    after = tags(prepared, prepared.experiment_id)
+    assert before.keys() == after.keys() == {f"mlflow.sharedViewState.{views.COMPARISON_KEY}"}
+    old, new = (json.loads(each[next(iter(each))]) for each in (before, after))
+    assert new["createdAt"] == old["createdAt"]
+    assert new["updatedAt"] > old["updatedAt"]
+    assert new["state"] == old["state"]
+
+
+def test_every_metric_is_in_a_card_or_left_out(prepared: Any, written: list[prepare.View]) -> None:
+    """MLflow's UI adds a chart of its own for any metric that is in neither."""
+    state = shared_view.read_view(prepared.client, prepared.experiment_id, views.COMPARISON_KEY)
+    assert state is not None
+    logged = {m for run in all_runs(prepared.client, prepared.experiment_id) for m in run.data.metrics}
+    assert logged <= {card["metricKey"] for card in state["compareRunCharts"] if "metricKey" in card}
+
+
+def test_what_the_cards_show_was_logged(prepared: Any, written: list[prepare.View]) -> None:
+    for experiment_id in (prepared.experiment_id, prepared.search_experiment_id):
+        found = all_runs(prepared.client, experiment_id)
+        metrics = {m for run in found for m in run.data.metrics}
+        params = {p for run in found for p in run.data.params}
+        for tag in tags(prepared, experiment_id):
+            state = shared_view.read_view(
+                prepared.client, experiment_id, tag.removeprefix("mlflow.sharedViewState.")
+            )
+            assert state is not None
+            sections = {section["uuid"] for section in state["compareRunSections"]}
+            assert len(sections) == len(state["compareRunSections"])
+            for card in cards(state):
+                assert card["metricSectionId"] in sections
+                shown = {*card.get("selectedMetricKeys", ()), *card.get("selectedMetrics", ())}
+                shown |= {card[axis]["key"] for axis in ("xaxis", "yaxis") if axis in card}
+                assert shown | set(card.get("selectedParams", ())) <= metrics | params, card["displayName"]
+
+
+def test_all_runs_of_a_rule_have_its_color_in_mlflow(prepared: Any, written: list[prepare.View]) -> None:
+    for run in all_runs(prepared.client, prepared.experiment_id):
+        assert run.data.tags["mlflow.runColor"] == RULES[run.data.params["compressor.kind"]].color
+
+
+def test_a_search_has_a_view_of_its_trials_and_dimensions(prepared: Any, written: list[prepare.View]) -> None:
+    key = views.search_key(prepared.parent)
+    state = shared_view.read_view(prepared.client, prepared.search_experiment_id, key)
+    assert state is not None
+    assert state["searchFilter"] == f"tags.`mlflow.parentRunId` = '{prepared.parent}'"
+    found = prepared.client.search_runs([prepared.search_experiment_id], filter_string=state["searchFilter"])
+    assert {run.info.run_id for run in found} == set(prepared.trials)
+    (parallel,) = [card for card in cards(state) if card["type"] == "PARALLEL"]
+    assert parallel["selectedParams"] == ["compressor.tau"]
+
+
+def test_an_experiment_without_runs_gets_the_papers_knobs(prepared: Any) -> None:
+    state = views.comparison([], [])
+    shown = [card["selectedParams"] for card in cards(state) if card["type"] == "PARALLEL"]
+    assert shown == [[names.PARAM_RULE, f"compressor.{knob}"] for knob in ("tau", "floor", "block")]
+
+
+def test_a_model_of_500_layers_fits_without_its_layers(prepared: Any) -> None:
+    experiment_id = prepared.client.create_experiment("large")
+    run = prepared.client.create_run(experiment_id)
+    metrics = [
+        (f"layer/blocks.{i}.attention.{os.urandom(6).hex()}/{what}", 0.5, 1)
+        for i in range(500)
+        for what in ("fraction", "tau", "grad_p50")
+    ]
+    import mlflow_data
+
+    mlflow_data.log(prepared.client, run.info.run_id, metrics)
+    prepare.prepare(prepared.client, experiment_id)
+    (value,) = tags(prepared, experiment_id).values()
+    assert len(value) <= shared_view.MAX_TAG_LENGTH
+    state = shared_view.read_view(prepared.client, experiment_id, views.COMPARISON_KEY)
+    assert state is not None
+    assert len(cards(state)) > 5
+
+
+def test_a_view_that_does_not_fit_is_refused(prepared: Any) -> None:
+    long = charts.view({}, [os.urandom(20_000).hex()], ("x", "asc"), [])
+    with pytest.raises(shared_view.ViewTooLong, match="a tag holds 20000"):
+        shared_view.write_view(prepared.client, prepared.experiment_id, "k", "long", long)
+
+
+@pytest.mark.parametrize("version", ["3.16.9", "3.18.0", "4.0.0", "2.22.1", "unknown", ""])
+def test_an_unknown_mlflow_is_told_so(version: str) -> None:
+    notice = shared_view.unknown_version(version)
+    assert notice is not None
+    assert "3.17" in notice
+
+
+@pytest.mark.parametrize("version", ["3.17.0", "3.17.2", "3.17.10"])
+def test_a_tested_mlflow_is_not(version: str) -> None:
+    assert shared_view.unknown_version(version) is None
+
+
+def test_the_command_prints_where_to_look(
+    prepared: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", prepared.uri)
+    monkeypatch.setattr(prepare, "_version", lambda: "9.9.9")
+    assert prepare.dashboard("searched") == 0
+    said = capsys.readouterr().out
+    assert "9.9.9 is not among the versions" in said
+    assert f"mlflow server --backend-store-uri {prepared.uri} --host 127.0.0.1" in said
+    for key in (views.COMPARISON_KEY, views.search_key(prepared.parent)):
+        path = f"#/experiments/{prepared.search_experiment_id}/runs?viewStateShareKey={key}"
+        assert f"http://127.0.0.1:5000/{path}&compareRunsMode=CHART" in said
+
+
+def test_an_experiment_that_is_not_there(prepared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", prepared.uri)
+    command: Callable[[str], int] = prepare.dashboard
+    with pytest.raises(SpecError, match=r"EXPERIMENT 'compard'.*there is: .*compared"):
+        command("compard")
