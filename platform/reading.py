@@ -56,7 +56,10 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     Raises:
         SpecError: there is no such file, it is no YAML, or a field is wrong or unknown.
     """
-    return read_tree(read_yaml(path), str(path), overrides)
+    tree = read_yaml(path)
+    if "search" in tree:
+        raise SpecError(str(path), [f"is the spec of a search: taugrad search {path}"])
+    return read_tree(tree, str(path), overrides)
 
 
 def read_tree(tree: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> RunSpec:

@@ -1,7 +1,7 @@
 """Which methods cannot work in which mode: found when a spec is read, before anything starts."""
 
 from taugrad.compressors.config import AnyMethod, PowerSGD
-from taugrad.compressors.config.methods import DenseMethod, Entropy, NoCompression
+from taugrad.compressors.config.methods import DenseMethod, NoCompression
 
 from .config import (
     OuterOptimizer,
@@ -77,20 +77,11 @@ def _check_weights(mode: WeightsSync, where: str, method: AnyMethod) -> None:
             "would count as 0; use a method that sends every element, such as linear or entropy, or "
             f"{where}.exchange: difference"
         )
-    _check_entropy_of_weights("compressor", method, where)
     if method.reduction == "sum":
         raise ValueError(f"compressor.reduction = sum with {where}.exchange = weights: use mean")
     if mode.outer != OuterOptimizer():
         raise ValueError(
             f"{where}.outer with {where}.exchange = weights: it is for {where}.exchange: difference"
-        )
-
-
-def _check_entropy_of_weights(field: str, method: AnyMethod, where: str) -> None:
-    if isinstance(method, Entropy) and method.form == "rms":
-        raise ValueError(
-            f"{field}.form = rms with {where}.exchange = weights: its bits follow the RMS of the gradient "
-            f"(Oland-Raj, section 3.2), and weights are no gradients; use {field}.form: entropy"
         )
 
 
@@ -107,5 +98,3 @@ def _check_back(mode: RealSync, where: str, back: AnyMethod) -> None:
         raise ValueError(
             f"{where}.back.kind = {back.kind}: weights need a method that sends every element, such as linear"
         )
-    if whole:
-        _check_entropy_of_weights(f"{where}.back", back, where)

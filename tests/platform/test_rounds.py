@@ -165,3 +165,22 @@ def test_shards_receive_what_does_not_grow_with_the_workers(workers):
     pieces = len(SIZES) + workers
     most = 2 * PARAMETERS + 2 * pieces * (header + tables + 20)
     assert received["sharded"] <= most * (workers - 1) / workers + header
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
+    """N = log2(G + c0) + floor (Oland-Raj, section 3.2), G of gradients and not of what is sent."""
+    workers, floor = 3, 2
+    sizes = {}
+    for rms in (0.0, 15.0, 255.0):
+        patterns = [
+            pattern(name, f"entropy(form='rms', floor={floor}, decay=0)", rank, workers)
+            for rank in range(workers)
+        ]
+        for each in patterns:
+            each.rms = dict.fromkeys(SIZES, rms)
+        _, traffic = synchronize(patterns, gradients(workers, 0), 0)
+        sizes[rms] = traffic.paper_bits
+    compressed = {"allgather": workers, "ring": workers, "server": workers + 1, "sharded": workers + 1}[name]
+    for rms, bits in sizes.items():
+        assert bits == compressed * PARAMETERS * (np.log2(rms + 1) + floor)

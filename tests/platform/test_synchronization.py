@@ -263,8 +263,6 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
         ({"compressor": "topk(0.1, momentum=0.5)"}, "applied twice"),
         ({"compressor": "wgt(1)", "sync": WEIGHTS["weights"]}, "compressor.kind = wgt with sync.exchange"),
         ({"compressor": "linear(reduction='sum')", "sync": WEIGHTS["weights"]}, "reduction = sum"),
-        ({"compressor": "entropy(form='rms')", "sync": WEIGHTS["weights"]}, "compressor.form = rms"),
-        ({"sync": WEIGHTS["weights, master"] | {"back": "entropy(form='rms')"}}, "sync.back.form = rms"),
         ({"compressor": "linear(nonfinite='skip')", "sync": MODES["differences"]}, "nonfinite = skip"),
         ({"sync": WEIGHTS["weights"] | {"outer": OUTER}}, "outer with sync.exchange = weights"),
         ({"sync": {"mode": "weights", "outer": {"nesterov": True}}}, "needs sync.outer.momentum"),
