@@ -623,14 +623,16 @@ def test_names_are_the_contract() -> None:
     constants = [value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)]
     assert sorted(value for value in constants if "/" in value) == sorted([
         "train/loss", "comm/fraction", "comm/elements", "comm/paper_bytes", "comm/wire_bytes",
+        "comm/received_bytes", "comm/messages", "comm/wire_mb_total",
         "comm/bits_per_param", "comm/compression_ratio", "comm/tau", "comm/residual_rms",
         "time/compute_s", "time/compress_s", "time/exchange_s", "time/decompress_s",
-        "eval/accuracy", "eval/loss", "total/wire_gb", "total/paper_gb", "total/fraction",
+        "eval/accuracy", "eval/loss", "epoch/bits_per_param", "epoch/value_bits_per_param",
+        "total/wire_gb", "total/wire_mb_log10", "total/received_gb", "total/paper_gb", "total/fraction",
         "total/compression_ratio", "total/accuracy_per_gb", "total/seconds", "total/skipped_steps",
     ])  # fmt: skip
     assert names.EPOCH == "epoch"
     tags = {value for value in constants if value.startswith("taugrad.")}
-    names_of_tags = ("spec_hash", "git_commit", "paper", "chain", "checkpoints")
+    names_of_tags = ("spec_hash", "git_commit", "paper", "chain", "checkpoints", "search", "trial")
     assert tags == {f"taugrad.{name}" for name in names_of_tags}
 
 
