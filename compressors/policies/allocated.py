@@ -49,7 +49,8 @@ class Allocated(TargetDensity):
 
     def note(self, part: Part, sent: int, memory: Memory) -> None:
         """See `ThresholdPolicy.note`."""
-        memory["elements"] = float(part.elements)
+        if "sampled" in memory:
+            memory["elements"] = float(part.elements)
         super().note(part, sent, memory)
 
     def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:
@@ -62,6 +63,7 @@ class Allocated(TargetDensity):
             taus, shares = allocate(_curves(ready), self.config.density, self.value_bits)
             for memory, tau, share in zip(ready, taus, shares, strict=True):
                 memory["tau"], memory["share"] = float(as_tau(float(tau))), float(share)
+                memory["target"] = memory["share"]
         for memory in waiting:
             del memory["sampled"]
             for choice in range(CHOICES):

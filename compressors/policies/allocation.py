@@ -24,7 +24,7 @@ CHOICES = 25
 """Points of a layer's curve."""
 REACH = 32
 """How many times a layer's density may lie below or above that of the budget."""
-_BISECTIONS = 40
+_BISECTIONS = 28
 _GOLDEN = (1 + math.sqrt(5)) / 2
 
 
@@ -71,16 +71,22 @@ def curve_of(
     shares = np.minimum(density * np.geomspace(1 / REACH, REACH, CHOICES), 1.0)
     ranks = np.maximum(np.ceil(np.round(shares * m, 6)), 1).astype(np.int64)
     taus = np.clip(descending[ranks - 1], SMALLEST_TAU, LARGEST_TAU)
-    sums, squares = np.cumsum(descending)[ranks - 1], np.cumsum(descending**2)
-    unsent = squares[-1] - squares[ranks - 1]
-    without_tau = squares[ranks - 1] - 2 * taus * sums + ranks * taus**2
-    if rule in ("bgt", "strom"):
+    squares = descending**2
+    reached = _sums_before(ranks, squares)
+    unsent = float(squares.sum()) - reached
+    if rule != "wgt":
+        without_tau = reached - 2 * taus * _sums_before(ranks, descending) + ranks * taus**2
+        if rule == "qgt":  # more than one tau of some: where tau is small, rests are spread evenly below it
+            without_tau = np.minimum(without_tau, ranks * taus**2 / 3)
         unsent += without_tau
-    elif (
-        rule == "qgt"
-    ):  # tau for most of them where tau is large; where it is small rests spread evenly below it
-        unsent += np.minimum(without_tau, ranks * taus**2 / 3)
     return ranks / m, taus, np.maximum(unsent, 0.0) / m
+
+
+def _sums_before(ranks: NDArray[np.int64], values: Floats) -> Floats:
+    """Sums of the first so many values, by ranks that ascend from 1."""
+    different, which = np.unique(ranks, return_inverse=True)
+    begins = np.concatenate([[0], different[:-1]])
+    return np.asarray(np.cumsum(np.add.reduceat(values[: different[-1]], begins))[which])
 
 
 def bits_per_element(sent: Floats, value_bits: float) -> Floats:

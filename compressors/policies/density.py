@@ -14,6 +14,10 @@ from ..parts import Part
 from .base import Memory, ThresholdPolicy
 from .sampling import as_tau, magnitudes_of
 
+BAND = 0.1
+"""How far off what is sent may be before tau moves: this part of what is expected, and a few elements."""
+FEW = 3
+"""Those few: in layers that send about as many, chance alone would move tau in most iterations."""
 OFF = 4
 """How many times too many or too few elements call for a new sample at once."""
 STEADY = 8
@@ -46,27 +50,29 @@ class TargetDensity(ThresholdPolicy):
 
     def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
         """See `ThresholdPolicy.needs_sample`."""
-        return memory.get("next", 0) <= iteration
+        return memory.get("next", 0.0) <= iteration
 
     def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
         """See `ThresholdPolicy.tau`."""
-        due = self.needs_sample(part, iteration, memory)
-        memory["target"] = self.target(iteration, memory)
-        if due:
+        if self.needs_sample(part, iteration, memory):
+            memory["target"] = self.target(iteration, memory)
             memory["tau"] = float(as_tau(self.estimate(magnitudes_of(part), iteration, memory)))
             memory["next"] = float((iteration // self.config.every + 1) * self.config.every)
         return np.float32(memory["tau"])
 
     def note(self, part: Part, sent: int, memory: Memory) -> None:
-        """See `ThresholdPolicy.note`."""
-        target = memory["target"]
-        if self.config.every == 1 or target >= 1:
+        """See `ThresholdPolicy.note`; for every parameter in every iteration, so it is brief."""
+        if self.config.every == 1:
             return
-        found = achieved(sent, part.elements, target)
-        if not target / OFF < found < target * OFF:
-            memory["next"] = 0.0
-        else:
+        target, elements = memory["target"], part.elements
+        expected = target * elements
+        if abs(sent - expected) <= BAND * expected + FEW or target >= 1:
+            return
+        found = achieved(sent, elements, target)
+        if target / OFF < found < target * OFF:
             memory["tau"] = float(as_tau(memory["tau"] * correction(found, target)))
+        else:
+            memory["next"] = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,8 +91,9 @@ class Density(TargetDensity):
 
     def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
         """See `ThresholdPolicy.needs_sample`; a stage of the warm-up begins with one."""
-        begins = memory.get("target") != self.target(iteration, memory)
-        return begins or super().needs_sample(part, iteration, memory)
+        if memory.get("next", 0.0) <= iteration:
+            return True
+        return self.config.warmup is not None and memory["target"] != self.target(iteration, memory)
 
 
 def achieved(sent: int, elements: int, target: float) -> float:

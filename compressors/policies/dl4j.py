@@ -19,9 +19,10 @@ class Dl4j(ThresholdPolicy):
 
     def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
         """See `ThresholdPolicy.tau`; what is noted of this iteration waits for the next one."""
-        memory.setdefault("tau", self.config.start)
-        memory |= {"at": float(iteration), "elements": float(part.elements), "sent": 0.0}
-        return as_tau(memory["tau"])
+        if "tau" not in memory:
+            memory |= {"tau": float(np.float32(self.config.start)), "elements": float(part.elements)}
+        memory["at"], memory["sent"] = float(iteration), 0.0
+        return np.float32(memory["tau"])
 
     def note(self, part: Part, sent: int, memory: Memory) -> None:
         """See `ThresholdPolicy.note`."""
@@ -34,8 +35,10 @@ class Dl4j(ThresholdPolicy):
         waiting = [memory for memory in memories.values() if memory.get("at", iteration) < iteration]
         sent = sum(memory["sent"] for memory in waiting)
         elements = sum(memory["elements"] for memory in waiting)
+        step = self._step(sent, elements)
         for memory in waiting:
-            memory["tau"] = float(as_tau(memory["tau"] * self._step(sent, elements)))
+            if step != 1:
+                memory["tau"] = float(as_tau(memory["tau"] * step))
             del memory["at"]
 
     def _step(self, sent: float, elements: float) -> float:
