@@ -1,1 +1,1 @@
-"""Searches over thresholds and bit floors. Nothing is here yet; CHANGELOG.md says what there is."""
+"""Searches over any field of a spec, on Ray Tune with Optuna, and the front that they find."""

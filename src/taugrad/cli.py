@@ -182,14 +182,15 @@ def _train(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _search(options: argparse.Namespace, overrides: list[str]) -> int:
-    from taugrad.search.reading import read_search, searched_fields  # noqa: PLC0415
-
     if options.pick is not None:
-        from taugrad.dashboards.console import train  # noqa: PLC0415
         from taugrad.search.outputs import picked  # noqa: PLC0415
 
-        own, others = searched_fields(overrides)
-        return train([picked(read_search(options.spec, own), options.pick, others)])
+        source, spec = picked(options.spec, options.pick, overrides)
+        from taugrad.dashboards.console import train  # noqa: PLC0415
+
+        return train([(source, spec)])
+    from taugrad.search.reading import read_search  # noqa: PLC0415
+
     search = read_search(options.spec, overrides)
     from taugrad.search.running import run_search  # noqa: PLC0415
 

@@ -1,0 +1,139 @@
+"""A search as people see it: the front while it grows, then what was found and where it lies."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from .journal import BASELINE, Trial
+from .progress import Point, Progress
+
+_MOST = 20
+"""Rows of the front that are shown while a search runs."""
+
+
+class LiveSearch:
+    """Shows a search: a table that grows on a terminal, a line for each trial elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        """Shows to `console`."""
+        self._console = console
+        self._live = Live(Text("starting Ray ..."), console=console, refresh_per_second=4)
+        self._told: set[int] = set()
+
+    def __enter__(self) -> "LiveSearch":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def take_as_told(self, progress: Progress) -> None:
+        """Does not tell again what earlier starts have told."""
+        self._told |= {number for number, trial in progress.record.trials.items() if trial.ending}
+
+    def show(self, progress: Progress) -> None:
+        """Takes the news."""
+        for number, trial in progress.record.trials.items():
+            if trial.ending and number not in self._told:
+                self._told.add(number)
+                if trial.ending == "failed" or not self._console.is_terminal:
+                    style = "yellow" if trial.ending == "failed" else ""
+                    self._console.print(
+                        ending_line(progress, trial),
+                        style=style,
+                        markup=False,
+                        highlight=False,
+                        soft_wrap=True,
+                    )
+        if self._console.is_terminal:
+            self._live.update(Group(front_table(progress, most=_MOST), _running(progress)))
+
+
+def ending_line(progress: Progress, trial: Trial) -> str:
+    """A trial that ended, on a line."""
+    name = "baseline" if trial.number == BASELINE else f"trial {trial.number}"
+    what = f"{name}  {shown(trial.params)}".rstrip()
+    if trial.ending == "failed":
+        return f"{what}  failed: {trial.reason}"
+    if trial.ending == "pruned":
+        last = trial.course[trial.epoch]
+        return (
+            f"{what}  stopped after epoch {trial.epoch}: accuracy {100 * last.accuracy:.2f}%, "
+            f"{last.wire_bytes / 1e6:.4g} MB"
+        )
+    point = Point.of(trial)
+    on_front = any(each.number == trial.number for each in progress.front)
+    return f"{what}  accuracy {accuracy(point)}, {point.wire_bytes / 1e6:.4g} MB{', on the front' * on_front}"
+
+
+def accuracy(point: Point) -> str:
+    """The mean of the seeds in percent, with their standard deviation."""
+    spread = "" if point.spread is None else f" ± {100 * point.spread:.2f}"
+    return f"{100 * point.mean:.2f}%{spread}"
+
+
+def front_table(progress: Progress, most: int | None = None) -> Table:
+    """The front, from few bytes to many, with the best point marked; the baseline below.
+
+    Args:
+        progress: of the search.
+        most: rows; without it all.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("point", justify="right")
+    for heading in ("accuracy", "wire\nMB", "times\nsmaller"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("trial", justify="right")
+    table.add_column("at", overflow="fold")
+    points, baseline = progress.front, progress.baseline
+    best = progress.objective.best(progress.points)
+    for place, point in enumerate(points[:most], start=1):
+        marked = best is not None and point.number == best.number
+        table.add_row(
+            f"{'* ' * marked}{place}", *_cells(point, baseline), str(point.number), Text(shown(point.params))
+        )
+    if most is not None and len(points) > most:
+        table.add_row("...", "", "", "", "", f"and {len(points) - most} more")
+    if baseline is not None:
+        table.add_row("", *_cells(baseline, baseline), "", "without compression")
+    return table
+
+
+def _cells(point: Point, baseline: Point | None) -> list[str]:
+    smaller = "" if baseline is None else f"{baseline.wire_bytes / max(point.wire_bytes, 1.0):,.4g}x"
+    return [accuracy(point), f"{point.wire_bytes / 1e6:,.4g}", smaller]
+
+
+def _running(progress: Progress) -> Text:
+    """What is going on, on one line."""
+    record, settings = progress.record, progress.settings
+    endings = [trial.ending for trial in record.ended]
+    counts = [f"{len(endings)} of {settings.trials} trials"]
+    counts += [f"{endings.count(kind)} {kind}" for kind in ("pruned", "failed") if kind in endings]
+    counts.append(f"{record.spent_bytes / 1e6:,.4g} MB sent")
+    counts.append(f"{progress.seconds / 60:.1f} min")
+    epochs = progress.epochs
+    for trial in sorted(progress.running.values(), key=lambda trial: trial.number):
+        name = "baseline" if trial.number == BASELINE else f"trial {trial.number}"
+        seed = f" seed {len(trial.trainings) + 1}" if trial.trainings else f" epoch {trial.epoch}/{epochs}"
+        counts.append(f"{name}{seed}")
+    return Text("  ".join(counts), style="dim")
+
+
+def shown(params: Mapping[str, Any]) -> str:
+    """A point for people: `tau 0.00123, training.batch_size 32`."""
+    named = {name.partition(" [")[0].removeprefix("compressor."): value for name, value in params.items()}
+    return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in named.items())

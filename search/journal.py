@@ -1,0 +1,227 @@
+"""The journal of a search: a line for all that happened, on the disk before anything follows from it.
+
+Whatever kills a search, the lines that are there tell how far it was. A line that was cut is the last one,
+and is left out.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from .objective import Outcome
+
+FILE = "journal.jsonl"
+Ending = Literal["full", "pruned", "failed"]
+
+
+class JournalError(ValueError):
+    """A journal that is damaged, or of another search."""
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Began(_Event):
+    """The search's first line."""
+
+    event: Literal["search"] = "search"
+    identity: str
+    parent_run: str
+
+
+class Started(_Event):
+    """A trial began, or began again."""
+
+    event: Literal["trial"] = "trial"
+    number: int
+    params: dict[str, Any]
+    method: str
+    """The compressor's line; empty where no spec is possible."""
+    epochs: int
+    """Of a training in full."""
+
+
+class Trained(_Event):
+    """One training is done."""
+
+    event: Literal["training"] = "training"
+    number: int
+    fingerprint: str
+    seed: int
+    accuracy: float
+    wire_bytes: float
+    run_id: str
+
+
+class Reported(_Event):
+    """Where a trial stands."""
+
+    event: Literal["report"] = "report"
+    number: int
+    epoch: int
+    """Of the first seed; 0 once that is done."""
+    accuracy: float
+    wire_bytes: float
+    """Of that training."""
+    spent_bytes: float
+    """What the trial has sent since it began or began again."""
+    seconds: float
+    """How long the search has run, all starts together."""
+
+
+class Ended(_Event):
+    """A trial came to its end."""
+
+    event: Literal["end"] = "end"
+    number: int
+    ending: Ending
+    reason: str = ""
+    seconds: float
+
+
+_EVENTS: dict[str, type[_Event]] = {
+    "search": Began,
+    "trial": Started,
+    "training": Trained,
+    "report": Reported,
+    "end": Ended,
+}
+AnyEvent = Began | Started | Trained | Reported | Ended
+
+
+class Trial:
+    """What the journal says of one trial."""
+
+    def __init__(self, started: Started) -> None:
+        """A trial that has just begun."""
+        self.number, self.params = started.number, dict(started.params)
+        self.method, self.epochs = started.method, started.epochs
+        self.trainings: list[Trained] = []
+        self.course: dict[int, Outcome] = {}
+        """Where the first seed stood after each epoch, counted from 1."""
+        self.ending: Ending | None = None
+        """None: it runs, or was interrupted."""
+        self.reason = ""
+        self.spent_bytes = 0.0
+        self._spent_before = 0.0
+
+    @property
+    def epoch(self) -> int:
+        """Epochs of the first seed behind it."""
+        return max(self.course, default=0)
+
+    def begin_again(self) -> None:
+        """An interrupted trial is taken up, or one that failed."""
+        self._spent_before = self.spent_bytes
+        self.ending, self.reason = None, ""
+
+    def report(self, event: Reported) -> None:
+        """Takes in where it stands."""
+        if event.epoch:
+            self.course[event.epoch] = Outcome(event.accuracy, event.wire_bytes)
+        self.spent_bytes = self._spent_before + event.spent_bytes
+
+
+BASELINE = -1
+"""The number of the run without compression."""
+
+
+class Record:
+    """The journal's content, kept up to date."""
+
+    def __init__(self) -> None:
+        """Nothing happened yet."""
+        self.identity = self.parent_run = ""
+        self.trials: dict[int, Trial] = {}
+        self.trainings: dict[str, Trained] = {}
+        """By the spec's fingerprint, which holds the seed."""
+        self.seconds = 0.0
+
+    @property
+    def ended(self) -> list[Trial]:
+        """Trials that came to an end, in the order of their numbers; without the baseline."""
+        found = [trial for trial in self.trials.values() if trial.ending and trial.number != BASELINE]
+        return sorted(found, key=lambda trial: trial.number)
+
+    @property
+    def interrupted(self) -> list[Trial]:
+        """Trials that began and did not end."""
+        return [trial for trial in self.trials.values() if not trial.ending and trial.number != BASELINE]
+
+    @property
+    def spent_bytes(self) -> float:
+        """What all trials and the baseline have sent."""
+        return sum(trial.spent_bytes for trial in self.trials.values())
+
+    def reopen_failed(self) -> None:
+        """Takes trials that failed for interrupted ones."""
+        for trial in self.trials.values():
+            if trial.ending == "failed":
+                trial.ending = None
+
+    def apply(self, event: AnyEvent) -> None:
+        """Takes in what happened."""
+        match event:
+            case Began():
+                self.identity, self.parent_run = event.identity, event.parent_run
+            case Started():
+                if event.number in self.trials:
+                    self.trials[event.number].begin_again()
+                else:
+                    self.trials[event.number] = Trial(event)
+            case Trained():
+                self.trainings[event.fingerprint] = event
+                trial = self.trials[event.number]
+                if all(each.fingerprint != event.fingerprint for each in trial.trainings):
+                    trial.trainings.append(event)
+            case Reported():
+                self.trials[event.number].report(event)
+                self.seconds = event.seconds
+            case Ended():
+                trial = self.trials[event.number]
+                trial.ending, trial.reason = event.ending, event.reason
+                self.seconds = event.seconds
+
+
+class Journal:
+    """A journal on the disk, and its record."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens a journal; the file appears with the first event.
+
+        Raises:
+            JournalError: a line but the last is damaged.
+        """
+        self.path = path
+        self.record = Record()
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        for event in _read(whole, path):
+            self.record.apply(event)
+        if len(whole) < len(lines):
+            with path.open("r+b") as file:
+                file.truncate(sum(map(len, whole)))
+
+    def add(self, *events: AnyEvent) -> None:
+        """Writes down what happened; it is on the disk when this returns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(event.model_dump_json() + "\n" for event in events)
+            file.flush()
+            os.fsync(file.fileno())
+        for event in events:
+            self.record.apply(event)
+
+
+def _read(lines: Iterable[bytes], path: Path) -> Iterable[AnyEvent]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            tree: Mapping[str, Any] = json.loads(line)
+            yield _EVENTS[tree["event"]].model_validate(tree)  # type: ignore[misc]
+        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            raise JournalError(f"{path}, line {number}: {error}") from None

@@ -1,0 +1,150 @@
+"""What a search leaves: the front as CSV, every trial as CSV, a spec for each point of the front."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from taugrad.platform.reading import SpecError, read_spec
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking.store import home
+
+from .objective import ratio
+from .progress import Point, Progress
+from .reading import name_search
+from .space import dimensions
+
+FRONT, TRIALS, SPECS = "front.csv", "trials.csv", "front"
+_SHARED = ("accuracy_percent", "accuracy_spread_percent", "wire_mb", "times_smaller", "percent_per_wire_gb")
+
+
+def folder_of(name: str, experiment: str) -> Path:
+    """Where a search keeps its journal and leaves its results."""
+    slug = "".join(c if c.isalnum() or c in "._-" else "-" for c in experiment)
+    return home() / "taugrad-runs" / "searches" / slug / name
+
+
+def write_outputs(progress: Progress, folder: Path) -> list[Path]:
+    """Writes the tables and the front's specs.
+
+    Returns:
+        The files, tables first.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FRONT).write_text(front_csv(progress), encoding="utf-8")
+    (folder / TRIALS).write_text(trials_csv(progress), encoding="utf-8")
+    specs = folder / SPECS
+    specs.mkdir(exist_ok=True)
+    for old in specs.glob("*.yaml"):
+        old.unlink()
+    paths = [folder / FRONT, folder / TRIALS]
+    for place, point in enumerate(progress.front, start=1):
+        path = specs / f"{place}.yaml"
+        path.write_text(_spec_text(progress, place, point), encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSpec]:
+    """A point of the front as a run of its own.
+
+    Args:
+        path: the search's spec.
+        place: the point's place on the front, from 1, the one of the fewest bytes.
+        overrides: command-line settings of the search's name, its experiment and the run's fields.
+
+    Returns:
+        The spec's file and the spec.
+
+    Raises:
+        SpecError: the search has no such point.
+    """
+    name, experiment, others = name_search(path, overrides)
+    specs = folder_of(name, experiment) / SPECS
+    point = specs / f"{place}.yaml"
+    if not point.exists():
+        there = sorted(int(each.stem) for each in specs.glob("*.yaml"))
+        said = f"the front of search {name} has points 1 to {there[-1]}" if there else (
+            f"search {name} has no front yet; run taugrad search {path} first"
+        )  # fmt: skip
+        raise SpecError("command line", [f"--pick {place}: {said}"])
+    return str(point), read_spec(point, others)
+
+
+def front_csv(progress: Progress) -> str:
+    """The front, from few bytes to many, and the baseline as point 0."""
+    names = [each.name for each in dimensions(progress.search.tree)]
+    baseline, best = progress.baseline, progress.objective.best(progress.points)
+    lines = [
+        [
+            place,
+            point.number,
+            int(best is not None and point.number == best.number),
+            *_figures(point, baseline),
+            *_values(point.params, names),
+            " ".join(point.run_ids),
+        ]
+        for place, point in enumerate(progress.front, start=1)
+    ]
+    if baseline is not None:
+        run_ids = " ".join(baseline.run_ids)
+        lines.insert(0, [0, "baseline", 0, *_figures(baseline, baseline), *_values({}, names), run_ids])
+    return _csv(["point", "trial", "best", *_SHARED, *names, "run_ids"], lines)
+
+
+def trials_csv(progress: Progress) -> str:
+    """Every trial that ended, in its order."""
+    names = [each.name for each in dimensions(progress.search.tree)]
+    lines = []
+    for trial in progress.record.ended:
+        point = Point.of(trial) if trial.ending == "full" else None
+        last = trial.course.get(trial.epoch)
+        figures: list[Any] = [""] * len(_SHARED)
+        if point is not None:
+            figures = _figures(point, progress.baseline)
+        elif last is not None:
+            figures = [_number(100 * last.accuracy), "", _number(last.wire_bytes / 1e6), "", ""]
+        lines.append(
+            [trial.number, trial.ending, trial.epoch, *figures, *_values(trial.params, names), trial.reason]
+        )
+    return _csv(["trial", "ending", "epochs", *_SHARED, *names, "reason"], lines)
+
+
+def _figures(point: Point, baseline: Point | None) -> list[str]:
+    smaller = baseline.wire_bytes / max(point.wire_bytes, 1.0) if baseline is not None else None
+    return [
+        _number(100 * point.mean),
+        _number(None if point.spread is None else 100 * point.spread),
+        _number(point.wire_bytes / 1e6),
+        _number(smaller),
+        _number(ratio(point)),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.12g}"
+
+
+def _values(params: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
+    return [params.get(name, "") for name in names]
+
+
+def _csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _spec_text(progress: Progress, place: int, point: Point) -> str:
+    search = progress.search
+    spec = search.spec(point.params)
+    named = spec.model_copy(update={"name": f"{search.name} {place}: {spec.compressor}"[:200]})
+    tree = named.model_dump(mode="json") | {"compressor": str(spec.compressor)}
+    figures = f"accuracy {100 * point.mean:.2f}%, {point.wire_bytes / 1e6:.6g} MB on the wire"
+    head = f"# Point {place} of the front of search {search.name} (trial {point.number}): {figures}.\n"
+    return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,193 @@
+"""Where a search stands: its journal, and what follows from it."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taugrad.platform.launching.launch import storage_path
+from taugrad.platform.reading import SpecError
+from taugrad.platform.spec import RunSpec
+
+from .config import SearchConfig
+from .journal import BASELINE, Ended, Ending, Journal, Reported, Started, Trained, Trial
+from .objective import Objective, Outcome, front
+from .reading import Search
+from .trial import Known, Task, summary
+
+
+@dataclass(frozen=True)
+class Point:
+    """A trial that ran in full, with all its seeds."""
+
+    number: int
+    """The trial's; -1: the baseline."""
+    params: Mapping[str, Any]
+    method: str
+    """The compressor's line."""
+    accuracy: float
+    """What points are compared by: the mean of the seeds less its standard error."""
+    wire_bytes: float
+    mean: float
+    """Accuracy, mean of the seeds."""
+    spread: float | None
+    """Standard deviation of the seeds' accuracies; None for a single seed."""
+    run_ids: tuple[str, ...]
+
+    @classmethod
+    def of(cls, trial: Trial) -> "Point":
+        """The point of a trial that ran in full."""
+        accuracies = [each.accuracy for each in trial.trainings]
+        judged = summary([Outcome(each.accuracy, each.wire_bytes) for each in trial.trainings])
+        return cls(
+            trial.number,
+            trial.params,
+            trial.method,
+            judged.accuracy,
+            judged.wire_bytes,
+            statistics.fmean(accuracies),
+            statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+            tuple(each.run_id for each in trial.trainings),
+        )
+
+
+class Progress:
+    """One start of a search: writes down what happens and tells what is left to do."""
+
+    def __init__(self, search: Search, journal: Journal) -> None:
+        """Goes on from a journal."""
+        self.search, self.journal, self.record = search, journal, journal.record
+        self.running: dict[int, Trial] = {}
+        self.unfinished: dict[str, str] = {}
+        """MLflow runs that can go on, by their spec's fingerprint."""
+        self._changed: Callable[[], None] = lambda: None
+        self.epochs = search.spec(search.middle).training.epochs
+        """Of a training in the middle of the space."""
+        self._before = self.record.seconds
+        self._began = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Tune pickles all that it is given, to restore it; a search goes on from its journal."""
+        return {}
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Has a function called after every event."""
+        self._changed = changed
+
+    @property
+    def settings(self) -> SearchConfig:
+        """The `search` section."""
+        return self.search.settings
+
+    @property
+    def seconds(self) -> float:
+        """How long the search has run, all its starts together."""
+        return self._before + time.monotonic() - self._began
+
+    @property
+    def baseline(self) -> Point | None:
+        """The run without compression, once it is there."""
+        trial = self.record.trials.get(BASELINE)
+        return Point.of(trial) if trial is not None and trial.ending == "full" else None
+
+    @property
+    def points(self) -> list[Point]:
+        """Trials that ran in full; those that were stopped early prove nothing."""
+        return [Point.of(trial) for trial in self.record.ended if trial.ending == "full"]
+
+    @property
+    def front(self) -> list[Point]:
+        """The points that no other dominates, from few bytes to many."""
+        return front(self.points)
+
+    @property
+    def objective(self) -> Objective:
+        """What the search asks for."""
+        baseline = self.baseline
+        found = Outcome(baseline.accuracy, baseline.wire_bytes) if baseline is not None else None
+        return Objective.of(self.settings, found)
+
+    @property
+    def left(self) -> int:
+        """Trials that the budget still allows."""
+        return max(0, self.settings.trials - len(self.record.ended))
+
+    def exhausted(self) -> str:
+        """Which budget is used up, for people; empty while none is."""
+        settings = self.settings
+        if settings.minutes is not None and self.seconds >= 60 * settings.minutes:
+            return f"search.minutes = {settings.minutes:g}"
+        if settings.wire_gb is not None and self.record.spent_bytes >= 1e9 * settings.wire_gb:
+            return f"search.wire_gb = {settings.wire_gb:g}"
+        return ""
+
+    def begin(self, params: Mapping[str, Any]) -> Task:
+        """Starts the trial of a point, or takes it up again where it was interrupted."""
+        waiting = (trial for trial in self.record.interrupted if trial.number not in self.running)
+        again = next((trial for trial in waiting if _same(trial.params, params)), None)
+        number = again.number if again is not None else max(self.record.trials, default=BASELINE) + 1
+        return self._start(number, f"trial {number}", params, lambda: self.search.spec(params))
+
+    def begin_baseline(self) -> Task:
+        """Starts the run without compression."""
+        return self._start(BASELINE, "baseline", {}, self.search.baseline)
+
+    def report(self, number: int, result: Mapping[str, Any]) -> None:
+        """Takes what a trial reports (see `trial.run_task`)."""
+        seen = {key: result[key] for key in ("epoch", "accuracy", "wire_bytes", "spent_bytes")}
+        events: list[Any] = [Reported(number=number, seconds=self.seconds, **seen)]
+        if result.get("training"):
+            events.append(Trained(number=number, **result["training"]))
+        if result["full"]:
+            events.append(Ended(number=number, ending="full", seconds=self.seconds))
+        self.journal.add(*events)
+        if result["full"]:
+            self.running.pop(number, None)
+        self._changed()
+
+    def end(self, number: int, ending: Ending, reason: str = "") -> None:
+        """A trial was stopped early, or failed."""
+        if number in self.running:
+            del self.running[number]
+            self.journal.add(Ended(number=number, ending=ending, reason=reason, seconds=self.seconds))
+        self._changed()
+
+    def _start(self, number: int, label: str, params: Mapping[str, Any], spec: Callable[[], RunSpec]) -> Task:
+        specs, problem = [], ""
+        try:
+            found = spec()
+            # Trials may be on other machines, and in other folders.
+            found = found.model_copy(update={"storage": Path(storage_path(found))})
+            specs = self.search.seeds(found)
+        except SpecError as error:
+            problem = str(error)
+        method, epochs = (str(specs[0].compressor), specs[0].training.epochs) if specs else ("", self.epochs)
+        self.journal.add(Started(number=number, params=dict(params), method=method, epochs=epochs))
+        self.running[number] = self.record.trials[number]
+        self._changed()
+        prints = [each.fingerprint() for each in specs]
+        return Task(
+            number=number,
+            label=label,
+            specs=[each.model_dump_json() for each in specs],
+            problem=problem,
+            known={each: self._known(each) for each in prints if each in self.record.trainings},
+            unfinished={each: self.unfinished[each] for each in prints if each in self.unfinished},
+        )
+
+    def _known(self, fingerprint: str) -> Known:
+        done = self.record.trainings[fingerprint]
+        return Known(accuracy=done.accuracy, wire_bytes=done.wire_bytes, run_id=done.run_id)
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-12)
+    return bool(a == b)

@@ -1,0 +1,125 @@
+"""Optuna chooses the points, from all that the journal knows; those that were interrupted come first."""
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .journal import Trial
+from .objective import Objective, Outcome
+from .progress import Point, Progress
+from .space import Choice, Dimension, Interval, active, fill
+from .trial import FIRST_VALUE, SECOND_VALUE
+
+if TYPE_CHECKING:
+    import optuna
+
+_STUDY = "taugrad"
+
+
+def make_sampler(progress: Progress, objective: Objective, concurrency: int) -> Any:
+    """Tune's Optuna search, told of every trial that ended before.
+
+    Args:
+        progress: of the search; starts the trials of the points that are chosen.
+        objective: what the trials report values of.
+        concurrency: trials at a time.
+    """
+    import optuna  # noqa: PLC0415
+    from ray.tune.search.optuna import OptunaSearch  # noqa: PLC0415
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    modes = objective.modes
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(
+        storage=storage,
+        study_name=_STUDY,
+        directions=["maximize" if mode == "max" else "minimize" for mode in modes],
+    )
+    for trial in progress.record.ended:
+        study.add_trial(_frozen(progress, trial, objective))
+    for trial in progress.record.interrupted:
+        study.enqueue_trial(trial.params)
+
+    def suggest(optuna_trial: "optuna.Trial") -> dict[str, str]:
+        return {"task": progress.begin(_suggested(progress.search.tree, optuna_trial)).model_dump_json()}
+
+    class Journalled(OptunaSearch):
+        def save(self, checkpoint_path: str) -> None:
+            Path(checkpoint_path).touch()  # a search goes on from its journal
+
+    names = [FIRST_VALUE, SECOND_VALUE][: len(modes)]
+    return Journalled(
+        space=suggest,
+        metric=names if len(names) > 1 else names[0],
+        mode=list(modes) if len(modes) > 1 else modes[0],
+        sampler=_optuna_sampler(progress, concurrency),
+        study_name=_STUDY,
+        storage=storage,
+    )
+
+
+def _optuna_sampler(progress: Progress, concurrency: int) -> "optuna.samplers.BaseSampler":
+    import optuna  # noqa: PLC0415
+
+    settings = progress.settings
+    # A search that goes on must not draw again what it drew when it began.
+    seed = (settings.seed + 1_000_003 * len(progress.record.trials)) % 2**32
+    first = max(4, min(10, settings.trials // 4))
+    match settings.sampler:
+        case "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        case "nsga2":
+            return optuna.samplers.NSGAIISampler(seed=seed, population_size=max(first, settings.trials // 8))
+        case "tpe":
+            return optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=first, constant_liar=concurrency > 1
+            )
+
+
+def _suggested(tree: Any, optuna_trial: "optuna.Trial") -> dict[str, Any]:
+    params: dict[str, Any] = {}
+
+    def decide(dimension: Dimension) -> Any:
+        match dimension:
+            case Choice(name=name):
+                params[name] = optuna_trial.suggest_categorical(name, list(dimension.alternatives))
+            case Interval(name=name, whole=True):
+                params[name] = optuna_trial.suggest_int(name, int(dimension.low), int(dimension.high))
+            case Interval(name=name):
+                params[name] = optuna_trial.suggest_float(
+                    name, dimension.low, dimension.high, log=dimension.log
+                )
+        return params[dimension.name]
+
+    fill(tree, decide)
+    return params
+
+
+def _frozen(progress: Progress, trial: Trial, objective: Objective) -> "optuna.trial.FrozenTrial":
+    """A trial of an earlier start, as Optuna would know it."""
+    import optuna  # noqa: PLC0415
+
+    counted = active(progress.search.tree, trial.params)
+    if trial.ending == "full":
+        values = objective.values(Point.of(trial))
+    elif trial.ending == "failed":
+        values = objective.worst()
+    else:
+        last = trial.course[trial.epoch]
+        values = objective.values(Outcome(last.accuracy, last.wire_bytes * trial.epochs / trial.epoch))
+    return optuna.trial.create_trial(
+        values=values,
+        params={each.name: trial.params[each.name] for each in counted},
+        distributions={each.name: _distribution(each) for each in counted},
+    )
+
+
+def _distribution(dimension: Dimension) -> "optuna.distributions.BaseDistribution":
+    from optuna import distributions  # noqa: PLC0415
+
+    if isinstance(dimension, Choice):
+        return distributions.CategoricalDistribution(list(dimension.alternatives))
+    if dimension.whole:
+        return distributions.IntDistribution(int(dimension.low), int(dimension.high))
+    return distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)

@@ -1,0 +1,149 @@
+"""A search in MLflow: one parent run, its trainings nested below it."""
+
+import getpass
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.store import finish_run, open_experiment
+
+from .journal import BASELINE, Journal, Trained
+from .reading import Search
+from .space import Interval, dimensions
+from .trial import PARENT
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+TAG_ENDING = "taugrad.ending"
+"""On a training: how its trial ended, full, pruned or failed."""
+TAG_REASON = "taugrad.reason"
+"""On a training: why its trial failed."""
+_FOLDER = "search"
+_PAGE = 1000
+
+
+def start_parent(client: "MlflowClient", search: Search, experiment: str) -> str:
+    """Creates the search's own run.
+
+    Raises:
+        TrackingError: the experiment was deleted.
+    """
+    from mlflow.entities import Param  # noqa: PLC0415 - takes two seconds
+
+    tags = {names.TAG_SEARCH: search.name, "mlflow.source.name": "taugrad"}
+    with suppress(KeyError, OSError, ImportError):  # a container's user may have no name
+        tags["mlflow.user"] = getpass.getuser()
+    run = client.create_run(open_experiment(client, experiment), tags=tags, run_name=f"search {search.name}")
+    run_id = str(run.info.run_id)
+    described = {f"search.{key}": str(value) for key, value in search.settings.model_dump().items()}
+    for each in dimensions(search.tree):
+        span = [each.low, each.high] if isinstance(each, Interval) else list(each.alternatives)
+        described[f"range.{_param_name(each.name)}"] = str(span)
+    client.log_batch(run_id, params=[Param(key, value[:500]) for key, value in described.items()])
+    return run_id
+
+
+def _param_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)
+
+
+def reopen_parent(client: "MlflowClient", run_id: str) -> bool:
+    """Takes an earlier start's run up again; False where the store has none."""
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes two seconds
+
+    try:
+        run = client.get_run(run_id)
+    except MlflowException:
+        return False
+    if run.info.lifecycle_stage == "deleted":
+        return False
+    client.update_run(run_id, status="RUNNING")
+    return True
+
+
+def reconcile(client: "MlflowClient", journal: Journal, *, resumable: bool) -> dict[str, str]:
+    """Brings MLflow and the journal of a search that was killed together again.
+
+    A training that is finished in MLflow, but was not written down any more, is written down. One that
+    still looks as if it were running is marked as killed.
+
+    Args:
+        client: the tracking store.
+        journal: the search's.
+        resumable: trainings leave checkpoints to go on from.
+
+    Returns:
+        MLflow runs that can go on, by their spec's fingerprint.
+    """
+    unfinished: dict[str, str] = {}
+    for run in _children(client, journal.record.parent_run):
+        run_id, status = str(run.info.run_id), str(run.info.status)
+        print_ = str(run.data.tags.get(names.TAG_SPEC_HASH, ""))
+        trial = str(run.data.tags.get(names.TAG_TRIAL, ""))
+        number = BASELINE if trial == "baseline" else int(trial) if trial.isdecimal() else None
+        metrics = run.data.metrics
+        done = status == "FINISHED" and {names.EVAL_ACCURACY, names.TOTAL_WIRE_GB} <= metrics.keys()
+        if done and print_ not in journal.record.trainings and number in journal.record.trials:
+            journal.add(
+                Trained(
+                    number=number,
+                    fingerprint=print_,
+                    seed=int(run.data.params["seed"]),
+                    accuracy=metrics[names.EVAL_ACCURACY],
+                    wire_bytes=1e9 * metrics[names.TOTAL_WIRE_GB],
+                    run_id=run_id,
+                )
+            )
+        elif status == "RUNNING":
+            finish_run(client, run_id, "KILLED")
+        ended = number is not None and journal.record.trials.get(number)
+        if resumable and not done and ended and ended.ending is None:
+            unfinished[print_] = run_id
+    return unfinished
+
+
+def _children(client: "MlflowClient", parent: str) -> "Iterable[Run]":
+    experiment = str(client.get_run(parent).info.experiment_id)
+    token = None
+    while True:
+        page = client.search_runs(
+            [experiment], f"tags.`{PARENT}` = '{parent}'", max_results=_PAGE, page_token=token
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def tag_endings(client: "MlflowClient", journal: Journal) -> None:
+    """Writes on every training how its trial ended, and ends those that still look as if they ran."""
+    for run in list(_children(client, journal.record.parent_run)):
+        tag = run.data.tags.get(names.TAG_TRIAL, "")
+        trial = journal.record.trials.get(BASELINE if tag == "baseline" else int(tag))
+        if str(run.info.status) == "RUNNING":
+            failed = trial is not None and trial.ending == "failed"
+            finish_run(client, str(run.info.run_id), "FAILED" if failed else "KILLED")
+        if trial is None or trial.ending is None or run.data.tags.get(TAG_ENDING) == trial.ending:
+            continue
+        if trial.ending == "full" and run.info.run_id not in {each.run_id for each in trial.trainings}:
+            continue  # an attempt that was interrupted
+        client.set_tag(run.info.run_id, TAG_ENDING, trial.ending)
+        if trial.reason:
+            client.set_tag(run.info.run_id, TAG_REASON, trial.reason)
+
+
+def finish_parent(
+    client: "MlflowClient",
+    run_id: str,
+    files: Sequence[Path],
+    status: Literal["FINISHED", "FAILED", "KILLED"],
+) -> None:
+    """Ends the search's run, with its tables, figure and specs as artifacts."""
+    for path in files:
+        is_spec = path.suffix == ".yaml"
+        client.log_artifact(run_id, str(path), f"{_FOLDER}/{path.parent.name}" if is_spec else _FOLDER)
+    finish_run(client, run_id, status)

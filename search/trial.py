@@ -1,0 +1,133 @@
+"""A trial: all trainings of one point, in the process that Tune gives it."""
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.store import open_client, start_run
+
+from .objective import Objective, Outcome
+from .training import train
+
+PARENT = "mlflow.parentRunId"
+FIRST_VALUE, SECOND_VALUE = "objective_1", "objective_2"
+"""What the sampler reads of a report."""
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class Known(BaseModel):
+    """A training that is done already."""
+
+    accuracy: float
+    wire_bytes: float
+    run_id: str
+
+
+class Task(BaseModel):
+    """What a trial has to do, as plain data."""
+
+    number: int
+    label: str
+    """How its trainings are called in MLflow."""
+    specs: list[str]
+    """As JSON, one a seed."""
+    problem: str = ""
+    """Why there is nothing to train: no spec is possible here."""
+    known: dict[str, Known] = {}
+    """By the spec's fingerprint."""
+    unfinished: dict[str, str] = {}
+    """MLflow runs of trainings that were interrupted and can go on, by the spec's fingerprint."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all trials of a search share."""
+
+    tracking_uri: str
+    parent_run: str
+    objective: Objective
+    evaluate: str | None = None
+    folder: str = ""
+    """Where the command was given, to which relative paths refer."""
+
+    def enter(self) -> None:
+        """Goes there, where this machine has the folder: Tune gives every trial one of its own."""
+        if self.folder and os.path.isdir(self.folder):
+            os.chdir(self.folder)
+
+
+def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
+    """Trains a point with every seed, and reports after every epoch and every training.
+
+    Args:
+        task: the point.
+        surroundings: of the search.
+        report: takes the fields of `journal.Reported` but number and seconds, a `training` where one is
+            done, and the sampler's values; of the last report `full` is true.
+
+    Raises:
+        Exception: whatever kept a training from its end.
+    """
+    if task.problem:
+        raise ValueError(task.problem)
+    specs = [RunSpec.model_validate_json(each) for each in task.specs]
+    client = open_client(surroundings.tracking_uri)
+    values, done, spent = surroundings.objective.values, list[Outcome](), 0.0
+
+    def tell(outcome: Outcome, judged: Outcome, spent: float, **more: Any) -> None:
+        sampled = dict(zip((FIRST_VALUE, SECOND_VALUE), values(judged), strict=False))
+        seen = {"accuracy": outcome.accuracy, "wire_bytes": outcome.wire_bytes, "spent_bytes": spent}
+        report({"epoch": 0, "full": False, **sampled, **seen, **more})
+
+    for i, spec in enumerate(specs):
+
+        def on_epoch(
+            epoch: int, now: Outcome, first: bool = i == 0, spec: RunSpec = spec, before: float = spent
+        ) -> None:
+            # What the sampler learns of a trial that is stopped here: bytes as they would be at the end.
+            judged = Outcome(now.accuracy, now.wire_bytes * spec.training.epochs / epoch)
+            tell(now, judged, before + now.wire_bytes, epoch=epoch if first else 0)
+
+        found = task.known.get(spec.fingerprint())
+        if found is not None:
+            outcome, run_id = Outcome(found.accuracy, found.wire_bytes), found.run_id
+        else:
+            run_id = _run(client, task, spec, surroundings.parent_run)
+            outcome = train(spec, client, run_id, surroundings.evaluate, on_epoch)
+            spent += outcome.wire_bytes
+        done.append(outcome)
+        training = {
+            "fingerprint": spec.fingerprint(),
+            "seed": spec.seed,
+            "accuracy": outcome.accuracy,
+            "wire_bytes": outcome.wire_bytes,
+            "run_id": run_id,
+        }
+        tell(outcome, summary(done), spent, training=training, full=len(done) == len(specs))
+
+
+def summary(outcomes: Sequence[Outcome]) -> Outcome:
+    """Several seeds as one point: the mean accuracy less its standard error, and the mean bytes."""
+    accuracies = [each.accuracy for each in outcomes]
+    error = statistics.stdev(accuracies) / len(accuracies) ** 0.5 if len(accuracies) > 1 else 0.0
+    return Outcome(
+        statistics.fmean(accuracies) - error, statistics.fmean(each.wire_bytes for each in outcomes)
+    )
+
+
+def _run(client: Any, task: Task, spec: RunSpec, parent: str) -> str:
+    """The training's MLflow run: that of an interrupted one, or a new one."""
+    unfinished = task.unfinished.get(spec.fingerprint())
+    if unfinished is not None:
+        client.update_run(unfinished, status="RUNNING")
+        return unfinished
+    named = spec.model_copy(update={"name": f"{task.label}: {spec.compressor}"[:200]})
+    trial = "baseline" if task.number < 0 else str(task.number)
+    return start_run(client, named, tags={PARENT: parent, names.TAG_TRIAL: trial})

@@ -1,0 +1,203 @@
+"""Ray Tune runs the trials; what comes of them goes into the journal.
+
+Every start of a search is a new Tune run that goes on from the journal, which is on the disk the moment
+something is known; Tune's own checkpoints lag behind by many trials.
+"""
+
+import logging
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taugrad.platform.spec import RunSpec
+
+from .objective import Outcome
+from .progress import Progress
+from .pruning import Pruner
+from .sampling import make_sampler
+from .training import in_own_process
+from .trial import FIRST_VALUE, SECOND_VALUE, Surroundings, Task, run_task
+
+if TYPE_CHECKING:
+    from ray import tune
+
+_ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # MLflow has it all
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the first Ctrl-C ends the command, as everywhere in taugrad
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "20",
+    "TUNE_WARN_THRESHOLD_S": "10",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even when told to be silent
+}
+FAILURE = "failure"
+"""In a report: why the trial failed."""
+_TRIAL_MEMORY = 2.0**20
+"""Bytes that a trial reserves while its workers do the work: Tune wants a trial to reserve something."""
+
+
+def run_baseline(progress: Progress, surroundings: Surroundings) -> None:
+    """Trains without compression, in a Ray task.
+
+    Raises:
+        Exception: the training failed.
+    """
+    import ray  # noqa: PLC0415 - takes seconds
+
+    task = progress.begin_baseline()
+    spec = RunSpec.model_validate_json(task.specs[0])
+    resources = _resources(spec, surroundings.evaluate)
+    options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "max_retries": 0}
+    try:
+        for result in ray.get(ray.remote(_reports).options(**options).remote(task, surroundings)):
+            progress.report(task.number, result)
+    except Exception as error:
+        progress.end(task.number, "failed", reason_of(error))
+        raise
+
+
+def _reports(task: Task, surroundings: Surroundings) -> list[dict[str, Any]]:
+    surroundings.enter()
+    reports: list[dict[str, Any]] = []
+    run_task(task, surroundings, reports.append)
+    return reports
+
+
+def run_trials(progress: Progress, surroundings: Surroundings, corners: list[RunSpec], storage: str) -> None:
+    """Runs trials until a budget is used up.
+
+    Args:
+        progress: of the search, on a connected Ray.
+        surroundings: what the trials share.
+        corners: runs that reserve as much as any in the space.
+        storage: a folder that all machines reach.
+    """
+    os.environ.update(_ENVIRONMENT)
+    from ray import tune  # noqa: PLC0415 - takes seconds
+
+    evaluate = surroundings.evaluate
+    own_process = all(in_own_process(spec, evaluate) for spec in corners)
+    concurrency = progress.settings.concurrency or _fitting(corners)
+    trainable = tune.with_parameters(_trainable, surroundings=surroundings)
+    resources = tune.PlacementGroupFactory([_largest(corners, evaluate)])
+    scheduler, callback, stopper = _parts(progress)
+    name = f"search-{surroundings.parent_run}"
+    tuner = tune.Tuner(
+        tune.with_resources(trainable, resources),
+        tune_config=tune.TuneConfig(
+            search_alg=make_sampler(progress, surroundings.objective, concurrency),
+            scheduler=scheduler,
+            num_samples=progress.left,
+            max_concurrent_trials=concurrency,
+            # Saves the seconds of importing torch; workers of a Ray Train run must end with their trial.
+            reuse_actors=own_process,
+            trial_dirname_creator=lambda trial: f"trial_{trial.trial_id}",
+        ),
+        run_config=tune.RunConfig(
+            name=name,
+            storage_path=storage,
+            callbacks=[callback],
+            stop=stopper,
+            verbose=0,
+        ),
+    )
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failing trial is told in our own words
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tuner.fit()
+    shutil.rmtree(
+        Path(storage) / name, ignore_errors=True
+    )  # Tune's own notes, where they are on this machine
+
+
+def _trainable(config: dict[str, Any], surroundings: Surroundings) -> None:
+    from ray import tune  # noqa: PLC0415
+
+    surroundings.enter()
+    try:
+        run_task(Task.model_validate_json(config["task"]), surroundings, tune.report)
+    except Exception as error:
+        # Tune would throw the process away, and the sampler learn nothing.
+        worst = dict(zip((FIRST_VALUE, SECOND_VALUE), surroundings.objective.worst(), strict=False))
+        tune.report({FAILURE: reason_of(error), "epoch": 0, **worst})
+
+
+def _parts(progress: Progress) -> "tuple[Any, tune.Callback, tune.Stopper]":
+    """The scheduler that prunes, the callback that writes the journal, the stopper that keeps budgets."""
+    from ray import tune  # noqa: PLC0415
+    from ray.tune.schedulers import FIFOScheduler, TrialScheduler  # noqa: PLC0415
+
+    pruner = Pruner(progress.settings, progress.epochs)
+    for earlier in progress.record.ended:
+        pruner.remember(earlier.number, earlier.course, stopped=earlier.ending == "pruned")
+    pruned: set[int] = set()
+
+    class Pruning(FIFOScheduler):
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            number, epoch = _number(trial), int(result["epoch"])
+            if epoch and pruner.stops(number, epoch, Outcome(result["accuracy"], result["wire_bytes"])):
+                pruned.add(number)
+                return str(TrialScheduler.STOP)
+            return str(TrialScheduler.CONTINUE)
+
+    class Writing(tune.Callback):
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **_: Any) -> None:
+            if FAILURE in result:
+                progress.end(_number(trial), "failed", result[FAILURE])
+            else:
+                progress.report(_number(trial), result)
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
+            if _number(trial) in pruned:
+                progress.end(_number(trial), "pruned")
+
+        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
+            progress.end(_number(trial), "failed", reason_of(trial.get_pickled_error() or trial.get_error()))
+
+    class Budget(tune.Stopper):
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            return False
+
+        def stop_all(self) -> bool:
+            return bool(progress.exhausted())
+
+    return Pruning(), Writing(), Budget()  # type: ignore[no-untyped-call]
+
+
+def _number(trial: Any) -> int:
+    return Task.model_validate_json(trial.config["task"]).number
+
+
+def reason_of(error: BaseException | None) -> str:
+    """An error in one line, without Ray's wrapping."""
+    if error is None:
+        return "its process ended"
+    inner = getattr(error, "cause", None) or error.__cause__ or error
+    if type(inner).__name__ in ("ActorDiedError", "RayActorError", "WorkerCrashedError"):
+        return "its process died (killed, out of memory, or crashed)"
+    text = " ".join(str(inner).split()) or type(inner).__name__
+    name = "" if type(inner).__name__ in ("RunFailed", "TuneError") else f"{type(inner).__name__}: "
+    return f"{name}{text}"[:500]
+
+
+def _resources(spec: RunSpec, evaluate: str | None) -> dict[str, float]:
+    """What a trial reserves for its own process."""
+    if not in_own_process(spec, evaluate):
+        return {"memory": _TRIAL_MEMORY}  # its workers reserve their own
+    return {"CPU": spec.workers.cpus} | ({"GPU": 1} if spec.workers.device == "cuda" else {})
+
+
+def _largest(corners: list[RunSpec], evaluate: str | None) -> dict[str, float]:
+    each = [_resources(spec, evaluate) for spec in corners]
+    return {name: max(one.get(name, 0) for one in each) for name in {key for one in each for key in one}}
+
+
+def _fitting(corners: list[RunSpec]) -> int:
+    """How many trials the cluster has room for."""
+    import ray  # noqa: PLC0415
+
+    have = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    cpus = max(spec.processes * spec.workers.cpus for spec in corners)
+    room = have.get("CPU", 1) / cpus
+    gpus = max(spec.processes if spec.workers.device == "cuda" else 0 for spec in corners)
+    return max(1, int(min(room, have.get("GPU", 0) / gpus) if gpus else room))

@@ -1,0 +1,231 @@
+"""`taugrad search` as a user runs it: on Ray, in MLflow, killed and taken up again."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from mlflow.tracking import MlflowClient
+
+pytestmark = pytest.mark.ray
+
+DIGITS = """
+experiment: trial
+data: {kind: digits}
+model: {kind: mlp, widths: [16]}
+training: {epochs: 2, batch_size: 64, optimizer: {lr: 0.1}}
+sync: {mode: simulated}
+compressor:
+  choice:
+    - {kind: wgt, tau: {log: [1e-4, 1e-1]}}
+    - "strom(tau={'log': [1e-3, 1e-1]}) | golomb_rice"
+"""
+STAND_IN = """
+import math
+
+def curve(spec):
+    # On the front lies every tau at the one learning rate 0.01; elsewhere accuracy is lost.
+    tau, lr = math.log10(spec.compressor.tau), math.log10(spec.training.optimizer.lr)
+    if spec.compressor.kind == "bgt":
+        raise RuntimeError("no such method\\nhere")
+    for epoch in range(1, spec.training.epochs + 1):
+        accuracy = 0.99 - 0.02 * (tau + 5) ** 2 / 4 - 0.05 * (lr + 2) ** 2
+        yield accuracy * epoch / spec.training.epochs, 10 ** (3 - tau) * epoch
+"""
+ON_STAND_IN = """
+experiment: trial
+data: {kind: digits}
+model: {kind: mlp}
+training: {epochs: 4, optimizer: {lr: {log: [1e-4, 1]}}}
+compressor: {kind: {choice: [wgt, qgt, bgt]}, tau: {log: [1e-5, 1e-1]}}
+search: {trials: 40, evaluate: "mine:curve", baseline: false, pruning: asha, sampler: tpe}
+"""
+
+
+def runs_of(folder: Path):
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    experiment = client.get_experiment_by_name("trial")
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    parents = [run for run in runs if "taugrad.search" in run.data.tags]
+    return client, parents, [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def hypervolume(points: list[tuple[float, float]], worst: tuple[float, float]) -> float:
+    """The area that (accuracy, log10 bytes) points dominate, up to the worst values."""
+    area, reached = 0.0, worst[0]
+    for accuracy, magnitude in sorted(points, key=lambda p: p[1]):
+        if accuracy > reached:
+            area += (accuracy - reached) * (worst[1] - magnitude)
+            reached = accuracy
+    return area
+
+
+def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(taugrad, tmp_path):
+    (tmp_path / "mine.py").write_text(STAND_IN)
+    (tmp_path / "known.yaml").write_text(ON_STAND_IN)
+    answer = taugrad("search", "known.yaml")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    folder = tmp_path / "taugrad-runs" / "searches" / "trial" / "known"
+    trials, front = rows(folder / "trials.csv"), rows(folder / "front.csv")
+    endings = Counter(row["ending"] for row in trials)
+    assert sum(endings.values()) == 40
+    assert endings["failed"] > 0
+    assert endings["pruned"] > 0
+    failed = [row for row in trials if row["ending"] == "failed"]
+    assert {row["compressor.kind"] for row in failed} == {"bgt"}
+    assert {row["reason"] for row in failed} == {"RuntimeError: no such method here"}
+
+    full = {row["trial"] for row in trials if row["ending"] == "full"}
+    assert {row["trial"] for row in front} <= full
+    found = [(float(p["accuracy_percent"]) / 100, 6 + _log10(float(p["wire_mb"]))) for p in front]
+    taus = [-5 + 4 * i / 1000 for i in range(1001)]
+    known = [(0.99 - 0.02 * (tau + 5) ** 2 / 4, 3 - tau + _log10(4)) for tau in taus]
+    worst = (0.9, 3 + 5 + _log10(4))
+    assert hypervolume(found, worst) > 0.9 * hypervolume(known, worst)
+
+    client, (parent,), children = runs_of(tmp_path)
+    assert parent.info.status == "FINISHED"
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert {run.data.tags["taugrad.trial"] for run in children} == {row["trial"] for row in trials}
+    by_ending = {"full": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
+    for run in children:
+        assert run.info.status == by_ending[run.data.tags["taugrad.ending"]]
+    artifacts = {Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "search")}
+    assert {"front.csv", "trials.csv", "front.png", "front"} <= artifacts
+
+    again = taugrad("search", "known.yaml")
+    assert again.returncode == 0
+    assert "40 trials, 40 of them done" in again.stdout
+    assert rows(folder / "front.csv") == front
+    assert len(runs_of(tmp_path)[2]) == len(children)
+
+
+def _log10(value: float) -> float:
+    import math
+
+    return math.log10(value)
+
+
+def wait_for(process: subprocess.Popen, path: Path, event: str, count: int) -> None:
+    """Waits until the journal has so many events of a kind."""
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the search ended before it could be killed"
+        if path.exists() and path.read_text().count(f'"event":"{event}"') >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no {count} events {event} in time")
+
+
+def kill_all(process: subprocess.Popen) -> None:
+    """Kills a command as a power cut would: with everything it started."""
+    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for each in family:
+        try:
+            os.kill(each.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait()
+
+
+def test_a_search_killed_twice_goes_on_and_its_points_can_be_trained(taugrad, tmp_path, environment, command):
+    (tmp_path / "digits.yaml").write_text(DIGITS + "search: {trials: 6, seed: 3}")
+    folder = tmp_path / "taugrad-runs" / "searches" / "trial" / "digits"
+    journal = folder / "journal.jsonl"
+    for ended, alone in ((2, True), (4, False)):  # the baseline and one trial; two more
+        with (tmp_path / "output.txt").open("a") as output:
+            process = subprocess.Popen(
+                [*command, "search", "digits.yaml"],
+                cwd=tmp_path,
+                env=environment,
+                stdout=output,
+                stderr=output,
+            )
+        wait_for(process, journal, "end", ended)
+        if alone:
+            process.kill()  # what it had started must not be in the way of the next start
+            process.wait()
+        else:
+            kill_all(process)
+    before = [json.loads(line) for line in journal.read_text().splitlines() if line.endswith("}")]
+    answer = taugrad("search", "digits.yaml")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "of them done" in answer.stdout
+
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert events[: len(before)] == before
+    ends = [event["number"] for event in events if event["event"] == "end"]
+    assert sorted(ends) == [-1, 0, 1, 2, 3, 4, 5]
+    trained = [event["fingerprint"] for event in events if event["event"] == "training"]
+    assert len(set(trained)) == len(trained) == 7
+    _, (parent,), children = runs_of(tmp_path)
+    assert parent.info.status == "FINISHED"
+    assert {run.info.status for run in children} <= {"FINISHED", "KILLED"}
+    finished = Counter(
+        run.data.tags["taugrad.spec_hash"] for run in children if run.info.status == "FINISHED"
+    )
+    assert set(finished) == set(trained)
+
+    front = rows(folder / "front.csv")
+    (point,) = [row for row in front if row["point"] == "1"]
+    picked = taugrad("search", "digits.yaml", "--pick", "1")
+    assert picked.returncode == 0, picked.stdout + picked.stderr
+    client, _, children = runs_of(tmp_path)
+    nested = {run.info.run_id for run in children} | {parent.info.run_id}
+    experiment = client.get_experiment_by_name("trial").experiment_id
+    (run,) = [each for each in client.search_runs([experiment]) if each.info.run_id not in nested]
+    assert run.info.status == "FINISHED"
+    assert 100 * run.data.metrics["eval/accuracy"] == pytest.approx(float(point["accuracy_percent"]))
+    assert 1000 * run.data.metrics["total/wire_gb"] == pytest.approx(float(point["wire_mb"]), rel=1e-9)
+
+    none = taugrad("search", "digits.yaml", "--pick", "99")
+    assert none.returncode == 2
+    assert "--pick 99: the front of search digits has points 1 to" in none.stderr
+
+
+def test_trials_are_ray_train_runs_unless_the_spec_simulates(taugrad, tmp_path):
+    text = DIGITS.replace("sync: {mode: simulated}", "workers: {count: 2, cpus: 0.5}")
+    (tmp_path / "real.yaml").write_text(text + "search: {trials: 2, baseline: false, seed: 1}")
+    answer = taugrad("search", "real.yaml")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    _, (parent,), children = runs_of(tmp_path)
+    assert len(children) == 2
+    assert (
+        {run.info.status for run in children}
+        == {
+            "FINISHED",
+        }
+        == {parent.info.status}
+    )
+    for run in children:
+        assert Path(run.data.tags["taugrad.checkpoints"]) == tmp_path / "taugrad-runs" / run.info.run_id
+        assert list((tmp_path / "taugrad-runs" / run.info.run_id).glob("iteration_*"))
+        assert run.data.params["workers.count"] == "2"
+
+
+def test_a_search_that_cannot_be_is_refused_before_anything_starts(taugrad, tmp_path):
+    (tmp_path / "digits.yaml").write_text(DIGITS + "search: {trials: 6}")
+    for arguments, said in (
+        (["--search.trails", "3"], "search.trails: no such field; did you mean search.trials?"),
+        (["--compressor", "bgt(1)"], "nothing to search"),
+        (["--workers.count", "{int: [0, 4]}"], "at workers.count = 0: workers.count = 0"),
+        (["--sync.mode", "allgather", "--workers.count", "99"], "workers.count = 99"),
+        (["--pick", "1"], "has no front yet"),
+    ):
+        answer = taugrad("search", "digits.yaml", *arguments)
+        assert answer.returncode == 2, arguments
+        assert said in answer.stderr
+        assert "Traceback" not in answer.stderr
+    assert not list(tmp_path.rglob("journal.jsonl"))
+    assert not (tmp_path / "mlflow.db").exists()

@@ -1,0 +1,72 @@
+"""The journal: what is on the disk is known again, whatever cut it off."""
+
+import pytest
+
+from taugrad.search.journal import Began, Ended, Journal, JournalError, Reported, Started, Trained
+from taugrad.search.objective import Outcome
+
+
+def report(number, epoch, spent, seconds=1.0):
+    return Reported(
+        number=number, epoch=epoch, accuracy=0.5, wire_bytes=spent, spent_bytes=spent, seconds=seconds
+    )
+
+
+EVENTS = [
+    Began(identity="abc", parent_run="run"),
+    Started(number=0, params={"tau": 0.1234567890123456, "compressor": "wgt"}, method="m", epochs=2),
+    report(0, 1, 10),
+    report(0, 2, 25, 7.5),
+    Trained(number=0, fingerprint="f", seed=3, accuracy=0.9, wire_bytes=25, run_id="r"),
+    Ended(number=0, ending="full", seconds=8.0),
+    Started(number=1, params={"compressor.tau": 0.2, "compressor": "wgt"}, method="m", epochs=2),
+    report(1, 1, 4, 9.0),
+]  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    Journal(path).add(*EVENTS)
+    return path
+
+
+def test_a_journal_is_read_back(path):
+    record = Journal(path).record
+    assert (record.identity, record.parent_run, record.seconds) == ("abc", "run", 9.0)
+    (ended,), (interrupted,) = record.ended, record.interrupted
+    assert ended.params == EVENTS[1].params
+    assert ended.course == {1: Outcome(0.5, 10), 2: Outcome(0.5, 25)}
+    assert [each.run_id for each in ended.trainings] == ["r"]
+    assert interrupted.number == 1
+    assert record.spent_bytes == 29
+    assert record.trainings["f"].accuracy == 0.9
+
+
+def test_a_trial_taken_up_again_has_spent_both_times(path):
+    journal = Journal(path)
+    journal.add(EVENTS[6], report(1, 1, 5))
+    assert journal.record.spent_bytes == Journal(path).record.spent_bytes == 25 + 4 + 5
+
+
+def test_a_cut_at_any_byte_loses_the_last_line_at_most(path):
+    whole = path.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        journal = Journal(path)
+        kept = sum(end <= cut for end in ends)
+        assert len(path.read_bytes().splitlines()) == kept
+        if kept > 1:
+            journal.add(report(0, 1, 11))
+            assert len(Journal(path).record.trials) == len(journal.record.trials)
+
+
+def test_damage_elsewhere_is_refused(path):
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], '{"event": "report"}\n', *lines[2:]]))
+    with pytest.raises(JournalError, match="line 3"):
+        Journal(path)
+    path.write_text("".join([*lines[:2], "garbage\n", *lines[2:]]))
+    with pytest.raises(JournalError, match="line 3"):
+        Journal(path)

@@ -1,0 +1,215 @@
+"""What a search has done and has left to do, from its journal alone; and the files that it leaves."""
+
+import csv
+import statistics
+from pathlib import Path
+
+import pytest
+
+from taugrad.platform.reading import SpecError, read_spec
+from taugrad.search.journal import Journal
+from taugrad.search.objective import Outcome
+from taugrad.search.outputs import folder_of, picked, write_outputs
+from taugrad.search.progress import Progress
+from taugrad.search.reading import read_search
+from taugrad.search.sampling import make_sampler
+from taugrad.search.trial import Task
+
+SPEC = """
+data: {kind: digits}
+model: {kind: mlp}
+training: {epochs: 2}
+compressor: {kind: {choice: [wgt, bgt]}, tau: {log: [1e-5, 1e-1]}}
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts the search of the test, or starts it again."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "find.yaml").write_text(SPEC)
+
+    def start(*overrides: str) -> Progress:
+        search = read_search(tmp_path / "find.yaml", overrides)
+        return Progress(search, Journal(tmp_path / "journal.jsonl"))
+
+    return start
+
+
+def train(progress: Progress, task: Task, accuracies: list[float], megabytes: float) -> None:
+    """Reports a trial as `run_task` does, one epoch and one result for every seed."""
+    for i, (accuracy, spec) in enumerate(zip(accuracies, task.specs, strict=True)):
+        seen = {"accuracy": accuracy, "wire_bytes": 1e6 * megabytes, "spent_bytes": 1e6 * megabytes * (i + 1)}
+        progress.report(task.number, {"epoch": 2 * (i == 0), "full": False, **seen})
+        training = {
+            "fingerprint": f"{task.number}-{i}",
+            "seed": i,
+            "accuracy": accuracy,
+            "wire_bytes": 1e6 * megabytes,
+            "run_id": f"run{i}",
+        }
+        full = i + 1 == len(task.specs)
+        progress.report(task.number, {"epoch": 0, "full": full, "training": training, **seen})
+        assert spec
+
+
+def point(tau: float, kind: str = "wgt") -> dict:
+    return {"compressor.kind": kind, "compressor.tau": tau}
+
+
+def test_an_interrupted_trial_keeps_its_number_and_others_follow(start):
+    progress = start()
+    first = progress.begin(point(0.01))
+    second = progress.begin(point(0.02))
+    train(progress, first, [0.9], 1)
+    again = start()
+    assert [trial.number for trial in again.record.interrupted] == [second.number]
+    assert again.begin(point(0.5)).number == 2
+    assert again.begin(point(0.02)).number == second.number
+    assert again.left == 29
+
+
+def test_what_failed_is_tried_again_when_asked(start):
+    progress = start()
+    failed = progress.begin(point(0.02))
+    progress.end(failed.number, "failed", "why")
+    again = start("--search.retry_failed", "true")
+    assert again.left == 29
+    again.record.reopen_failed()
+    assert again.left == 30
+    assert again.begin(point(0.02)).number == failed.number
+    train(again, failed, [0.9], 1)
+    assert [(trial.ending, trial.reason) for trial in start().record.ended] == [("full", "")]
+
+
+def test_what_is_trained_is_not_trained_again(start):
+    progress = start()
+    task = progress.begin(point(0.01))
+    (fingerprint,) = [spec.fingerprint() for spec in progress.search.seeds(progress.search.spec(point(0.01)))]
+    training = {"fingerprint": fingerprint, "seed": 0, "accuracy": 0.9, "wire_bytes": 5.0, "run_id": "r"}
+    seen = {"accuracy": 0.9, "wire_bytes": 5.0, "spent_bytes": 5.0}
+    progress.report(task.number, {"epoch": 0, "full": True, "training": training, **seen})
+    known = start().begin(point(0.01)).known
+    assert {each: found.run_id for each, found in known.items()} == {fingerprint: "r"}
+
+
+def test_a_point_where_no_spec_is_possible_is_a_task_with_a_problem(start):
+    progress = start()
+    task = progress.begin(point(-1.0))
+    assert "compressor.tau = -1" in task.problem
+    progress.end(task.number, "failed", task.problem)
+    assert [trial.ending for trial in start().record.ended] == ["failed"]
+
+
+def test_budgets_count_every_start(start):
+    progress = start("--search.wire_gb", "0.005", "--search.trials", "3")
+    train(progress, progress.begin(point(0.01)), [0.9], 3)
+    assert (progress.exhausted(), progress.left) == ("", 2)
+    progress = start("--search.wire_gb", "0.005", "--search.trials", "3")
+    train(progress, progress.begin(point(0.02)), [0.9], 2)
+    assert progress.exhausted() == "search.wire_gb = 0.005"
+    assert start("--search.wire_gb", "0.006").exhausted() == ""
+    seconds = start().record.seconds
+    assert seconds > 0
+    assert start("--search.minutes", str(seconds / 120)).exhausted().startswith("search.minutes")
+
+
+def test_points_stopped_early_are_on_no_front(start):
+    progress = start()
+    train(progress, progress.begin(point(0.01)), [0.9], 3)
+    cheap = progress.begin(point(0.02))
+    seen = {"accuracy": 0.95, "wire_bytes": 1.0, "spent_bytes": 1.0}
+    progress.report(cheap.number, {"epoch": 1, "full": False, **seen})
+    progress.end(cheap.number, "pruned")
+    assert [each.number for each in progress.front] == [0]
+
+
+def test_several_seeds_are_compared_by_the_mean_less_its_error(start):
+    progress = start("--search.seeds", "3")
+    steady, lucky = progress.begin(point(0.01)), progress.begin(point(0.02))
+    assert len(steady.specs) == 3
+    train(progress, steady, [0.90, 0.90, 0.90], 3)
+    train(progress, lucky, [0.82, 0.91, 0.99], 4)
+    found = progress.points[1]
+    assert found.mean == pytest.approx(statistics.fmean([0.82, 0.91, 0.99]))
+    assert found.spread == pytest.approx(statistics.stdev([0.82, 0.91, 0.99]))
+    assert found.accuracy == pytest.approx(found.mean - found.spread / 3**0.5)
+    assert [each.number for each in progress.front] == [0]  # the better mean is within the noise
+
+
+def test_the_sampler_knows_what_earlier_starts_found_and_begins_where_they_broke_off(start):
+    progress = start()
+    train(progress, progress.begin(point(0.01)), [0.9], 3)
+    broken = progress.begin(point(0.05))
+    progress.end(broken.number, "failed", "why")
+    progress.begin(point(0.033, "bgt"))
+    again = start()
+    sampler = make_sampler(again, again.objective, concurrency=1)
+    seen = {
+        trial.params["compressor.tau"]: trial.values for trial in sampler._ot_study.trials if trial.values
+    }
+    assert seen[0.01] == [0.9, pytest.approx(6.4771, abs=1e-3)]
+    assert seen[0.05] == [0.0, 12.0]
+    first = Task.model_validate_json(sampler.suggest("a")["task"])
+    assert first.number == 2
+    assert "bgt" in first.specs[0]
+    second = Task.model_validate_json(sampler.suggest("b")["task"])
+    assert second.number == 3
+    sampler.on_trial_complete("a", {"objective_1": 0.5, "objective_2": 4.0})
+
+
+def test_a_search_that_goes_on_draws_other_points_than_it_began_with(start):
+    progress = start()
+    sampler = make_sampler(progress, progress.objective, concurrency=1)
+    drawn = [sampler.suggest(name)["task"] for name in "ab"]
+    for task in map(Task.model_validate_json, drawn):
+        train(progress, task, [0.5], 1)
+    again = start()
+    sampler = make_sampler(again, again.objective, concurrency=1)
+    specs = {Task.model_validate_json(task).specs[0] for task in drawn}
+    specs |= {Task.model_validate_json(sampler.suggest(name)["task"]).specs[0] for name in "ab"}
+    assert len(specs) == 4
+
+
+def test_the_files_say_what_was_found_and_each_point_is_a_spec(start):
+    progress = start()
+    train(progress, progress.begin_baseline(), [0.97], 100)
+    train(progress, progress.begin(point(0.01)), [0.95], 10)
+    train(progress, progress.begin(point(0.02, "bgt")), [0.9], 2)
+    train(progress, progress.begin(point(0.03)), [0.8], 20)
+    failed = progress.begin(point(0.04))
+    progress.end(failed.number, "failed", "a, b")
+    folder = folder_of("find", "taugrad")
+    files = write_outputs(progress, folder)
+    assert [path.name for path in files] == ["front.csv", "trials.csv", "1.yaml", "2.yaml"]
+    with files[0].open() as file:
+        front = list(csv.DictReader(file))
+    assert [row["point"] for row in front] == ["0", "1", "2"]
+    assert [row["trial"] for row in front] == ["baseline", "1", "0"]
+    assert [float(row["times_smaller"]) for row in front] == [1, 50, 10]
+    assert [row["compressor.tau"] for row in front] == ["", "0.02", "0.01"]
+    with files[1].open() as file:
+        trials = list(csv.DictReader(file))
+    assert [row["ending"] for row in trials] == ["full", "full", "full", "failed"]
+    assert trials[3]["reason"] == "a, b"
+
+    spec_file = Path("find.yaml")
+    source, spec = picked(spec_file, 1, ["--training.epochs", "7"])
+    assert source == str(files[2])
+    assert (str(spec.compressor), spec.training.epochs) == ("bgt(tau=0.02)", 7)
+    wanted = progress.search.spec(point(0.01))
+    assert read_spec(files[3]).fingerprint() == wanted.fingerprint()
+    with pytest.raises(SpecError, match="--pick 3: the front of search find has points 1 to 2"):
+        picked(spec_file, 3, [])
+
+
+def test_a_constraint_marks_the_cheapest_point_that_keeps_it(start):
+    progress = start("--search.objective", "constraint", "--search.tolerance", "2")
+    train(progress, progress.begin_baseline(), [0.97], 100)
+    train(progress, progress.begin(point(0.01)), [0.96], 10)
+    train(progress, progress.begin(point(0.02)), [0.955], 5)
+    train(progress, progress.begin(point(0.03)), [0.94], 1)
+    assert progress.objective.baseline == Outcome(0.97, 1e8)
+    best = progress.objective.best(progress.points)
+    assert best is not None
+    assert best.number == 1

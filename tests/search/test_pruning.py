@@ -1,0 +1,73 @@
+"""Early stopping on accuracy so far against bytes so far."""
+
+from taugrad.search.config import SearchConfig
+from taugrad.search.objective import Outcome
+from taugrad.search.pruning import Pruner
+
+GOOD, BAD = Outcome(0.9, 10.0), Outcome(0.5, 100.0)
+
+
+def pruner(kind, epochs=9, **settings):
+    return Pruner(SearchConfig(pruning=kind, **settings), epochs)
+
+
+def test_without_pruning_nothing_stops():
+    judge = pruner("none")
+    assert not any(judge.stops(number, 1, GOOD) for number in range(9))
+    assert not judge.stops(9, 1, BAD)
+
+
+def test_halving_keeps_a_third_at_its_rungs_only():
+    judge = pruner("asha", grace=1, reduction=3)
+    points = [Outcome(0.9 - n / 100, 10.0 + n) for n in range(6)]  # each dominates all that follow
+    stopped = [judge.stops(number, 1, point) for number, point in enumerate(points)]
+    assert stopped == [False, True, True, True, True, True]
+    assert not judge.stops(9, 2, BAD)
+    for number, point in enumerate(points):
+        assert judge.stops(number, 3, point) == (number > 0)
+
+
+def test_points_that_no_other_dominates_go_on_whatever_their_number():
+    judge = pruner("asha")
+    points = [Outcome(0.5 + n / 100, 10.0 + n) for n in range(20)]
+    assert not any(judge.stops(number, 1, point) for number, point in enumerate(points))
+    assert judge.stops(99, 1, Outcome(0.5, 50.0))
+
+
+def test_the_median_needs_company():
+    judge = pruner("median")
+    assert not judge.stops(0, 1, GOOD)
+    assert not judge.stops(1, 1, BAD)
+    assert not judge.stops(2, 1, BAD)
+    assert not judge.stops(3, 1, Outcome(0.6, 50.0))
+    assert judge.stops(4, 1, Outcome(0.4, 200.0))
+
+
+def test_those_that_were_stopped_count_as_behind():
+    judge = pruner("median")
+    for number in range(4):
+        judge.remember(number, {1: BAD}, stopped=True)
+    for number in (4, 5, 6):
+        judge.remember(number, {1: GOOD, 2: GOOD}, stopped=False)
+    assert not judge.stops(7, 2, BAD)  # three of seven are better
+    judge.remember(8, {1: GOOD, 2: GOOD}, stopped=False)
+    judge.remember(9, {1: GOOD, 2: GOOD}, stopped=False)
+    assert judge.stops(7, 2, BAD)
+
+
+def test_the_grace_and_the_last_epoch_are_never_cut():
+    judge = pruner("asha", epochs=3, grace=3)
+    assert not judge.stops(0, 3, GOOD)
+    assert not judge.stops(1, 3, BAD)
+    judge = pruner("median", epochs=5, grace=3)
+    for epoch in (1, 2, 5):
+        for number in range(5):
+            judge.stops(number, epoch, GOOD)
+        assert not judge.stops(9, epoch, BAD)
+
+
+def test_earlier_starts_count():
+    judge = pruner("asha")
+    judge.remember(0, {1: GOOD}, stopped=False)
+    judge.remember(1, {1: GOOD}, stopped=False)
+    assert judge.stops(2, 1, BAD)

@@ -1,0 +1,135 @@
+"""`taugrad search SPEC`: the file, the environment and the command line together."""
+
+import pytest
+
+from taugrad.platform.reading import SpecError, read_spec
+from taugrad.search.reading import corner_specs, name_search, read_search
+from taugrad.search.space import dimensions
+
+SPEC = """
+data: {kind: digits}
+model: {kind: mlp}
+compressor: {kind: wgt, tau: {log: [1e-5, 1e-1]}}
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text, *overrides):
+        path = tmp_path / "find.yaml"
+        path.write_text(text)
+        return read_search(path, overrides)
+
+    return read
+
+
+def names(search):
+    return [each.name for each in dimensions(search.tree)]
+
+
+def test_a_point_is_a_spec(read):
+    search = read(SPEC + "search: {trials: 7}")
+    assert search.name == "find"
+    assert search.settings.trials == 7
+    spec = search.spec({"compressor.tau": 0.25})
+    assert str(spec.compressor) == "wgt(tau=0.25)"
+    assert spec.data.kind == "digits"
+    assert [each.compressor.tau for each in corner_specs(search)[1:]] == [1e-5, 0.1]
+
+
+def test_the_command_line_gives_ranges_and_takes_them_away(read):
+    search = read(SPEC, "--training.batch_size", "{int: [16, 64]}", "--compressor.tau=0.5")
+    assert names(search) == ["training.batch_size"]
+    assert search.spec({"training.batch_size": 32}).compressor.tau == 0.5
+    search = read(SPEC, "--compressor.tau", "{log: [1e-3, 1e-2]}", "--search.trials", "3")
+    assert [each.low for each in dimensions(search.tree)] == [1e-3]
+    assert search.settings.trials == 3
+    search = read("", "--compressor", "{choice: [none, 'bgt(0.1)']}")
+    assert names(search) == ["compressor"]
+    search = read(SPEC, "--compressor", "strom(tau={'log': [1e-3, 1e-2]}) | golomb_rice")
+    assert search.spec({"compressor.tau": 0.005}).compressor.kind == "strom"
+    search = read(SPEC, "--compressor", "bgt(0.1)", "--training.optimizer.lr", "{log: [1e-3, 1]}")
+    assert names(search) == ["training.optimizer.lr"]
+
+
+def test_the_environment_gives_values_and_the_section(read, monkeypatch):
+    monkeypatch.setenv("TAUGRAD_SEARCH__TRIALS", "5")
+    monkeypatch.setenv("TAUGRAD_COMPRESSOR__TAU", "0.3")
+    search = read(SPEC, "--training.batch_size", "{int: [16, 64]}")
+    assert search.settings.trials == 5
+    assert names(search) == ["training.batch_size"]
+    assert search.spec({"training.batch_size": 16}).compressor.tau == 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "said"),
+    [
+        (SPEC.replace("log", "lgo"), [], "compressor.tau"),
+        (SPEC.replace("1e-5, ", "1, "), [], "compressor.tau = {log: [1, 0.1]}: the lower end comes first"),
+        (SPEC.replace("log: [1e-5", "uniform: [0"), [], "at compressor.tau = 0: compressor.tau = 0"),
+        ("compressor: wgt(1)", [], "nothing to search: no field has a range"),
+        (SPEC + "search: {trails: 3}", [], "search.trails: no such field; did you mean search.trials?"),
+        (SPEC + "search: {trials: 0}", [], "search.trials = 0: input should be greater than or equal to 1"),
+        (SPEC + "search: 3", [], "search = 3: give its fields, name, objective"),
+        (SPEC + "search: {objective: best}", [], "search.objective = best: input should be 'front'"),
+        (SPEC + "search: {objective: constraint, baseline: false}", [], "needs the baseline"),
+        (SPEC + "search: {name: ../x}", [], "search.name = ../x"),
+        (SPEC, ["--compressor.tau", "{log: [1]}"], "give the two ends"),
+        (SPEC, ["--compresor.tau", "{log: [1e-3, 1]}"], "compresor"),
+        ("compressor: {choice: [none, 'wgt(1) | zip']}", [], "compressor: zip is unknown"),
+        ("compressor: {choice: [none, {kind: wgt}]}", [], "at compressor = wgt: compressor.tau: is missing"),
+        ("compressor: {choice: [wgt(1), bgt(1)]}", ["--compressor.tau", "{log: [1, 2]}"], "inside a choice"),
+        (SPEC + "training: {epochs: -1}", [], "training.epochs = -1"),
+        (SPEC, ["--search.trials"], "--search.trials: expected one argument"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_in_one_line(read, text, overrides, said):
+    with pytest.raises(SpecError) as refusal:
+        read(text, *overrides)
+    assert said in refusal.value.problems[0]
+    assert "\n" not in refusal.value.problems[0]
+
+
+def test_the_baseline_is_the_same_run_without_compression(read):
+    text = (
+        "sync: {mode: simulated, of: {mode: sharded, back: 'bgt(1)'}}\ntraining: {optimizer: {momentum: 0}}"
+    )
+    search = read(text, "--compressor", "topk(density={'log': [1e-3, 1e-1]}, momentum=0.8)")
+    baseline, middle = search.baseline(), search.spec(search.middle)
+    assert str(baseline.compressor) == "none"
+    assert baseline.sync.of.back is None
+    assert baseline.training.optimizer.momentum == 0.8
+    assert middle.training.optimizer.momentum == 0
+    assert (baseline.seed, baseline.data, baseline.model) == (middle.seed, middle.data, middle.model)
+
+
+def test_seeds_are_runs_that_differ_in_nothing_else(read):
+    search = read(SPEC + "seed: 5\nsearch: {seeds: 3}")
+    runs = search.seeds(search.spec({"compressor.tau": 0.1}))
+    assert [run.seed for run in runs] == [5, 6, 7]
+    assert len({run.model_copy(update={"seed": 0}).fingerprint() for run in runs}) == 1
+
+
+def test_budgets_do_not_make_another_search_but_ranges_do(read):
+    same = read(SPEC + "search: {trials: 9, minutes: 3, objective: ratio}")
+    assert read(SPEC).identity() == same.identity()
+    assert read(SPEC).identity() != read(SPEC, "--compressor.tau", "{log: [1e-5, 1]}").identity()
+    assert read(SPEC).identity() != read(SPEC, "--training.epochs", "3").identity()
+
+
+def test_a_search_is_named_by_its_file_unless_told_otherwise(tmp_path, monkeypatch):
+    path = tmp_path / "find.yaml"
+    path.write_text(SPEC)
+    assert name_search(path, []) == ("find", "taugrad", [])
+    path.write_text(SPEC + "experiment: mine\nsearch: {name: a}")
+    assert name_search(path, ["--training.epochs=3"]) == ("a", "mine", ["--training.epochs", "3"])
+    monkeypatch.setenv("TAUGRAD_EXPERIMENT", "theirs")
+    assert name_search(path, ["--search.name", "b"]) == ("b", "theirs", [])
+    assert name_search(path, ["--experiment", "ours"]) == ("a", "ours", [])
+
+
+def test_train_says_that_a_search_is_none_of_its_specs(tmp_path):
+    path = tmp_path / "find.yaml"
+    path.write_text(SPEC + "search: {trials: 3}")
+    with pytest.raises(SpecError, match="is the spec of a search: taugrad search"):
+        read_spec(path)

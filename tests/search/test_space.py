@@ -1,0 +1,142 @@
+"""Ranges in a spec: what they mean, where they may stand, what is wrong with them."""
+
+import math
+import random
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taugrad.search.space import Choice, Interval, RangeError, active, at, corners, dimensions, find_ranges
+
+
+def read(text):
+    return find_ranges(yaml.safe_load(text))
+
+
+METHODS = """
+compressor:
+  choice:
+    - {kind: wgt, tau: {log: [0.00001, 0.1]}}
+    - "strom(tau={'log': [0.001, 0.1]}) | golomb_rice"
+    - {kind: entropy, floor: {int: [2, 8]}}
+    - none
+training: {batch_size: {choice: [32, 64]}}
+"""
+
+
+def test_ranges_become_dimensions():
+    tree = read("compressor: {kind: wgt, tau: {log: [0.001, 1]}}\nmodel: {dropout: {uniform: [0, 0.5]}}")
+    tau, dropout = dimensions(tree)
+    assert tau == Interval("compressor.tau", 0.001, 1.0, log=True, whole=False)
+    assert dropout == Interval("model.dropout", 0.0, 0.5, log=False, whole=False)
+    assert tau.middle == pytest.approx(math.sqrt(0.001))
+    assert at(tree, {"compressor.tau": 0.5, "model.dropout": 0.25}) == {
+        "compressor": {"kind": "wgt", "tau": 0.5},
+        "model": {"dropout": 0.25},
+    }
+
+
+def test_whole_methods_are_alternatives_with_dimensions_of_their_own():
+    tree = read(METHODS)
+    names = [each.name for each in dimensions(tree)]
+    assert names == [
+        "compressor",
+        "compressor.tau [wgt]",
+        "compressor.tau [strom]",
+        "compressor.floor [entropy]",
+        "training.batch_size",
+    ]
+    strom = {"compressor": "strom", "compressor.tau [strom]": 0.01, "training.batch_size": "64"}
+    assert [each.name for each in active(tree, strom)] == list(strom)
+    assert at(tree, strom) == {
+        "compressor": {"kind": "strom", "tau": 0.01, "codec": "golomb_rice"},
+        "training": {"batch_size": 64},
+    }
+    assert at(tree, {"compressor": "none", "training.batch_size": "32"})["compressor"] == {"kind": "none"}
+
+
+def test_methods_of_one_kind_are_told_apart_by_their_lines():
+    tree = read("compressor: {choice: ['wgt(0.01)', 'wgt(0.01) | linear(4)', bgt(1)]}")
+    (choice,) = dimensions(tree)
+    assert isinstance(choice, Choice)
+    assert list(choice.alternatives) == ["wgt(0.01)", "wgt(0.01) | linear(4)", "bgt"]
+
+
+@pytest.mark.parametrize(
+    "compressor",
+    [
+        "{kind: wgt, tau: {kind: layers, default: 0.001, patterns: {'1.*': {log: [0.001, 0.1]}}}}",
+        "{kind: wgt, tau: \"layers(0.001, patterns={'1.*': {'log': [0.001, 0.1]}})\"}",
+        "\"wgt(layers(0.001, patterns={'1.*': {'log': [0.001, 0.1]}}))\"",
+    ],
+)
+def test_a_layers_own_tau_is_a_dimension(compressor):
+    tree = read(f"compressor: {compressor}")
+    (tau,) = dimensions(tree)
+    assert tau == Interval("compressor.tau.patterns.1.*", 0.001, 0.1, log=True, whole=False)
+    found = at(tree, {tau.name: 0.02})["compressor"]["tau"]
+    assert found == {"kind": "layers", "default": 0.001, "patterns": {"1.*": 0.02}}
+
+
+def test_a_parameter_may_be_called_like_a_range():
+    tree = read("compressor: {kind: wgt, tau: {kind: layers, default: 1, patterns: {log: 0.5}}}")
+    assert list(dimensions(tree)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("compressor: {tau: {log: [0.1, 0.001]}}", "compressor.tau = {log: [0.1, 0.001]}: the lower end"),
+        (
+            "compressor: {tau: {log: [0, 1]}}",
+            "compressor.tau = {log: [0, 1]}: a logarithm needs ends above 0",
+        ),
+        (
+            "compressor: {tau: {log: 0.1}}",
+            "compressor.tau = {log: 0.1}: give the two ends, such as {log: [1e-5",
+        ),
+        ("compressor: {tau: {log: [1, 2, 3]}}", "give the two ends"),
+        ("compressor: {tau: {uniform: [.nan, 1]}}", "give the two ends"),
+        (
+            "compressor: {floor: {int: [2.5, 8]}}",
+            "compressor.floor = {int: [2.5, 8]}: the ends must be whole",
+        ),
+        ("compressor: {floor: {int: [2, 2]}}", "lies below the upper one"),
+        ("compressor: {choice: [none]}", "compressor = {choice: ['none']}: give two or more"),
+        ("training: {batch_size: {choice: [32, 32]}}", "32 stands there twice"),
+        ("seed: {int: [0, 9]}", "seed: seed is no search dimension"),
+        (
+            "tracking: {layer_interval: {int: [1, 9]}}",
+            "tracking.layer_interval: tracking is no search dimension",
+        ),
+        ("log: [1, 2]", "log: a range stands in a field's place"),
+    ],
+)
+def test_what_is_wrong_with_a_range_is_said_with_its_field(text, said):
+    with pytest.raises(RangeError) as refusal:
+        read(text)
+    assert said in str(refusal.value)
+
+
+def test_corners_visit_both_ends_of_every_dimension_and_every_alternative():
+    tree = read(METHODS)
+    points = corners(tree)
+    for params in points:
+        assert at(tree, params)["training"]["batch_size"] in (32, 64)
+    met = [{each.name: params[each.name] for each in active(tree, params)} for params in points]
+    for each in dimensions(tree):
+        values = {params[each.name] for params in met if each.name in params}
+        wanted = {each.low, each.high} if isinstance(each, Interval) else set(each.alternatives)
+        assert wanted <= values, each.name
+
+
+@given(st.integers(0, 2**32))
+def test_a_point_is_found_again_by_its_active_dimensions_alone(seed):
+    tree, draw, params = read(METHODS), random.Random(seed), {}
+    for each in dimensions(tree):
+        labels = getattr(each, "alternatives", None)
+        params[each.name] = draw.choice(list(labels)) if labels else each.low
+    counted = {each.name: params[each.name] for each in active(tree, params)}
+    assert at(tree, counted) == at(tree, params)

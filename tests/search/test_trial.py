@@ -1,0 +1,88 @@
+"""A trial in this process, with a user's own training in place of taugrad's."""
+
+import sys
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from taugrad.platform.spec import RunSpec
+from taugrad.search.objective import Objective
+from taugrad.search.trial import Known, Surroundings, Task, run_task
+
+MINE = """
+def curve(spec):
+    for epoch in range(1, spec.training.epochs + 1):
+        yield 0.1 * epoch + 0.01 * spec.seed, 1000.0 * epoch
+
+def broken(spec):
+    yield 0.1, 1.0
+    raise ZeroDivisionError("at seed %d" % spec.seed)
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "mine_of_test_trial.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield Surroundings(
+        f"sqlite:///{tmp_path}/mlflow.db", "parent", Objective("front"), "mine_of_test_trial:curve"
+    )
+    sys.modules.pop("mine_of_test_trial", None)
+
+
+def task(seeds=(0, 1), **more) -> Task:
+    specs = [RunSpec.model_validate({"seed": seed, "training": {"epochs": 2}}) for seed in seeds]
+    return Task(number=4, label="trial 4", specs=[spec.model_dump_json() for spec in specs], **more)
+
+
+def test_every_epoch_is_judged_by_the_bytes_of_a_full_training(here):
+    reports = []
+    run_task(task(), here, reports.append)
+    assert [each["epoch"] for each in reports] == [1, 2, 0, 0, 0, 0]
+    assert [each["full"] for each in reports] == [False] * 5 + [True]
+    assert [each["spent_bytes"] for each in reports] == [1000, 2000, 2000, 3000, 4000, 4000]
+    assert [each["wire_bytes"] for each in reports[:2]] == [1000, 2000]
+    assert reports[0]["objective_2"] == reports[1]["objective_2"] == pytest.approx(3.30103)
+    last = reports[-1]
+    assert last["objective_1"] == pytest.approx(0.205 - 0.005)  # two seeds: mean - |difference| / 2
+    client = MlflowClient(here.tracking_uri)
+    run = client.get_run(last["training"]["run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["mlflow.parentRunId"] == "parent"
+    assert run.data.tags["taugrad.trial"] == "4"
+    assert run.data.metrics["eval/accuracy"] == pytest.approx(0.21)
+
+
+def test_known_trainings_are_taken_over(here):
+    first = RunSpec.model_validate({"seed": 0, "training": {"epochs": 2}}).fingerprint()
+    known = {first: Known(accuracy=0.5, wire_bytes=7.0, run_id="earlier")}
+    reports = []
+    run_task(task(known=known), here, reports.append)
+    assert reports[0]["training"]["run_id"] == "earlier"
+    assert reports[0]["spent_bytes"] == 0
+    assert [each["epoch"] for each in reports] == [0] * 4
+
+
+def test_a_failing_training_is_a_failed_run(here):
+    broken = Surroundings(here.tracking_uri, "parent", here.objective, "mine_of_test_trial:broken")
+    with pytest.raises(ZeroDivisionError, match="at seed 0"):
+        run_task(task(), broken, lambda _: None)
+    client = MlflowClient(here.tracking_uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("taugrad").experiment_id])
+    assert run.info.status == "FAILED"
+
+
+def test_a_trial_that_is_stopped_is_a_killed_run(here):
+    def stop(_):
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        run_task(task(), here, stop)
+    client = MlflowClient(here.tracking_uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("taugrad").experiment_id])
+    assert run.info.status == "KILLED"
+
+
+def test_a_problem_is_raised_before_anything_starts(here):
+    with pytest.raises(ValueError, match="no spec here"):
+        run_task(Task(number=0, label="", specs=[], problem="no spec here"), here, lambda _: None)
