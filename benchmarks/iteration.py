@@ -27,21 +27,24 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
+from taugrad.compressors import CompressionState
 from taugrad.compressors.bucket import Compressor
 from taugrad.compressors.config import NoCompression
 from taugrad.compressors.config.methods import ThresholdedMethod
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
-from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.data.batches import Share, epoch_order
 from taugrad.platform.data.config import Synthetic
 from taugrad.platform.models import build
 from taugrad.platform.models.config import NetworkInNetwork
 from taugrad.platform.spec import CheckpointConfig, RunSpec
+from taugrad.platform.synchronization.hooked import HookedGradients
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, start_run
 from taugrad.platform.tracking.writer import MetricWriter, PendingMetric
 from taugrad.platform.training.config import Sgd, TrainingConfig
 from taugrad.platform.training.optimizer import build_optimizer
+from taugrad.platform.training.replica import Examples
 from taugrad.platform.training.reporting import Progress
 from taugrad.platform.training.trainer import Trainer
 
@@ -218,31 +221,36 @@ def find_tau(trainer: Trainer, iterations: int) -> float:
     ones would make it swing around the target and overshoot its mean. All workers see the same fraction,
     and so come to the same tau.
     """
-    config = trainer.compression.config
+    sync = hooked(trainer)
+    config = sync.state.config
     assert isinstance(config, ThresholdedMethod)
     assert isinstance(config.tau, float)
     share = trainer.spec.training.batch_size // WORKERS
     tau, taus = config.tau, []
     for i in range(iterations):
-        set_tau(trainer, config, tau)
+        set_tau(sync.state, config, tau)
         start = (WORKERS * i + trainer.rank) * share % (trainer.data.train_examples - share)
-        batch = slice(start, start + share)
-        trainer.optimizer.zero_grad()
-        scores = trainer.ddp(trainer.train_inputs[batch])
-        nn.functional.cross_entropy(scores, trainer.train_labels[batch]).backward()  # type: ignore[no-untyped-call]
+        examples = Examples(trainer.data.train_inputs, trainer.data.train_labels)
+        sync.replica.backward(examples, Share(np.arange(start, start + share), 1.0), sync.ddp)
         taus.append(tau)
-        excess = float(np.clip(trainer.compression.last_step.fraction / TARGET - 1, -1, 1))
+        excess = float(np.clip(sync.last_step.fraction / TARGET - 1, -1, 1))
         tau *= math.exp(0.4 * excess / (1 + i / 15))
     tau = float(np.exp(np.mean(np.log(taus[-iterations // 3 :]))))
-    set_tau(trainer, config, tau)
+    set_tau(sync.state, config, tau)
     return tau
 
 
-def set_tau(trainer: Trainer, config: ThresholdedMethod, tau: float) -> None:
+def hooked(trainer: Trainer) -> HookedGradients:
+    """The trainer's synchronization, which is that of the default mode."""
+    assert isinstance(trainer.sync, HookedGradients)
+    return trainer.sync
+
+
+def set_tau(state: CompressionState, config: ThresholdedMethod, tau: float) -> None:
     """Replaces the method of a state, which has one for life everywhere but here."""
     changed = config.model_copy(update={"tau": tau})
-    trainer.compression.config = changed
-    trainer.compression._compressor = Compressor(changed)
+    state.config = changed
+    state._compressor = Compressor(changed)
 
 
 def measure_kind(kind: str, sizes: Sizes, folder: Path) -> Measured:
@@ -256,9 +264,7 @@ def measure_kind(kind: str, sizes: Sizes, folder: Path) -> Measured:
         writer = MetricWriter(client, start_run(client, spec), notify=notices.append)
     listener = TakingTurns(BareLoop(spec, data), sizes.block, writer)
     trainer = Trainer(spec, data, torch.device("cpu"), listener)
-    tau = (
-        0.0 if isinstance(trainer.compression.config, NoCompression) else find_tau(trainer, sizes.calibration)
-    )
+    tau = 0.0 if isinstance(spec.compressor, NoCompression) else find_tau(trainer, sizes.calibration)
 
     listener.begin()
     trainer.fit()

@@ -149,7 +149,8 @@ def _formula_table(rows: list[tuple[str, ...]]) -> Table:
         "before rounds; what is measured above them is messages' headers and padding.",
         "allgather without compression is DDP's all-reduce: gloo does not tell what it moves, so that its "
         "row is the ring's formula on both sides. Busiest: the worker that receives most, at 1%, told "
-        "numbers not included.",
+        "numbers not included. DDP's hook sends a message for each bucket, and DDP may cut more than one; "
+        "simulated all-gather counts one, as the formula does.",
     )
     columns = (
         *("mode", "N", "workers", "whole, kB", "formula", "1%, kB", "formula"),
@@ -196,7 +197,7 @@ def _workers_table(rows: list[tuple[str, ...]], epochs: int) -> Table:
         "parameter a worker a step over wire bytes (docs/accounting.md).",
     )
     return Table(
-        "With the number of workers: what all-gather receives grows, with shards it stays",
+        "With the number of workers: what a worker receives, and accuracy",
         columns,
         rows,
         notes,

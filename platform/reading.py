@@ -168,7 +168,7 @@ def _default_text(alike: Sequence[tuple[str, FieldInfo]]) -> str:
     if len(by_default) == 1:
         return next(iter(by_default))
     usual, *others = sorted(by_default.items(), key=lambda item: -len(item[1]))
-    return "; ".join([usual[0], *(f"{', '.join(kinds)}: {own}" for own, kinds in others)])
+    return "; ".join([usual[0], *(f"{', '.join(dict.fromkeys(kinds))}: {own}" for own, kinds in others)])
 
 
 _METHOD_HELP = FieldHelp(

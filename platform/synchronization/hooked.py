@@ -17,61 +17,67 @@ from .config import AllGatherSync
 
 
 class HookedGradients(Synchronization):
-    """This process's worker under DDP."""
+    """This process's worker under DDP.
+
+    Attributes:
+        replica: the worker's model and optimizer.
+        ddp: DDP around the model.
+        state: of the hook.
+    """
 
     def __init__(self, spec: RunSpec, replica: Replica, examples: Examples) -> None:
         self.ranks, self.workers = [dist.get_rank()], dist.get_world_size()
-        self._replica, self._examples = replica, examples
+        self.replica, self._examples = replica, examples
         self.model = replica.model
         device = examples.labels.device
-        self._ddp = DistributedDataParallel(
+        self.ddp = DistributedDataParallel(
             self.model,
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=spec.training.find_unused_parameters,
         )
         form = spec.sync.exchange if isinstance(spec.sync, AllGatherSync) else "padded"
-        self._state = CompressionState(self._ddp, spec.compressor, exchange=form)
-        self._ddp.register_comm_hook(self._state, compressed_allgather)
+        self.state = CompressionState(self.ddp, spec.compressor, exchange=form)
+        self.ddp.register_comm_hook(self.state, compressed_allgather)
 
     def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
         """See `Synchronization.iterate`."""
         if moment.observe:
-            self._state.observe_next_step()
+            self.state.observe_next_step()
         try:
-            loss = self._replica.backward(self._examples, shares[0], self._ddp)
+            loss = self.replica.backward(self._examples, shares[0], self.ddp)
         except RuntimeError:
-            if self._state.failure is not None:
-                raise self._state.failure from None  # DDP's own error only quotes it
+            if self.state.failure is not None:
+                raise self.state.failure from None  # DDP's own error only quotes it
             raise
-        if not self._state.last_step.skipped:
-            self._replica.step(moment.position)
+        if not self.state.last_step.skipped:
+            self.replica.step(moment.position)
         return loss
 
     @property
     def last_step(self) -> Step:
         """See `Synchronization.last_step`."""
-        return self._state.last_step
+        return self.state.last_step
 
     @property
     def totals(self) -> Totals:
         """See `Synchronization.totals`."""
-        return self._state.totals
+        return self.state.totals
 
     @property
     def percentiles(self) -> dict[str, Percentiles]:
         """See `Synchronization.percentiles`."""
-        return self._state.percentiles
+        return self.state.percentiles
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""
-        return {"model": self.model.state_dict(), "optimizer": self._replica.optimizer.state_dict()}
+        return {"model": self.model.state_dict(), "optimizer": self.replica.optimizer.state_dict()}
 
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`."""
-        return self._state.state_dict()
+        return self.state.state_dict()
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
         self.model.load_state_dict(shared["model"])
-        self._replica.optimizer.load_state_dict(shared["optimizer"])
-        self._state.load_state_dict(own)
+        self.replica.optimizer.load_state_dict(shared["optimizer"])
+        self.state.load_state_dict(own)

@@ -1,5 +1,7 @@
 """`taugrad search SPEC`: the file, the environment and the command line together."""
 
+from pathlib import Path
+
 import pytest
 
 from taugrad.platform.reading import SpecError, read_spec
@@ -11,6 +13,16 @@ data: {kind: digits}
 model: {kind: mlp}
 compressor: {kind: wgt, tau: {log: [1e-5, 1e-1]}}
 """
+
+
+SHIPPED = sorted((Path(__file__).parents[2] / "experiments" / "search").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_search_is_valid(path):
+    search = read_search(path, [])
+    assert dimensions(search.tree)
+    assert corner_specs(search)
 
 
 @pytest.fixture
