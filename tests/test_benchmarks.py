@@ -186,7 +186,10 @@ def test_synchronization(tmp_path: Path) -> None:
         factor = n - 1 if mode == "allgather" else 2 * (n - 1) / n
         assert sparse == pytest.approx(factor * 8 * 4.31, rel=0.03)
         assert sparse_formula == pytest.approx(sparse, rel=0.02)
-        assert numbers(messages) == numbers(messages_formula)
+        if mode == "allgather":  # one for each of DDP's buckets
+            assert numbers(messages)[0] >= numbers(messages_formula)[0]
+        else:
+            assert numbers(messages) == numbers(messages_formula)
         if mode == "parameter_server":
             assert numbers(busiest)[0] == pytest.approx((n - 1) * 8 * 4.31, rel=0.03)
 

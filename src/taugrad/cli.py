@@ -86,6 +86,25 @@ def _parser() -> argparse.ArgumentParser:
         "--pick", type=int, metavar="POINT", help="train this point of the search's front in full"
     )
 
+    auto = _command(
+        commands,
+        "auto",
+        _auto,
+        "train with a threshold that finds itself, by the bytes to send or the accuracy to lose at most",
+        "SPEC [--budget MB | --tolerance POINTS] [--FIELD VALUE ...]",
+    )
+    auto.add_argument("spec", type=Path, metavar="SPEC", help=_SPEC_HELP)
+    goal = auto.add_mutually_exclusive_group()
+    goal.add_argument(
+        "--budget", type=float, metavar="MB", help="wire bytes of the whole run, all workers together"
+    )
+    goal.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="POINTS",
+        help="accuracy lost at most, in percentage points, against no compression (default: 0.5)",
+    )
+
     dashboard = commands.add_parser(
         "dashboard", help="prepare MLflow's UI for an experiment, print where to look", allow_abbrev=False
     )
@@ -195,6 +214,17 @@ def _search(options: argparse.Namespace, overrides: list[str]) -> int:
     from taugrad.search.running import run_search  # noqa: PLC0415
 
     return run_search(search, _draw_front)
+
+
+def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
+    from taugrad.platform.reading import read_spec  # noqa: PLC0415
+    from taugrad.search.auto import Goal, run_auto  # noqa: PLC0415
+
+    goal = Goal.read(options.budget, options.tolerance)
+    spec, source = read_spec(options.spec, overrides), str(options.spec)
+    from taugrad.dashboards.console import train  # noqa: PLC0415
+
+    return run_auto(spec, source, goal, lambda each: train([(source, each)]))
 
 
 def _draw_front(progress: "Progress", path: Path) -> None:

@@ -1,0 +1,165 @@
+"""What a thresholded method takes on the wire at a density, before anything is trained, and the reverse.
+
+An estimate: layers send about the share that a policy aims at, and positions are taken to be independent.
+Where that share is less than one element of a layer, it is too low.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from taugrad.compressors.config.methods import ThresholdedMethod
+from taugrad.compressors.policies.allocated import value_bits
+from taugrad.compressors.policies.allocation import bits_per_element
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import AllGatherSync, real
+from taugrad.platform.training.config import ConstantBatch
+
+SPARSEST, DENSEST = 1e-5, 0.1
+"""Densities that a budget may lead to. Above the last a sign and tau stand badly for what is sent."""
+
+_HEADER_BYTES = 32.0
+_LENGTH_BYTES = 8.0
+_ALIGNMENT_BYTES = 4.0
+"""What padding to a multiple of 8 adds on average."""
+_TABLE_BYTES = 8.0
+"""Of a message that holds anything: the length of Golomb-Rice blocks, one block's entry, its last bits."""
+SWING = 1.25
+"""What positions and values take over the estimate: workers send unequal shares, which swing around the
+target, and all-gather pads to the longest. With `allocate` it came to 1.2 at most in those trainings of
+docs/search.md in which headers are few."""
+_BUCKET_BYTES = (2**20, 25 * 2**20)
+"""DDP's buckets: the first, and each further one."""
+
+
+class CannotEstimate(ValueError):
+    """A spec whose bytes do not follow from a density; the message names the field."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A run, as far as its bytes depend on a density.
+
+    Attributes:
+        layers: elements of each parameter that is compressed.
+        whole: elements that are sent as float32, in each step.
+        buckets: in which a step's gradient goes.
+        own_messages: each parameter has a message of its own, in place of one for each bucket.
+        value_bits: of an element sent, besides its position.
+        sendings: workers x steps.
+        swing: what messages take besides headers, over the estimate.
+    """
+
+    layers: tuple[int, ...]
+    whole: int
+    buckets: int
+    own_messages: bool
+    value_bits: float
+    sendings: int
+    swing: float = SWING
+
+    @property
+    def elements(self) -> int:
+        """Parameters of the model."""
+        return sum(self.layers) + self.whole
+
+    def wire_bytes(self, density: float) -> float:
+        """Of all workers over the run; it grows with the density, 0 to 1, and is that of headers at 0."""
+        sizes = np.array(self.layers, np.float64)
+        sent = np.full(sizes.shape, density)
+        positions_and_values = float((sizes * bits_per_element(sent, self.value_bits)).sum()) / 8
+        expected = sizes * density if self.own_messages else np.full(self.buckets, sizes.sum() * density)
+        # A message that holds nothing has no table; how many elements one holds is Poisson's.
+        tables = _TABLE_BYTES * float(-np.expm1(-expected).sum())
+        a_step = self._headers() + self.swing * (positions_and_values * (density > 0) + tables)
+        return self.sendings * a_step
+
+    def _headers(self) -> float:
+        messages = len(self.layers) if self.own_messages else self.buckets
+        whole = _HEADER_BYTES * self.buckets + 4.0 * self.whole if self.whole else 0.0
+        return messages * _HEADER_BYTES + self.buckets * (_LENGTH_BYTES + _ALIGNMENT_BYTES) + whole
+
+    def density(self, wire_bytes: float) -> float:
+        """The largest density, SPARSEST to DENSEST, at which a run is expected to take no more bytes.
+
+        Raises:
+            ValueError: at SPARSEST it takes more.
+        """
+        if self.wire_bytes(SPARSEST) > wire_bytes:
+            raise ValueError(
+                f"{wire_bytes / 1e6:.6g} MB: headers alone take {self.wire_bytes(0) / 1e6:.4g} MB, "
+                f"{self.least_mb():.4g} is the least possible"
+            )
+        if self.wire_bytes(DENSEST) <= wire_bytes:
+            return DENSEST
+        low, high = math.log(SPARSEST), math.log(DENSEST)
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.wire_bytes(math.exp(middle)) <= wire_bytes else (low, middle)
+        return math.exp(low)
+
+    def least_mb(self) -> float:
+        """The smallest budget, MB, rounded up to four digits, so that it can be given as it is shown."""
+        exact = self.wire_bytes(SPARSEST) / 1e6
+        unit = 10.0 ** (math.floor(math.log10(exact)) - 3)
+        return math.ceil(exact / unit) * unit
+
+
+def cost_of(spec: RunSpec) -> Cost:
+    """The cost of a run with a thresholded method; builds its data and model.
+
+    Raises:
+        CannotEstimate: the run's bytes do not follow from a density.
+    """
+    method = spec.compressor
+    if not isinstance(method, ThresholdedMethod):
+        raise CannotEstimate(f"compressor.kind = {method.kind}: has no threshold")
+    _check_estimable(spec)
+    from taugrad.platform.data import load  # noqa: PLC0415 - takes seconds
+    from taugrad.platform.models import build  # noqa: PLC0415
+    from taugrad.platform.training.batch_plan import BatchPlan  # noqa: PLC0415
+
+    data = load(spec.data)
+    model = build(
+        spec.model, channels=data.channels, height=data.height, width=data.width, classes=data.classes
+    )
+    sizes = {name: each.numel() for name, each in model.named_parameters() if each.requires_grad}
+    layers, whole = _parameters(sizes, method)
+    return Cost(
+        layers=layers,
+        whole=whole,
+        buckets=_buckets(4 * (sum(layers) + whole)),
+        own_messages=method.kind != "wgt" or getattr(method, "quantize", None) is not None,
+        value_bits=value_bits(method),
+        sendings=spec.workers.count * BatchPlan(spec.training, data.train_examples).iterations,
+    )
+
+
+def _check_estimable(spec: RunSpec) -> None:
+    """Refuses (CannotEstimate) runs whose bytes a density does not determine."""
+    sync, codec = real(spec.sync), getattr(spec.compressor, "codec", "auto")
+    if not isinstance(sync, AllGatherSync):
+        field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
+        raise CannotEstimate(f"{field} = {sync.mode}: what it sends is estimated for allgather only")
+    if sync.exchange == "one_shot":
+        raise CannotEstimate("sync.exchange = one_shot: is estimated for padded and exact only")
+    if codec not in ("auto", "golomb_rice"):
+        raise CannotEstimate(f"compressor.codec = {codec}: is estimated for auto and golomb_rice only")
+    if not isinstance(spec.training.batch_growth, ConstantBatch):
+        kind = spec.training.batch_growth.kind
+        raise CannotEstimate(f"training.batch_growth.kind = {kind}: the number of steps is not known before")
+
+
+def _parameters(sizes: Mapping[str, int], method: ThresholdedMethod) -> tuple[tuple[int, ...], int]:
+    """Elements of each parameter that is compressed, and of all others together."""
+    from taugrad.compressors.bucket import is_exempt  # noqa: PLC0415 - takes seconds
+
+    layers = tuple(size for name, size in sizes.items() if not is_exempt(method.exempt, name, size))
+    return layers, sum(sizes.values()) - sum(layers)
+
+
+def _buckets(gradient_bytes: int) -> int:
+    first, further = _BUCKET_BYTES
+    return 1 + max(0, math.ceil((gradient_bytes - first) / further))
