@@ -17,7 +17,7 @@ from taugrad.compressors.config import CompressedMethod
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ("wgt", "bgt", "qgt")
-TIMEOUT_S = 150
+TIMEOUT_S = 600
 
 Table = list[list[str]]
 
