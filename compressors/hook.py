@@ -8,10 +8,12 @@ what is sent and keeps the rest, updates become messages (`bucket.Compressor`); 
 are exchanged, and every worker adds them up in rank order, so that replicas stay bit-identical.
 """
 
+import atexit
 from collections.abc import Callable, Mapping
 from threading import Lock
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -213,6 +215,21 @@ def _device_of(parameters: Mapping[str, Tensor]) -> torch.device:
     return next((each.device for each in parameters.values()), torch.device("cpu"))
 
 
+_ALIVE: "WeakSet[_Once]" = WeakSet()
+_PATIENCE_S = 2.0
+
+
+@atexit.register
+def _let_callbacks_go() -> None:
+    """Waits until the transport's threads have dropped their callbacks.
+
+    For that they need Python's lock. A thread that asks for it while the interpreter ends aborts the process.
+    """
+    end = perf_counter() + _PATIENCE_S
+    while len(_ALIVE) and perf_counter() < end:
+        sleep(0.001)
+
+
 class _Once:
     """A callback that lets go of what it holds when it has run.
 
@@ -222,6 +239,7 @@ class _Once:
 
     def __init__(self, work: Callable[[Future[Any]], Tensor]) -> None:
         self._work: Callable[[Future[Any]], Tensor] | None = work
+        _ALIVE.add(self)
 
     def __call__(self, arrived: Future[Any]) -> Tensor:
         work, self._work = self._work, None

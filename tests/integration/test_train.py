@@ -215,10 +215,10 @@ def test_checkpoints_hold_every_workers_residual(trained):
     shared = torch.load(last / "shared.pt", weights_only=True)
     assert shared["done"] == ITERATIONS
     residuals = [
-        torch.load(last / f"worker_{rank:05d}.pt", weights_only=True)["compression"]["residuals"]
+        torch.load(last / f"worker_{rank:05d}.pt", weights_only=True)["workers"]["residuals"]
         for rank in range(WORKERS)
     ]
-    assert set(residuals[0]) == set(shared["model"])
+    assert set(residuals[0]) == set(shared["agreed"]["model"])
     assert sum(residual.numel() for residual in residuals[0].values()) == PARAMETERS
     differ = [not torch.equal(residuals[0][name], residuals[1][name]) for name in residuals[0]]
     assert any(differ)  # each worker has its own
