@@ -34,7 +34,7 @@ def mlflow_server(uri: str, log: Path) -> Iterator[Server]:
     """Serves a local database until the block ends.
 
     Args:
-        uri: The database, such as `sqlite:////home/me/mlflow.db`.
+        uri: The database, such as `sqlite:///mlflow.db`.
         log: A file for what the server says.
 
     Yields:
