@@ -14,11 +14,11 @@ from rich.console import Console
 
 from taugrad.platform.launching.cluster import is_local, ray_cluster
 from taugrad.platform.launching.launch import RunFailed, RunResult, launch
-from taugrad.platform.preflight import check
+from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.store import TrackingError, home, open_client, start_run, tracking_uri
+from taugrad.platform.tracking.store import TrackingError, home, start_run
 
 from .live import LiveRun
 from .palette import color_tag
@@ -50,7 +50,7 @@ def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     for source, spec in specs:
         check(spec, source, local=is_local())
-    client = _client()
+    client = usable_store()
     width = max(len(spec.title) for _, spec in specs)
     workers = specs[0][1].workers.count
     _say(
@@ -83,7 +83,7 @@ def resume(run_id: str) -> int:
     """
     console = _console()
     sys.path.insert(0, str(Path.cwd()))
-    client = _client()
+    client = usable_store()
     spec = _spec_of(client, run_id)
     check(spec, f"run {run_id}", local=is_local())
     client.update_run(run_id, status="RUNNING")
@@ -93,19 +93,6 @@ def resume(run_id: str) -> int:
         return FAILED
     _compare(console, client, [_history(client, spec, result)], spec.experiment)
     return OK
-
-
-def _client() -> "MlflowClient":
-    """The tracking store; asked once, so that nothing starts where nothing could be logged."""
-    uri = tracking_uri()
-    try:
-        client = open_client(uri)
-        client.search_experiments(max_results=1)
-    except Exception as error:
-        # MLflow and its databases raise many types; to the user all mean this.
-        reason = str(error).strip().partition("\n")[0]
-        raise SpecError("MLFLOW_TRACKING_URI", [f"{uri} cannot be used: {reason}"]) from error
-    return client
 
 
 def _console() -> Console:

@@ -1,9 +1,10 @@
-"""What can be found wrong before a worker starts: data, model, the machine's size."""
+"""What can be found wrong before a worker starts: data, model, the machine's size, the tracking store."""
 
 import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from taugrad.compressors.config import NoCompression, PowerSGD
 from taugrad.compressors.config.thresholds import LayeredTau
@@ -12,6 +13,10 @@ from .data import load
 from .models import build
 from .reading import SpecError
 from .spec import RunSpec
+from .tracking.store import open_client, tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 _SHOWN = 6
 """Names of parameters in a message; the others are counted."""
@@ -59,6 +64,23 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     except (ValueError, ImportError) as error:
         raise SpecError(source, [f"model: {error}"]) from error
     _check_patterns(spec, source, [name for name, each in model.named_parameters() if each.requires_grad])
+
+
+def usable_store() -> "MlflowClient":
+    """The tracking store; asked once, so that nothing starts where nothing could be logged.
+
+    Raises:
+        SpecError: it cannot be used.
+    """
+    uri = tracking_uri()
+    try:
+        client = open_client(uri)
+        client.search_experiments(max_results=1)
+    except Exception as error:
+        # MLflow and its databases raise many types; to the user all mean this.
+        reason = str(error).strip().partition("\n")[0]
+        raise SpecError("MLFLOW_TRACKING_URI", [f"{uri} cannot be used: {reason}"]) from error
+    return client
 
 
 def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:

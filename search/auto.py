@@ -17,12 +17,12 @@ from taugrad.compressors.config import NoCompression, read_config
 from taugrad.compressors.config.methods import ThresholdedMethod
 from taugrad.compressors.config.thresholds import AllocatedTau
 from taugrad.platform.launching.cluster import is_local
-from taugrad.platform.preflight import check
+from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 
 from .costs import DENSEST, CannotEstimate, cost_of
-from .finished import finished, tracking_client
+from .finished import finished
 from .objective import Objective, Outcome
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
     if not isinstance(spec.compressor, ThresholdedMethod | NoCompression):
         kind, codec = chosen.compressor.kind, getattr(chosen.compressor, "codec", "")
         _say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} takes its place")
-    client = tracking_client()
+    client = usable_store()
     if goal.budget is not None:
         return _spend(spec, source, goal.budget, train, client, console)
     bare = _possible(lambda: without_compression(spec), source)

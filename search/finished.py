@@ -2,10 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.store import open_client, tracking_uri
 
 from .trial import Known
 
@@ -38,20 +36,3 @@ def finished(client: "MlflowClient", spec: RunSpec) -> Known | None:
                 accuracy=metrics[names.EVAL_ACCURACY], wire_bytes=wire_bytes, run_id=str(run.info.run_id)
             )
     return None
-
-
-def tracking_client() -> "MlflowClient":
-    """The tracking store; asked once, so that nothing starts where nothing could be found again.
-
-    Raises:
-        SpecError: it cannot be used.
-    """
-    uri = tracking_uri()
-    try:
-        client = open_client(uri)
-        client.search_experiments(max_results=1)
-    except Exception as error:
-        # MLflow and its databases raise many types; to the user all mean this.
-        reason = str(error).strip().partition("\n")[0]
-        raise SpecError("MLFLOW_TRACKING_URI", [f"{uri} cannot be used: {reason}"]) from error
-    return client

@@ -13,10 +13,10 @@ from rich.console import Console
 from taugrad.platform.importing import import_object
 from taugrad.platform.launching.cluster import is_local, ray_cluster
 from taugrad.platform.launching.launch import storage_path
-from taugrad.platform.preflight import check
+from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.tracking.store import TrackingError, open_client, tracking_uri
+from taugrad.platform.tracking.store import TrackingError
 
 from .console import LiveSearch, front_table
 from .journal import FILE, Began, Journal, JournalError
@@ -58,7 +58,7 @@ def run_search(search: Search, draw: Draw) -> int:
     folder = folder_of(search.name, corners[0].experiment)
     with _alone(folder, search):
         journal = _open_journal(folder, search)
-        client = _client()
+        client = usable_store()
         _open_parent(client, journal, search, corners[0].experiment)
         return _run(search, corners, journal, client, console, draw)
 
@@ -134,18 +134,6 @@ def _check(search: Search, corners: list[RunSpec]) -> None:
         if key not in seen:
             seen.add(key)
             check(spec, search.source, local=is_local())
-
-
-def _client() -> "MlflowClient":
-    uri = tracking_uri()
-    try:
-        client = open_client(uri)
-        client.search_experiments(max_results=1)
-    except Exception as error:
-        # MLflow and its databases raise many types; to the user all mean this.
-        reason = str(error).strip().partition("\n")[0]
-        raise SpecError("MLFLOW_TRACKING_URI", [f"{uri} cannot be used: {reason}"]) from error
-    return client
 
 
 @contextmanager
