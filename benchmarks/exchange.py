@@ -122,6 +122,7 @@ def run_worker(rank: int, folder: Path, task: dict[str, float]) -> None:
             ]
             for bucket, gathering in enumerate(gatherings):
                 gathering.complete()
+                gathering.rows()
                 exchange.learn(bucket, gathering.sizes)
             seconds = perf_counter() - started
             if number >= 2:  # the first ones open connections and learn lengths

@@ -149,7 +149,7 @@ def _work(rank: int, texts: Sequence[str], processes: int, folder: Path) -> None
     outcomes = []
     for text in texts:
         spec = RunSpec.model_validate_json(text)
-        outcomes.append(asdict(_train(spec)))
+        outcomes.append(asdict(train_here(spec)))
         if rank == 0:
             print(f"        {real(spec.sync).mode}, {spec.compressor}, seed {spec.seed}", file=sys.stderr)
     if rank == 0:
@@ -158,7 +158,8 @@ def _work(rank: int, texts: Sequence[str], processes: int, folder: Path) -> None
     dist.destroy_process_group()
 
 
-def _train(spec: RunSpec) -> Outcome:
+def train_here(spec: RunSpec) -> Outcome:
+    """Trains a spec in this process, which must be in a process group."""
     listener = _Accuracy()
     trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
     trainer.fit()

@@ -29,16 +29,14 @@ class Gathering(ABC):
 
     Attributes:
         arrived: resolves once every worker's bytes are here; None where `complete` has to wait for them.
-        padded: uint8 [workers, longest], row r begins with worker r's message; valid after `complete`.
-        sizes: bytes of each worker's message; valid after `complete`.
+        sizes: bytes of each worker's message; valid once they are here.
         wire_bytes: what all workers together handed to the transport, padding and lengths included; valid
-            after `complete`.
+            likewise.
         started: perf_counter when the message was handed over.
         works: the collectives; whoever holds them last frees their tensors.
     """
 
     arrived: Future[Any] | None = None
-    padded: Tensor
     sizes: list[int]
     wire_bytes: int
 
@@ -51,11 +49,14 @@ class Gathering(ABC):
     def complete(self) -> None:
         """Waits until everything is here; all workers must complete their exchanges in the same order."""
 
+    @abstractmethod
+    def rows(self) -> Tensor:
+        """What is here: uint8 [workers, longest or more], row r begins with worker r's message."""
+
     def _gather(self, mine: Tensor) -> Tensor:
         """Starts to collect tensors of one length, uint8 or int64 [n]; [workers, n]."""
-        pinned = mine.device.type == "cpu" and mine.is_pinned()
         everybody = torch.empty(
-            (self.workers, mine.numel()), dtype=mine.dtype, device=mine.device, pin_memory=pinned
+            (self.workers, mine.numel()), dtype=mine.dtype, device=mine.device, pin_memory=_is_pinned(mine)
         )
         work = dist.all_gather(list(everybody.unbind()), mine, group=self.group, async_op=True)
         assert work is not None
@@ -76,7 +77,7 @@ class Padded(Gathering):
         super().__init__(group)
         self.sizes = self._gather_sizes(message.numel(), device)
         longest = aligned(max(self.sizes))
-        self.padded = self._gather(_on_transport(message, longest, device))
+        self._rows = self._gather(_on_transport(message, longest, device))
         self.wire_bytes = self.workers * (longest + SIZE_BYTES)
         if not message.is_cuda:
             # A GPU's futures run callbacks at once: one that reads would hold up the backward pass.
@@ -86,6 +87,10 @@ class Padded(Gathering):
         """See `Gathering.complete`."""
         self.works[-1].wait()
 
+    def rows(self) -> Tensor:
+        """See `Gathering.rows`."""
+        return self._rows
+
 
 class Exact(Gathering):
     """Lengths first, which blocks; then each message to each worker, as long as it is."""
@@ -93,25 +98,34 @@ class Exact(Gathering):
     def __init__(self, message: Tensor, group: dist.ProcessGroup, device: torch.device) -> None:
         super().__init__(group)
         self.sizes = self._gather_sizes(message.numel(), device)
-        rank = dist.get_rank(group)
         mine = _on_transport(message, message.numel(), device)
-        self.padded = torch.zeros((self.workers, max(self.sizes)), dtype=torch.uint8, device=device)
-        self.padded[rank, : mine.numel()] = mine
-        operations = []
-        for other, size in enumerate(self.sizes):
-            peer = dist.get_global_rank(group, other)
-            if other != rank and mine.numel():
-                operations.append(dist.P2POp(dist.isend, mine, peer, group))
-            if other != rank and size:
-                operations.append(dist.P2POp(dist.irecv, self.padded[other, :size], peer, group))
-        if operations:
-            self.works += dist.batch_isend_irecv(operations)
+        self._pinned = _is_pinned(mine)
+        self._arriving = torch.empty(sum(self.sizes), dtype=torch.uint8, device=device)
+        work = dist.all_to_all_single(
+            self._arriving,
+            mine.repeat(self.workers),
+            self.sizes,
+            [mine.numel()] * self.workers,
+            group=group,
+            async_op=True,
+        )
+        assert work is not None
+        self.works.append(work)
         self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
+        if not message.is_cuda:
+            self.arrived = work.get_future()  # see `Padded`
 
     def complete(self) -> None:
         """See `Gathering.complete`."""
-        for work in self.works[1:]:
-            work.wait()
+        self.works[-1].wait()
+
+    def rows(self) -> Tensor:
+        """See `Gathering.rows`."""
+        shape = self.workers, aligned(max(self.sizes))
+        rows = torch.zeros(shape, dtype=torch.uint8, device=self._arriving.device, pin_memory=self._pinned)
+        for row, message in zip(rows, torch.split(self._arriving, self.sizes), strict=True):
+            row[: message.numel()].copy_(message)
+        return rows
 
 
 class OneShot(Gathering):
@@ -132,15 +146,19 @@ class OneShot(Gathering):
         self.works[-1].wait()
         told = self._first[:, :SIZE_BYTES].contiguous().cpu().view(torch.int64)
         self.sizes = [int(each) for each in told.flatten().tolist()]
-        self.padded = self._first[:, SIZE_BYTES:]
+        self._rows = self._first[:, SIZE_BYTES:]
         self.wire_bytes = self.workers * self._first.shape[1]
         rest = aligned(max(self.sizes)) - self._capacity
         if rest > 0:
             mine = _on_transport(self._message[self._capacity :], rest, self._first.device)
             others = self._gather(mine)
             self.works[-1].wait()
-            self.padded = torch.cat((self.padded, others), dim=1)
+            self._rows = torch.cat((self._rows, others), dim=1)
             self.wire_bytes += self.workers * rest
+
+    def rows(self) -> Tensor:
+        """See `Gathering.rows`."""
+        return self._rows
 
 
 class Exchange:
@@ -176,6 +194,18 @@ class Exchange:
             return Padded(own, group, device)
         return OneShot(own, group, device, capacity)
 
+    def lengths_on_wire(self, elements: int, sizes: Sequence[int]) -> list[int]:
+        """How long messages about a bucket are as they go, padding included, beside SIZE_BYTES each.
+
+        Args:
+            elements: of the bucket.
+            sizes: bytes of each worker's message.
+        """
+        if self.form == "exact":
+            return list(sizes)
+        room = self.capacities.get(elements, 0)
+        return [max(room, aligned(max(sizes)))] * len(sizes)
+
     def learn(self, elements: int, sizes: Sequence[int]) -> None:
         """Takes note of how long the messages about a bucket were."""
         if self.form == "one_shot":
@@ -185,6 +215,10 @@ class Exchange:
 def aligned(size: int) -> int:
     """The next multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _is_pinned(mine: Tensor) -> bool:
+    return mine.device.type == "cpu" and mine.is_pinned()
 
 
 def _on_transport(message: Tensor, length: int, device: torch.device, at: int = 0) -> Tensor:

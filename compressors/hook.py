@@ -30,7 +30,7 @@ from .exchange import Exchange, ExchangeForm, Gathering
 from .feedback import Feedback
 from .ledger import Step, Totals
 from .message import NonFinite
-from .observe import Percentiles, gradient_percentiles
+from .observe import GradientStatistics, gradient_statistics
 from .parts import Layout, Part, PartTally
 from .powersgd import PowerSGD as TorchPowerSGD
 from .rules import Context
@@ -47,7 +47,7 @@ class CompressionState:
         exchange: how messages go, and what it remembers of their lengths.
         last_step: the ledger of the latest backward pass, complete once `backward()` returned. With
             `nonfinite: skip`, look at `last_step.skipped` and leave the optimizer's step out if it is set.
-        percentiles: by parameter name, of the last step observed (see `observe_next_step`).
+        statistics: by parameter name, of the last step observed (see `observe_next_step`).
         failure: what made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes it.
     """
 
@@ -57,7 +57,7 @@ class CompressionState:
         config: AnyMethod | Mapping[str, Any] | str,
         *,
         threads: int | None = None,
-        exchange: ExchangeForm = "padded",
+        exchange: ExchangeForm = "exact",
     ) -> None:
         """Prepares to compress what `ddp` synchronizes, in its process group.
 
@@ -75,7 +75,7 @@ class CompressionState:
         self.feedback = Feedback()
         self.exchange = Exchange(exchange)
         self.last_step = Step()
-        self.percentiles: dict[str, Percentiles] = {}
+        self.statistics: dict[str, GradientStatistics] = {}
         self.failure: CompressionError | None = None
         self._group: dist.ProcessGroup = ddp.process_group
         self._parameters = {
@@ -125,7 +125,7 @@ class CompressionState:
         return totals
 
     def observe_next_step(self) -> None:
-        """Has the next backward pass note every parameter's gradient percentiles."""
+        """Has the next backward pass note every parameter's gradient statistics."""
         self._observing = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class CompressionState:
             self.last_step = Step(steps=1)
             self._works, self._waiting = [], []
             if self._observing:
-                self.percentiles = {}
+                self.statistics = {}
         if self._observing:
             self._observe(bucket)
             self._observing = not bucket.is_last()
@@ -203,7 +203,7 @@ class CompressionState:
 
     def _observe(self, bucket: GradBucket) -> None:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            self.percentiles[self._names[id(parameter)]] = gradient_percentiles(gradient)
+            self.statistics[self._names[id(parameter)]] = gradient_statistics(gradient)
 
     def _name_at(self, bucket: GradBucket, ordinal: int) -> str:
         name: str = self._names[id(bucket.parameters()[ordinal])]
@@ -389,7 +389,7 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
                 step.paper_bits += sum(update.paper_bits for update, _ in each)
         return buffer
 
-    if gathering.arrived is not None and state.exchange.form == "padded":
+    if gathering.arrived is not None and state.exchange.form != "one_shot":
         state._works += gathering.works
         return gathering.arrived.then(_Once(finish))
     summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
@@ -419,7 +419,7 @@ def _read_payloads(
 ) -> list[Incoming]:
     """Every worker's updates, checked; nothing of any is applied if one is not valid."""
     try:
-        incoming = compressor.read_all(gathering.padded, gathering.sizes, layout)
+        incoming = compressor.read_all(gathering.rows(), gathering.sizes, layout)
     except CorruptMessage as reason:
         raise _failed(state, reason) from None
     for rank, received in enumerate(incoming):

@@ -84,7 +84,7 @@ def quantize(
 
 def rms_bits(config: EntropyFields, rms: float) -> int:
     """The bits of a layer whose gradient has this root mean square (Oland-Raj, section 3.2)."""
-    return entropy_bits.rms_bits(rms, c0=config.c0, c1=config.floor)
+    return entropy_bits.rms_bits(rms, c0=config.c0, c1=config.given_floor)
 
 
 def one_block(n: int, block: int) -> int:
@@ -129,6 +129,6 @@ def _entropy(
 
         low, high = ranges.lows[0], ranges.highs[0]
         bits = entropy_bits.entropy_bits(
-            values_of, gradient.size, low, high, config.fraction, config.sample_bits, config.floor
+            values_of, gradient.size, low, high, config.fraction, config.sample_bits, config.given_floor
         )
     return _linear(residual, gradient, bits, 0, threads, ranges)

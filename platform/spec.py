@@ -35,7 +35,8 @@ class TrackingConfig(Config):
     """What is logged to MLflow, and how often."""
 
     layer_interval: int = Field(default=50, ge=1)
-    """Iterations between two records of every layer's fraction, tau, bits and gradient percentiles."""
+    """Iterations between two records of every layer's fraction, tau, bits and gradient statistics; the first
+    ten iterations record them too."""
     flush_interval: int = Field(default=20, ge=1)
     """Iterations between two averages over the workers; metrics reach MLflow that much later."""
 

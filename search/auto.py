@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from rich import box
@@ -13,16 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from taugrad.compressors.config import NoCompression, read_config
+from taugrad.compressors.config import NoCompression
 from taugrad.compressors.config.methods import ThresholdedMethod
-from taugrad.compressors.config.thresholds import AllocatedTau
 from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 
+from .auto_specs import at_density, by_law, without_compression
 from .costs import DENSEST, CannotEstimate, cost_of
 from .finished import finished
+from .law.fitting import SHIPPED, LawError, read_law
 from .objective import Objective, Outcome
 
 if TYPE_CHECKING:
@@ -31,15 +32,9 @@ if TYPE_CHECKING:
 OK, FAILED = 0, 1
 DEFAULT_TOLERANCE = 0.5
 """Percentage points."""
-EVERY = 200
-"""Iterations from one allocation over the layers to the next."""
 DENSITIES = (0.003, 0.03)
-"""What a tolerance is tried with, in this order; docs/search.md has the figures behind the choice."""
-METHOD = "strom(0.1) | golomb_rice"
-"""The rule and codec where the spec has no rule with a threshold; the policy takes tau's place."""
+"""What a tolerance is tried with, in this order, where no law holds; with one, the last comes after it."""
 
-_KEPT = ("reduction", "nonfinite", "momentum", "exempt")
-"""What is kept of a method whose place METHOD takes."""
 _COMMAND_LINE = "command line"
 
 Train = Callable[[RunSpec], int]
@@ -48,28 +43,36 @@ Train = Callable[[RunSpec], int]
 
 @dataclass(frozen=True)
 class Goal:
-    """What the run may cost: one of the two.
+    """What the run may cost, and how its threshold is found.
 
     Attributes:
-        budget: MB on the wire, all workers together.
+        budget: MB on the wire, all workers together; None: the tolerance counts.
         tolerance: percentage points of accuracy below the run without compression.
+        law: a file that `taugrad law` wrote; None: the one that comes with taugrad.
+        once: train once, and compare with nothing.
     """
 
     budget: float | None
     tolerance: float
+    law: Path | None = None
+    once: bool = False
 
     @classmethod
-    def read(cls, budget: float | None, tolerance: float | None) -> "Goal":
+    def read(
+        cls, budget: float | None, tolerance: float | None, law: Path | None = None, *, once: bool = False
+    ) -> "Goal":
         """The goal that a command line gives.
 
         Raises:
-            SpecError: a number is none that could be kept to.
+            SpecError: a number is none that could be kept to, or two wishes do not go together.
         """
         if budget is not None and not 0 < budget < math.inf:
             raise SpecError(_COMMAND_LINE, [f"--budget {budget:g}: must be MB, greater than 0"])
         if tolerance is not None and not 0 <= tolerance <= 100:
             raise SpecError(_COMMAND_LINE, [f"--tolerance {tolerance:g}: must be points, 0 to 100"])
-        return cls(budget, DEFAULT_TOLERANCE if tolerance is None else tolerance)
+        if budget is not None and law is not None:
+            raise SpecError(_COMMAND_LINE, ["--law with --budget: a law goes by a tolerance; leave one out"])
+        return cls(budget, DEFAULT_TOLERANCE if tolerance is None else tolerance, law, once)
 
 
 def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
@@ -90,17 +93,46 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
     console = Console()
     console = console if console.is_terminal else Console(width=132)
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
-    chosen = _possible(lambda: at_density(spec, DENSITIES[0]), source)
-    check(chosen, source, local=is_local())
-    if not isinstance(spec.compressor, ThresholdedMethod | NoCompression):
-        kind, codec = chosen.compressor.kind, getattr(chosen.compressor, "codec", "")
-        _say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} takes its place")
     client = usable_store()
     if goal.budget is not None:
+        chosen = _possible(lambda: at_density(spec, DENSITIES[0]), source)
+        _announce(spec, chosen, console)
+        check(chosen, source, local=is_local())
         return _spend(spec, source, goal.budget, train, client, console)
+    tried = _candidates(spec, source, goal, console)
+    _announce(spec, tried[0], console)
+    check(tried[0], source, local=is_local())
+    if goal.once:
+        return train(tried[0])
     bare = _possible(lambda: without_compression(spec), source)
     check(bare, source, local=is_local())
-    return _approach(spec, bare, goal.tolerance, train, client, console)
+    return _approach(bare, tried, goal.tolerance, train, client, console)
+
+
+def _candidates(spec: RunSpec, source: str, goal: Goal, console: Console) -> list[RunSpec]:
+    """What a tolerance is tried with, in this order.
+
+    A law that the user named must hold; where the one that comes with taugrad does not, densities do.
+    """
+    try:
+        lawful = by_law(spec, read_law(goal.law or SHIPPED), goal.tolerance)
+    except (LawError, ValidationError) as error:
+        reason = _problems(error) if isinstance(error, ValidationError) else [str(error)]
+        if goal.law is not None:
+            raise SpecError(source, reason) from None
+        _say(console, f"by density: {reason[0]}")
+        return [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
+    if lawful.compressor.kind == "entropy":
+        return [lawful]
+    return [lawful, _possible(lambda: at_density(spec, DENSITIES[-1]), source)]
+
+
+def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
+    if not isinstance(spec.compressor, ThresholdedMethod | NoCompression) and (
+        spec.compressor.kind != chosen.compressor.kind
+    ):
+        kind, codec = chosen.compressor.kind, getattr(chosen.compressor, "codec", "")
+        _say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} takes its place")
 
 
 def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:
@@ -108,48 +140,11 @@ def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:
     try:
         return build()
     except ValidationError as error:
-        problems = [str(each["msg"]).removeprefix("Value error, ") for each in error.errors()]
-        raise SpecError(source, problems) from None
+        raise SpecError(source, _problems(error)) from None
 
 
-def at_density(spec: RunSpec, density: float) -> RunSpec:
-    """The run with a threshold that keeps to a density.
-
-    Raises:
-        ValidationError: the method cannot work in the run's mode of synchronization.
-    """
-    policy = AllocatedTau(density=density, every=EVERY)
-    tree = spec.model_dump(mode="json")
-    method = tree["compressor"]
-    if not isinstance(spec.compressor, ThresholdedMethod):
-        kept = {field: method[field] for field in _KEPT if field in method}
-        method = read_config(METHOD).model_dump(mode="json") | kept
-    tree["compressor"] = {**method, "tau": policy.model_dump(mode="json")}
-    return _named(spec, tree)
-
-
-def without_compression(spec: RunSpec) -> RunSpec:
-    """The run that a tolerance is measured from.
-
-    Raises:
-        ValidationError: there is none.
-    """
-    tree = spec.model_dump(mode="json")
-    momentum = getattr(spec.compressor, "momentum", 0)
-    if momentum and "momentum" in tree["training"]["optimizer"]:
-        tree["training"]["optimizer"]["momentum"] = momentum  # it was the compressor's part
-    for sync in (tree["sync"], tree["sync"].get("of", {})):
-        if "back" in sync:
-            sync["back"] = None
-    tree["compressor"] = {"kind": "none", "reduction": spec.compressor.reduction}
-    return _named(spec, tree)
-
-
-def _named(spec: RunSpec, tree: dict[str, Any]) -> RunSpec:
-    """The changed run; its name tells it from the others."""
-    changed = RunSpec.model_validate({**tree, "name": ""})
-    name = f"{spec.name}: {changed.compressor}"[:200] if spec.name else ""
-    return changed.model_copy(update={"name": name})
+def _problems(error: ValidationError) -> list[str]:
+    return [str(each["msg"]).removeprefix("Value error, ") for each in error.errors()]
 
 
 def _spend(
@@ -200,31 +195,31 @@ def spent_line(wire_mb: float, budget: float) -> str:
 class Attempt:
     """A training on the way to a tolerance."""
 
-    density: float | None
-    """None: without compression."""
+    spec: RunSpec
     outcome: Outcome
 
 
 def attempts(
-    train: Callable[[float | None], Outcome | None], densities: Sequence[float], tolerance: float
+    train: Callable[[RunSpec], Outcome | None], bare: RunSpec, tried: Sequence[RunSpec], tolerance: float
 ) -> list[Attempt]:
-    """Trains without compression, then with densities until one is within the tolerance.
+    """Trains without compression, then with one threshold after the other until one is within the tolerance.
 
     Args:
-        train: by density, None without compression; None when it failed, which ends all.
-        densities: to try, in this order.
+        train: None when it failed, which ends all.
+        bare: the run without compression.
+        tried: runs with thresholds, in this order.
         tolerance: percentage points below the run without compression.
 
     Returns:
         What was trained, in order.
     """
     done: list[Attempt] = []
-    for density in (None, *densities):
-        outcome = train(density)
+    for spec in (bare, *tried):
+        outcome = train(spec)
         if outcome is None:
             break
-        done.append(Attempt(density, outcome))
-        if density is not None and missing(done, tolerance) <= 0:
+        done.append(Attempt(spec, outcome))
+        if len(done) > 1 and missing(done, tolerance) <= 0:
             break
     return done
 
@@ -235,12 +230,16 @@ def missing(done: Sequence[Attempt], tolerance: float) -> float:
 
 
 def _approach(
-    spec: RunSpec, bare: RunSpec, tolerance: float, train: Train, client: "MlflowClient", console: Console
+    bare: RunSpec,
+    tried: Sequence[RunSpec],
+    tolerance: float,
+    train: Train,
+    client: "MlflowClient",
+    console: Console,
 ) -> int:
     """Trainings until one is within a tolerance, percentage points."""
 
-    def outcome_of(density: float | None) -> Outcome | None:
-        wanted = bare if density is None else at_density(spec, density)
+    def outcome_of(wanted: RunSpec) -> Outcome | None:
         known = finished(client, wanted)
         if known is not None:
             _say(console, f"{wanted.title}: finished before, run {known.run_id} of {wanted.experiment}")
@@ -250,19 +249,19 @@ def _approach(
                 _say(console, f"{wanted.title}: MLflow has no result of this run")
         return None if known is None else Outcome(known.accuracy, known.wire_bytes)
 
-    done = attempts(outcome_of, DENSITIES, tolerance)
-    if len(done) < 2 or (missing(done, tolerance) > 0 and len(done) <= len(DENSITIES)):
+    done = attempts(outcome_of, bare, tried, tolerance)
+    if len(done) < 2 or (missing(done, tolerance) > 0 and len(done) <= len(tried)):
         return FAILED  # a training failed, and has said so
-    console.print(_table(done, spec))
+    console.print(_table(done))
     over = missing(done, tolerance)
     if over > 0:
         _say(console, f"none is within {tolerance:g} points: the last one is {over:.2f} points below that")
         return FAILED
-    _say(console, f"within {tolerance:g} points: {at_density(spec, done[-1].density or 0).title}")
+    _say(console, f"within {tolerance:g} points: {done[-1].spec.title}")
     return OK
 
 
-def _table(done: Sequence[Attempt], spec: RunSpec) -> Table:
+def _table(done: Sequence[Attempt]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("compressor", overflow="fold")
     for heading in ("accuracy", "points\nlost", "wire\nMB", "times\nsmaller"):
@@ -271,7 +270,7 @@ def _table(done: Sequence[Attempt], spec: RunSpec) -> Table:
     for each in done:
         found = each.outcome
         table.add_row(
-            Text("none" if each.density is None else str(at_density(spec, each.density).compressor)),
+            Text(str(each.spec.compressor)),
             f"{100 * found.accuracy:.2f}%",
             f"{100 * (base.accuracy - found.accuracy):.2f}",
             f"{found.wire_bytes / 1e6:,.4g}",

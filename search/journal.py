@@ -44,6 +44,8 @@ class Started(_Event):
     """The compressor's line; empty where no spec is possible."""
     epochs: int
     """Of a training in full."""
+    goes_on: bool = False
+    """The training that was interrupted goes on from its checkpoint, and tells again what it had sent."""
 
 
 class Trained(_Event):
@@ -69,7 +71,7 @@ class Reported(_Event):
     wire_bytes: float
     """Of that training."""
     spent_bytes: float
-    """What the trial has sent since it began or began again."""
+    """What the trial has sent since it began or began again, and what a training that went on had sent."""
     seconds: float
     """How long the search has run, all starts together."""
 
@@ -109,22 +111,33 @@ class Trial:
         self.reason = ""
         self.spent_bytes = 0.0
         self._spent_before = 0.0
+        self._unfinished_bytes = 0.0
+        """What the training that runs, or was interrupted, has sent."""
 
     @property
     def epoch(self) -> int:
         """Epochs of the first seed behind it."""
         return max(self.course, default=0)
 
-    def begin_again(self) -> None:
-        """An interrupted trial is taken up, or one that failed."""
-        self._spent_before = self.spent_bytes
+    def begin_again(self, *, goes_on: bool) -> None:
+        """An interrupted trial is taken up, or one that failed; see `Started.goes_on`."""
+        self._spent_before = self.spent_bytes - (self._unfinished_bytes if goes_on else 0.0)
+        self._unfinished_bytes = 0.0
         self.ending, self.reason = None, ""
 
     def report(self, event: Reported) -> None:
         """Takes in where it stands."""
         if event.epoch:
             self.course[event.epoch] = Outcome(event.accuracy, event.wire_bytes)
-        self.spent_bytes = self._spent_before + event.spent_bytes
+        self._unfinished_bytes = event.wire_bytes
+        # A checkpoint may be older than what was reported last: what is sent anew is not counted twice.
+        self.spent_bytes = max(self.spent_bytes, self._spent_before + event.spent_bytes)
+
+    def trained(self, event: Trained) -> None:
+        """Takes in that a training is done."""
+        self._unfinished_bytes = 0.0
+        if all(each.fingerprint != event.fingerprint for each in self.trainings):
+            self.trainings.append(event)
 
 
 BASELINE = -1
@@ -171,14 +184,12 @@ class Record:
                 self.identity, self.parent_run = event.identity, event.parent_run
             case Started():
                 if event.number in self.trials:
-                    self.trials[event.number].begin_again()
+                    self.trials[event.number].begin_again(goes_on=event.goes_on)
                 else:
                     self.trials[event.number] = Trial(event)
             case Trained():
                 self.trainings[event.fingerprint] = event
-                trial = self.trials[event.number]
-                if all(each.fingerprint != event.fingerprint for each in trial.trainings):
-                    trial.trainings.append(event)
+                self.trials[event.number].trained(event)
             case Reported():
                 self.trials[event.number].report(event)
                 self.seconds = event.seconds

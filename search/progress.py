@@ -165,10 +165,19 @@ class Progress:
         except SpecError as error:
             problem = str(error)
         method, epochs = (str(specs[0].compressor), specs[0].training.epochs) if specs else ("", self.epochs)
-        self.journal.add(Started(number=number, params=dict(params), method=method, epochs=epochs))
+        prints = [each.fingerprint() for each in specs]
+        first = next((each for each in prints if each not in self.record.trainings), None)
+        self.journal.add(
+            Started(
+                number=number,
+                params=dict(params),
+                method=method,
+                epochs=epochs,
+                goes_on=first in self.unfinished,
+            )
+        )
         self.running[number] = self.record.trials[number]
         self._changed()
-        prints = [each.fingerprint() for each in specs]
         return Task(
             number=number,
             label=label,

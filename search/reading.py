@@ -7,12 +7,20 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
 
-from taugrad.platform.reading import ENVIRONMENT_PREFIX, SpecError, read_numbers, read_tree, read_yaml
+from taugrad.platform.reading import (
+    ENVIRONMENT_PREFIX,
+    FieldHelp,
+    SpecError,
+    read_numbers,
+    read_tree,
+    read_yaml,
+)
 from taugrad.platform.spec import RunSpec
 
 from .config import SearchConfig
@@ -216,6 +224,31 @@ def _explain(problem: Any) -> str:
 
 def _fields() -> list[str]:
     return list(SearchConfig.model_fields)
+
+
+def search_fields() -> list[FieldHelp]:
+    """Every field of the section, for `--help`."""
+    return [
+        FieldHelp(
+            f"{_SECTION}.{name}",
+            _type_name(info.annotation),
+            str(info.get_default()),
+            "",
+            " ".join((info.description or "").split()),
+        )
+        for name, info in SearchConfig.model_fields.items()
+    ]
+
+
+def _type_name(annotation: Any) -> str:
+    """The values of a literal, or a type's name, without None and constraints."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return "|".join(arguments)
+    if get_origin(annotation) is Annotated:
+        return _type_name(arguments[0])
+    named = [_type_name(each) for each in arguments if each is not NoneType]
+    return "|".join(named) if named else str(annotation.__name__)
 
 
 def _split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:

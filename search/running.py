@@ -31,7 +31,7 @@ from .tuning import reason_of, run_baseline, run_trials
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-OK, FAILED = 0, 1
+OK, FAILED, INTERRUPTED = 0, 1, 130
 Draw = Callable[[Progress, Path], None]
 """Draws a search's figure into a file."""
 FIGURE = "front.png"
@@ -45,7 +45,8 @@ def run_search(search: Search, draw: Draw) -> int:
         draw: draws the front.
 
     Returns:
-        0, or 1 when there is no point at all, or the baseline that a constraint needs failed.
+        0; 1 when there is no point at all, or the baseline that a constraint needs failed; 130 when it was
+        interrupted (Ctrl-C).
 
     Raises:
         SpecError: something cannot be had, or the search is running already; nothing was started.
@@ -85,7 +86,7 @@ def _run(
         status = "FAILED" if problem else "FINISHED"
     except KeyboardInterrupt:
         _say(console, f"search {search.name}: interrupted; the same command goes on")
-        raise
+        return INTERRUPTED
     finally:
         _leave(progress, client, draw, status)  # type: ignore[arg-type]
     return _tell(console, progress, problem)

@@ -23,11 +23,12 @@ FIRST_FIELD = {
     "sidco": "target",
     "dl4j": "start",
     "allocate": "density",
+    "law": "constant",
     "layers": "default",
     "clip": "every",
     "warmup": "iterations",
 }
-POLICIES = ("schedule", "density", "sidco", "dl4j", "allocate", "layers")
+POLICIES = ("schedule", "density", "sidco", "dl4j", "allocate", "law", "layers")
 GROUPS = ("clip", "exempt", "warmup")
 """Groups of fields, which are no choice between kinds."""
 

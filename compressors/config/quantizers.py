@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from .base import Settings
 from .calls import parse_expression, read_call
+from .law import Floor, LawFloor
 
 Bits = Annotated[int, Field(ge=1, le=16)]
 Block = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -36,14 +37,20 @@ class EntropyFields(Settings):
 
     form: Literal["entropy", "rms"] = "entropy"
     """b = H + floor with the entropy H (section 3.4), or b = log2(G + c0) + floor (section 3.2)."""
-    floor: float = Field(default=6.0, ge=-16, le=16)
-    """c, or c1 in the RMS form: bits that are always spent."""
+    floor: Floor = 6.0
+    """c, or c1 in the RMS form: bits that are always spent; -16 to 16, or law(...)."""
     fraction: float = Field(default=0.03, gt=0, le=1)
     """F: the share of a layer's values that its entropy is estimated from."""
     sample_bits: int = Field(default=4, ge=1, le=12)
     """M: bits that the sample is quantized to."""
     c0: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Keeps the logarithm of the RMS form from falling below zero."""
+
+    @property
+    def given_floor(self) -> float:
+        """The floor where it is a number; a law has to be asked first."""
+        assert not isinstance(self.floor, LawFloor), "a law decides by gradients"
+        return self.floor
 
 
 class Float8Fields(_Blocks):
@@ -66,6 +73,8 @@ class EntropyLink(EntropyFields):
     """What was selected, in as many bins as its entropy asks for."""
 
     kind: Literal["entropy"] = "entropy"
+    floor: float = Field(default=6.0, ge=-16, le=16)
+    """c, or c1 in the RMS form: bits that are always spent."""
 
 
 class Float16Link(Settings):

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
 from .base import Settings, Share, Tau
 from .calls import expand_policy
+from .law import LawTau
 
 
 class ScheduledTau(Settings):
@@ -143,9 +144,11 @@ class LayeredTau(Settings):
 _Layered = Annotated[LayeredTau, Tag("layers")]
 _Dl4j = Annotated[Dl4jTau, Tag("dl4j")]
 _Allocated = Annotated[AllocatedTau, Tag("allocate")]
+_Law = Annotated[LawTau, Tag("law")]
 Threshold = Annotated[
     Annotated[
-        _Number | _Scheduled | _Density | _Fitted | _Dl4j | _Allocated | _Layered, Discriminator(_kind)
+        _Number | _Scheduled | _Density | _Fitted | _Dl4j | _Allocated | _Law | _Layered,
+        Discriminator(_kind),
     ],
     BeforeValidator(expand_policy),
 ]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..config import LARGEST_TAU, SMALLEST_TAU
 from . import avx512
 from .sampling import sampled_magnitudes
+from .selection import ranked
 from .threshold import PassResult, threshold_pass
 
 SAMPLE = 1 << 14
@@ -77,8 +78,7 @@ def _largest(magnitudes: NDArray[np.float32], rank: int) -> np.float32:
     """The rank-th largest (from 1), between the smallest and the largest tau; the smallest if too few."""
     if rank > magnitudes.size:
         return np.float32(SMALLEST_TAU)
-    at = magnitudes.size - rank
-    return np.float32(min(max(np.partition(magnitudes, at)[at], SMALLEST_TAU), LARGEST_TAU))
+    return np.float32(min(max(float(ranked(magnitudes, rank)), SMALLEST_TAU), LARGEST_TAU))
 
 
 def sampled_magnitude(

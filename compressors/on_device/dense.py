@@ -12,6 +12,7 @@ from ..rules.dense import DenseRule
 from ..update import NO_TAU, Update
 from .quantizing import Outcome, quantize
 from .rules import Begun, DeviceRan, DeviceRule, DeviceTally, Squares, empty_update, gradient_of, squares
+from .sampling import with_samples
 
 
 class DenseOnDevice(DeviceRule):
@@ -29,11 +30,15 @@ class DenseOnDevice(DeviceRule):
         returns: Returns,
     ) -> Begun:
         """See `DeviceRule.begin`."""
-        runtime, config, looks = self._runtime, self._rule.config, Returns(self._runtime)
+        runtime, rule, looks = self._runtime, self._rule, Returns(self._runtime)
+        places = [unit.places[0].ordinal for unit in units if unit.places[0].ordinal in awake]
+        wanted = [ordinal for ordinal in places if rule.needs_sample(parts[ordinal], context)]
+        samples = with_samples(runtime, parts, wanted)
         works = []
         for unit in units:
             part = parts[unit.places[0].ordinal]
             if unit.places[0].ordinal in awake:
+                config = rule.decided(samples[unit.places[0].ordinal], context)
                 wide = part.gradient.float() if isinstance(config, EntropyFields) else part.gradient
                 gradient, gradient_type = gradient_of(runtime, wide)
                 residual = None if part.residual is None else runtime.array(part.residual)

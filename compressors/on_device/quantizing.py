@@ -132,7 +132,7 @@ def _bits(
     symbols = _linear(runtime, None, sample, "float32", config.sample_bits, 0, unread, own).symbols
     counts = Counts(runtime, symbols, config.sample_bits, looks)
     yield
-    return None if extremes_of(keys.values).nonfinite else bits_of_sample(counts.values, config.floor)
+    return None if extremes_of(keys.values).nonfinite else bits_of_sample(counts.values, config.given_floor)
 
 
 def write_values(runtime: Runtime, values: Quantized, out: Any, *, add: bool) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..kernels.cuda import sparse_add
 from ..kernels.cuda.chunked import chunked_pass
@@ -13,11 +12,11 @@ from ..kernels.cuda.reports import Report, Reports
 from ..kernels.cuda.returns import Returns, run_together
 from ..kernels.cuda.runtime import Runtime
 from ..kernels.cuda.threshold import threshold_pass
-from ..kernels.cuda.topk import start_sampling, topk_pass
+from ..kernels.cuda.topk import topk_pass
 from ..kernels.cuda.words import clear_named, drop_signs
 from ..kernels.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..parts import Part, Place, Unit
-from ..policies import SAMPLE, sampled_tau
+from ..policies import sampled_tau
 from ..quantizing import form_of
 from ..rules import Context
 from ..rules.selection import ByChunk, ByRank
@@ -26,6 +25,7 @@ from ..update import NO_TAU, Update
 from .applying import put_back
 from .quantizing import quantize
 from .rules import Begun, DeviceRan, DeviceRule, DeviceTally, Squares, empty_update, gradient_of, squares
+from .sampling import with_samples
 
 
 @dataclass(frozen=True)
@@ -94,24 +94,13 @@ class SparseOnDevice(DeviceRule):
 
     def _samples(self, mine: set[int], parts: Sequence[Part], context: Context) -> list[Part]:
         """The parts; a sample of its magnitudes, on the host, in place of one whose tau it decides."""
-        returns = Returns(self._runtime)
-        taken = {}
-        for ordinal in sorted(mine):
+        wanted = []
+        for ordinal in mine:
             part = parts[ordinal]
             memory = context.memories.setdefault(part.name, {})
             if self._rule.selection.needs_sample(part, context.iteration, memory):
-                assert part.residual is not None
-                gradient, gradient_type = gradient_of(self._runtime, part.gradient)
-                slot = returns.take(min(SAMPLE, part.elements), np.uint32)
-                residual = self._runtime.array(part.residual)
-                start_sampling(self._runtime, residual, gradient, slot.array, gradient_type=gradient_type)
-                taken[ordinal] = slot
-        returns.fetch()
-        samples = list(parts)
-        for ordinal, slot in taken.items():
-            magnitudes = torch.from_numpy(slot.values.view(np.float32))
-            samples[ordinal] = Part(parts[ordinal].name, magnitudes)
-        return samples
+                wanted.append(ordinal)
+        return with_samples(self._runtime, parts, wanted)
 
     def _room(self, elements: int) -> int:
         """How many words a pass may write, at most."""

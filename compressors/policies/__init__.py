@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..config.law import LawTau
 from ..config.methods import ThresholdedMethod
 from ..config.thresholds import (
     AllocatedTau,
@@ -24,11 +25,12 @@ from .base import Memory, ThresholdPolicy
 from .density import Density, density_at
 from .dl4j import Dl4j
 from .given import Fixed, Scheduled
+from .law import ByLaw
 from .layers import Layered
 from .sampling import SAMPLE, sampled_tau
 from .sidco import Fitted
 
-__all__ = ["SAMPLE", "Memory", "ThresholdPolicy", "build_policy", "density_at", "sampled_tau"]
+__all__ = ["SAMPLE", "ByLaw", "Memory", "ThresholdPolicy", "build_policy", "density_at", "sampled_tau"]
 
 
 def build_policy(method: ThresholdedMethod) -> ThresholdPolicy:
@@ -41,6 +43,7 @@ _BY_ITSELF: dict[type, Callable[[Any], ThresholdPolicy]] = {
     DensityTau: Density,
     FittedTau: Fitted,
     Dl4jTau: Dl4j,
+    LawTau: ByLaw,
 }
 """Policies that need no more than their configuration."""
 

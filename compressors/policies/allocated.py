@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,12 @@ from ..kernels.topk import magnitude_at
 from ..parts import Part
 from .allocation import CHOICES, Curves, allocate, curve_of
 from .base import Memory
-from .density import TargetDensity
+from .density import TargetDensity, aim_at
 from .sampling import as_tau
 
-_COLUMNS = ("sent", "tau", "error")
+_KEYS = tuple(f"{column} {choice}" for column in ("sent", "tau", "error") for choice in range(CHOICES))
+"""Under which a curve stands in a memory, row after row."""
+_curve = itemgetter(*_KEYS)
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Allocated(TargetDensity):
     """A density for each layer, kept to as `TargetDensity` does.
 
     In an iteration in which densities are due every parameter's sample leaves its curve in its memory. The
-    next iteration begins with the decision, whichever bucket comes first, and forgets the curves.
+    next iteration begins with the decision, whichever bucket comes first, and forgets the curves. Should
+    there be none, the decision waits until densities are due again.
     """
 
     config: AllocatedTau
@@ -43,40 +47,37 @@ class Allocated(TargetDensity):
             memory["sampled"] = float(iteration)
             if magnitudes.size:
                 curve = curve_of(magnitudes, self.config.density, self.rule)
-                for column, values in zip(_COLUMNS, curve, strict=True):
-                    memory |= {f"{column} {choice}": float(value) for choice, value in enumerate(values)}
+                memory.update(zip(_KEYS, curve.ravel().tolist(), strict=True))
         return float(magnitude_at(magnitudes, memory["target"]))
 
-    def note(self, part: Part, sent: int, memory: Memory) -> None:
-        """See `ThresholdPolicy.note`."""
-        if "sampled" in memory:
-            memory["elements"] = float(part.elements)
-        super().note(part, sent, memory)
+    def begin(self, part: Part, sent: int, memory: Memory) -> None:
+        """See `TargetDensity.begin`."""
+        memory["elements"] = float(part.elements)
 
     def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:
-        """See `ThresholdPolicy.settle`."""
-        if memories.get(name, {}).get("sampled", iteration) >= iteration:
+        """See `ThresholdPolicy.settle`; for every parameter in every iteration, so it is brief."""
+        if iteration % self.config.every > 1:
+            return
+        sampled = memories[name].get("sampled")
+        if sampled is None or sampled >= iteration:
             return
         waiting = [memories[each] for each in sorted(memories) if "sampled" in memories[each]]
-        ready = [memory for memory in waiting if "sent 0" in memory and "elements" in memory]
+        ready = [memory for memory in waiting if _KEYS[0] in memory and "elements" in memory]
         if ready:
             taus, shares = allocate(_curves(ready), self.config.density, self.value_bits)
-            for memory, tau, share in zip(ready, taus, shares, strict=True):
-                memory["tau"], memory["share"] = float(as_tau(float(tau))), float(share)
-                memory["target"] = memory["share"]
+            for memory, tau, share in zip(ready, taus.tolist(), shares.tolist(), strict=True):
+                memory["tau"], memory["share"] = float(as_tau(tau)), share
+                aim_at(share, memory["elements"], memory)
         for memory in waiting:
             del memory["sampled"]
-            for choice in range(CHOICES):
-                for column in _COLUMNS:
-                    memory.pop(f"{column} {choice}", None)
+            for key in _KEYS:
+                memory.pop(key, None)
 
 
 def _curves(memories: list[Memory]) -> Curves:
-    columns = (
-        np.array([[memory[f"{column} {choice}"] for choice in range(CHOICES)] for memory in memories])
-        for column in _COLUMNS
-    )
-    return Curves(np.array([memory["elements"] for memory in memories]), *columns)
+    curves = np.array([_curve(memory) for memory in memories]).reshape(len(memories), 3, CHOICES)
+    elements = np.array([memory["elements"] for memory in memories])
+    return Curves(elements, *(np.ascontiguousarray(curves[:, row]) for row in range(3)))
 
 
 def value_bits(method: ThresholdedMethod) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.base import LARGEST_TAU, SMALLEST_TAU
+from ..kernels.curves import common_log_tau, walk
 from ..kernels.threshold import ThresholdRule
 
 Floats = NDArray[np.float64]
@@ -24,6 +25,7 @@ CHOICES = 25
 """Points of a layer's curve."""
 REACH = 32
 """How many times a layer's density may lie below or above that of the budget."""
+_REACHES = np.geomspace(1 / REACH, REACH, CHOICES)
 _BISECTIONS = 28
 _GOLDEN = (1 + math.sqrt(5)) / 2
 
@@ -53,9 +55,7 @@ class Curves:
         return self.elements[:, None] * self.errors
 
 
-def curve_of(
-    magnitudes: NDArray[np.float32], density: float, rule: ThresholdRule
-) -> tuple[Floats, Floats, Floats]:
+def curve_of(magnitudes: NDArray[np.float32], density: float, rule: ThresholdRule) -> Floats:
     """One layer's curve around a density.
 
     Args:
@@ -64,29 +64,10 @@ def curve_of(
         rule: what stands for an element that is sent, and so what of it is not.
 
     Returns:
-        `sent`, `taus` and `errors` as in `Curves`, float64 [CHOICES].
+        `sent`, `taus` and `errors` as in `Curves`, float64 [3, CHOICES].
     """
-    descending = np.sort(magnitudes)[::-1].astype(np.float64)
-    m = descending.size
-    shares = np.minimum(density * np.geomspace(1 / REACH, REACH, CHOICES), 1.0)
-    ranks = np.maximum(np.ceil(np.round(shares * m, 6)), 1).astype(np.int64)
-    taus = np.clip(descending[ranks - 1], SMALLEST_TAU, LARGEST_TAU)
-    squares = descending**2
-    reached = _sums_before(ranks, squares)
-    unsent = float(squares.sum()) - reached
-    if rule != "wgt":
-        without_tau = reached - 2 * taus * _sums_before(ranks, descending) + ranks * taus**2
-        if rule == "qgt":  # more than one tau of some: where tau is small, rests are spread evenly below it
-            without_tau = np.minimum(without_tau, ranks * taus**2 / 3)
-        unsent += without_tau
-    return ranks / m, taus, np.maximum(unsent, 0.0) / m
-
-
-def _sums_before(ranks: NDArray[np.int64], values: Floats) -> Floats:
-    """Sums of the first so many values, by ranks that ascend from 1."""
-    different, which = np.unique(ranks, return_inverse=True)
-    begins = np.concatenate([[0], different[:-1]])
-    return np.asarray(np.cumsum(np.add.reduceat(values[: different[-1]], begins))[which])
+    shares = np.minimum(density * _REACHES, 1.0)
+    return walk(np.sort(magnitudes), shares, rule, SMALLEST_TAU, LARGEST_TAU)
 
 
 def bits_per_element(sent: Floats, value_bits: float) -> Floats:
@@ -179,16 +160,9 @@ def with_one_tau(curves: Curves, density: float) -> Curves:
     """The curves with one choice more, the last: the same tau for all layers, for a share of all elements."""
     log_taus = np.log(curves.taus)
     wanted = density * float(curves.elements.sum())
-    low, high = float(log_taus.min()), float(log_taus.max())
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        sent, _ = _at(curves, log_taus, middle)
-        if float((curves.elements * sent).sum()) > wanted:
-            low = middle
-        else:
-            high = middle
-    sent, errors = _at(curves, log_taus, high)
-    tau = np.full(curves.elements.size, math.exp(high))
+    common = common_log_tau(curves.elements, log_taus, curves.sent, wanted, _BISECTIONS)
+    sent, errors = _at(curves, log_taus, common)
+    tau = np.full(curves.elements.size, math.exp(common))
     tau = np.clip(tau, curves.taus[:, -1], curves.taus[:, 0])
     return Curves(
         curves.elements,

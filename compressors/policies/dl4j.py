@@ -30,16 +30,22 @@ class Dl4j(ThresholdPolicy):
 
     def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:
         """See `ThresholdPolicy.settle`: the share sent is that of the whole update before."""
-        if memories.get(name, {}).get("at", iteration) >= iteration:
+        if memories[name].get("at", iteration) >= iteration:
             return
-        waiting = [memory for memory in memories.values() if memory.get("at", iteration) < iteration]
-        sent = sum(memory["sent"] for memory in waiting)
-        elements = sum(memory["elements"] for memory in waiting)
+        waiting, sent, elements = list[Memory](), 0.0, 0.0
+        for memory in memories.values():
+            if memory.get("at", iteration) < iteration:
+                waiting.append(memory)
+                sent, elements = sent + memory["sent"], elements + memory["elements"]
         step = self._step(sent, elements)
+        moved: dict[float, float] = {}  # mostly one: the parameters' tau
         for memory in waiting:
-            if step != 1:
-                memory["tau"] = float(as_tau(memory["tau"] * step))
             del memory["at"]
+            if step != 1:
+                tau = memory["tau"]
+                if tau not in moved:
+                    moved[tau] = float(as_tau(tau * step))
+                memory["tau"] = moved[tau]
 
     def _step(self, sent: float, elements: float) -> float:
         low, high = self.config.low, self.config.high

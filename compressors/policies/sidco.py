@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ class Fitted(TargetDensity):
     """A statistical fit, `fits.fitted_tau`, in stages."""
 
     config: FittedTau
+    again: ClassVar[int] = 1
+    """Where a fit is far off, the next one is, too."""
 
     def target(self, iteration: int, memory: Memory) -> float:
         """See `TargetDensity.target`."""
@@ -31,17 +34,16 @@ class Fitted(TargetDensity):
     def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: Memory) -> float:
         """See `TargetDensity.estimate`."""
         stages = memory.setdefault("stages", 1.0) if self.config.stages == "auto" else self.config.stages
-        memory["fitted"] = 1.0
         return fitted_tau(self.config.fit, magnitudes, memory["target"], int(stages))
 
-    def note(self, part: Part, sent: int, memory: Memory) -> None:
-        """See `ThresholdPolicy.note`; what was sent judges the fit only in the iteration of the fit."""
-        super().note(part, sent, memory)
-        if memory.pop("fitted", 0.0) and self.config.stages == "auto":
-            memory["looks"] = memory.get("looks", 0.0) + 1
-            memory["sum"] = memory.get("sum", 0.0) + sent / (self.config.target * max(part.elements, 1))
-            if memory["looks"] >= LOOKS:
-                self._adapt(memory.pop("sum") / memory.pop("looks"), memory)
+    def begin(self, part: Part, sent: int, memory: Memory) -> None:
+        """See `TargetDensity.begin`: it judges the fit."""
+        if self.config.stages != "auto":
+            return
+        memory["looks"] = memory.get("looks", 0.0) + 1
+        memory["sum"] = memory.get("sum", 0.0) + sent / (self.config.target * max(part.elements, 1))
+        if memory["looks"] >= LOOKS:
+            self._adapt(memory.pop("sum") / memory.pop("looks"), memory)
 
     def _adapt(self, ratio: float, memory: Memory) -> None:
         """Adds or takes away a stage where the achieved density is off.

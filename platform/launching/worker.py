@@ -14,6 +14,7 @@ from ray.train.torch import get_device
 
 from ..data import load
 from ..spec import RunSpec
+from ..synchronization.links import MOST_WORKERS, Links
 from ..tracking import names
 from ..tracking.store import last_step, open_client
 from ..tracking.writer import MetricWriter, PendingMetric
@@ -53,9 +54,14 @@ def train_worker(config: dict[str, Any]) -> None:
                     undelivered = trainer.resume(Path(folder))
                 listener.restore(undelivered)
             trainer.fit()
-            listener.finish(trainer.done, trainer.totals())
+            listener.finish(trainer.done, trainer.totals(), _links(trainer))
         finally:
             listener.close()
+
+
+def _links(trainer: Trainer) -> Links | None:
+    """What went over each link, where that is known and there are not too many; on every worker together."""
+    return trainer.sync.links() if 1 < trainer.sync.workers <= MOST_WORKERS else None
 
 
 class _Tracker:
@@ -63,7 +69,8 @@ class _Tracker:
 
     def __init__(self, job: Job) -> None:
         self.board = job.board
-        client = open_client(job.tracking_uri)
+        self._client, self._run_id = open_client(job.tracking_uri), job.run_id
+        client = self._client
         # What an earlier start of this run has logged is not logged again.
         self._evaluated = last_step(client, job.run_id, names.EVAL_ACCURACY)
         self.writer = MetricWriter(
@@ -85,6 +92,16 @@ class _Tracker:
         if evaluated or monotonic() - self._shown >= _PROGRESS_S:
             self._shown = monotonic()
             self.board.pin.remote(progress, evaluated)
+
+    def keep(self, name: str, text: str, storage: Path) -> None:
+        """Makes a text an artifact of the run; if MLflow does not take it, a file beside the checkpoints."""
+        try:
+            self._client.log_text(self._run_id, text, name)
+        except Exception as error:  # the training is done: what it came to must not be lost with it
+            path = storage / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            self.notify(f"MLflow did not take {name} ({error}); it is {path}")
 
     def notify(self, notice: str) -> None:
         self.board.notify.remote(notice)
@@ -127,10 +144,12 @@ class _RayListener:
         if self._tracker is not None:
             self._tracker.writer.restore(undelivered)
 
-    def finish(self, iteration: int, totals: Mapping[str, float]) -> None:
-        """Logs the run's totals, on the driver's side too."""
+    def finish(self, iteration: int, totals: Mapping[str, float], links: Links | None) -> None:
+        """Logs the run's totals, on the driver's side too, and keeps what went over each link."""
         if self._tracker is not None:
             self._tracker.writer.log(iteration, totals, always=True)
+            if links is not None:
+                self._tracker.keep(names.ARTIFACT_LINKS, links.to_csv(), self._storage)
         ray.train.report({**self._latest, "iteration": iteration, **totals})
 
     def close(self) -> None:

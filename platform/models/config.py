@@ -12,7 +12,10 @@ Width = Annotated[int, Field(ge=1)]
 
 
 class LeNet(Config):
-    """Caffe's LeNet: convolutions of 20 and 50 maps, a layer of 500; 431,080 parameters at 28 x 28."""
+    """Caffe's LeNet: convolutions of 20 and 50 maps, a layer of 500; 431,080 parameters at 28 x 28.
+
+    Images below 16 x 16 are surrounded by zeros up to that size.
+    """
 
     kind: Literal["lenet"] = "lenet"
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from torch import nn
 
 SMALLEST = 16
-"""Fewer rows or columns than this leave nothing after the second pooling."""
+"""Fewer rows or columns than this would leave nothing after the second pooling: zeros around them make up."""
 
 
 def lenet(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
@@ -13,24 +13,22 @@ def lenet(channels: int, height: int, width: int, classes: int) -> nn.Sequential
 
     Args:
         channels: Channels of an image.
-        height: Rows of an image, at least 16.
-        width: Columns of an image, at least 16.
+        height: Rows of an image.
+        width: Columns of an image.
         classes: How many classes there are.
 
     Returns:
         Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
-
-    Raises:
-        ValueError: The images are too small.
     """
-    if min(height, width) < SMALLEST:
-        raise ValueError(
-            f"images of {height} x {width} are too small for LeNet, whose two convolutions of 5 x 5 and two "
-            f"poolings need at least {SMALLEST} x {SMALLEST}; `mlp` and `nin` take smaller ones"
-        )
-    rows, columns = (((size - 4) // 2 - 4) // 2 for size in (height, width))
+    missing = [max(SMALLEST - size, 0) for size in (height, width)]
+    rows, columns = (
+        ((size + more - 4) // 2 - 4) // 2 for size, more in zip((height, width), missing, strict=True)
+    )
+    above, left = (more // 2 for more in missing)
+    padding = (left, missing[1] - left, above, missing[0] - above)
     net = nn.Sequential(
         OrderedDict[str, nn.Module](
+            pad=nn.ZeroPad2d(padding) if any(missing) else nn.Identity(),
             conv1=nn.Conv2d(channels, 20, 5),
             pool1=nn.MaxPool2d(2),
             conv2=nn.Conv2d(20, 50, 5),

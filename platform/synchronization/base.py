@@ -8,10 +8,11 @@ from typing import Any
 from torch import nn
 
 from taugrad.compressors import Step, Totals
-from taugrad.compressors.observe import Percentiles
+from taugrad.compressors.observe import GradientStatistics
 
 from ..data.batches import Share
 from ..training.batch_plan import Position
+from .links import Links
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Moment:
     last: bool
     """Whether it is the run's last one."""
     observe: bool
-    """Whether to note the percentiles of worker 0's gradients."""
+    """Whether to note statistics of worker 0's gradients."""
 
 
 class Synchronization(ABC):
@@ -64,8 +65,16 @@ class Synchronization(ABC):
 
     @property
     @abstractmethod
-    def percentiles(self) -> dict[str, Percentiles]:
+    def statistics(self) -> dict[str, GradientStatistics]:
         """By parameter name, of the latest iteration that was observed."""
+
+    def links(self) -> Links | None:
+        """What went over each link since the run began; all processes must call this together.
+
+        Returns:
+            The same on every process; None where the transport decides over which links bytes go.
+        """
+        return None
 
     @abstractmethod
     def shared_state(self) -> dict[str, Any]:

@@ -53,9 +53,10 @@ def build_synchronization(
 
 def _counting(spec: RunSpec) -> Counting:
     """How the bytes of the mode that is simulated are counted."""
-    if not isinstance(real(spec.sync), AllGatherSync):
+    mode = real(spec.sync)
+    if not isinstance(mode, AllGatherSync):
         return "rounds"
-    return "all-reduce" if isinstance(spec.compressor, NoCompression) else "gather"
+    return "all-reduce" if isinstance(spec.compressor, NoCompression) else mode.exchange
 
 
 def _patterns(spec: RunSpec, replica: Replica, crew: Crew) -> list[Pattern]:

@@ -15,9 +15,9 @@ class AllGatherSync(Config):
     """Every worker's messages go to every worker, from a DDP hook, beside the backward pass."""
 
     mode: Literal["allgather"] = "allgather"
-    exchange: Literal["padded", "exact", "one_shot"] = "padded"
-    """How messages of different lengths go. padded: their lengths, then all padded to the longest. exact:
-    their lengths, then each as long as it is. one_shot: at once, in a quarter more bytes than the longest of
+    exchange: Literal["exact", "padded", "one_shot"] = "exact"
+    """How messages of different lengths go. exact: their lengths, then each as long as it is. padded: their
+    lengths, then all padded to the longest. one_shot: at once, in a quarter more bytes than the longest of
     the step before had."""
 
 

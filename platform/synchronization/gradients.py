@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taugrad.compressors.observe import gradient_percentiles
+from taugrad.compressors.observe import gradient_statistics
 
 from ..data.batches import Share
 from ..training.randomness import Randomness
@@ -57,7 +57,7 @@ class GradientsInRounds(InRounds):
         gradients = self._replica.take_gradients()
         if moment.observe and rank == 0:
             seen = zip(self._replica.names, gradients, strict=True)
-            self._percentiles = {name: gradient_percentiles(gradient) for name, gradient in seen}
+            self._statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
         return self._side(local, gradients)
 
     def shared_state(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, Step, Totals, compressed_allgather
-from taugrad.compressors.observe import Percentiles
+from taugrad.compressors.observe import GradientStatistics
 
 from ..data.batches import Share
 from ..spec import RunSpec
@@ -35,8 +35,8 @@ class HookedGradients(Synchronization):
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=spec.training.find_unused_parameters,
         )
-        form = spec.sync.exchange if isinstance(spec.sync, AllGatherSync) else "padded"
-        self.state = CompressionState(self.ddp, spec.compressor, exchange=form)
+        assert isinstance(spec.sync, AllGatherSync)
+        self.state = CompressionState(self.ddp, spec.compressor, exchange=spec.sync.exchange)
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 
     def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
@@ -64,9 +64,9 @@ class HookedGradients(Synchronization):
         return self.state.totals
 
     @property
-    def percentiles(self) -> dict[str, Percentiles]:
-        """See `Synchronization.percentiles`."""
-        return self.state.percentiles
+    def statistics(self) -> dict[str, GradientStatistics]:
+        """See `Synchronization.statistics`."""
+        return self.state.statistics
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""

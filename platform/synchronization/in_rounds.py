@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient, Step, Totals
-from taugrad.compressors.observe import Percentiles
+from taugrad.compressors.observe import GradientStatistics
 from taugrad.compressors.parts import PartTally
 
 from .base import Synchronization
+from .links import Links
 from .patterns import Pattern, Spent
 from .rounds import Crew, RefusedUpdate, Rounds, Side, Traffic
 
@@ -27,7 +28,7 @@ class InRounds(Synchronization):
         """Of the whole run."""
         self._synchronizations = 0
         self._before_last, self._step = Totals(), Step()
-        self._percentiles: dict[str, Percentiles] = {}
+        self._statistics: dict[str, GradientStatistics] = {}
 
     @property
     def last_step(self) -> Step:
@@ -42,9 +43,13 @@ class InRounds(Synchronization):
         return totals
 
     @property
-    def percentiles(self) -> dict[str, Percentiles]:
-        """See `Synchronization.percentiles`."""
-        return self._percentiles
+    def statistics(self) -> dict[str, GradientStatistics]:
+        """See `Synchronization.statistics`."""
+        return self._statistics
+
+    def links(self) -> Links | None:
+        """See `Synchronization.links`."""
+        return self._crew.links(self.traffic)
 
     def _begin(self) -> None:
         """Begins an iteration's ledger; what is not sent in it counts as elements too."""
@@ -121,12 +126,13 @@ class InRounds(Synchronization):
     def _pattern_states(self) -> dict[str, Any]:
         states = zip(self.ranks, self._patterns, strict=True)
         ranks = {str(rank): pattern.state_dict() for rank, pattern in states}
-        return {"ranks": ranks, "traffic": self.traffic.state_dict()}
+        return {"ranks": ranks, "traffic": self.traffic.state_dict(), "crew": self._crew.state_dict()}
 
     def _load_patterns(self, states: dict[str, Any]) -> None:
         for rank, pattern in zip(self.ranks, self._patterns, strict=True):
             pattern.load_state_dict(states["ranks"][str(rank)])
         self.traffic.load_state_dict(states["traffic"])
+        self._crew.load_state_dict(states["crew"])
 
 
 def _by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:

@@ -1,6 +1,7 @@
 """One worker a process, connected by torch.distributed (gloo or NCCL)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,6 +9,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .links import Links
 from .rounds import Agreed, Crew, Payload, Received, Sending, Side, Traffic
 
 
@@ -40,6 +42,24 @@ class ProcessCrew(Crew):
         """See `Crew.broadcast`."""
         for tensor in tensors:
             dist.broadcast(tensor, src=0)
+
+    def links(self, traffic: Traffic) -> Links:
+        """See `Crew.links`. Of its own sendings a process knows all."""
+        own = torch.zeros((2, self.workers, self.workers), dtype=torch.int64)
+        own[0, self._rank] = torch.from_numpy(traffic.link_messages[self._rank])
+        own[1, self._rank] = torch.from_numpy(traffic.link_bytes[self._rank]) + traffic.told_bytes
+        own[:, self._rank, self._rank] = 0
+        summed = own.to(self._device)
+        dist.all_reduce(summed)
+        messages, nbytes = summed.cpu().numpy()
+        return Links(messages, nbytes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Crew.state_dict`: nothing is remembered."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Crew.load_state_dict`."""
 
     def _tell(self, numbers: list[int]) -> NDArray[np.int64]:
         """Everybody's numbers, int64 [workers, numbers]."""

@@ -1,6 +1,7 @@
 """Which methods cannot work in which mode: found when a spec is read, before anything starts."""
 
 from taugrad.compressors.config import AnyMethod, PowerSGD
+from taugrad.compressors.config.law import Law
 from taugrad.compressors.config.methods import DenseMethod, NoCompression
 
 from .config import (
@@ -39,6 +40,8 @@ def check_sync(sync: SyncConfig, method: AnyMethod, optimizer_momentum: float) -
     back = getattr(mode, "back", None)
     if back is not None:
         _check_back(mode, where, back)
+    for field, each in (("compressor", method), (f"{where}.back", back)):
+        _check_law(mode, where, field, each)
 
 
 def _check_momentum(mode: RealSync, where: str, method: AnyMethod, optimizer_momentum: float) -> None:
@@ -83,6 +86,16 @@ def _check_weights(mode: WeightsSync, where: str, method: AnyMethod) -> None:
         raise ValueError(
             f"{where}.outer with {where}.exchange = weights: it is for {where}.exchange: difference"
         )
+
+
+def _check_law(mode: RealSync, where: str, field: str, method: AnyMethod | None) -> None:
+    """A law goes by the loss's gradients."""
+    for name in ("tau", "floor"):
+        if isinstance(getattr(method, name, None), Law) and isinstance(mode, WeightsSync):
+            raise ValueError(
+                f"{field}.{name} = law with {where}.mode = weights: a law goes by gradients, and weights or "
+                "their differences are exchanged here; give a number or another policy"
+            )
 
 
 def _check_back(mode: RealSync, where: str, back: AnyMethod) -> None:

@@ -15,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.exchange import ALIGNMENT, SIZE_BYTES
+from taugrad.compressors.exchange import SIZE_BYTES
 from taugrad.compressors.ledger import BASELINE_BYTES
+
+from .links import Links
 
 Payload = NDArray[np.uint8]
 
@@ -94,7 +96,7 @@ class Side:
             self.sending, self.agreed = None, end.value
 
 
-_NUMBERS = ("wire_bytes", "elements", "paper_bits", "received_bytes", "messages")
+_NUMBERS = ("wire_bytes", "elements", "paper_bits", "received_bytes", "messages", "told_bytes")
 
 
 @dataclass
@@ -111,6 +113,8 @@ class Traffic:
     """Arrived at all workers together, the numbers told included."""
     messages: int = 0
     """Over all links, the numbers told not included."""
+    told_bytes: int = 0
+    """Over each link, the numbers told before rounds: as many from every worker to every other."""
     link_bytes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """int64 [workers, workers], bytes of messages from row to column. What goes between two workers of other
     processes, and not to all, is not known here and not in it."""
@@ -129,6 +133,7 @@ class Traffic:
         self.paper_bits += other.paper_bits
         self.received_bytes += other.received_bytes
         self.messages += other.messages
+        self.told_bytes += other.told_bytes
         self.link_bytes += other.link_bytes
         self.link_messages += other.link_messages
 
@@ -159,10 +164,12 @@ class Traffic:
         """
         others = self.workers - 1
         self.wire_bytes += NUMBER_BYTES * HEAD * self.workers
-        self.received_bytes += NUMBER_BYTES * HEAD * self.workers * others
+        told = NUMBER_BYTES * HEAD
         if sizes is not None:
             self.wire_bytes += NUMBER_BYTES * self.workers * others
-            self.received_bytes += NUMBER_BYTES * self.workers * others
+            told += NUMBER_BYTES
+        self.told_bytes += told
+        self.received_bytes += told * self.workers * others
         _look_for_refusals(heads)
         to_all = heads[:, 0]
         self.wire_bytes += int(to_all[to_all > 0].sum())
@@ -174,15 +181,18 @@ class Traffic:
             self.link_bytes += sizes
             self.link_messages += sizes > 0
 
-    def count_padded(self, heads: NDArray[np.int64]) -> None:
+    def count_gathered(self, heads: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         """Counts a round in which all send to all, as `compressors.exchange` carries it out.
 
         There a worker without an update sends a message that says so; raises as `count` does.
+
+        Args:
+            heads: int64 [workers, HEAD].
+            lengths: int64 [workers], of the messages as they go, padding included.
         """
-        longest = -(-int(heads[:, 0].max()) // ALIGNMENT) * ALIGNMENT
-        self.wire_bytes += self.workers * (longest + SIZE_BYTES)
+        self.wire_bytes += int(lengths.sum()) + self.workers * SIZE_BYTES
         self.received_bytes += self.workers * (self.workers - 1) * SIZE_BYTES
-        self._count_to_all(heads, np.full(self.workers, longest, np.int64))
+        self._count_to_all(heads, lengths)
         _look_for_refusals(heads)
 
     def count_all_reduce(self, heads: NDArray[np.int64]) -> None:
@@ -247,3 +257,22 @@ class Crew(ABC):
     @abstractmethod
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Worker 0's tensors to all, in place."""
+
+    @abstractmethod
+    def links(self, traffic: Traffic) -> Links | None:
+        """What went over each link, put together from what each process knows; all must call this together.
+
+        Args:
+            traffic: what this process's workers have counted.
+
+        Returns:
+            The same on every process; None where a transport decides about links.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers from one synchronization to the next: plain numbers."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave."""

@@ -1,16 +1,22 @@
 """All workers in one process, a round at a time (Anoosheh, section 2.2)."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from taugrad.compressors.exchange import Exchange, ExchangeForm
+
+from .links import Links
 from .rounds import Agreed, Crew, Received, Sending, Side, Traffic
 
-Counting = Literal["rounds", "gather", "all-reduce"]
-"""Whose bytes are counted: our rounds', or those that the DDP hook's exchange would have, which gathers
-messages padded to the longest one, or without compression leaves the gradient to torch's all-reduce."""
+Counting = Literal["rounds", "all-reduce"] | ExchangeForm
+"""Whose bytes are counted: our rounds', or those that the DDP hook's exchange would have: in one of its
+forms, without compression torch's all-reduce."""
+_WHOLE = 0
+"""What stands for the elements of a DDP bucket: there is one here."""
 
 
 class SimulatedCrew(Crew):
@@ -24,6 +30,12 @@ class SimulatedCrew(Crew):
             counting: see there.
         """
         self.workers, self.ranks, self._counting = workers, range(workers), counting
+        self._exchange: Exchange | None
+        match counting:
+            case "rounds" | "all-reduce":
+                self._exchange = None
+            case form:
+                self._exchange = Exchange(form)
 
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """See `Crew.run`."""
@@ -34,22 +46,43 @@ class SimulatedCrew(Crew):
             assert len(sendings) == len(sides), "every worker has as many rounds as the others"
             sizes = _sizes(sendings)
             heads = np.array([sending.head() for sending in sendings], np.int64)
-            match self._counting:
-                case "rounds":
-                    traffic.count(heads, sizes)
-                case "gather":
-                    traffic.count_padded(heads)
-                case "all-reduce":
-                    traffic.count_all_reduce(heads)
+            self._count(traffic, heads, sizes)
             to_all = {src: each.to_all for src, each in enumerate(sendings) if each.to_all is not None}
             for rank, side in enumerate(sides):
                 side.receive(to_all if sizes is None else _arriving(sendings, to_all, rank))
 
+    def _count(self, traffic: Traffic, heads: NDArray[np.int64], sizes: NDArray[np.int64] | None) -> None:
+        if self._exchange is not None:
+            lengths = heads[:, 0].tolist()
+            gathered = self._exchange.lengths_on_wire(_WHOLE, lengths)
+            self._exchange.learn(_WHOLE, lengths)
+            traffic.count_gathered(heads, np.array(gathered, np.int64))
+        elif self._counting == "all-reduce":
+            traffic.count_all_reduce(heads)
+        else:
+            traffic.count(heads, sizes)
+
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to do: whoever runs the workers keeps worker 0's."""
 
+    def links(self, traffic: Traffic) -> Links | None:
+        """See `Crew.links`."""
+        if self._counting != "rounds":
+            return None
+        others = ~np.eye(self.workers, dtype=bool)
+        return Links(traffic.link_messages * others, (traffic.link_bytes + traffic.told_bytes) * others)
 
-def _sizes(sendings: Sequence[Sending]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]] | None:
+    def state_dict(self) -> dict[str, Any]:
+        """See `Crew.state_dict`."""
+        return {} if self._exchange is None else {"capacities": dict(self._exchange.capacities)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Crew.load_state_dict`."""
+        if self._exchange is not None:
+            self._exchange.capacities = {int(n): int(most) for n, most in state["capacities"].items()}
+
+
+def _sizes(sendings: Sequence[Sending]) -> NDArray[np.int64] | None:
     if not any(sending.to for sending in sendings):
         return None
     sizes = np.zeros((len(sendings), len(sendings)), np.int64)

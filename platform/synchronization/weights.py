@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from taugrad.compressors.observe import gradient_percentiles
+from taugrad.compressors.observe import gradient_statistics
 
 from ..data.batches import Share
 from ..training.randomness import Randomness
@@ -68,9 +68,8 @@ class LocalTraining(InRounds):
                 self._note_squares(replica)
             if moment.observe and rank == 0:
                 seen = zip(replica.names, replica.parameters, strict=True)
-                self._percentiles = {
-                    name: gradient_percentiles(each if each.grad is None else each.grad)
-                    for name, each in seen
+                self._statistics = {
+                    name: gradient_statistics(each if each.grad is None else each.grad) for name, each in seen
                 }
             replica.step(moment.position)
         self._steps += 1

@@ -70,12 +70,29 @@ TAG_SEARCH: Final = "taugrad.search"
 TAG_TRIAL: Final = "taugrad.trial"
 """On a trial of a search: its number."""
 
+# Artifacts.
+ARTIFACT_LINKS: Final = "links.csv"
+"""Messages and bytes from each worker to each other."""
+
 # Params that readers look at.
 PARAM_RULE: Final = "compressor.kind"
 PARAM_TAU: Final = "compressor.tau"
 
-LayerQuantity = Literal["fraction", "tau", "bits", "grad_p50", "grad_p90", "grad_p99", "grad_p999", "zeros"]
-"""What is recorded of a layer at an interval."""
+LayerQuantity = Literal[
+    "fraction",
+    "elements",
+    "tau",
+    "bits",
+    "grad_p50",
+    "grad_p90",
+    "grad_p99",
+    "grad_p999",
+    "grad_rms",
+    "zeros",
+]
+"""What is recorded of a layer at an interval, and in each of the first iterations."""
+FIRST_ITERATIONS: Final = 10
+"""Those first iterations: what a law (search/law) decides by."""
 
 _REFUSED_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 

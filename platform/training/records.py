@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from taugrad.compressors import Step
 from taugrad.compressors.ledger import Totals
-from taugrad.compressors.observe import Percentiles
+from taugrad.compressors.observe import GradientStatistics
 
 from ..tracking import names
 
@@ -121,25 +121,27 @@ def epoch_metrics(now: Totals, before: Totals) -> dict[str, float]:
     }
 
 
-def layer_metrics(step: Step, percentiles: dict[str, Percentiles]) -> dict[str, float]:
+def layer_metrics(step: Step, statistics: dict[str, GradientStatistics]) -> dict[str, float]:
     """A worker's own metrics of each layer.
 
     Args:
         step: the iteration's ledger.
-        percentiles: of each layer's gradient, before compression.
+        statistics: of each layer's gradient, before compression.
     """
     metrics: dict[str, float] = {}
     for layer in step.layers:
         fraction = layer.sent / layer.elements if layer.elements else 0.0
         metrics[names.layer_metric(layer.name, "fraction")] = fraction
+        metrics[names.layer_metric(layer.name, "elements")] = layer.elements
         if layer.sent:
             metrics[names.layer_metric(layer.name, "bits")] = layer.paper_bits / layer.sent
         if layer.tau is not None:
             metrics[names.layer_metric(layer.name, "tau")] = layer.tau
-        seen = percentiles[layer.name]
+        seen = statistics[layer.name]
         metrics[names.layer_metric(layer.name, "grad_p50")] = seen.p50
         metrics[names.layer_metric(layer.name, "grad_p90")] = seen.p90
         metrics[names.layer_metric(layer.name, "grad_p99")] = seen.p99
         metrics[names.layer_metric(layer.name, "grad_p999")] = seen.p999
+        metrics[names.layer_metric(layer.name, "grad_rms")] = seen.rms
         metrics[names.layer_metric(layer.name, "zeros")] = seen.zeros
     return metrics

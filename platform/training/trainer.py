@@ -157,7 +157,8 @@ class Trainer:
     def _iterate(self, order: NDArray[np.int64], position: Position) -> None:
         """One step: forward, backward, synchronization, optimizer, in the order that the mode asks for."""
         started = perf_counter()
-        observe = self.rank == 0 and self.done % self.spec.tracking.layer_interval == 0
+        due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
+        observe = self.rank == 0 and due
         workers = self.sync.workers
         shares = [
             worker_share(order, position.iteration, position.batch_size, rank, workers)
@@ -169,7 +170,7 @@ class Trainer:
         step = self.sync.last_step
         elsewhere = step.compress_s + step.decompress_s + step.blocked_s
         compute_s = (perf_counter() - started) / len(self.sync.ranks) - elsewhere
-        layers = layer_metrics(step, self.sync.percentiles) if observe else {}
+        layers = layer_metrics(step, self.sync.statistics) if observe else {}
         so_far = self.sync.totals.wire_bytes
         self._records.append(IterationRecord(self.done, loss, compute_s, step, layers, so_far))
 

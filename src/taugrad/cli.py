@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from taugrad import __version__
 
 if TYPE_CHECKING:
+    from taugrad.platform.reading import FieldHelp
     from taugrad.search.progress import Point, Progress
 
 OK, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         _search,
         "search over fields that a spec gives ranges; goes on when it was interrupted",
         "SPEC [--pick POINT] [--FIELD VALUE ...] [--FIELD '{log: [LOW, HIGH]}' ...]",
+        _SearchFieldsHelp,
     )
     search.add_argument("spec", type=Path, metavar="SPEC", help="a spec with ranges and a search section")
     search.add_argument(
@@ -91,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         "auto",
         _auto,
         "train with a threshold that finds itself, by the bytes to send or the accuracy to lose at most",
-        "SPEC [--budget MB | --tolerance POINTS] [--FIELD VALUE ...]",
+        "SPEC [--budget MB | --tolerance POINTS] [--law FILE] [--once] [--FIELD VALUE ...]",
     )
     auto.add_argument("spec", type=Path, metavar="SPEC", help=_SPEC_HELP)
     goal = auto.add_mutually_exclusive_group()
@@ -104,6 +106,29 @@ def _parser() -> argparse.ArgumentParser:
         metavar="POINTS",
         help="accuracy lost at most, in percentage points, against no compression (default: 0.5)",
     )
+    auto.add_argument(
+        "--law", type=Path, metavar="FILE", help="what `taugrad law` learned (default: taugrad's own)"
+    )
+    auto.add_argument(
+        "--once", action="store_true", help="train once, without the run without compression to compare with"
+    )
+
+    law = commands.add_parser(
+        "law",
+        help="learn from past runs which tau, or floor, a run needs by what its first gradients look like",
+        allow_abbrev=False,
+    )
+    law.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="names of MLflow experiments")
+    law.add_argument(
+        "-o", "--output", required=True, type=Path, metavar="FILE", help="the law to write (YAML)"
+    )
+    law.add_argument(
+        "--of",
+        default="strom",
+        choices=("wgt", "bgt", "qgt", "strom", "entropy"),
+        help="the method whose tau, or with entropy whose floor, is looked for (default: strom)",
+    )
+    law.set_defaults(handler=_law)
 
     dashboard = commands.add_parser(
         "dashboard", help="prepare MLflow's UI for an experiment, print where to look", allow_abbrev=False
@@ -148,9 +173,7 @@ class _FieldsHelp(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         parser.print_help()
         print("\nfields:")
-        from taugrad.platform.reading import spec_fields  # noqa: PLC0415
-
-        for field in spec_fields():
+        for field in self.fields():
             kinds = f" [{field.kinds}]" if field.kinds else ""
             default = "" if field.default in _NO_DEFAULT else f" (default {field.default})"
             value = field.type.upper() if field.type in _VALUE_TYPES else field.type
@@ -161,6 +184,22 @@ class _FieldsHelp(argparse.Action):
                 )
         parser.exit()
 
+    def fields(self) -> "list[FieldHelp]":
+        """What to list."""
+        from taugrad.platform.reading import spec_fields  # noqa: PLC0415
+
+        return spec_fields()
+
+
+class _SearchFieldsHelp(_FieldsHelp):
+    """The same with the fields of a search, which come first."""
+
+    def fields(self) -> "list[FieldHelp]":
+        """See `_FieldsHelp.fields`."""
+        from taugrad.search.reading import search_fields  # noqa: PLC0415
+
+        return [*search_fields(), *super().fields()]
+
 
 def _command(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
@@ -168,6 +207,7 @@ def _command(
     handler: Callable[[argparse.Namespace, list[str]], int],
     summary: str,
     usage: str,
+    fields_help: type[_FieldsHelp] = _FieldsHelp,
 ) -> argparse.ArgumentParser:
     """A command that takes specs and their fields."""
     command = commands.add_parser(
@@ -178,7 +218,7 @@ def _command(
         allow_abbrev=False,
         add_help=False,
     )
-    command.add_argument("-h", "--help", nargs=0, action=_FieldsHelp, help="show this, and every field")
+    command.add_argument("-h", "--help", nargs=0, action=fields_help, help="show this, and every field")
     command.set_defaults(handler=handler, takes_fields=True)
     return command
 
@@ -220,11 +260,17 @@ def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
     from taugrad.platform.reading import read_spec  # noqa: PLC0415
     from taugrad.search.auto import Goal, run_auto  # noqa: PLC0415
 
-    goal = Goal.read(options.budget, options.tolerance)
+    goal = Goal.read(options.budget, options.tolerance, options.law, once=options.once)
     spec, source = read_spec(options.spec, overrides), str(options.spec)
     from taugrad.dashboards.console import train  # noqa: PLC0415
 
     return run_auto(spec, source, goal, lambda each: train([(source, each)]))
+
+
+def _law(options: argparse.Namespace, _: list[str]) -> int:
+    from taugrad.search.law.command import run_law  # noqa: PLC0415
+
+    return run_law(options.experiments, options.of, options.output)
 
 
 def _draw_front(progress: "Progress", path: Path) -> None:

@@ -106,7 +106,7 @@ class Run:
         *,
         model: nn.Module | None = None,
         recording: Callable[..., Any] = compressed_allgather,
-        exchange: ExchangeForm = "padded",
+        exchange: ExchangeForm = "exact",
         **ddp_options: Any,
     ) -> None:
         self.model = make_model() if model is None else model
@@ -445,13 +445,13 @@ def other_types() -> Result:
     return result
 
 
-def observed_percentiles() -> Result:
+def observed_statistics() -> Result:
     run, seen = Run(thresholded("wgt"), bucket_cap_mb=TINY_BUCKETS), []
     for step in range(4):
         if step in (0, 2):
             run.state.observe_next_step()
         run.step()
-        seen.append({name: tuple(percentiles) for name, percentiles in run.state.percentiles.items()})
+        seen.append({name: tuple(statistics) for name, statistics in run.state.statistics.items()})
         if step == 0:
             first = {name: total.clone() for name, total in run.local.items()}
     return {"seen": seen, "first": first}
@@ -646,7 +646,7 @@ GROUPS: dict[str, list[Callable[..., Result]]] = {
         all_zero_gradient,
         a_parameter_without_elements,
         other_types,
-        observed_percentiles,
+        observed_statistics,
         resumed_and_never_stopped,
         nonfinite_skipped,
         nonfinite_refused,

@@ -245,8 +245,7 @@ def test_totals_are_what_an_independent_count_gives(
     sent = sum(sum(step) for step in by_step)
     wire = 0
     for step in by_step:
-        longest = max(expected_size(rule, codec, k) for k in step)
-        wire += 2 * (-(-longest // 8) * 8 + 8)
+        wire += sum(expected_size(rule, codec, k) + 8 for k in step)
     expected = {
         "steps": 5,
         "skipped_steps": 0,
@@ -409,18 +408,19 @@ def test_parameters_of_other_types_are_synchronized(dtype: str, two: Results) ->
             torch.testing.assert_close(gradient.double(), mean, rtol=precision, atol=1e-6)
 
 
-def test_percentiles_are_noted_in_the_steps_that_were_asked_for(two: Results) -> None:
-    for result in by_rank(two, "observed_percentiles"):
+def test_gradient_statistics_are_noted_in_the_steps_that_were_asked_for(two: Results) -> None:
+    for result in by_rank(two, "observed_statistics"):
         seen, first = result["seen"], result["first"]
         assert seen[0].keys() == first.keys()
         assert seen[1] == seen[0]
         assert seen[2].keys() == seen[0].keys()
         assert seen[2] != seen[0]
         assert seen[3] == seen[2]
-        for name, percentiles in seen[0].items():
+        for name, statistics in seen[0].items():
             magnitudes = first[name].abs().numpy()
             expected = np.quantile(magnitudes, [0.5, 0.9, 0.99, 0.999], method="inverted_cdf")
-            assert percentiles == pytest.approx([*expected, np.mean(magnitudes == 0)], rel=1e-4)
+            rms = np.sqrt(np.mean(np.square(magnitudes, dtype=np.float64)))
+            assert statistics == pytest.approx([*expected, rms, np.mean(magnitudes == 0)], rel=1e-4)
 
 
 # Forms of exchange.

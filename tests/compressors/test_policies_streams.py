@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.config import read_config
 from taugrad.compressors.feedback import FeedbackCompressor
+from taugrad.compressors.parts import Part
 from taugrad.compressors.policies import SAMPLE
 
 Floats = NDArray[np.float32]
@@ -124,6 +125,19 @@ def test_dl4j_steps_only_outside_of_its_range(workbench: ModuleType) -> None:
     assert moves == {0.8, 1.0, 1 / 0.8}
 
 
+@pytest.mark.parametrize("policy", ["density(0.01, every=40)", "sidco(0.01, fit='exponential', every=40)"])
+def test_a_layer_is_not_sampled_again_and_again(policy: str, workbench: ModuleType) -> None:
+    """Though its scale jumps back and forth, so that each tau is far off in the next iteration."""
+    worker, samples = workbench.Worker(f"wgt({policy})", SIZES), 0
+    chosen = worker.compressor.rule.selection.policy
+    for step in range(120):
+        part = Part("p0", torch.zeros(SIZES[0]))
+        memory = worker.memories.get("p0", {})
+        samples += chosen.needs_sample(part, step, memory)
+        worker.step(gradients(step, 1000.0 ** (step % 2)))
+    assert 3 < samples <= 3 * (1 + chosen.again)
+
+
 # State.
 
 
@@ -203,7 +217,8 @@ def test_curves_are_forgotten_once_the_decision_was_taken(workbench: ModuleType)
         worker.step(gradients(step))
         kept = {len(memory) > 10 for memory in worker.memories.values()}
         assert kept == {step % 4 == 0}
-    assert set(worker.memories["p0"]) == {"target", "tau", "next", "elements", "share"}
+    kept = {"target", "tau", "next", "again", "least", "most", "elements", "share"}
+    assert set(worker.memories["p0"]) == kept
 
 
 def test_an_allocation_leaves_no_more_and_costs_no_more_than_one_tau(workbench: ModuleType) -> None:

@@ -34,7 +34,7 @@ def test_a_data_folder_that_is_not_there(refused):
 
 
 def test_a_model_too_large_for_the_images(refused):
-    assert "too small for LeNet" in refused("data: {kind: digits}\nmodel: {kind: lenet}")
+    assert "too small for" in refused("data: {kind: synthetic, height: 3, width: 3}\nmodel: {kind: nin}")
 
 
 def test_a_factory_that_is_not_there(refused):

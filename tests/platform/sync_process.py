@@ -23,14 +23,14 @@ SENT = {"bytes": 0, "messages": 0}
 
 
 class CountedOperation(dist.P2POp):
-    def __init__(self, op: Any, tensor: torch.Tensor, peer: int) -> None:
-        super().__init__(op, tensor, peer)
+    def __init__(self, op: Any, tensor: torch.Tensor, *where: Any) -> None:
+        super().__init__(op, tensor, *where)
         if op is dist.isend:
             SENT["bytes"] += tensor.numel()
             SENT["messages"] += 1
 
-    def __new__(cls, op: Any, tensor: torch.Tensor, peer: int) -> "CountedOperation":
-        return super().__new__(cls, op, tensor, peer)
+    def __new__(cls, op: Any, tensor: torch.Tensor, *where: Any) -> "CountedOperation":
+        return super().__new__(cls, op, tensor, *where)
 
 
 class Recorder:
@@ -61,6 +61,7 @@ class Recorder:
 
 
 def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
+    links = trainer.sync.links()
     timeless = {k: v for k, v in trainer.totals().items() if "seconds" not in k}
     sync = trainer.sync
     return {
@@ -72,6 +73,12 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
             for step, metrics in recorder.logged
         ],
         "accuracies": [each["eval/accuracy"] for each in recorder.evaluations],
+        "links": None
+        if links is None
+        else {
+            "bytes": torch.from_numpy(links.nbytes.copy()),
+            "messages": torch.from_numpy(links.messages.copy()),
+        },
         "link_bytes": torch.from_numpy(sync.traffic.link_bytes.copy())
         if isinstance(sync, InRounds)
         else None,

@@ -70,8 +70,6 @@ def test_images_become_class_scores(config, size):
 @pytest.mark.parametrize(
     ("config", "height", "width", "smallest"),
     [
-        (LeNet(), 15, 28, "16 x 16"),
-        (LeNet(), 28, 8, "16 x 16"),
         (NetworkInNetwork(), 3, 8, "4 x 4"),
         (NetworkInNetwork(), 8, 3, "4 x 4"),
     ],
@@ -112,6 +110,19 @@ def test_lenet_begins_as_caffe_fills_it():
         assert layer.weight.std().item() == pytest.approx(fan_in**-0.5, rel=0.05)
         assert layer.weight.abs().max().item() <= (3 / fan_in) ** 0.5
         assert not layer.bias.any()
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (3, 20), (15, 16)])
+def test_lenet_surrounds_small_images_with_zeros(height: int, width: int) -> None:
+    torch.manual_seed(0)
+    model = build(LeNet(), channels=1, height=height, width=width, classes=10)
+    torch.manual_seed(0)
+    large = build(LeNet(), channels=1, height=max(height, 16), width=max(width, 16), classes=10)
+    images = torch.randn(4, 1, height, width)
+    around = torch.zeros(4, 1, max(height, 16), max(width, 16))
+    top, left = (around.shape[2] - height) // 2, (around.shape[3] - width) // 2
+    around[:, :, top : top + height, left : left + width] = images
+    assert torch.equal(model(images), large(around))
 
 
 def test_dropout_is_the_configs_and_stops_in_evaluation():

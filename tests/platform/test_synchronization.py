@@ -48,12 +48,14 @@ LINES = [
     "topk(0.2) | quantile(4, block=32)",
     "linear(5, exempt=exempt(names=['*.bias']))",
 ]
+STROM = "strom(density(0.1)) | golomb_rice"
+DEFAULT_FORM = f"allgather: {STROM}"
 RULES = [
     "wgt(0.01, clip=clip(2))",
     "bgt(0.03)",
     "qgt(0.01, decay=0.9)",
     "strom(layers(0.02, patterns={'*.bias': 0.005}))",
-    "strom(density(0.1)) | golomb_rice",
+    STROM,
     "topk(0.1, sampled=True)",
     "chunked_topk(8, chunk=64) | linear(4)",
     "quantile(4, block=64) | huffman",
@@ -74,6 +76,10 @@ SPECS: dict[str, dict[str, Any]] = {
         for line in LINES
     },
     **{f"allgather: {line}": BASE | {"compressor": line} for line in RULES},
+    **{
+        f"{form}: strom": BASE | {"sync": {"mode": "allgather", "exchange": form}, "compressor": STROM}
+        for form in ("padded", "one_shot")
+    },
     "allgather: momentum": BASE | NO_MOMENTUM | {"compressor": "topk(0.1, momentum=0.9, warmup=warmup(5))"},
     "sharded: momentum": BASE
     | NO_MOMENTUM
@@ -85,6 +91,9 @@ SPECS: dict[str, dict[str, Any]] = {
         for name, sync in WEIGHTS.items()
     },
 }
+IN_ROUNDS = [
+    name for name, spec in SPECS.items() if spec.get("sync", {"mode": "allgather"})["mode"] != "allgather"
+]
 TIMEOUT_S = 600
 
 Result = dict[str, Any]
@@ -183,7 +192,7 @@ def test_the_loss_falls(name, real):
     assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
 
 
-@pytest.mark.parametrize("name", [name for name in SPECS if "sync" in SPECS[name]])
+@pytest.mark.parametrize("name", IN_ROUNDS)
 def test_links_carry_what_was_handed_to_torch(name, real):
     sent_bytes, sent_messages = (sent_by_rank(real, name, what) for what in ("bytes", "messages"))
     for rank, worker in enumerate(real):
@@ -201,10 +210,52 @@ def sent_by_rank(real: list[dict[str, Result]], name: str, what: str) -> torch.T
     return torch.stack([worker[name][f"link_{what}"][rank] for rank, worker in enumerate(real)])
 
 
-@pytest.mark.parametrize("name", [name for name in SPECS if "sync" in SPECS[name]])
+@pytest.mark.parametrize("name", IN_ROUNDS)
 def test_simulated_links_are_those_of_real_workers(name, real, simulated):
     for what in ("bytes", "messages"):
         assert torch.equal(sent_by_rank(real, name, what), simulated[name][f"link_{what}"])
+
+
+@pytest.mark.parametrize("name", IN_ROUNDS)
+def test_every_process_knows_all_links_and_their_sums_are_the_ledger_s(name, real, simulated):
+    expected = simulated[name]["links"]
+    for found in (*(worker[name] for worker in real), simulated[name]):
+        for links in (found["links"], found["resumed"]["links"]):
+            assert all(torch.equal(links[what], expected[what]) for what in ("bytes", "messages"))
+        assert int(expected["bytes"].sum()) == found["totals"]["received_bytes"]
+        assert int(expected["messages"].sum()) == found["totals"]["messages"]
+
+
+@pytest.mark.parametrize("name", IN_ROUNDS)
+def test_messages_take_the_links_that_the_pattern_has(name, real):
+    sync = SPECS[name]["sync"]
+    pattern = sync.get("pattern", "allgather") if sync["mode"] == "weights" else sync["mode"]
+    links = real[0][name]["links"]
+    taken = {(i, j) for i, j in links["messages"].nonzero().tolist()}
+    every = {(i, j) for i in range(WORKERS) for j in range(WORKERS) if i != j}
+    expected = {
+        "allgather": every,
+        "sharded": every,
+        "ring": {(i, (i + 1) % WORKERS) for i in range(WORKERS)},
+        "parameter_server": {link for link in every if 0 in link},
+    }
+    assert taken == expected[pattern]
+    assert {(i, j) for i, j in links["bytes"].nonzero().tolist()} == every  # numbers are told to everybody
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if name not in IN_ROUNDS])
+def test_where_the_transport_decides_about_links_none_are_told(name, real, simulated):
+    assert real[0][name]["links"] is None
+    assert simulated[name]["links"] is None
+
+
+def test_forms_of_exchange_differ_in_bytes_alone(real):
+    names = {"exact": DEFAULT_FORM, "padded": "padded: strom", "one_shot": "one_shot: strom"}
+    totals = {form: real[0][name]["totals"] for form, name in names.items()}
+    assert totals["exact"]["wire_bytes"] < totals["padded"]["wire_bytes"] < totals["one_shot"]["wire_bytes"]
+    for form, name in names.items():
+        assert same(real[0][name], real[0][DEFAULT_FORM])
+        assert totals[form]["received_bytes"] == (WORKERS - 1) * totals[form]["wire_bytes"]
 
 
 def exchanges(name: str) -> int:

@@ -49,6 +49,22 @@ def test_a_trial_taken_up_again_has_spent_both_times(path):
     assert journal.record.spent_bytes == Journal(path).record.spent_bytes == 25 + 4 + 5
 
 
+def test_what_a_checkpoint_brings_back_is_spent_once(path):
+    journal = Journal(path)
+    journal.add(EVENTS[6].model_copy(update={"goes_on": True}))
+    assert journal.record.spent_bytes == 25 + 4
+    for told, spent in ((3, 4), (6, 6), (9, 9)):  # the checkpoint is older than what was told last
+        journal.add(report(1, 0, told))
+        assert journal.record.spent_bytes == 25 + spent
+    done = Trained(number=1, fingerprint="g", seed=3, accuracy=0.9, wire_bytes=9, run_id="s")
+    following = Reported(number=1, epoch=0, accuracy=0.5, wire_bytes=2, spent_bytes=11, seconds=9.0)
+    journal.add(done, following)  # the next seed
+    assert journal.record.spent_bytes == 25 + 11
+    # That one is interrupted and goes on: only its own 2 bytes are told again.
+    journal.add(EVENTS[6].model_copy(update={"goes_on": True}), report(1, 0, 5))
+    assert journal.record.spent_bytes == Journal(path).record.spent_bytes == 25 + 9 + 5
+
+
 def test_a_cut_at_any_byte_loses_the_last_line_at_most(path):
     whole = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from taugrad.platform.reading import SpecError, read_spec
+from taugrad.platform.spec import RunSpec
 from taugrad.search.journal import Journal
 from taugrad.search.objective import Outcome
 from taugrad.search.outputs import folder_of, picked, write_outputs
@@ -112,6 +113,21 @@ def test_budgets_count_every_start(start):
     seconds = start().record.seconds
     assert seconds > 0
     assert start("--search.minutes", str(seconds / 120)).exhausted().startswith("search.minutes")
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_budget_counts_bytes_of_a_training_that_goes_on_once(start, goes_on):
+    first = start()
+    task = first.begin(point(0.1))
+    seen = {"accuracy": 0.5, "wire_bytes": 6e6, "spent_bytes": 6e6}
+    first.report(task.number, {"epoch": 1, "full": False, **seen})
+    again = start("--search.wire_gb", "0.01")
+    if goes_on:
+        again.unfinished = {RunSpec.model_validate_json(task.specs[0]).fingerprint(): "run"}
+    task = again.begin(point(0.1))
+    again.report(task.number, {"epoch": 2, "full": False, **seen, "wire_bytes": 8e6, "spent_bytes": 8e6})
+    assert again.record.spent_bytes == (8e6 if goes_on else 14e6)
+    assert bool(again.exhausted()) != goes_on
 
 
 def test_points_stopped_early_are_on_no_front(start):

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from taugrad.cli import main
 from taugrad.platform.reading import SpecError, read_spec
+from taugrad.search.config import SearchConfig
 from taugrad.search.reading import corner_specs, name_search, read_search
 from taugrad.search.space import dimensions
 
@@ -145,3 +147,18 @@ def test_train_says_that_a_search_is_none_of_its_specs(tmp_path):
     path.write_text(SPEC + "search: {trials: 3}")
     with pytest.raises(SpecError, match="is the spec of a search: taugrad search"):
         read_spec(path)
+
+
+def test_help_lists_the_fields_of_a_search_before_those_of_a_run(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["search", "--help"])
+    assert not end.value.code
+    said = capsys.readouterr().out
+    listed = [line.split()[0].removeprefix("--") for line in said.splitlines() if line.startswith("  --")]
+    own = [f"search.{name}" for name in SearchConfig.model_fields]
+    fields = listed[listed.index("search.name") :]
+    assert fields[: len(own)] == own
+    assert "training.epochs" in fields
+    assert "--search.objective front|ratio|constraint (default front)" in said
+    assert "--search.minutes FLOAT\n" in said
+    assert "--search.evaluate STR\n" in said

@@ -1,0 +1,236 @@
+"""Whether thresholds that find themselves come up to a search, and how they compare with DL4J's and SIDCo's.
+
+    python benchmarks/auto_threshold.py [--quick] [--write]
+
+For every pair of model and data, `taugrad search` with 60 trials of one tau is the reference. Everybody else
+has three trainings at most; they and the search's front are trained with new seeds. A law is fitted to
+searches for the other pairs only. An interrupted benchmark goes on; what it knows is in build/auto_threshold.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from time import strftime
+
+from auto_entrants import DEFAULT, RIVALS, TOLERANCES, Entrant, entrants
+from auto_judging import front_of, hypervolume, read_search, thinned
+from auto_pairs import METHOD, PAIRS, Pair, Searched, experiment, searches
+from auto_searches import results_of, run_searches, tracking_uri
+from auto_trainings import Point, Trainings
+from report import Table, load, publish, read_options
+
+from taugrad.platform.spec import RunSpec
+from taugrad.search.law.command import compared, law_of, title
+from taugrad.search.law.fitting import TOLERANCES as LAW_TOLERANCES
+from taugrad.search.law.fitting import write_law
+
+FOLDER = Path("build") / "auto_threshold"
+TRIALS, FEWER = 60, 15
+SEEDS = (1, 2, 3)
+"""Of all trainings but the searches', which have seed 0."""
+CHANCE = 0.1
+"""The accuracy of guessing one of ten digits: the first measure counts from there."""
+NEAR = 0.05
+"""The second one counts accuracy from so much below the run without compression."""
+GOAL = 99.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What everybody came to on one pair."""
+
+    pair: Pair
+    bare: list[Point]
+    """Without compression, by seed."""
+    taus: list[float]
+    """Of the search's front."""
+    reference: list[list[Point]]
+    """The search's front, by seed."""
+    searched: list[Point]
+    """The search's trials, as it saw them."""
+    found: Mapping[str, list[list[Point]]]
+    """By entrant and seed, one point a setting."""
+    entrants: list[Entrant]
+
+    def worst(self, near: bool) -> Point:
+        """What hypervolumes count from."""
+        accuracy = fmean(each.accuracy for each in self.bare) - NEAR if near else CHANCE
+        return Point(accuracy, fmean(each.wire_bytes for each in self.bare))
+
+    def shares(self, sets: Sequence[Sequence[Point]], near: bool) -> list[float]:
+        """Hypervolumes by seed, as percentages of the mean of the reference's."""
+        worst = self.worst(near)
+        whole = fmean(hypervolume(points, worst) for points in self.reference)
+        return [100 * hypervolume(points, worst) / whole for points in sets]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = read_options("auto_threshold.py", "Thresholds that find themselves.", arguments)
+    load_before = load()
+    pairs = PAIRS[:2] if options.quick else PAIRS
+    seeds = SEEDS[:1] if options.quick else SEEDS
+    folder = FOLDER.with_name(f"{FOLDER.name}_quick") if options.quick else FOLDER
+    trials, fewer = (6, 4) if options.quick else (TRIALS, FEWER)
+    everything = searches(pairs, trials, fewer)
+    run_searches(folder, everything, _say)
+    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(folder)
+    trainings = Trainings(folder / "trainings.jsonl")
+    judged = [_judge(pair, pairs, folder, trainings, seeds, everything) for pair in pairs]
+    tables = [
+        _shares_table(judged, near=False),
+        _shares_table(judged, near=True),
+        _alone_table(judged),
+        _points_table(judged),
+        _law_table([experiment(pair) for pair in pairs], folder / "law.yaml"),
+    ]
+    publish("auto_threshold", options, INTRODUCTION, tables, load_before)
+    return 0
+
+
+INTRODUCTION = (
+    f"Two simulated workers, batches of 64, SGD with momentum; `{METHOD.format(tau='...')}` but where "
+    f"another rule is named. The reference is `taugrad search` with {TRIALS} trials of one tau for all "
+    "layers; of its front at most 8 points are trained again with the seeds that everybody has, which are "
+    "not the search's. A set of trainings is judged by its hypervolume: accuracy above a worst one, times "
+    "orders of magnitude of wire bytes below no compression's."
+)
+
+
+def _judge(
+    pair: Pair,
+    pairs: Sequence[Pair],
+    folder: Path,
+    trainings: Trainings,
+    seeds: Sequence[int],
+    everything: Sequence[Searched],
+) -> Judged:
+    """Trains what is missing of a pair."""
+    own = next(each for each in everything if each.pair == pair and not each.setting)
+    baseline, trials = read_search(results_of(folder, own))
+    taus = thinned(front_of(trials), Point(CHANCE, baseline.wire_bytes))
+    others = [experiment(each) for each in pairs if each != pair]
+    fitted, _, _ = law_of(others, "strom")
+    laws = {tolerance: fitted.of(_spec(pair, "none", 0), tolerance) for tolerance in TOLERANCES}
+    taking_part = entrants(laws)
+    lines = ["none", *(METHOD.format(tau=repr(tau)) for tau in taus)]
+    lines += [line for entrant in taking_part for line in entrant.settings]
+    _say(f"{pair.name}: {len(lines)} settings, {len(seeds)} seeds")
+    trainings.train([_spec(pair, line, seed) for line in lines for seed in seeds], _say)
+
+    def by_seed(settings: Sequence[str]) -> list[list[Point]]:
+        return [[trainings.of(_spec(pair, line, seed)) for line in settings] for seed in seeds]
+
+    return Judged(
+        pair=pair,
+        bare=[points[0] for points in by_seed(["none"])],
+        taus=taus,
+        reference=by_seed([METHOD.format(tau=repr(tau)) for tau in taus]),
+        searched=[point for _, point in trials],
+        found={entrant.name: by_seed(entrant.settings) for entrant in taking_part},
+        entrants=taking_part,
+    )
+
+
+def _spec(pair: Pair, line: str, seed: int) -> RunSpec:
+    return RunSpec.model_validate(pair.tree(line, seed=seed))
+
+
+def _shares_table(judged: Sequence[Judged], *, near: bool) -> Table:
+    """Everybody's hypervolume with all of its settings."""
+    names = [entrant.name for entrant in judged[0].entrants]
+    rows = []
+    for each in judged:
+        cells = [_interval(each.shares(each.found[name], near)) for name in names]
+        rows.append((each.pair.name, _interval(each.shares([each.searched], near)), *cells))
+    means = {name: fmean(fmean(each.shares(each.found[name], near)) for each in judged) for name in names}
+    rows.append(("mean", "", *(f"{means[name]:.1f}" for name in names)))
+    beaten = [
+        all(
+            fmean(each.shares(each.found[DEFAULT], near)) > fmean(each.shares(each.found[rival], near))
+            for rival in RIVALS
+        )
+        for each in judged
+    ]
+    reached = [fmean(each.shares(each.found[DEFAULT], near)) >= GOAL for each in judged]
+    what = (
+        f"accuracy counts from {100 * NEAR:g} points below no compression"
+        if near
+        else f"accuracy counts from chance, {100 * CHANCE:g}%"
+    )
+    notes = (
+        "% of the reference's hypervolume, with three trainings: mean (least to most) of the seeds. `as "
+        f"searched` is the search's own {TRIALS} trials with its own seed: the best of many, luck included.",
+        f"{DEFAULT}: {sum(reached)} of {len(judged)} pairs at {GOAL:g}% or more, and better than DL4J's and "
+        f"SIDCo's rules on {sum(beaten)} of {len(judged)}.",
+    )
+    return Table(f"Three trainings: {what}", ("pair", "as searched", *names), rows, notes)
+
+
+def _alone_table(judged: Sequence[Judged]) -> Table:
+    """Everybody's hypervolume with one setting."""
+    names = [entrant.name for entrant in judged[0].entrants]
+    rows = []
+    for each in judged:
+        cells = []
+        for entrant in each.entrants:
+            points = [[by_setting[entrant.alone]] for by_setting in each.found[entrant.name]]
+            cells.append(_interval(each.shares(points, near=False)))
+        rows.append((each.pair.name, *cells))
+    return Table("One training: accuracy counts from chance", ("pair", *names), rows)
+
+
+def _points_table(judged: Sequence[Judged]) -> Table:
+    """Accuracies and bytes, mean of the seeds."""
+    rows = []
+    for each in judged:
+        whole = fmean(point.wire_bytes for point in each.bare)
+        rows.append((each.pair.name, "none", *_figures(each.bare, whole)))
+        for i, tau in enumerate(each.taus):
+            points = [by_tau[i] for by_tau in each.reference]
+            rows.append(("", f"search's front, tau {tau:.4g}", *_figures(points, whole)))
+        for entrant in each.entrants:
+            for i, line in enumerate(entrant.settings):
+                points = [by_setting[i] for by_setting in each.found[entrant.name]]
+                rows.append(("", f"{entrant.name}: {line}", *_figures(points, whole)))
+    columns = ("pair", "setting", "accuracy, %", "least to most", "wire MB", "times smaller")
+    return Table("Every setting", columns, rows, ("Means of the seeds.",))
+
+
+def _figures(points: Sequence[Point], whole: float) -> tuple[str, ...]:
+    accuracies = [100 * point.accuracy for point in points]
+    sent = fmean(point.wire_bytes for point in points)
+    spread = f"{min(accuracies):.2f} to {max(accuracies):.2f}"
+    return f"{fmean(accuracies):.2f}", spread, f"{sent / 1e6:.4g}", f"{whole / sent:,.4g}"
+
+
+def _law_table(experiments: Sequence[str], path: Path) -> Table:
+    """What a law says of settings whose model and data it was not fitted to; the whole law goes into a file."""
+    law, judged, _ = law_of(experiments, "strom")
+    write_law(law, path, f"python benchmarks/auto_threshold.py, {strftime('%Y-%m-%d')}")
+    rows = [(title(setting), str(len(setting.runs)), *cells) for setting, cells in compared(law, judged)]
+    columns = ("setting", "runs", *(f"{tolerance:g} points: best / said" for tolerance in LAW_TOLERANCES))
+    notes = (
+        "Best: tau of the run that sent least among those that lost no more than so many points against no "
+        "compression, accuracies smoothed over tau. Said: by the law when fitted to other models and data.",
+        f"Fitted to all {law.settings} settings: {law.describe()}. It misses what it was not fitted to by a "
+        f"factor of {math.exp(law.error):.2f} (root mean square of logarithms).",
+    )
+    return Table("The law: best tau, and tau that it says", columns, rows, notes)
+
+
+def _interval(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    return f"{fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def _say(text: str) -> None:
+    print(f"{strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""`taugrad law`: reads past runs, fits a law to them, shows how well it holds and writes it down."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from taugrad.platform.preflight import usable_store
+from taugrad.platform.reading import SpecError
+
+from .best import best_value
+from .fitting import TOLERANCES, Example, FittedLaw, LawError, fit, write_law
+from .past import BATCH, RATE, WORKERS, Setting, past_settings
+
+_COMMAND_LINE = "command line"
+_MODEL = ("model.kind", "model.widths", "model.activation", "model.width_multiplier", "model.factory")
+"""Params that tell models apart."""
+
+
+def run_law(experiments: Sequence[str], kind: str, path: Path) -> int:
+    """Fits a law to the runs of some experiments.
+
+    Args:
+        experiments: names.
+        kind: the method whose tau or floor is looked for.
+        path: where the law is written.
+
+    Returns:
+        0.
+
+    Raises:
+        SpecError: an experiment is not there, the file cannot be written, or no law follows.
+    """
+    console = Console()
+    console = console if console.is_terminal else Console(width=132)
+    law, judged, left_out = law_of(experiments, kind)
+    command = shlex.join(["taugrad", "law", *experiments, "--of", kind])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_law(law, path, f"{command}, {datetime.now().astimezone().date().isoformat()}")
+    except OSError as error:
+        raise SpecError(_COMMAND_LINE, [f"-o {path}: {error.strerror}"]) from None
+    console.print(_table(law, judged))
+    for reason in left_out:
+        _say(console, reason)
+    _say(console, law.describe())
+    _say(console, f"misses what it was not fitted to by {_error_text(law)}")
+    _say(console, f"written: {path}; use it: taugrad auto SPEC.yaml --law {path}")
+    return 0
+
+
+def law_of(experiments: Sequence[str], kind: str) -> tuple[FittedLaw, list[Example], list[str]]:
+    """The law of past runs, what it was fitted to, and which settings are left out, and why.
+
+    Raises:
+        SpecError: an experiment is not there, or no law follows.
+    """
+    client = usable_store()
+    ids = []
+    for name in experiments:
+        found = client.get_experiment_by_name(name)
+        if found is None or found.lifecycle_stage == "deleted":
+            raise SpecError(_COMMAND_LINE, [f"experiment {name} is not in {client.tracking_uri}"])
+        ids.append(found.experiment_id)
+    examples, left_out = examples_of(past_settings(client, ids, kind), kind)
+    try:
+        law, judged = fit(kind, examples)
+    except LawError as error:
+        problems = [str(error), *left_out] if examples or left_out else [f"no run of {kind} with a number"]
+        raise SpecError(", ".join(experiments), problems) from None
+    return law, judged, left_out
+
+
+def examples_of(settings: Sequence[Setting], kind: str) -> tuple[list[Example], list[str]]:
+    """Settings with their best values at each tolerance, and why others have none."""
+    examples, left_out = list[Example](), []
+    for setting in settings:
+        circumstances = [setting.number(param) for param in (BATCH, RATE, WORKERS)]
+        found = [(tolerance, best_value(setting, kind, tolerance)) for tolerance in TOLERANCES]
+        if setting.features is None:
+            left_out.append(f"left out: {title(setting)}: no gradients recorded in the first iteration")
+        elif any(math.isnan(each) for each in circumstances):
+            left_out.append(f"left out: {title(setting)}: batch, learning rate or workers are unknown")
+        elif all(best is None for _, best in found):
+            left_out.append(f"left out: {title(setting)}: every run lost more than {TOLERANCES[-1]:g} points")
+        else:
+            examples += [Example(setting, tolerance, best) for tolerance, best in found if best is not None]
+    return examples, left_out
+
+
+def title(setting: Setting) -> str:
+    """A setting for people."""
+    params = setting.params
+    model = " ".join(params[name] for name in _MODEL if name in params)
+    parts = [model, params.get("data.kind", "?")]
+    parts += [f"batch {params.get(BATCH, '?')}", f"lr {params.get(RATE, '?')}"]
+    return ", ".join([*parts, f"{params.get(WORKERS, '?')} workers"])
+
+
+def _table(law: FittedLaw, judged: Sequence[Example]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("setting", overflow="fold")
+    table.add_column("runs", justify="right")
+    for tolerance in TOLERANCES:
+        table.add_column(f"{tolerance:g} points:\nbest / said", justify="right", no_wrap=True)
+    for setting, cells in compared(law, judged):
+        table.add_row(Text(title(setting)), str(len(setting.runs)), *cells)
+    table.caption = (
+        "best: of the run that sent least within so many points; said: without this model and data"
+    )
+    return table
+
+
+def compared(law: FittedLaw, judged: Sequence[Example]) -> list[tuple[Setting, list[str]]]:
+    """For each setting, the best value and what the law says, as text, for each of TOLERANCES."""
+    rows: dict[int, tuple[Setting, list[str]]] = {}
+    for each in judged:
+        _, cells = rows.setdefault(id(each.setting), (each.setting, ["-"] * len(TOLERANCES)))
+        said = each.best * math.exp(each.missed) if law.looked_for == "tau" else each.best + each.missed
+        cells[TOLERANCES.index(each.tolerance)] = f"{each.best:.3g} / {said:.3g}"
+    return list(rows.values())
+
+
+def _error_text(law: FittedLaw) -> str:
+    if law.looked_for == "tau":
+        return f"a factor of {math.exp(law.error):.2f} (root mean square of logarithms)"
+    return f"{law.error:.2f} bits (root mean square)"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

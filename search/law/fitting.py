@@ -1,0 +1,202 @@
+"""The relation of the best value to the first iteration's gradients: a ridge regression of logarithms."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from taugrad.compressors.config.law import Law, LawFloor, LawTau
+from taugrad.platform.config import Config
+from taugrad.platform.reading import SpecError
+from taugrad.platform.spec import RunSpec
+
+from .past import BATCH, OPTIMIZER, RATE, WORKERS, Setting
+
+SHIPPED = Path(__file__).parent / "strom.yaml"
+"""The law that comes with taugrad: for strom, fitted to the searches of benchmarks/auto_threshold.py."""
+FEWEST = 3
+"""Settings that a law needs at least."""
+_PENALTIES = np.geomspace(0.01, 1000, 26)
+TOLERANCES = (2.0, 4.0, 8.0, 16.0)
+"""Percentage points of accuracy, at each of which a setting has a best value. Below the first, chance says
+more about a single training than tau does; there the relation is carried on, down to LEAST_TOLERANCE."""
+LEAST_TOLERANCE = 0.5
+_CIRCUMSTANCES = ("tolerance", "batch", "lr", "workers")
+_SEEN = ("rms", "p99", "p999", "layer")
+_FROM = {"batch": BATCH, "lr": RATE, "workers": WORKERS}
+
+
+class LawError(ValueError):
+    """No law follows from these runs; the message says why."""
+
+
+class FittedLaw(Config):
+    """value = constant + sum of weights x natural logarithms; for a tau the value is ln(tau)."""
+
+    kind: str
+    """The method that it was fitted for."""
+    looked_for: Literal["tau", "floor"]
+    constant: float = Field(allow_inf_nan=False)
+    weights: dict[str, float]
+    """Of rms, p99, p999 and layer, see `compressors.law.Features`, of tolerance (points of accuracy that may
+    be lost, 0.5 to 16), and of batch, lr and workers."""
+    optimizers: tuple[str, ...]
+    """Kinds that the runs had: a threshold that is right for one is not for another."""
+    error: float
+    """Root mean square of what the law misses where it was not fitted: by leaving out one model and data set
+    after the other; bits for a floor, a logarithm for a tau."""
+    settings: int
+    """How many it was fitted to."""
+
+    def of(self, spec: RunSpec, tolerance: float) -> Law:
+        """The law for a run: what is known before it begins goes into the constant.
+
+        Args:
+            spec: the run.
+            tolerance: points of accuracy that it may lose; LEAST_TOLERANCE counts for less, the last of
+                TOLERANCES for more.
+        """
+        known = {
+            "tolerance": min(max(tolerance, LEAST_TOLERANCE), TOLERANCES[-1]),
+            "batch": float(spec.training.batch_size),
+            "lr": float(spec.training.optimizer.lr),
+            "workers": float(spec.workers.count),
+        }
+        constant = self.constant + sum(self.weights[name] * math.log(known[name]) for name in _CIRCUMSTANCES)
+        make = LawTau if self.looked_for == "tau" else LawFloor
+        seen = {name: _short(self.weights[name]) for name in _SEEN}
+        return make(constant=_short(constant), **seen)
+
+    def describe(self) -> str:
+        """The relation on one line."""
+        terms = [f"{self.constant:.3g}"]
+        terms += [f"{weight:+.3g} ln({name})" for name, weight in self.weights.items() if weight]
+        left = "ln(tau)" if self.looked_for == "tau" else "floor"
+        return f"{left} = {' '.join(terms)}"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A setting with its best value."""
+
+    setting: Setting
+    tolerance: float
+    best: float
+    missed: float = math.nan
+    """What the law said without this setting's model and data, less what was best; on the law's scale."""
+
+
+def fit(kind: str, examples: Sequence[Example]) -> tuple[FittedLaw, list[Example]]:
+    """Fits a law.
+
+    Args:
+        kind: the method.
+        examples: settings with features, and their best values.
+
+    Returns:
+        The law, and the examples with what it misses them by when their model and data are left out.
+
+    Raises:
+        LawError: there are too few.
+    """
+    settings = len({id(each.setting) for each in examples})
+    if settings < FEWEST:
+        raise LawError(f"{settings} settings have a best value, and a law needs at least {FEWEST}")
+    looked_for: Literal["tau", "floor"] = "floor" if kind == "entropy" else "tau"
+    names, inputs = _inputs(examples)
+    best = np.array([each.best for each in examples])
+    targets = best if looked_for == "floor" else np.log(best)
+    families = [each.setting.family for each in examples]
+    model, said = _regression(inputs, targets, families)
+    scaler, ridge = model[0], model[-1]
+    slopes = ridge.coef_ / scaler.scale_
+    weights = dict(zip(names, slopes.tolist(), strict=True))
+    missed = said - targets
+    law = FittedLaw(
+        kind=kind,
+        looked_for=looked_for,
+        constant=float(ridge.intercept_ - slopes @ scaler.mean_),
+        weights={name: _short(weight) for name, weight in weights.items()},
+        optimizers=tuple(sorted({each.setting.params.get(OPTIMIZER, "sgd") for each in examples})),
+        error=float(np.sqrt(np.mean(missed**2))),
+        settings=settings,
+    )
+    judged = [replace(each, missed=float(miss)) for each, miss in zip(examples, missed, strict=True)]
+    return law, judged
+
+
+def _inputs(examples: Sequence[Example]) -> tuple[list[str], NDArray[np.float64]]:
+    """Names of the inputs, and float64 [examples, inputs]."""
+    rows = []
+    for each in examples:
+        features = each.setting.features
+        assert features is not None
+        known = {"tolerance": each.tolerance} | {name: each.setting.number(_FROM[name]) for name in _FROM}
+        logarithms = [math.log(known[name]) for name in _CIRCUMSTANCES]
+        rows.append([*(getattr(features, name) for name in _SEEN), *logarithms])
+    return [*_SEEN, *_CIRCUMSTANCES], np.array(rows)
+
+
+def _regression(
+    inputs: NDArray[np.float64], targets: NDArray[np.float64], families: Sequence[str]
+) -> tuple[Any, NDArray[np.float64]]:
+    """A ridge regression, and what it says of each family of settings when fitted to the others.
+
+    The penalty is the one that says most of families left out; with a single one, of settings left out.
+    """
+    from sklearn.linear_model import Ridge  # noqa: PLC0415 - takes a second
+    from sklearn.model_selection import (  # noqa: PLC0415
+        GridSearchCV,
+        LeaveOneGroupOut,
+        LeaveOneOut,
+        cross_val_predict,
+    )
+    from sklearn.pipeline import make_pipeline  # noqa: PLC0415
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
+
+    several = len(set(families)) > 1
+    splits = list(
+        LeaveOneGroupOut().split(inputs, targets, families) if several else LeaveOneOut().split(inputs)
+    )
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), Ridge()),
+        {"ridge__alpha": _PENALTIES},
+        scoring="neg_mean_squared_error",
+        cv=splits,
+    ).fit(inputs, targets)
+    said = cross_val_predict(search.best_estimator_, inputs, targets, cv=splits)
+    return search.best_estimator_, said
+
+
+def write_law(law: FittedLaw, path: Path, heading: str) -> None:
+    """Writes a law as YAML, under a comment."""
+    text = yaml.safe_dump(law.model_dump(mode="json"), sort_keys=False)
+    path.write_text(f"# {heading}\n{text}", encoding="utf-8")
+
+
+def read_law(path: Path) -> FittedLaw:
+    """Reads a law that `write_law` wrote.
+
+    Raises:
+        SpecError: the file is not there or holds no law.
+    """
+    try:
+        return FittedLaw.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise SpecError(str(path), [f"cannot be read: {error.strerror}"]) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise SpecError(str(path), ["holds no law: it is no YAML"]) from None
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        raise SpecError(str(path), problems) from None
+
+
+def _short(value: float) -> float:
+    """Four digits: more say nothing, and people read them."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,154 @@
+"""Past runs in MLflow, by setting: all of a spec but the value that is looked for and the seed."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from taugrad.compressors.law import Features, LayerSeen, features
+from taugrad.platform.tracking import names
+
+from ..objective import Outcome
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+BATCH, RATE, WORKERS = "training.batch_size", "training.optimizer.lr", "workers.count"
+OPTIMIZER = "training.optimizer.kind"
+_FAMILY = ("model.", "data.")
+"""Params that make two settings ones of the same model and data."""
+_ELSEWHERE = ("name", "experiment", "seed", "paper", "storage", "tracking.", "checkpoint.")
+"""Params that say nothing about what was computed, and the seed."""
+_MACHINE = ("workers.cpus", "workers.device", "workers.max_restarts")
+_METHOD = "compressor."
+_LAYER = re.compile(r"^layer/(.+)/elements$")
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run with a value that was given."""
+
+    value: float
+    outcome: Outcome
+    run_id: str
+
+
+@dataclass
+class Setting:
+    """Runs that differ in the value and the seed only."""
+
+    params: Mapping[str, str]
+    """Of the spec."""
+    around: str
+    """The same for settings that differ in the method only."""
+    runs: list[PastRun] = field(default_factory=list)
+    baselines: list[Outcome] = field(default_factory=list)
+    """Of the same runs without compression."""
+    features: Features | None = None
+    """Of worker 0's gradients in the first iteration; None where no run recorded them."""
+
+    @property
+    def family(self) -> str:
+        """The same for settings of one model and data set."""
+        return str(sorted((key, self.params[key]) for key in self.params if key.startswith(_FAMILY)))
+
+    def number(self, param: str) -> float:
+        """A param that is a number; NaN where there is none."""
+        try:
+            return float(self.params[param])
+        except (KeyError, ValueError):
+            return math.nan
+
+
+def value_param(kind: str) -> str:
+    """The param that holds what is looked for: Oland-Raj's floor, or a threshold."""
+    return f"{_METHOD}floor" if kind == "entropy" else names.PARAM_TAU
+
+
+def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str) -> list[Setting]:
+    """The settings in which runs of a method were made, trials of searches included.
+
+    Args:
+        client: the tracking store.
+        experiments: ids.
+        kind: the method's, such as strom.
+
+    Returns:
+        Those with a run at least, in the order of their first one.
+    """
+    settings: dict[str, Setting] = {}
+    bare: dict[str, list[Outcome]] = {}
+    looked_at: dict[str, list[Run]] = {}
+    for run in _finished(client, experiments):
+        params, metrics = run.data.params, run.data.metrics
+        if not {names.EVAL_ACCURACY, names.TOTAL_WIRE_GB} <= metrics.keys():
+            continue
+        outcome = Outcome(metrics[names.EVAL_ACCURACY], 1e9 * metrics[names.TOTAL_WIRE_GB])
+        computed = {
+            key: value
+            for key, value in params.items()
+            if not key.startswith(_ELSEWHERE) and key not in _MACHINE
+        }
+        around = str(sorted((key, value) for key, value in computed.items() if not key.startswith(_METHOD)))
+        looked_at.setdefault(around, []).append(run)
+        if params.get(names.PARAM_RULE) == "none":
+            bare.setdefault(around, []).append(outcome)
+        value = _number(params.get(value_param(kind), ""))
+        if params.get(names.PARAM_RULE) != kind or value is None:
+            continue
+        kept = {key: text for key, text in computed.items() if key != value_param(kind)}
+        setting = settings.setdefault(str(sorted(kept.items())), Setting(kept, around))
+        setting.runs.append(PastRun(value, outcome, str(run.info.run_id)))
+    for setting in settings.values():
+        setting.baselines = bare.get(setting.around, [])
+        found = (first_features(client, run) for run in looked_at[setting.around])
+        setting.features = next((each for each in found if each is not None), None)
+    return list(settings.values())
+
+
+def first_features(client: "MlflowClient", run: "Run") -> Features | None:
+    """What a run recorded of its first iteration's gradients, which no threshold has changed yet."""
+    layers = [match[1] for match in map(_LAYER.match, run.data.metrics) if match]
+    seen = []
+    for layer in layers:
+        numbers = [
+            _first(client, str(run.info.run_id), f"layer/{layer}/{what}")
+            for what in ("elements", "grad_rms", "grad_p99", "grad_p999")
+        ]
+        known = [each for each in numbers if each is not None]
+        if len(known) == len(numbers):
+            seen.append(LayerSeen(*known))
+    return features(seen)
+
+
+def _first(client: "MlflowClient", run_id: str, metric: str) -> float | None:
+    """A metric's value in the first iteration, MLflow's step 1."""
+    history = client.get_metric_history(run_id, metric)
+    return next((float(each.value) for each in history if each.step == 1), None)
+
+
+def _finished(client: "MlflowClient", experiments: Sequence[str]) -> "Iterator[Run]":
+    token = None
+    while True:
+        page = client.search_runs(
+            list(experiments),
+            "attributes.status = 'FINISHED'",
+            max_results=_PAGE,
+            order_by=["attributes.start_time ASC"],
+            page_token=token,
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
