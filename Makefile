@@ -27,6 +27,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/gradients.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/iteration.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/exchange.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/exchange_steps.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/policy_cost.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/synchronization.py $(if $(WRITE),--write)
 
 # A million damaged messages of every format; each must be refused or be a message.

@@ -24,6 +24,7 @@ from auto_trainings import Point, Trainings
 from report import Table, load, publish, read_options
 
 from taugrad.platform.spec import RunSpec
+from taugrad.search.costs import cost_of
 from taugrad.search.law.command import compared, law_of, title
 from taugrad.search.law.fitting import TOLERANCES as LAW_TOLERANCES
 from taugrad.search.law.fitting import write_law
@@ -188,16 +189,27 @@ def _points_table(judged: Sequence[Judged]) -> Table:
     rows = []
     for each in judged:
         whole = fmean(point.wire_bytes for point in each.bare)
-        rows.append((each.pair.name, "none", *_figures(each.bare, whole)))
+        rows.append((each.pair.name, "none", *_figures(each.bare, whole), ""))
         for i, tau in enumerate(each.taus):
             points = [by_tau[i] for by_tau in each.reference]
-            rows.append(("", f"search's front, tau {tau:.4g}", *_figures(points, whole)))
+            rows.append(("", f"search's front, tau {tau:.4g}", *_figures(points, whole), ""))
         for entrant in each.entrants:
             for i, line in enumerate(entrant.settings):
                 points = [by_setting[i] for by_setting in each.found[entrant.name]]
-                rows.append(("", f"{entrant.name}: {line}", *_figures(points, whole)))
-    columns = ("pair", "setting", "accuracy, %", "least to most", "wire MB", "times smaller")
-    return Table("Every setting", columns, rows, ("Means of the seeds.",))
+                estimate = _estimate(_spec(each.pair, line, 0))
+                rows.append(("", f"{entrant.name}: {line}", *_figures(points, whole), estimate))
+    columns = ("pair", "setting", "accuracy, %", "least to most", "wire MB", "times smaller", "estimate")
+    notes = ("Means of the seeds. Estimate: the MB that `taugrad auto --budget` expects at that density.",)
+    return Table("Every setting", columns, rows, notes)
+
+
+def _estimate(spec: RunSpec) -> str:
+    """The wire MB that a run at a density is expected to come to; nothing where tau is found otherwise."""
+    tau = getattr(spec.compressor, "tau", None)
+    density = getattr(tau, "density", getattr(tau, "target", None))
+    if density is None or getattr(tau, "kind", "") == "dl4j":
+        return ""
+    return f"{cost_of(spec).wire_bytes(density) / 1e6:.4g}"
 
 
 def _figures(points: Sequence[Point], whole: float) -> tuple[str, ...]:
@@ -208,7 +220,7 @@ def _figures(points: Sequence[Point], whole: float) -> tuple[str, ...]:
 
 
 def _law_table(experiments: Sequence[str], path: Path) -> Table:
-    """What a law says of settings whose model and data it was not fitted to; the whole law goes into a file."""
+    """What a law says of settings whose model and data it was not fitted to; the law goes into a file."""
     law, judged, _ = law_of(experiments, "strom")
     write_law(law, path, f"python benchmarks/auto_threshold.py, {strftime('%Y-%m-%d')}")
     rows = [(title(setting), str(len(setting.runs)), *cells) for setting, cells in compared(law, judged)]

@@ -33,7 +33,10 @@ class Trainings:
     def __init__(self, path: Path) -> None:
         self._path, self._known = path, dict[str, Point]()
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            whole, _, torn = path.read_text(encoding="utf-8").rpartition("\n")
+            if torn:  # the benchmark was killed while it wrote
+                path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
+            for line in whole.splitlines():
                 entry = json.loads(line)
                 self._known[entry["fingerprint"]] = Point(entry["accuracy"], entry["wire_bytes"])
 

@@ -34,6 +34,8 @@ DEFAULT_TOLERANCE = 0.5
 """Percentage points."""
 DENSITIES = (0.003, 0.03)
 """What a tolerance is tried with, in this order, where no law holds; with one, the last comes after it."""
+STRICTER = 4.0
+"""Where a law's tau lost too much, it is asked again for this part of the tolerance."""
 
 _COMMAND_LINE = "command line"
 
@@ -115,16 +117,19 @@ def _candidates(spec: RunSpec, source: str, goal: Goal, console: Console) -> lis
     A law that the user named must hold; where the one that comes with taugrad does not, densities do.
     """
     try:
-        lawful = by_law(spec, read_law(goal.law or SHIPPED), goal.tolerance)
+        law = read_law(goal.law or SHIPPED)
+        lawful = [by_law(spec, law, goal.tolerance)]
+        stricter = by_law(spec, law, goal.tolerance / STRICTER)
+        lawful += [stricter] if stricter != lawful[0] else []
     except (LawError, ValidationError) as error:
         reason = _problems(error) if isinstance(error, ValidationError) else [str(error)]
         if goal.law is not None:
             raise SpecError(source, reason) from None
         _say(console, f"by density: {reason[0]}")
         return [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
-    if lawful.compressor.kind == "entropy":
-        return [lawful]
-    return [lawful, _possible(lambda: at_density(spec, DENSITIES[-1]), source)]
+    if law.looked_for == "floor":
+        return lawful
+    return [*lawful, _possible(lambda: at_density(spec, DENSITIES[-1]), source)]
 
 
 def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taugrad.compressors.config.methods import ThresholdedMethod
+from taugrad.compressors.exchange import ALIGNMENT, SIZE_BYTES
 from taugrad.compressors.policies.allocated import value_bits
 from taugrad.compressors.policies.allocation import bits_per_element
 from taugrad.platform.spec import RunSpec
@@ -21,15 +22,16 @@ SPARSEST, DENSEST = 1e-5, 0.1
 """Densities that a budget may lead to. Above the last a sign and tau stand badly for what is sent."""
 
 _HEADER_BYTES = 32.0
-_LENGTH_BYTES = 8.0
-_ALIGNMENT_BYTES = 4.0
-"""What padding to a multiple of 8 adds on average."""
+_ALIGNMENT_BYTES = (ALIGNMENT - 1) / 2
+"""What `padded` adds on average to the longest message, which it fills up to a multiple of ALIGNMENT."""
 _TABLE_BYTES = 8.0
 """Of a message that holds anything: the length of Golomb-Rice blocks, one block's entry, its last bits."""
 SWING = 1.25
-"""What positions and values take over the estimate: workers send unequal shares, which swing around the
-target, and all-gather pads to the longest. With `allocate` it came to 1.2 at most in those trainings of
-docs/search.md in which headers are few."""
+"""What positions and values take over the estimate: shares swing around the target. With `allocate` it came
+to 0.6 to 1.2 in short trainings of LeNet and an mlp, messages counted as long as they are."""
+_LONGEST = 0.17
+"""By how much the longest message of all workers exceeds their mean, for each doubling of the workers:
+`padded` makes all as long. In the same trainings it was 0.13 to 0.21 with 2 workers, 0.28 to 0.35 with 4."""
 _BUCKET_BYTES = (2**20, 25 * 2**20)
 """DDP's buckets: the first, and each further one."""
 
@@ -50,6 +52,7 @@ class Cost:
         value_bits: of an element sent, besides its position.
         sendings: workers x steps.
         swing: what messages take besides headers, over the estimate.
+        alignment: bytes that a bucket's messages are filled up with, on average.
     """
 
     layers: tuple[int, ...]
@@ -59,6 +62,7 @@ class Cost:
     value_bits: float
     sendings: int
     swing: float = SWING
+    alignment: float = 0.0
 
     @property
     def elements(self) -> int:
@@ -79,7 +83,7 @@ class Cost:
     def _headers(self) -> float:
         messages = len(self.layers) if self.own_messages else self.buckets
         whole = _HEADER_BYTES * self.buckets + 4.0 * self.whole if self.whole else 0.0
-        return messages * _HEADER_BYTES + self.buckets * (_LENGTH_BYTES + _ALIGNMENT_BYTES) + whole
+        return messages * _HEADER_BYTES + self.buckets * (SIZE_BYTES + self.alignment) + whole
 
     def density(self, wire_bytes: float) -> float:
         """The largest density, SPARSEST to DENSEST, at which a run is expected to take no more bytes.
@@ -116,7 +120,7 @@ def cost_of(spec: RunSpec) -> Cost:
     method = spec.compressor
     if not isinstance(method, ThresholdedMethod):
         raise CannotEstimate(f"compressor.kind = {method.kind}: has no threshold")
-    _check_estimable(spec)
+    padded = _estimable(spec).exchange == "padded"
     from taugrad.platform.data import load  # noqa: PLC0415 - takes seconds
     from taugrad.platform.models import build  # noqa: PLC0415
     from taugrad.platform.training.batch_plan import BatchPlan  # noqa: PLC0415
@@ -134,11 +138,13 @@ def cost_of(spec: RunSpec) -> Cost:
         own_messages=method.kind != "wgt" or getattr(method, "quantize", None) is not None,
         value_bits=value_bits(method),
         sendings=spec.workers.count * BatchPlan(spec.training, data.train_examples).iterations,
+        swing=SWING * (1 + _LONGEST * math.log2(spec.workers.count) if padded else 1),
+        alignment=_ALIGNMENT_BYTES if padded else 0.0,
     )
 
 
-def _check_estimable(spec: RunSpec) -> None:
-    """Refuses (CannotEstimate) runs whose bytes a density does not determine."""
+def _estimable(spec: RunSpec) -> AllGatherSync:
+    """How messages go; refuses (CannotEstimate) runs whose bytes a density does not determine."""
     sync, codec = real(spec.sync), getattr(spec.compressor, "codec", "auto")
     if not isinstance(sync, AllGatherSync):
         field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
@@ -150,6 +156,7 @@ def _check_estimable(spec: RunSpec) -> None:
     if not isinstance(spec.training.batch_growth, ConstantBatch):
         kind = spec.training.batch_growth.kind
         raise CannotEstimate(f"training.batch_growth.kind = {kind}: the number of steps is not known before")
+    return sync
 
 
 def _parameters(sizes: Mapping[str, int], method: ThresholdedMethod) -> tuple[tuple[int, ...], int]:

@@ -244,3 +244,27 @@ def test_exchange(tmp_path: Path) -> None:
         # Nothing is padded; a quarter more than the longest of the exchange before.
         assert (0.9 if lengths == "alike" else 0.3) < exact_bytes <= 1
         assert shot_bytes > 1
+
+
+def test_exchange_steps(tmp_path: Path) -> None:
+    (steps,) = tables(run("exchange_steps", tmp_path))
+    assert [row[1] for row in steps] == ["2", "2"]
+    one, several = (numbers(row[2])[0] for row in steps)
+    assert one == 1 < several
+    for *_, padded, exact_time, shot_time, exact_bytes, shot_bytes in steps:
+        assert numbers(padded)[0] > 0
+        for cell in (exact_time, shot_time):
+            assert_spread(cell)
+        # Nothing is padded; a quarter more than the longest of the exchange before.
+        assert numbers(exact_bytes)[0] <= 1 < numbers(shot_bytes)[0]
+
+
+def test_policy_cost(tmp_path: Path) -> None:
+    for table in tables(run("policy_cost", tmp_path)):
+        for policy, sent, _, compression, _, goal in table:
+            # Shares swing while residuals grow; a fit of tails, and a tau that walks, are far off for longer.
+            asked = re.match(r"`(?:density|allocate)\((0\.01)", policy)
+            assert 0.005 < numbers(sent)[0] / 100 < 0.02 if asked else 0 < numbers(sent)[0] < 100
+            assert numbers(compression)[0] > 0
+            assert goal in ("met", "missed")
+        assert len(table) == 7

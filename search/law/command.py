@@ -15,7 +15,7 @@ from taugrad.platform.preflight import usable_store
 from taugrad.platform.reading import SpecError
 
 from .best import best_value
-from .fitting import TOLERANCES, Example, FittedLaw, LawError, fit, write_law
+from .fitting import TOLERANCES, Example, FittedLaw, Kind, LawError, fit, write_law
 from .past import BATCH, RATE, WORKERS, Setting, past_settings
 
 _COMMAND_LINE = "command line"
@@ -23,7 +23,7 @@ _MODEL = ("model.kind", "model.widths", "model.activation", "model.width_multipl
 """Params that tell models apart."""
 
 
-def run_law(experiments: Sequence[str], kind: str, path: Path) -> int:
+def run_law(experiments: Sequence[str], kind: Kind, path: Path) -> int:
     """Fits a law to the runs of some experiments.
 
     Args:
@@ -39,7 +39,7 @@ def run_law(experiments: Sequence[str], kind: str, path: Path) -> int:
     """
     console = Console()
     console = console if console.is_terminal else Console(width=132)
-    law, judged, left_out = law_of(experiments, kind)
+    law, judged, remarks = law_of(experiments, kind)
     command = shlex.join(["taugrad", "law", *experiments, "--of", kind])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,16 +47,16 @@ def run_law(experiments: Sequence[str], kind: str, path: Path) -> int:
     except OSError as error:
         raise SpecError(_COMMAND_LINE, [f"-o {path}: {error.strerror}"]) from None
     console.print(_table(law, judged))
-    for reason in left_out:
-        _say(console, reason)
+    for remark in remarks:
+        _say(console, remark)
     _say(console, law.describe())
     _say(console, f"misses what it was not fitted to by {_error_text(law)}")
     _say(console, f"written: {path}; use it: taugrad auto SPEC.yaml --law {path}")
     return 0
 
 
-def law_of(experiments: Sequence[str], kind: str) -> tuple[FittedLaw, list[Example], list[str]]:
-    """The law of past runs, what it was fitted to, and which settings are left out, and why.
+def law_of(experiments: Sequence[str], kind: Kind) -> tuple[FittedLaw, list[Example], list[str]]:
+    """The law of past runs, what it was fitted to, and remarks: which settings are left out, and why.
 
     Raises:
         SpecError: an experiment is not there, or no law follows.
@@ -68,30 +68,38 @@ def law_of(experiments: Sequence[str], kind: str) -> tuple[FittedLaw, list[Examp
         if found is None or found.lifecycle_stage == "deleted":
             raise SpecError(_COMMAND_LINE, [f"experiment {name} is not in {client.tracking_uri}"])
         ids.append(found.experiment_id)
-    examples, left_out = examples_of(past_settings(client, ids, kind), kind)
+    examples, remarks = examples_of(past_settings(client, ids, kind), kind)
     try:
         law, judged = fit(kind, examples)
     except LawError as error:
-        problems = [str(error), *left_out] if examples or left_out else [f"no run of {kind} with a number"]
+        problems = [str(error), *remarks] if examples or remarks else [f"no run of {kind} with a number"]
         raise SpecError(", ".join(experiments), problems) from None
-    return law, judged, left_out
+    return law, judged, remarks
 
 
 def examples_of(settings: Sequence[Setting], kind: str) -> tuple[list[Example], list[str]]:
-    """Settings with their best values at each tolerance, and why others have none."""
-    examples, left_out = list[Example](), []
+    """Settings with their best values at each tolerance, and remarks: why others have none."""
+    examples, remarks = list[Example](), []
     for setting in settings:
         circumstances = [setting.number(param) for param in (BATCH, RATE, WORKERS)]
         found = [(tolerance, best_value(setting, kind, tolerance)) for tolerance in TOLERANCES]
         if setting.features is None:
-            left_out.append(f"left out: {title(setting)}: no gradients recorded in the first iteration")
+            remarks.append(f"left out: {title(setting)}: no gradients recorded in the first iteration")
         elif any(math.isnan(each) for each in circumstances):
-            left_out.append(f"left out: {title(setting)}: batch, learning rate or workers are unknown")
+            remarks.append(f"left out: {title(setting)}: batch, learning rate or workers are unknown")
         elif all(best is None for _, best in found):
-            left_out.append(f"left out: {title(setting)}: every run lost more than {TOLERANCES[-1]:g} points")
+            remarks.append(f"left out: {title(setting)}: every run lost more than {TOLERANCES[-1]:g} points")
         else:
             examples += [Example(setting, tolerance, best) for tolerance, best in found if best is not None]
-    return examples, left_out
+            tried = [run.value for run in setting.runs]
+            extreme, edge = ("smallest", min(tried)) if kind == "entropy" else ("largest", max(tried))
+            at_edge = [tolerance for tolerance, best in found if best == edge]
+            if at_edge:
+                remarks.append(
+                    f"{title(setting)}: at {at_edge[0]:g} points the best is the {extreme} tried, "
+                    f"{edge:.4g}; a wider range may hold a better one"
+                )
+    return examples, remarks
 
 
 def title(setting: Setting) -> str:

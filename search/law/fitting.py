@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from taugrad.compressors.config.law import Law, LawFloor, LawTau
 from taugrad.platform.config import Config
@@ -26,9 +26,12 @@ _PENALTIES = np.geomspace(0.01, 1000, 26)
 TOLERANCES = (2.0, 4.0, 8.0, 16.0)
 """Percentage points of accuracy, at each of which a setting has a best value. Below the first, chance says
 more about a single training than tau does; there the relation is carried on, down to LEAST_TOLERANCE."""
-LEAST_TOLERANCE = 0.5
+LEAST_TOLERANCE = 0.1
 _CIRCUMSTANCES = ("tolerance", "batch", "lr", "workers")
 _SEEN = ("rms", "p99", "p999", "layer")
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+Kind = Literal["wgt", "bgt", "qgt", "strom", "entropy"]
+"""Methods with a tau, or a floor, that a law can give."""
 _FROM = {"batch": BATCH, "lr": RATE, "workers": WORKERS}
 
 
@@ -39,20 +42,29 @@ class LawError(ValueError):
 class FittedLaw(Config):
     """value = constant + sum of weights x natural logarithms; for a tau the value is ln(tau)."""
 
-    kind: str
+    kind: Kind
     """The method that it was fitted for."""
     looked_for: Literal["tau", "floor"]
-    constant: float = Field(allow_inf_nan=False)
-    weights: dict[str, float]
+    constant: _Finite
+    weights: dict[str, _Finite]
     """Of rms, p99, p999 and layer, see `compressors.law.Features`, of tolerance (points of accuracy that may
-    be lost, 0.5 to 16), and of batch, lr and workers."""
-    optimizers: tuple[str, ...]
+    be lost, 0.1 to 16), and of batch, lr and workers."""
+    optimizers: tuple[str, ...] = Field(min_length=1)
     """Kinds that the runs had: a threshold that is right for one is not for another."""
-    error: float
+    error: float = Field(ge=0, allow_inf_nan=False)
     """Root mean square of what the law misses where it was not fitted: by leaving out one model and data set
-    after the other; bits for a floor, a logarithm for a tau."""
-    settings: int
+    after the other, or where there is only one, one setting; bits for a floor, a logarithm for a tau."""
+    settings: int = Field(ge=1)
     """How many it was fitted to."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        wanted = (*_SEEN, *_CIRCUMSTANCES)
+        if self.weights.keys() != set(wanted):
+            raise ValueError(f"weights of {', '.join(self.weights)}: must be of {', '.join(wanted)}")
+        if self.looked_for != _looked_for(self.kind):
+            raise ValueError(f"looked_for = {self.looked_for}: of {self.kind} it is {_looked_for(self.kind)}")
+        return self
 
     def of(self, spec: RunSpec, tolerance: float) -> Law:
         """The law for a run: what is known before it begins goes into the constant.
@@ -92,7 +104,7 @@ class Example:
     """What the law said without this setting's model and data, less what was best; on the law's scale."""
 
 
-def fit(kind: str, examples: Sequence[Example]) -> tuple[FittedLaw, list[Example]]:
+def fit(kind: Kind, examples: Sequence[Example]) -> tuple[FittedLaw, list[Example]]:
     """Fits a law.
 
     Args:
@@ -108,12 +120,14 @@ def fit(kind: str, examples: Sequence[Example]) -> tuple[FittedLaw, list[Example
     settings = len({id(each.setting) for each in examples})
     if settings < FEWEST:
         raise LawError(f"{settings} settings have a best value, and a law needs at least {FEWEST}")
-    looked_for: Literal["tau", "floor"] = "floor" if kind == "entropy" else "tau"
+    looked_for = _looked_for(kind)
     names, inputs = _inputs(examples)
     best = np.array([each.best for each in examples])
     targets = best if looked_for == "floor" else np.log(best)
-    families = [each.setting.family for each in examples]
-    model, said = _regression(inputs, targets, families)
+    groups: list[str | int] = [each.setting.family for each in examples]
+    if len(set(groups)) == 1:
+        groups = [id(each.setting) for each in examples]
+    model, said = _regression(inputs, targets, groups)
     scaler, ridge = model[0], model[-1]
     slopes = ridge.coef_ / scaler.scale_
     weights = dict(zip(names, slopes.tolist(), strict=True))
@@ -131,6 +145,10 @@ def fit(kind: str, examples: Sequence[Example]) -> tuple[FittedLaw, list[Example
     return law, judged
 
 
+def _looked_for(kind: Kind) -> Literal["tau", "floor"]:
+    return "floor" if kind == "entropy" else "tau"
+
+
 def _inputs(examples: Sequence[Example]) -> tuple[list[str], NDArray[np.float64]]:
     """Names of the inputs, and float64 [examples, inputs]."""
     rows = []
@@ -144,26 +162,18 @@ def _inputs(examples: Sequence[Example]) -> tuple[list[str], NDArray[np.float64]
 
 
 def _regression(
-    inputs: NDArray[np.float64], targets: NDArray[np.float64], families: Sequence[str]
+    inputs: NDArray[np.float64], targets: NDArray[np.float64], groups: Sequence[str | int]
 ) -> tuple[Any, NDArray[np.float64]]:
-    """A ridge regression, and what it says of each family of settings when fitted to the others.
+    """A ridge regression, and what it says of each group of examples when fitted to the others.
 
-    The penalty is the one that says most of families left out; with a single one, of settings left out.
+    The penalty is the one that says most of groups left out.
     """
     from sklearn.linear_model import Ridge  # noqa: PLC0415 - takes a second
-    from sklearn.model_selection import (  # noqa: PLC0415
-        GridSearchCV,
-        LeaveOneGroupOut,
-        LeaveOneOut,
-        cross_val_predict,
-    )
+    from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, cross_val_predict  # noqa: PLC0415
     from sklearn.pipeline import make_pipeline  # noqa: PLC0415
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
-    several = len(set(families)) > 1
-    splits = list(
-        LeaveOneGroupOut().split(inputs, targets, families) if several else LeaveOneOut().split(inputs)
-    )
+    splits = list(LeaveOneGroupOut().split(inputs, targets, groups))
     search = GridSearchCV(
         make_pipeline(StandardScaler(), Ridge()),
         {"ridge__alpha": _PENALTIES},
@@ -193,8 +203,13 @@ def read_law(path: Path) -> FittedLaw:
     except (yaml.YAMLError, UnicodeDecodeError):
         raise SpecError(str(path), ["holds no law: it is no YAML"]) from None
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        raise SpecError(str(path), problems) from None
+        raise SpecError(str(path), [_problem(each["loc"], each["msg"]) for each in error.errors()]) from None
+
+
+def _problem(where: tuple[int | str, ...], text: str) -> str:
+    """What is wrong with a file, by field; without one, as a whole."""
+    field = ".".join(map(str, where)) or "holds no law"
+    return f"{field}: {text.removeprefix('Value error, ')}"
 
 
 def _short(value: float) -> float:

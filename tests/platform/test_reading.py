@@ -229,7 +229,7 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
             "compressor: wgt(1)",
             ["--compressor.tau", "densty(0.1)"],
             "compressor.tau = densty(0.1): densty is unknown: choose schedule, density, sidco, dl4j, "
-            "allocate, layers",
+            "allocate, law, layers",
         ),
         (
             "compressor: wgt(1)",
@@ -250,7 +250,7 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
         (
             "compressor: {kind: wgt, tau: {kind: foo}}",
             [],
-            "compressor.tau.kind = foo: choose schedule, density, sidco, dl4j, allocate or layers",
+            "compressor.tau.kind = foo: choose schedule, density, sidco, dl4j, allocate, law or layers",
         ),
         (
             "compressor: \"wgt(layers(1, patterns={'a': 0}))\"",

@@ -328,8 +328,29 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
             {"sync": {"mode": "simulated", "of": WEIGHTS["weights"]}, "compressor": "wgt(1)"},
             "sync.of.exchange",
         ),
+        (
+            {"compressor": "strom(law(0))", "sync": MODES["differences"]},
+            "compressor.tau = law with sync.mode = weights: a law goes by gradients",
+        ),
+        (
+            {"compressor": "entropy(law(3))", "sync": WEIGHTS["weights"]},
+            "compressor.floor = law with sync.mode = weights",
+        ),
+        (
+            {"sync": {"mode": "simulated", "of": WEIGHTS["weights, master"] | {"back": "entropy(law(3))"}}},
+            "sync.of.back.floor = law with sync.of.mode = weights",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_when_the_spec_is_read(changes, problem):
     with pytest.raises(ValueError, match=problem):
         RunSpec.model_validate(BASE | changes)
+
+
+@pytest.mark.parametrize("mode", ["allgather", "ring", "parameter_server", "sharded"])
+@pytest.mark.parametrize("line", ["strom(law(0))", "entropy(law(3))"])
+def test_where_gradients_are_exchanged_a_law_is_taken(mode, line):
+    for sync in ({"mode": mode}, {"mode": "simulated", "of": {"mode": mode}}):
+        assert str(RunSpec.model_validate(BASE | {"compressor": line, "sync": sync}).compressor)
+    if mode in ("parameter_server", "sharded"):
+        RunSpec.model_validate(BASE | {"sync": {"mode": mode, "back": line}})

@@ -2,6 +2,7 @@
 
 import math
 import re
+from shutil import copy
 
 import numpy as np
 import pytest
@@ -21,16 +22,16 @@ from taugrad.search.auto import (
     OK,
     Attempt,
     Goal,
-    at_density,
     attempts,
     missing,
     rounded_down,
     run_auto,
     spent_line,
-    without_compression,
 )
+from taugrad.search.auto_specs import at_density, by_law, without_compression
 from taugrad.search.costs import DENSEST, SPARSEST, CannotEstimate, Cost, cost_of
 from taugrad.search.finished import finished
+from taugrad.search.law.fitting import SHIPPED, FittedLaw, LawError, read_law, write_law
 from taugrad.search.objective import Outcome
 
 DIGITS = {
@@ -182,11 +183,25 @@ def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_o
         (["--tolerance", "-1"], "--tolerance -1: must be points"),
         (["--budget", "0.001"], "--budget 0.001 MB: headers alone take"),
         (["--budget", "9", "--sync.mode", "ring"], "sync.mode = ring: .*; give --tolerance"),
+        (["--budget", "9", "--law", "law.yaml"], "--law with --budget: a law goes by a tolerance"),
+        (["--law", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file"),
+        (
+            ["--law", str(SHIPPED), "--training.optimizer.kind", "adam"],
+            "training.optimizer.kind = adam: the law was fitted to runs with sgd",
+        ),
+        (
+            ["--law", str(SHIPPED), "--compressor", "linear", "--once"],
+            "compressor.kind = linear: must be strom, which the law was fitted for, or none",
+        ),
+        (
+            ["--law", str(SHIPPED), "--sync.mode", "weights"],
+            "compressor.tau = law with sync.mode = weights",
+        ),
         (["--nonsense", "1"], "no such field"),
     ],
 )
-def test_the_command_refuses_before_it_trains(arguments, problem, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+@pytest.mark.usefixtures("uri")
+def test_the_command_refuses_before_it_trains(arguments, problem, tmp_path, capsys):
     path = tmp_path / "spec.yaml"
     path.write_text("data: {kind: digits}\nmodel: {kind: mlp, widths: [16]}\n")
     assert cli.main(["auto", str(path), "--workers.cpus", "0.5", *arguments]) == cli.WRONG_INPUT
@@ -205,44 +220,56 @@ def test_a_result_is_held_against_the_budget():
     assert "1 MB too much" in spent_line(6, 5)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=100)
 @given(
-    accuracies=st.lists(st.floats(0, 1), min_size=3, max_size=3),
+    accuracies=st.lists(st.floats(0, 1), min_size=2, max_size=5),
     tolerance=st.floats(0, 100),
-    failing=st.integers(0, 3),
+    failing=st.integers(0, 5),
 )
-def test_densities_are_tried_until_one_is_within_the_tolerance(accuracies, tolerance, failing):
+def test_one_after_the_other_is_tried_until_one_is_within_the_tolerance(accuracies, tolerance, failing):
+    bare, *tried = (spec(name=f"{i}") for i in range(len(accuracies)))
     asked = []
 
-    def train(density):
-        asked.append(density)
+    def train(one):
+        asked.append(one)
         return None if len(asked) > failing else Outcome(accuracies[len(asked) - 1], 1.0)
 
-    done = attempts(train, DENSITIES, tolerance)
-    assert asked == [None, *DENSITIES][: len(asked)]
-    within = [100 * (accuracies[0] - each) <= tolerance for each in accuracies[1:]]
-    wanted = 1 + (within.index(True) + 1 if True in within else len(DENSITIES))
+    done = attempts(train, bare, tried, tolerance)
+    assert asked == [bare, *tried][: len(asked)]
+    within = [100 * (accuracies[0] - each) <= tolerance + 1e-9 for each in accuracies[1:]]
+    wanted = 1 + (within.index(True) + 1 if True in within else len(tried))
     assert len(done) == min(wanted, failing)
     assert len(asked) == min(wanted, failing + 1)
+    assert [each.spec for each in done] == asked[: len(done)]
+    assert [each.outcome.accuracy for each in done] == accuracies[: len(done)]
 
 
 def test_what_is_missing_counts_from_the_run_without_compression():
-    done = [Attempt(None, Outcome(0.95, 9.0)), Attempt(0.01, Outcome(0.93, 1.0))]
+    done = [Attempt(spec(), Outcome(0.95, 9.0)), Attempt(spec(seed=1), Outcome(0.93, 1.0))]
     assert missing(done, 0.5) == pytest.approx(1.5)
     assert missing(done, 2.0) <= 0
 
 
-class Trainer:
-    """Stands for `taugrad train`: leaves finished runs with accuracies by the method's density."""
+def threshold_of(one: RunSpec) -> float | str:
+    """What a run's threshold is: none, by a law, or a density."""
+    tau = getattr(one.compressor, "tau", getattr(one.compressor, "floor", None))
+    kind = getattr(tau, "kind", "none")
+    return tau.density if kind == "allocate" else kind
 
-    def __init__(self, uri: str, accuracies: dict[float | None, float], status: str = "FINISHED") -> None:
+
+class Trainer:
+    """Stands for `taugrad train`: leaves finished runs with accuracies by how the threshold was found."""
+
+    def __init__(self, uri: str, accuracies: dict[float | str, float], status: str = "FINISHED") -> None:
         self.client, self.accuracies, self.status = open_client(uri), accuracies, status
-        self.trained: list[float | None] = []
+        self.trained: list[float | str] = []
+        self.specs: list[RunSpec] = []
 
     def __call__(self, one: RunSpec) -> int:
-        density = getattr(getattr(one.compressor, "tau", None), "density", None)
-        self.trained.append(density)
-        leave(self.client, one, self.accuracies.get(density, 0.0), self.status)
+        threshold = threshold_of(one)
+        self.trained.append(threshold)
+        self.specs.append(one)
+        leave(self.client, one, self.accuracies.get(threshold, 0.0), self.status)
         return OK if self.status == "FINISHED" else FAILED
 
 
@@ -254,30 +281,157 @@ def leave(client, one: RunSpec, accuracy: float, status: str = "FINISHED", **tag
     return run_id
 
 
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory):
+    """A database without runs: to make one takes MLflow seconds."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    open_client(f"sqlite:///{path}").search_experiments()
+    return path
+
+
 @pytest.fixture
-def uri(tmp_path, monkeypatch):
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+def uri(empty_store, tmp_path, monkeypatch):
+    uri = f"sqlite:///{copy(empty_store, tmp_path)}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     return uri
 
 
+LOW, HIGH = DENSITIES
+ADAM = {"epochs": 2, "batch_size": 64, "optimizer": {"kind": "adam"}}
+WEIGHTS = {"mode": "simulated", "of": {"mode": "weights"}}
+
+
 def test_a_tolerance_takes_what_is_trained_already(uri, capsys):
-    low, high = DENSITIES
-    train = Trainer(uri, {None: 0.9, low: 0.8, high: 0.896})
+    train = Trainer(uri, {"none": 0.9, "law": 0.8, HIGH: 0.896})
     assert run_auto(spec(), "spec.yaml", Goal(None, 0.5), train) == OK
-    assert train.trained == [None, low, high]
+    assert train.trained == ["none", "law", "law", HIGH]
+    first, second = (one.compressor.tau.constant for one in train.specs[1:3])
+    assert second < first  # a stricter tau
     assert "within 0.5 points" in capsys.readouterr().out
-    assert run_auto(spec(), "spec.yaml", Goal(None, 0.1), train) == FAILED
-    assert train.trained == [None, low, high]
-    assert "none is within 0.1 points" in capsys.readouterr().out
+    assert run_auto(spec(), "spec.yaml", Goal(None, 0.5), train) == OK
+    assert train.trained == ["none", "law", "law", HIGH]
+    assert capsys.readouterr().out.count("finished before") == 4
+    # Another tolerance is other taus by the law; the other two runs are known.
+    assert run_auto(spec(), "spec.yaml", Goal(None, 1.0), train) == OK
+    assert train.trained[4:] == ["law", "law"]
     assert run_auto(spec(seed=1), "spec.yaml", Goal(None, 20.0), train) == OK
-    assert train.trained[3:] == [None, low]
+    assert train.trained[6:] == ["none", "law"]
+
+
+def test_where_none_is_within_the_tolerance_that_is_said(uri, capsys):
+    train = Trainer(uri, {"none": 0.9, "law": 0.8, HIGH: 0.85})
+    assert run_auto(spec(compressor="strom(0.3)"), "spec.yaml", Goal(None, 0.5), train) == FAILED
+    assert train.trained == ["none", "law", "law", HIGH]
+    assert "none is within 0.5 points: the last one is 4.50 points below that" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "kind"),
+    [
+        (
+            {"training": ADAM},
+            "by density: training.optimizer.kind = adam: the law was fitted to runs with sgd",
+            "strom",
+        ),
+        ({"compressor": "wgt(0.1)"}, "by density: compressor.kind = wgt: must be strom", "wgt"),
+        ({"sync": WEIGHTS}, "by density: compressor.tau = law with sync.of.mode = weights", "strom"),
+    ],
+)
+def test_where_the_law_that_ships_does_not_hold_densities_are_tried(uri, capsys, fields, reason, kind):
+    train = Trainer(uri, {"none": 0.9, LOW: 0.7, HIGH: 0.9})
+    assert run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5), train) == OK
+    assert train.trained == ["none", LOW, HIGH]
+    assert [one.compressor.kind for one in train.specs[1:]] == [kind, kind]
+    assert reason in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("fields", "threshold"), [({}, "law"), ({"training": ADAM}, LOW)])
+def test_once_is_one_training_whose_result_is_asked_of_nobody(uri, monkeypatch, fields, threshold):
+    monkeypatch.setattr("taugrad.search.auto.finished", lambda *_: pytest.fail("asked MLflow"))
+    train = Trainer(uri, {})
+    assert run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == OK
+    assert train.trained == [threshold]
+    train.status = "FAILED"
+    assert run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == FAILED
+
+
+def a_law(kind: str, optimizer: str = "sgd") -> FittedLaw:
+    """The one that ships, as if it were for another method or optimizer."""
+    looked_for = "floor" if kind == "entropy" else "tau"
+    fields = read_law(SHIPPED).model_dump() | {"kind": kind, "looked_for": looked_for}
+    return FittedLaw.model_validate(fields | {"optimizers": [optimizer]})
+
+
+def test_a_law_of_ones_own_takes_the_place_of_the_one_that_ships(uri, tmp_path, capsys):
+    path = tmp_path / "law.yaml"
+    write_law(a_law("wgt", "adam"), path, "")
+    train = Trainer(uri, {"none": 0.9, "law": 0.5, HIGH: 0.9})
+    given_spec = spec(compressor="wgt(0.1) | linear", training=ADAM)
+    assert run_auto(given_spec, "spec.yaml", Goal(None, 0.5, path), train) == OK
+    assert train.trained == ["none", "law", "law", HIGH]
+    assert "by density" not in capsys.readouterr().out
+    assert [one.compressor.quantize.kind for one in train.specs[1:]] == ["linear"] * 3
+
+
+def test_a_floor_by_a_law_has_no_density_to_fall_back_on(uri, tmp_path):
+    path = tmp_path / "law.yaml"
+    write_law(a_law("entropy"), path, "")
+    train = Trainer(uri, {"none": 0.9, "law": 0.5})
+    assert run_auto(spec(), "spec.yaml", Goal(None, 0.5, path), train) == FAILED
+    assert train.trained == ["none", "law", "law"]
+    assert [one.compressor.kind for one in train.specs] == ["none", "entropy", "entropy"]
+
+
+def test_the_same_run_is_not_tried_twice(uri):
+    train = Trainer(uri, {"none": 0.9, "law": 0.5, HIGH: 0.9})
+    assert run_auto(spec(), "spec.yaml", Goal(None, 0.0), train) == OK
+    assert train.trained == ["none", "law", HIGH]  # below its least tolerance the law says one thing
+
+
+def test_a_law_that_the_user_named_and_that_does_not_hold_is_an_error(uri, tmp_path):
+    path = tmp_path / "law.yaml"
+    write_law(a_law("bgt"), path, "")
+    train = Trainer(uri, {})
+    for fields in ({"compressor": "strom(0.1)"}, {"training": ADAM}, {"sync": WEIGHTS}):
+        with pytest.raises(SpecError, match="law") as refused:
+            run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5, path), train)
+        assert refused.value.source == "spec.yaml"
+    assert train.trained == []
+
+
+@pytest.mark.parametrize("kind", ["wgt", "bgt", "qgt", "strom", "entropy"])
+def test_a_law_replaces_the_number_and_nothing_else_of_its_own_method(kind):
+    law, line = a_law(kind), {"kind": kind, "decay": 0.5, "reduction": "sum"}
+    given_spec = spec(compressor=line | ({} if kind == "entropy" else {"tau": 0.1}), name="mine")
+    found = by_law(given_spec, law, 2.0)
+    assert getattr(found.compressor, law.looked_for) == law.of(given_spec, 2.0)
+    kept = found.compressor.model_dump(exclude={law.looked_for})
+    assert kept == given_spec.compressor.model_dump(exclude={law.looked_for})
+    assert found.training == given_spec.training
+    assert found.name.startswith(f"mine: {kind}(")
+    assert by_law(spec(), law, 2.0).compressor.kind == kind  # in place of none
+
+
+def test_what_the_rest_of_the_run_counts_with_is_kept_where_a_law_is_put_in_place_of_none():
+    bare = {"kind": "none", "reduction": "sum", "nonfinite": "skip"}
+    found = by_law(spec(compressor=bare), read_law(SHIPPED), 0.5).compressor
+    assert (found.kind, found.codec, found.reduction, found.nonfinite) == (
+        "strom",
+        "golomb_rice",
+        "sum",
+        "skip",
+    )
+
+
+def test_a_law_says_nothing_of_methods_without_its_number():
+    with pytest.raises(LawError, match=r"compressor.kind = topk: must be strom"):
+        by_law(spec(compressor="topk(0.1)"), read_law(SHIPPED), 0.5)
 
 
 def test_a_failed_training_ends_the_search_for_a_tolerance(uri):
     train = Trainer(uri, {}, status="FAILED")
     assert run_auto(spec(), "spec.yaml", Goal(None, 0.5), train) == FAILED
-    assert train.trained == [None]
+    assert train.trained == ["none"]
 
 
 def test_a_budget_is_one_training(uri, capsys):

@@ -1,0 +1,97 @@
+"""A setting's best value: smoothing against its formula, and choices made by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taugrad.search.law.best import WIDTH_FLOOR, WIDTH_TAU, best_value, smoothed
+from taugrad.search.law.past import PastRun, Setting
+from taugrad.search.objective import Outcome
+
+Run = tuple[float, float, float]
+"""A value, an accuracy and bytes."""
+
+
+def setting(runs: list[Run], baselines: tuple[float, ...] = ()) -> Setting:
+    return Setting(
+        params={},
+        around="",
+        runs=[
+            PastRun(value, Outcome(accuracy, sent), f"{i}") for i, (value, accuracy, sent) in enumerate(runs)
+        ],
+        baselines=[Outcome(accuracy, 1e9) for accuracy in baselines],
+    )
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-10, 10), st.floats(0, 1)), min_size=1, max_size=12),
+    st.floats(0.05, 5),
+)
+def test_a_smoothed_value_is_a_mean_weighted_by_a_normal_density(pairs: list[Run], width: float) -> None:
+    places, values = [place for place, _ in pairs], [value for _, value in pairs]
+    for here, found in zip(places, smoothed(places, values, width), strict=True):
+        density = [math.exp(-((there - here) ** 2) / (2 * width**2)) for there in places]
+        mean = sum(each * value for each, value in zip(density, values, strict=True)) / sum(density)
+        assert found == pytest.approx(mean, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("tolerance", [2.0, 4.0, 8.0])
+def test_on_a_noisy_plateau_with_a_drop_the_edge_within_the_tolerance_is_chosen(
+    seed: int, tolerance: float
+) -> None:
+    rng = np.random.default_rng(seed)
+
+    def accuracy(tau: float) -> float:
+        return 0.95 - 0.15 * max(0.0, math.log10(tau))  # level up to 1, then 15 points a decade
+
+    taus = np.geomspace(1e-3, 100, 60).tolist()
+    runs = [(tau, accuracy(tau) + rng.normal(0, 0.004), 1e6 / tau) for tau in taus]
+    best = best_value(setting(runs, baselines=(0.94, 0.96)), "strom", tolerance)
+    assert best is not None
+    edge = 10 ** (tolerance / 15)
+    # Smoothing is as wide as a factor of 1.5, and rounds the edge off.
+    assert edge / 1.6 < best < edge * 1.6
+    assert 100 * (0.95 - accuracy(best)) <= tolerance + 1.5
+
+
+def test_a_lucky_run_among_bad_ones_is_not_believed() -> None:
+    bad = [(tau, 0.5, 10 / tau) for tau in (8.0, 9.0, 11.0, 12.0)]
+    runs = [(1.0, 0.9, 10.0), *bad, (10.0, 0.9, 1.0)]
+    assert best_value(setting(runs, baselines=(0.9,)), "strom", 2) == 1.0
+
+
+def test_of_those_within_the_tolerance_the_one_that_sent_least_is_best() -> None:
+    runs = [(1e-3, 0.9, 5.0), (1.0, 0.9, 7.0), (1e3, 0.2, 1.0)]
+    assert best_value(setting(runs, baselines=(0.9,)), "bgt", 1) == 1e-3
+
+
+def test_where_all_lost_more_there_is_none() -> None:
+    runs = [(0.01, 0.7, 2.0), (1.0, 0.6, 1.0)]
+    assert best_value(setting(runs, baselines=(0.9,)), "strom", 16) is None
+    assert best_value(setting(runs, baselines=(0.85, 0.87)), "strom", 16.5) == 0.01
+
+
+def test_without_baselines_the_best_of_the_runs_counts() -> None:
+    runs = [(1e-3, 0.90, 5.0), (1.0, 0.89, 3.0), (1e3, 0.80, 1.0)]
+    assert best_value(setting(runs), "strom", 2) == 1.0
+    assert best_value(setting(runs), "strom", 11) == 1e3
+    assert best_value(setting(runs), "strom", 0) == 1e-3
+
+
+def test_floors_are_compared_on_a_linear_scale_and_may_be_negative() -> None:
+    # On it the second and the third are neighbours, and the last is far from all.
+    runs = [(-6.0, 0.9, 9.0), (0.0, 0.9, 4.0), (WIDTH_FLOOR / 10, 0.5, 3.0), (8.0, 0.9, 1.0)]
+    assert best_value(setting(runs[:3], baselines=(0.9,)), "entropy", 5) == -6.0
+    assert best_value(setting(runs, baselines=(0.9,)), "entropy", 5) == 8.0
+
+
+def test_taus_are_compared_by_their_ratio() -> None:
+    near = [(1e-6, 0.9, 3.0), (1e-6 * math.exp(WIDTH_TAU / 10), 0.5, 1.0)]
+    far = [(1e-6, 0.9, 3.0), (1e-6 * math.exp(10 * WIDTH_TAU), 0.5, 1.0)]
+    assert best_value(setting(near, baselines=(0.9,)), "strom", 16) is None
+    assert best_value(setting(far, baselines=(0.9,)), "strom", 16) == 1e-6

@@ -1,0 +1,268 @@
+"""Fitting a law: known relations are found again, what was left out is missed, files are read back."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from taugrad.compressors.config.law import LawFloor, LawTau
+from taugrad.compressors.law import Features, by_law
+from taugrad.platform.reading import SpecError
+from taugrad.platform.spec import RunSpec
+from taugrad.search.law.fitting import (
+    FEWEST,
+    LEAST_TOLERANCE,
+    SHIPPED,
+    TOLERANCES,
+    Example,
+    FittedLaw,
+    LawError,
+    fit,
+    read_law,
+    write_law,
+)
+from taugrad.search.law.past import BATCH, OPTIMIZER, RATE, WORKERS, Setting
+
+RELATION = {
+    **{"rms": 0.8, "p99": -0.5, "p999": 0.3, "layer": -0.1},
+    **{"tolerance": 0.6, "batch": -0.7, "lr": 0.2, "workers": -0.3},
+}
+CONSTANT = 2.0
+
+
+def settings_of(families: int, each: int, seed: int = 0) -> list[Setting]:
+    """Settings of several models, whose features and circumstances differ."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for family in range(families):
+        for _ in range(each):
+            params = {
+                "model.kind": f"m{family}",
+                BATCH: str(2 ** int(rng.integers(4, 9))),
+                RATE: repr(float(10 ** rng.uniform(-3, 0))),
+                WORKERS: str(int(rng.integers(1, 17))),
+                OPTIMIZER: "sgd",
+            }
+            features = Features(*rng.normal([-5, 1, 2, 8], [2, 0.5, 0.5, 2]).tolist())
+            made.append(Setting(params, "", features=features))
+    return made
+
+
+def value_of(setting: Setting, tolerance: float, relation: dict[str, float] = RELATION) -> float:
+    """The relation, written out."""
+    assert setting.features is not None
+    known = {"tolerance": tolerance, "batch": setting.number(BATCH)}
+    known |= {"lr": setting.number(RATE), "workers": setting.number(WORKERS)}
+    logarithms = {name: math.log(value) for name, value in known.items()} | setting.features._asdict()
+    return CONSTANT + sum(weight * logarithms[name] for name, weight in relation.items())
+
+
+def examples_of(settings: list[Setting], value: Callable[[Setting, float], float]) -> list[Example]:
+    return [Example(each, tolerance, value(each, tolerance)) for each in settings for tolerance in TOLERANCES]
+
+
+def said_by(law: FittedLaw, setting: Setting, tolerance: float) -> float:
+    """The law's number for a setting, as a run would evaluate it."""
+    assert setting.features is not None
+    fields = {
+        "batch_size": int(setting.params[BATCH]),
+        "optimizer": {"kind": "sgd", "lr": float(setting.params[RATE])},
+    }
+    workers = {"count": int(setting.params[WORKERS])}
+    run = RunSpec.model_validate({"training": fields, "workers": workers, "sync": {"mode": "simulated"}})
+    return by_law(law.of(run, tolerance), setting.features)
+
+
+def test_a_relation_with_a_little_noise_is_found_and_holds_for_a_family_that_was_not_seen() -> None:
+    rng = np.random.default_rng(1)
+    noisy = examples_of(
+        settings_of(6, 4), lambda each, points: math.exp(value_of(each, points) + rng.normal(0, 0.01))
+    )
+    law, judged = fit("strom", noisy)
+    assert (law.kind, law.looked_for, law.optimizers, law.settings) == ("strom", "tau", ("sgd",), 24)
+    for name, weight in RELATION.items():
+        assert law.weights[name] == pytest.approx(weight, abs=0.05)
+    assert 0.005 < law.error < 0.05
+    assert [each.best for each in judged] == [each.best for each in noisy]
+    for unseen in settings_of(7, 3, seed=2)[-3:]:
+        for tolerance in TOLERANCES:
+            assert said_by(law, unseen, tolerance) == pytest.approx(value_of(unseen, tolerance), abs=0.05)
+
+
+def test_a_floor_is_fitted_as_it_is_and_not_by_its_logarithm() -> None:
+    law, judged = fit("entropy", examples_of(settings_of(5, 3), value_of))
+    assert law.looked_for == "floor"
+    assert min(each.best for each in judged) < 0  # no logarithm of it exists
+    unseen = settings_of(6, 1, seed=5)[-1]
+    assert said_by(law, unseen, 4.0) == pytest.approx(value_of(unseen, 4.0), abs=0.05)
+    run = RunSpec.model_validate({})
+    assert isinstance(law.of(run, 2), LawFloor)
+    assert law.describe().startswith("floor = ")
+
+
+def ridge(inputs: NDArray[np.float64], targets: NDArray[np.float64], penalty: float) -> Callable[..., object]:
+    """Ridge regression on standardized inputs, by its normal equations."""
+    mean, scale = inputs.mean(0), inputs.std(0)
+    scale[scale < 1e-12] = 1
+    z = (inputs - mean) / scale
+    slopes = np.linalg.solve(z.T @ z + penalty * np.eye(z.shape[1]), z.T @ (targets - targets.mean()))
+    return lambda rows: targets.mean() + (rows - mean) / scale @ slopes
+
+
+@pytest.mark.parametrize("families", [1, 4])
+def test_what_a_law_misses_is_what_it_says_without_a_family_or_without_a_setting(families: int) -> None:
+    rng = np.random.default_rng(3)
+    made = settings_of(families, 12 // families)
+    luck = {id(each): rng.normal(0, 1) for each in made}
+    examples = examples_of(made, lambda each, points: math.exp(value_of(each, points) + luck[id(each)]))
+    law, judged = fit("strom", examples)
+
+    rows = []
+    for each in examples:
+        assert each.setting.features is not None
+        known = (each.tolerance, *(each.setting.number(param) for param in (BATCH, RATE, WORKERS)))
+        rows.append([*each.setting.features, *np.log(known)])
+    inputs, targets = np.array(rows), np.log([each.best for each in examples])
+    groups = [each.setting.params["model.kind"] if families > 1 else id(each.setting) for each in examples]
+
+    def misses(penalty: float) -> list[NDArray[np.float64]]:
+        found = []
+        for group in dict.fromkeys(groups):
+            out = np.array([each == group for each in groups])
+            found.append(ridge(inputs[~out], targets[~out], penalty)(inputs[out]) - targets[out])
+        return found
+
+    # The same penalties; the best one has the least mean of the groups' mean squares.
+    best = min(
+        (misses(penalty) for penalty in np.geomspace(0.01, 1000, 26)),
+        key=lambda found: np.mean([np.mean(group**2) for group in found]),
+    )
+    order = [i for group in dict.fromkeys(groups) for i, each in enumerate(groups) if each == group]
+    expected = np.empty(len(examples))
+    expected[order] = np.concatenate(best)
+    assert [each.missed for each in judged] == pytest.approx(expected.tolist(), abs=1e-8)
+    assert law.error == pytest.approx(math.sqrt(np.mean(expected**2)))
+
+
+def test_what_does_not_vary_has_no_weight() -> None:
+    made = settings_of(5, 3)
+    for each in made:
+        assert each.features is not None
+        each.features = each.features._replace(layer=math.log(431_080) / 3)
+        each.params = {**each.params, BATCH: "96", WORKERS: "3"}
+    law, _ = fit("wgt", examples_of(made, lambda each, points: math.exp(value_of(each, points))))
+    assert [law.weights[name] for name in ("layer", "batch", "workers")] == [0, 0, 0]
+    assert "ln(batch)" not in law.describe()
+    assert law.weights["rms"] == pytest.approx(RELATION["rms"], abs=0.05)
+
+
+def test_too_few_settings_are_refused_however_many_tolerances_they_have() -> None:
+    examples = examples_of(settings_of(2, 1), lambda *_: 1.0)
+    assert len(examples) > FEWEST
+    with pytest.raises(LawError, match="2 settings have a best value, and a law needs at least 3"):
+        fit("strom", examples)
+    with pytest.raises(LawError, match="0 settings"):
+        fit("strom", [])
+
+
+def test_all_kinds_of_optimizers_are_kept() -> None:
+    made = settings_of(3, 1)
+    made[1].params = {**made[1].params, OPTIMIZER: "adam"}
+    assert fit("strom", examples_of(made, lambda *_: 1.0))[0].optimizers == ("adam", "sgd")
+
+
+def a_law(**fields: object) -> FittedLaw:
+    known = {"kind": "strom", "looked_for": "tau", "constant": CONSTANT, "weights": RELATION}
+    known |= {"optimizers": ("sgd", "lars"), "error": 0.25, "settings": 7}
+    return FittedLaw.model_validate(known | fields)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "counts"), [(0.0, LEAST_TOLERANCE), (3.0, 3.0), (50.0, TOLERANCES[-1])]
+)
+def test_what_is_known_before_goes_into_the_constant(tolerance: float, counts: float) -> None:
+    (setting,) = settings_of(1, 1)
+    law = a_law()
+    assert said_by(law, setting, tolerance) == pytest.approx(value_of(setting, counts), abs=2e-3)
+    run = RunSpec.model_validate({"workers": {"count": 3}, "sync": {"mode": "simulated"}})
+    given = law.of(run, tolerance)
+    assert isinstance(given, LawTau)
+    assert (given.rms, given.p99, given.p999, given.layer) == (0.8, -0.5, 0.3, -0.1)
+    constant = CONSTANT + 0.6 * math.log(counts) - 0.7 * math.log(64) + 0.2 * math.log(0.01)
+    assert given.constant == pytest.approx(constant - 0.3 * math.log(3), rel=1e-3)
+
+
+def test_a_law_is_read_as_it_was_written(tmp_path) -> None:
+    path = tmp_path / "law.yaml"
+    for law in (a_law(), a_law(kind="entropy", looked_for="floor")):
+        write_law(law, path, "how it came about")
+        assert path.read_text().startswith("# how it came about\n")
+        assert read_law(path) == law
+
+
+def test_the_law_that_ships_is_one_for_strom_and_asks_for_small_taus_of_small_tolerances() -> None:
+    law = read_law(SHIPPED)
+    assert (law.kind, law.looked_for, law.optimizers) == ("strom", "tau", ("sgd",))
+    assert law.settings >= FEWEST
+    assert law.weights["tolerance"] > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "problem"),
+    [
+        ("constant:", "constant: .nan", "constant: .*finite"),
+        ("constant:", "constant: much", "constant: .*number"),
+        ("  rms:", "  rms: .inf", "weights.rms: .*finite"),
+        ("  rms:", "", "holds no law: weights of p99, .*: must be of rms, p99"),
+        ("  rms:", "  rms: 1\n  depth: 2", "holds no law: weights of rms, depth"),
+        ("kind:", "kind: topk", "kind: .*'strom'"),
+        ("kind:", "kind: entropy", "holds no law: looked_for = tau: of entropy it is floor"),
+        ("settings:", "", "settings: .*required"),
+        ("error:", "error: .nan", "error: "),
+        ("settings:", "settings: 3\nmore: 1", "more: "),
+    ],
+)
+def test_a_file_with_a_wrong_field_is_refused(tmp_path, line: str, instead: str, problem: str) -> None:
+    path = tmp_path / "law.yaml"
+    write_law(a_law(), path, "")
+    lines = path.read_text().splitlines()
+    assert sum(each.startswith(line) for each in lines) == 1
+    path.write_text("\n".join(instead if each.startswith(line) else each for each in lines))
+    with pytest.raises(SpecError, match=f"^{path}: {problem}"):
+        read_law(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "holds no law: "),
+        (b"- 1\n- 2\n", "holds no law: "),
+        (b"just words", "holds no law: "),
+        (b"{a: [", "holds no law: it is no YAML"),
+        (b"\xff\xfe\x00", "holds no law: it is no YAML"),
+        (b"kind: !!python/object/apply:os.getcwd []", "holds no law: it is no YAML"),
+        (b"data: {kind: digits}\nmodel: {kind: mlp}\n", "kind: .*required"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused(tmp_path, content: bytes, problem: str) -> None:
+    path = tmp_path / "law.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SpecError, match=f"{path}: {problem}") as refused:
+        read_law(path)
+    assert all(each.count("\n") == 0 for each in refused.value.problems)
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path) -> None:
+    with pytest.raises(SpecError, match=r"none\.yaml: cannot be read: No such file"):
+        read_law(tmp_path / "none.yaml")
+    with pytest.raises(SpecError, match="cannot be read"):
+        read_law(tmp_path)
+
+
+def test_weights_are_rounded_for_people() -> None:
+    law, _ = fit(
+        "strom", examples_of(settings_of(4, 2), lambda each, points: math.exp(value_of(each, points)))
+    )
+    assert all(weight == float(f"{weight:.4g}") for weight in law.weights.values())

@@ -1,0 +1,242 @@
+"""Past runs in a real MLflow store: which settings they make up, and `taugrad law` from runs to a file."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from mlflow.entities import Metric
+
+from taugrad import cli
+from taugrad.compressors.law import LayerSeen, features
+from taugrad.platform.reading import SpecError
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.names import layer_metric
+from taugrad.platform.tracking.store import finish_run, open_client, start_run
+from taugrad.search.law.command import examples_of, run_law, title
+from taugrad.search.law.fitting import read_law
+from taugrad.search.law.past import BATCH, Setting, past_settings
+from taugrad.search.objective import Outcome
+
+Layers = Mapping[str, tuple[float, float, float, float]]
+"""Elements, root mean square and two percentiles, by name."""
+
+BASE: dict[str, Any] = {
+    "experiment": "past",
+    "data": {"kind": "digits"},
+    "model": {"kind": "mlp", "widths": [16]},
+    "sync": {"mode": "simulated"},
+}
+FIRST: Layers = {"a.weight": (1024.0, 0.02, 0.08, 0.1), "b.bias": (10.0, 0.3, 0.5, 0.5)}
+LATER: Layers = {"a.weight": (1024.0, 2.0, 3.0, 4.0), "b.bias": (10.0, 2.0, 3.0, 4.0)}
+_QUANTITIES = ("elements", "grad_rms", "grad_p99", "grad_p999")
+
+
+def leave(
+    client: Any,
+    line: str,
+    accuracy: float | None,
+    wire_mb: float = 1.0,
+    *,
+    status: Any = "FINISHED",
+    layers: Mapping[int, Layers] | None = None,
+    tags: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> str:
+    """A run as training leaves one; its id."""
+    spec = RunSpec.model_validate(BASE | {"compressor": line} | fields)
+    run_id = start_run(client, spec, tags=tags)
+    points = [
+        Metric(layer_metric(layer, what), value, 1_700_000_000_000 + step, step)
+        for step, seen in (layers or {}).items()
+        for layer, values in seen.items()
+        for what, value in zip(_QUANTITIES, values, strict=True)
+    ]
+    if accuracy is not None:
+        final = {names.EVAL_ACCURACY: accuracy, names.TOTAL_WIRE_GB: wire_mb / 1e3}
+        points += [Metric(name, value, 1_700_000_000_000, 99) for name, value in final.items()]
+    client.log_batch(run_id, metrics=points)
+    if status != "RUNNING":
+        finish_run(client, run_id, status)
+    return run_id
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def runs(uri: str) -> dict[str, str]:
+    """Ids of runs, by what each of them is there for."""
+    client = open_client(uri)
+    trial = {names.TAG_TRIAL: "3", "mlflow.parentRunId": "0"}
+    batch = {"training": {"batch_size": 128}}
+    found = {
+        "bare": leave(client, "none", 0.95, 90, layers={2: LATER}),
+        "bare, other seed": leave(client, "none", 0.93, 90, seed=1),
+        "low": leave(client, "strom(0.01)", 0.94, 3),
+        "low, other seed": leave(client, "strom(0.01)", 0.92, 4, seed=1, layers={1: FIRST, 2: LATER}),
+        "elsewhere": leave(
+            client,
+            "strom(0.1)",
+            0.90,
+            2,
+            name="mine",
+            storage="elsewhere",
+            tracking={"layer_interval": 7},
+            checkpoint={"interval": 3},
+            workers={"cpus": 0.5},
+        ),
+        "trial": leave(client, "strom(0.2)", 0.88, 1, tags=trial),
+        "density": leave(client, "strom(density(0.01))", 0.91),
+        "other rule": leave(client, "wgt(0.3)", 0.91),
+        "failed": leave(client, "strom(0.4)", 0.91, status="FAILED"),
+        "killed": leave(client, "strom(0.5)", 0.91, status="KILLED"),
+        "running": leave(client, "strom(0.6)", 0.91, status="RUNNING"),
+        "without a result": leave(client, "strom(0.7)", None),
+        "batch": leave(client, "strom(0.1)", 0.6, 5, layers={50: LATER}, **batch),
+        "codec": leave(client, "strom(0.1) | golomb_rice", 0.5, 6),
+        "other experiment": leave(client, "strom(0.1)", 0.4, experiment="other"),
+        "floor": leave(client, "entropy(floor=-2)", 0.4),
+        "floor by a law": leave(client, "entropy(law(1))", 0.4),
+    }
+    for rate in (0.1, 0.2, 0.4):  # taus far enough apart to be told apart, and a best one that is known
+        for tau, accuracy in ((0.01, 0.95), (rate, 0.92), (100 * rate, 0.86), (1000.0, 0.1)):
+            fleet = {"experiment": "fleet", "training": {"optimizer": {"kind": "sgd", "lr": rate}}}
+            leave(client, f"strom({tau})", accuracy, 1 / tau, layers={1: FIRST}, **fleet)
+            if tau == rate:
+                leave(client, "none", 0.95, 90, **fleet)
+    for lost, rate in ((True, 0.1), (False, 0.2)):
+        few = {"experiment": "few", "training": {"optimizer": {"kind": "sgd", "lr": rate}}}
+        leave(client, "none", 0.95, 90, layers={1: FIRST} if lost else None, **few)
+        leave(client, "strom(1)", 0.1 if lost else 0.95, **few)
+    client.create_experiment("empty")
+    client.delete_experiment(client.create_experiment("deleted"))
+    return found
+
+
+@pytest.fixture
+def settings(uri: str, runs: dict[str, str]) -> list[Setting]:
+    client = open_client(uri)
+    return past_settings(client, [client.get_experiment_by_name("past").experiment_id], "strom")
+
+
+def ids(setting: Setting) -> list[str]:
+    return [run.run_id for run in setting.runs]
+
+
+def test_runs_that_differ_in_the_value_the_seed_and_where_they_ran_are_one_setting(settings, runs) -> None:
+    assert ids(settings[0]) == [runs[name] for name in ("low", "low, other seed", "elsewhere", "trial")]
+    assert [run.value for run in settings[0].runs] == [0.01, 0.01, 0.1, 0.2]
+    assert settings[0].runs[1].outcome == Outcome(0.92, pytest.approx(4e6))
+
+
+def test_another_batch_and_another_codec_are_settings_of_the_same_family(settings, runs) -> None:
+    assert [ids(each) for each in settings[1:]] == [[runs["batch"]], [runs["codec"]]]
+    assert [each.number(BATCH) for each in settings] == [64, 128, 64]
+    assert len({each.family for each in settings}) == 1
+    assert settings[0].around == settings[2].around != settings[1].around
+
+
+def test_baselines_are_those_of_the_same_run_without_compression(settings) -> None:
+    accuracies = [[each.accuracy for each in setting.baselines] for setting in settings]
+    assert accuracies == [[0.95, 0.93], [], [0.95, 0.93]]
+    assert settings[0].baselines[0].wire_bytes == pytest.approx(90e6)
+
+
+def test_features_are_those_of_the_first_iteration_of_any_run_around(settings) -> None:
+    by_hand = features([LayerSeen(*each) for each in FIRST.values()])
+    assert by_hand is not None
+    assert settings[0].features == settings[2].features == by_hand
+    assert settings[1].features is None  # what was recorded of it is of a later iteration
+    total = 1024 * 0.02**2 + 10 * 0.3**2
+    assert by_hand.rms == pytest.approx(0.5 * math.log(total / 1034))
+
+
+def test_each_method_has_its_own_settings(uri, runs) -> None:
+    client = open_client(uri)
+    past = [client.get_experiment_by_name("past").experiment_id]
+    other = client.get_experiment_by_name("other").experiment_id
+    (floor,) = past_settings(client, past, "entropy")
+    assert [(run.run_id, run.value) for run in floor.runs] == [(runs["floor"], -2)]
+    (rule,) = past_settings(client, past, "wgt")
+    assert ids(rule) == [runs["other rule"]]
+    both = past_settings(client, [*past, other], "strom")
+    assert [len(each.runs) for each in both] == [5, 1, 1]
+    assert runs["other experiment"] in ids(both[0])
+    assert past_settings(client, past, "bgt") == []
+
+
+def test_a_setting_without_features_is_left_out_and_said_so(settings) -> None:
+    examples, left_out = examples_of(settings, "strom")
+    assert {id(each.setting) for each in examples} <= {id(settings[0]), id(settings[2])}
+    assert f"left out: {title(settings[1])}: no gradients recorded in the first iteration" in left_out
+    assert title(settings[1]) == "mlp [16] relu, digits, batch 128, lr 0.01, 2 workers"
+
+
+@pytest.fixture
+def store(uri: str, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_law_is_fitted_shown_and_written(tmp_path, capsys) -> None:
+    path = tmp_path / "new" / "law.yaml"
+    assert cli.main(["law", "fleet", "-o", str(path)]) == cli.OK
+    law = read_law(path)
+    assert (law.kind, law.settings, law.optimizers) == ("strom", 3, ("sgd",))
+    assert path.read_text().startswith("# taugrad law fleet --of strom, 20")
+    out = capsys.readouterr().out
+    assert law.describe() in out
+    assert f"a factor of {math.exp(law.error):.2f}" in out
+    assert f"taugrad auto SPEC.yaml --law {path}" in out
+    # Within 2 points: 0.01, at most 1; within 4 and 8: the learning rate; within 16: a hundred times that.
+    for rate in ("0.1", "0.2", "0.4"):
+        row = next(line for line in out.splitlines() if f"lr {rate}," in line)
+        best = [float(each) for each in re.findall(r"([\d.]+) / ", row)]
+        assert best == [0.01, float(rate), float(rate), 100 * float(rate)]
+    # All that varies besides the tolerance is the learning rate, and tau rises with both.
+    assert law.weights["tolerance"] > 0
+    assert law.weights["lr"] > 0
+    assert all(not law.weights[name] for name in ("rms", "p99", "p999", "layer", "batch", "workers"))
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("experiments", "kind", "problems"),
+    [
+        (["fleet", "nowhere"], "strom", ["experiment nowhere is not in sqlite"]),
+        (["deleted"], "strom", ["experiment deleted is not in sqlite"]),
+        (["empty"], "strom", ["no run of strom with a number"]),
+        (["fleet"], "qgt", ["no run of qgt with a number"]),
+        (
+            ["few"],
+            "strom",
+            [
+                "0 settings have a best value, and a law needs at least 3",
+                "left out: .* lr 0.1, .*: every run lost more than 16 points",
+                "left out: .* lr 0.2, .*: no gradients recorded",
+            ],
+        ),
+    ],
+)
+def test_without_enough_runs_nothing_is_written(tmp_path, experiments, kind, problems) -> None:
+    path = tmp_path / "law.yaml"
+    with pytest.raises(SpecError) as refused:
+        run_law(experiments, kind, path)
+    assert len(refused.value.problems) == len(problems)
+    for found, problem in zip(refused.value.problems, problems, strict=True):
+        assert re.search(problem, found)
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("store")
+def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "law.yaml"
+    assert cli.main(["law", "fleet", "-o", str(path)]) == cli.WRONG_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"-o {path}: " in line
