@@ -17,11 +17,12 @@ from statistics import fmean
 from time import strftime
 
 from auto_entrants import DEFAULT, RIVALS, TOLERANCES, Entrant, entrants
+from auto_figure import draw
 from auto_judging import front_of, hypervolume, read_search, thinned
 from auto_pairs import METHOD, PAIRS, Pair, Searched, experiment, searches
 from auto_searches import results_of, run_searches, tracking_uri
 from auto_trainings import Point, Trainings
-from report import Table, load, publish, read_options
+from report import RESULTS, Table, load, publish, read_options
 
 from taugrad.platform.spec import RunSpec
 from taugrad.search.costs import cost_of
@@ -30,6 +31,7 @@ from taugrad.search.law.fitting import TOLERANCES as LAW_TOLERANCES
 from taugrad.search.law.fitting import write_law
 
 FOLDER = Path("build") / "auto_threshold"
+IMAGE = RESULTS.parent / "images" / "auto_threshold.png"
 TRIALS, FEWER = 60, 15
 SEEDS = (1, 2, 3)
 """Of all trainings but the searches', which have seed 0."""
@@ -89,6 +91,11 @@ def main(arguments: Sequence[str]) -> int:
         _law_table([experiment(pair) for pair in pairs], folder / "law.yaml"),
     ]
     publish("auto_threshold", options, INTRODUCTION, tables, load_before)
+    picture = IMAGE if options.folder == RESULTS else folder / IMAGE.name
+    fronts = {each.pair.name: each.reference for each in judged}
+    found = {each.pair.name: each.found for each in judged}
+    draw(picture, fronts, found, {each.pair.name: each.bare for each in judged})
+    print(f"written: {picture}")
     return 0
 
 
