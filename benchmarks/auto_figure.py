@@ -15,7 +15,7 @@ _COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "x")
 _DEPTH = 20.0
 """Points of accuracy below no compression that are drawn."""
-_FEWEST, _MOST = 5.0, 8000.0
+_FEWEST, _MOST = 5.0, 50_000.0
 """Times fewer bytes that are drawn."""
 
 
@@ -55,7 +55,8 @@ def draw(
             return across, up
 
         axes.axhline(0, color=GREY, linewidth=1, linestyle="--", alpha=0.6)
-        axes.plot(*placed(fronts[pair]), color=GREY, linewidth=1.2, marker=".", markersize=5, zorder=1)
+        axes.plot(*placed(fronts[pair]), ".", color=GREY, markersize=5, zorder=1)
+        axes.plot(*_unbeaten(*placed(fronts[pair])), color=GREY, linewidth=1.2, zorder=1)
         for name, color, marker in zip(entrants, _COLORS, _MARKERS, strict=False):
             across, up = placed(found[pair][name])
             axes.plot(across, up, marker, color=color, markersize=5, zorder=3, clip_on=True)
@@ -63,3 +64,12 @@ def draw(
         log_axis(axes.xaxis, _FEWEST, _MOST, "x", most=4)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     save(figure, path)
+
+
+def _unbeaten(across: Sequence[float], up: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Points that no other beats in both, from the left to the right."""
+    kept: list[tuple[float, float]] = []
+    for x, y in sorted(zip(across, up, strict=True), reverse=True):
+        if not kept or y > kept[-1][1]:
+            kept.append((x, y))
+    return [x for x, _ in kept[::-1]], [y for _, y in kept[::-1]]

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from time import strftime
@@ -22,7 +23,7 @@ from auto_judging import front_of, hypervolume, read_search, thinned
 from auto_pairs import METHOD, PAIRS, Pair, Searched, experiment, searches
 from auto_searches import results_of, run_searches, tracking_uri
 from auto_trainings import Point, Trainings
-from report import RESULTS, Table, load, publish, read_options
+from report import RESULTS, Place, Table, load, publish, read_options
 
 from taugrad.platform.spec import RunSpec
 from taugrad.search.costs import cost_of
@@ -31,6 +32,12 @@ from taugrad.search.law.fitting import TOLERANCES as LAW_TOLERANCES
 from taugrad.search.law.fitting import write_law
 
 FOLDER = Path("build") / "auto_threshold"
+PLACE = Place(
+    RESULTS.parent / "search.md",
+    "<!-- benchmarks/auto_threshold.py writes from here -->",
+    "<!-- to here -->",
+    tables=2,
+)
 IMAGE = RESULTS.parent / "images" / "auto_threshold.png"
 TRIALS, FEWER = 60, 15
 SEEDS = (1, 2, 3)
@@ -64,6 +71,12 @@ class Judged:
         accuracy = fmean(each.accuracy for each in self.bare) - NEAR if near else CHANCE
         return Point(accuracy, fmean(each.wire_bytes for each in self.bare))
 
+    def best_three(self, near: bool) -> float:
+        """The most that three points of the search's front come to, chosen with all results known."""
+        chosen = combinations(range(len(self.taus)), min(3, len(self.taus)))
+        sets = ([[points[i] for i in three] for points in self.reference] for three in chosen)
+        return max(fmean(self.shares(each, near)) for each in sets)
+
     def shares(self, sets: Sequence[Sequence[Point]], near: bool) -> list[float]:
         """Hypervolumes by seed, as percentages of the mean of the reference's."""
         worst = self.worst(near)
@@ -90,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
         _points_table(judged),
         _law_table([experiment(pair) for pair in pairs], folder / "law.yaml"),
     ]
-    publish("auto_threshold", options, INTRODUCTION, tables, load_before)
+    publish("auto_threshold", options, INTRODUCTION, tables, load_before, PLACE)
     picture = IMAGE if options.folder == RESULTS else folder / IMAGE.name
     fronts = {each.pair.name: each.reference for each in judged}
     found = {each.pair.name: each.found for each in judged}
@@ -153,9 +166,11 @@ def _shares_table(judged: Sequence[Judged], *, near: bool) -> Table:
     rows = []
     for each in judged:
         cells = [_interval(each.shares(each.found[name], near)) for name in names]
-        rows.append((each.pair.name, _interval(each.shares([each.searched], near)), *cells))
+        searched = _interval(each.shares([each.searched], near))
+        rows.append((each.pair.name, searched, f"{each.best_three(near):.1f}", *cells))
     means = {name: fmean(fmean(each.shares(each.found[name], near)) for each in judged) for name in names}
-    rows.append(("mean", "", *(f"{means[name]:.1f}" for name in names)))
+    three = fmean(each.best_three(near) for each in judged)
+    rows.append(("mean", "", f"{three:.1f}", *(f"{means[name]:.1f}" for name in names)))
     beaten = [
         all(
             fmean(each.shares(each.found[DEFAULT], near)) > fmean(each.shares(each.found[rival], near))
@@ -171,11 +186,12 @@ def _shares_table(judged: Sequence[Judged], *, near: bool) -> Table:
     )
     notes = (
         "% of the reference's hypervolume, with three trainings: mean (least to most) of the seeds. `as "
-        f"searched` is the search's own {TRIALS} trials with its own seed: the best of many, luck included.",
+        f"searched` is the search's own {TRIALS} trials with its own seed: the best of many, luck included. "
+        "`best three`: of the search's front, chosen with all results known.",
         f"{DEFAULT}: {sum(reached)} of {len(judged)} pairs at {GOAL:g}% or more, and better than DL4J's and "
         f"SIDCo's rules on {sum(beaten)} of {len(judged)}.",
     )
-    return Table(f"Three trainings: {what}", ("pair", "as searched", *names), rows, notes)
+    return Table(f"Three trainings: {what}", ("pair", "as searched", "best three", *names), rows, notes)
 
 
 def _alone_table(judged: Sequence[Judged]) -> Table:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from exchange import FORMS
-from report import Spread, Table, load, number, publish, read_options
+from report import RESULTS, Place, Spread, Table, load, number, publish, read_options
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
@@ -55,6 +55,11 @@ class Case:
 CASES = (
     Case("LeNet", LeNet(), side=28, share=32, bucket_mb=25),
     Case("Network in Network, small buckets", NetworkInNetwork(), side=16, share=8, bucket_mb=0.5),
+)
+PLACE = Place(
+    RESULTS.parent / "synchronization.md",
+    "<!-- benchmarks/exchange_steps.py writes from here -->",
+    "<!-- to here -->",
 )
 INTRODUCTION = (
     "A DDP training iteration (forward, backward, exchange, SGD) of workers with one thread each, gloo on "
@@ -156,7 +161,8 @@ def main(arguments: Sequence[str]) -> None:
     crews = WORKERS[:1] if options.quick else WORKERS
     rows = [measure(case, workers, iterations) for case in CASES for workers in crews]
     table = Table("Training iterations", COLUMNS, rows, NOTES)
-    publish("exchange_steps", options, INTRODUCTION.format(iterations=iterations), [table], load_before)
+    introduction = INTRODUCTION.format(iterations=iterations)
+    publish("exchange_steps", options, introduction, [table], load_before, PLACE)
 
 
 if __name__ == "__main__":

@@ -129,6 +129,8 @@ class Place:
     page: Path
     begin: str
     end: str
+    tables: int | None = None
+    """How many of the tables, the first ones, stand there; None: all."""
 
     def fill(self, text: str) -> None:
         """Puts the text in place of what stands there."""
@@ -175,7 +177,10 @@ def publish(
         print(f"written: {path}")
         if place is not None and options.folder == RESULTS:
             lines = [f"`{options.command}`, {date}, {environment()}.", "", introduction]
-            place.fill("\n".join(lines + [line for table in tables for line in _table_lines(table)]))
+            for table in tables[: place.tables]:
+                title = ["", f"**{table.title}**"] if len(tables) > 1 else []
+                lines += [*title, *_table_lines(table)]
+            place.fill("\n".join(lines))
 
 
 def _show(

@@ -160,10 +160,12 @@ def test_layers_are_recorded_at_the_interval(trained, rule):
     recorded = {key.split("/")[1] for key in trained.runs[rule].data.metrics if key.startswith("layer/")}
     assert len(recorded) == len(layers)
     for layer in recorded:
-        quantiles = []
+        quantiles: list[float] = []
         for what in ("fraction", "bits", "grad_p50", "grad_p90", "grad_p99", "grad_p999"):
             points = trained.client.get_metric_history(run_id, f"layer/{layer}/{what}")
-            assert [p.step for p in points] == [1]  # 46 iterations, one record every 50
+            # 46 iterations: the first ten, then one record every 50. Nothing of a layer sent has no bits.
+            steps = [p.step for p in points]
+            assert steps == list(range(1, 11)) if what != "bits" else set(steps) <= set(range(1, 11))
             quantiles += [points[0].value] * what.startswith("grad")
         assert quantiles == sorted(quantiles)
         assert quantiles[-1] > 0
