@@ -117,7 +117,8 @@ INTRODUCTION = (
     f"another rule is named. The reference is `taugrad search` with {TRIALS} trials of one tau for all "
     "layers; of its front at most 8 points are trained again with the seeds that everybody has, which are "
     "not the search's. A set of trainings is judged by its hypervolume: accuracy above a worst one, times "
-    "orders of magnitude of wire bytes below no compression's."
+    "orders of magnitude of wire bytes below no compression's. Searches and trainings may be of earlier "
+    "starts; the load is that of the last one."
 )
 
 

@@ -33,9 +33,7 @@ def _walk(ascending, shares, quantum, smallest, largest, curve):  # type: ignore
         unsent = total - squares
         if quantum:
             rest = squares - 2 * tau * reached + rank * tau * tau
-            if (
-                quantum == 2
-            ):  # more than one tau of some: where tau is small, rests are spread evenly below it
+            if quantum == 2:  # more than one tau of some; where it is small, rests are spread evenly below it
                 rest = min(rest, rank * tau * tau / 3)
             unsent += rest
         curve[0, choice], curve[1, choice], curve[2, choice] = rank / m, tau, max(unsent, 0.0) / m
