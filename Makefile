@@ -10,7 +10,7 @@ run: $(READY)
 	$(BIN)/taugrad train experiments/quickstart/*.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4
 
 lint: $(READY)
 	$(BIN)/ruff check .

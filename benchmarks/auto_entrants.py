@@ -7,7 +7,7 @@ DL4J's are those that their authors name.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from auto_pairs import METHOD
+from auto_pairs import CORRECTED, METHOD
 
 from taugrad.compressors.config.law import Law
 from taugrad.search.auto import DENSITIES
@@ -26,9 +26,9 @@ class Entrant:
 
 
 DEFAULT = "taugrad auto"
-"""By a law."""
-TOLERANCES = (1.0, 4.0, 16.0)
-"""Points of accuracy that its three trainings may lose."""
+"""By a law, with momentum before the threshold."""
+TOLERANCES = (0.5, 4.0, 32.0)
+"""Points of accuracy that its three trainings may lose: the default of the command, then eight times that."""
 RIVALS = ("DL4J", "SIDCo, strom", "SIDCo, wgt")
 
 
@@ -36,9 +36,9 @@ def entrants(laws: Mapping[float, Law]) -> list[Entrant]:
     """All of them.
 
     Args:
-        laws: of a pair, by tolerance, as a law says that was fitted to other models and data.
+        laws: of a pair with CORRECTED, by tolerance, as a law says that was fitted to other models and data.
     """
-    given = tuple(_strom(str_of(laws[tolerance])) for tolerance in TOLERANCES)
+    given = tuple(CORRECTED.format(tau=str_of(laws[tolerance])) for tolerance in TOLERANCES)
     return [
         Entrant(DEFAULT, given, 1),
         Entrant("allocate", tuple(_strom(f"allocate({d:g}, every={EVERY})") for d in (0.001, *DENSITIES)), 1),

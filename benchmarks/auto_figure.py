@@ -13,6 +13,7 @@ from taugrad.dashboards.style import Key, log_axis, new_panels
 
 _COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "x")
+_DASHES = ("-", ":")
 _DEPTH = 20.0
 """Points of accuracy below no compression that are drawn."""
 _FEWEST, _MOST = 5.0, 50_000.0
@@ -21,7 +22,7 @@ _FEWEST, _MOST = 5.0, 50_000.0
 
 def draw(
     path: Path,
-    fronts: Mapping[str, Sequence[Sequence[Point]]],
+    fronts: Mapping[str, Mapping[str, Sequence[Sequence[Point]]]],
     found: Mapping[str, Mapping[str, Sequence[Sequence[Point]]]],
     bare: Mapping[str, Sequence[Point]],
 ) -> None:
@@ -29,20 +30,21 @@ def draw(
 
     Args:
         path: the file, .png or .svg.
-        fronts: of the search by pair, seed and setting.
+        fronts: by search, the reference first, pair, seed and setting.
         found: by pair, entrant, seed and setting.
         bare: without compression, by pair and seed.
     """
     entrants = list(next(iter(found.values())))
     figure, panels = new_panels(
         "Thresholds that find themselves next to a search of 60 trials",
-        "each mark: one setting, mean of three seeds; grey: the search's front, trained again",
+        "each mark: one setting, mean of three seeds; grey: the search's front, trained again; dotted: with "
+        "momentum in the compressor",
         "times fewer wire bytes than without compression (logarithmic)",
         "points of accuracy against no compression",
-        [(pair, "black") for pair in fronts],
+        [(pair, "black") for pair in bare],
         key=[Key(name, color) for name, color in zip(entrants, _COLORS, strict=False)],
     )
-    for axes, pair in zip(panels, fronts, strict=True):
+    for axes, pair in zip(panels, bare, strict=True):
         accuracy = fmean(point.accuracy for point in bare[pair])
         whole = fmean(point.wire_bytes for point in bare[pair])
 
@@ -55,8 +57,9 @@ def draw(
             return across, up
 
         axes.axhline(0, color=GREY, linewidth=1, linestyle="--", alpha=0.6)
-        axes.plot(*placed(fronts[pair]), ".", color=GREY, markersize=5, zorder=1)
-        axes.plot(*_unbeaten(*placed(fronts[pair])), color=GREY, linewidth=1.2, zorder=1)
+        for front, dashes in zip(fronts.values(), _DASHES, strict=True):
+            axes.plot(*placed(front[pair]), ".", color=GREY, markersize=5, zorder=1)
+            axes.plot(*_unbeaten(*placed(front[pair])), color=GREY, linestyle=dashes, linewidth=1.2, zorder=1)
         for name, color, marker in zip(entrants, _COLORS, _MARKERS, strict=False):
             across, up = placed(found[pair][name])
             axes.plot(across, up, marker, color=color, markersize=5, zorder=3, clip_on=True)

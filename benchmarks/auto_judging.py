@@ -15,7 +15,7 @@ def hypervolume(points: Sequence[Point], worst: Point) -> float:
     """What a set of trainings dominates: accuracy above a worst one x orders of magnitude of bytes below it.
 
     Args:
-        points: any number, also none.
+        points: any number, also none; less than a byte counts as one.
         worst: with the least accuracy and the most bytes that count.
 
     Returns:
@@ -24,7 +24,7 @@ def hypervolume(points: Sequence[Point], worst: Point) -> float:
     area, reached = 0.0, worst.accuracy
     for point in sorted(points, key=lambda each: (each.wire_bytes, -each.accuracy)):
         if point.accuracy > reached and point.wire_bytes < worst.wire_bytes:
-            area += (point.accuracy - reached) * math.log10(worst.wire_bytes / point.wire_bytes)
+            area += (point.accuracy - reached) * math.log10(worst.wire_bytes / max(point.wire_bytes, 1.0))
             reached = point.accuracy
     return area
 

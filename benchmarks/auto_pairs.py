@@ -7,10 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from taugrad.compressors.config import read_config
+from taugrad.platform.spec import RunSpec
+from taugrad.search.momentum import in_compressor, own_momentum
+
 METHOD = "strom({tau}, nonfinite='skip') | golomb_rice"
 """The rule and codec that every threshold is tried in. A step that is not finite is left out: a training that
 diverges shall count as one that learned little, and not end the others."""
-TAU_RANGE = {"log": [1e-4, 10.0]}
+CORRECTED = "strom({tau}, momentum=0.9, nonfinite='skip') | golomb_rice"
+"""Momentum comes before the selection, not in the optimizer (Deep Gradient Compression, section 3.2)."""
+TAU_RANGES = {METHOD: {"log": [1e-4, 10.0]}, CORRECTED: {"log": [1e-3, 100.0]}}
+"""A steady gradient is ten times as large after momentum of 0.9 as before it."""
 SIMULATED = {"mode": "simulated"}
 """Two workers in one process: the same bits in less time."""
 
@@ -24,7 +31,7 @@ class Pair:
     fields: Mapping[str, Any]
     """Of the spec."""
     variants: tuple[Mapping[str, Any], ...] = ()
-    """Further settings in which the best tau is looked for: dotted fields of the spec."""
+    """Further settings in which the best tau is looked for, for laws: dotted fields of the spec."""
 
     @property
     def name(self) -> str:
@@ -32,8 +39,13 @@ class Pair:
         return f"{self.model}-{self.data}"
 
     def tree(self, compressor: str, **more: Any) -> dict[str, Any]:
-        """A spec with a compressor's line."""
-        return {**self.fields, "sync": SIMULATED, "compressor": compressor, **more}
+        """A spec with a compressor's line; where that has momentum, the optimizer has none."""
+        tree = {**self.fields, "sync": SIMULATED, **more}
+        method = read_config(compressor)
+        if not own_momentum(method):
+            return {**tree, "compressor": compressor}
+        moved = in_compressor(RunSpec.model_validate({**tree, "compressor": METHOD.format(tau=1)}))
+        return {**tree, "training": moved["training"], "compressor": compressor}
 
 
 _MODELS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
@@ -59,6 +71,7 @@ def _pair(model: str, data: str) -> Pair:
         {"training.batch_size": 128},
         {"training.optimizer.lr": rates[data] / 2},
         {"workers.count": 4},
+        {"compressor.momentum": 0.5, "training.optimizer.weight_decay": 0.001},  # 0.0005 beside momentum
     )
     return Pair(model, data, fields, variants if (model, data) in _CHEAP else ())
 
@@ -71,37 +84,44 @@ class Searched:
     """A search of tau for a pair in one setting."""
 
     pair: Pair
+    method: str
+    """METHOD or CORRECTED."""
     setting: Mapping[str, Any]
-    """Empty: the pair's own, which is the reference."""
+    """Empty: the pair's own."""
     trials: int
 
     @property
     def name(self) -> str:
         """Of the search and its file."""
+        corrected = ["corrected"] if self.method == CORRECTED else []
         changed = [f"{field.rpartition('.')[2]}-{value:g}" for field, value in self.setting.items()]
-        return "-".join([self.pair.name, *changed])
+        return "-".join([self.pair.name, *corrected, *changed])
+
+    @property
+    def experiment(self) -> str:
+        """The MLflow experiment of the search."""
+        return experiment(self.pair, self.method)
 
     def tree(self) -> dict[str, Any]:
         """As `taugrad search` reads it from a file."""
-        method = {"kind": "strom", "tau": TAU_RANGE, "codec": "golomb_rice", "nonfinite": "skip"}
+        tree = self.pair.tree(self.method.format(tau=1), experiment=self.experiment)
+        config = read_config(tree["compressor"])
+        method = {"kind": config.kind, **config.model_dump(mode="json", exclude_defaults=True)}
         search = {"name": self.name, "objective": "front", "trials": self.trials}
-        return {
-            **self.pair.fields,
-            **{"sync": SIMULATED, "experiment": experiment(self.pair)},
-            **{"compressor": method, "search": search},
-        }
+        return {**tree, "compressor": {**method, "tau": TAU_RANGES[self.method]}, "search": search}
 
     def overrides(self) -> list[str]:
         """The setting, as `taugrad search` takes it on its command line."""
         return [word for field, value in self.setting.items() for word in (f"--{field}", str(value))]
 
 
-def experiment(pair: Pair) -> str:
+def experiment(pair: Pair, method: str) -> str:
     """The MLflow experiment of a pair's searches."""
-    return f"tau-{pair.name}"
+    return f"{'corrected' if method == CORRECTED else 'tau'}-{pair.name}"
 
 
 def searches(pairs: tuple[Pair, ...], trials: int, fewer: int) -> list[Searched]:
-    """All searches: a pair's reference with so many trials, and its other settings with fewer."""
-    own = [Searched(pair, {}, trials) for pair in pairs]
-    return own + [Searched(pair, setting, fewer) for pair in pairs for setting in pair.variants]
+    """All searches: two of each pair, and for laws some in other settings, with fewer trials."""
+    own = [Searched(pair, method, {}, trials) for method in TAU_RANGES for pair in pairs]
+    more = [Searched(pair, CORRECTED, setting, fewer) for pair in pairs for setting in pair.variants]
+    return own + more

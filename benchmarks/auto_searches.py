@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from auto_pairs import Searched, experiment
+from auto_pairs import Searched
 
 
 def run_searches(folder: Path, searches: Sequence[Searched], say: Callable[[str], None]) -> None:
@@ -51,4 +51,4 @@ def tracking_uri(folder: Path) -> str:
 
 def results_of(folder: Path, searched: Searched) -> Path:
     """The folder with a search's tables."""
-    return folder / "taugrad-runs" / "searches" / experiment(searched.pair) / searched.name
+    return folder / "taugrad-runs" / "searches" / searched.experiment / searched.name

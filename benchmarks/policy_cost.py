@@ -118,11 +118,11 @@ def lenet() -> Model:
 class Given(ThresholdPolicy):
     """Each parameter's tau as it was told."""
 
-    taus: dict[str, np.float32] = field(default_factory=dict)
+    told: dict[str, float] = field(default_factory=dict)
 
-    def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
-        """See `ThresholdPolicy.tau`."""
-        return self.taus[part.name]
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """See `ThresholdPolicy.taus`."""
+        return [self.told[part.name] for part in parts]
 
 
 class Clocked(ThresholdPolicy):
@@ -131,24 +131,26 @@ class Clocked(ThresholdPolicy):
     def __init__(self, policy: ThresholdPolicy) -> None:
         self._policy = policy
         self.spent_ns = 0
+        self.told: dict[str, float] = {}
 
-    def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
-        """See `ThresholdPolicy.tau`."""
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """See `ThresholdPolicy.taus`."""
         began = thread_time_ns()
-        tau = self._policy.tau(part, iteration, memory)
+        taus = self._policy.taus(parts, iteration, memories)
         self.spent_ns += thread_time_ns() - began
-        return tau
+        self.told.update(zip((part.name for part in parts), taus, strict=True))
+        return taus
 
-    def note(self, part: Part, sent: int, memory: Memory) -> None:
+    def note(self, parts: Sequence[Part], sent: Sequence[int], memories: Sequence[Memory]) -> None:
         """See `ThresholdPolicy.note`."""
         began = thread_time_ns()
-        self._policy.note(part, sent, memory)
+        self._policy.note(parts, sent, memories)
         self.spent_ns += thread_time_ns() - began
 
-    def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:
+    def settle(self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]) -> None:
         """See `ThresholdPolicy.settle`."""
         began = thread_time_ns()
-        self._policy.settle(name, iteration, memories)
+        self._policy.settle(turn, iteration, memories)
         self.spent_ns += thread_time_ns() - began
 
 
@@ -223,9 +225,7 @@ def cost_of(model: Model, gradients: Gradients, tau: str, sizes: Sizes) -> Cost:
     for _ in range((sizes.periods + 1) * period):
         now = gradients.next()
         _, decided = deciding.step(now)
-        given.taus.update(
-            (name, np.float32(memory["tau"])) for name, memory in deciding.context.memories.items()
-        )
+        given.told.update(deciding.clock.told)
         whole, none = told.step(now)
         rows.append((decided - none, whole))
         sent.append(deciding.sent)

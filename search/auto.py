@@ -20,10 +20,11 @@ from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 
-from .auto_specs import at_density, by_law, without_compression
+from .auto_specs import at_density, by_law, problems_of, without_compression
 from .costs import DENSEST, CannotEstimate, cost_of
 from .finished import finished
 from .law.fitting import SHIPPED, LawError, read_law
+from .momentum import own_momentum
 from .objective import Objective, Outcome
 
 if TYPE_CHECKING:
@@ -121,11 +122,10 @@ def _candidates(spec: RunSpec, source: str, goal: Goal, console: Console) -> lis
         lawful = [by_law(spec, law, goal.tolerance)]
         stricter = by_law(spec, law, goal.tolerance / STRICTER)
         lawful += [stricter] if stricter != lawful[0] else []
-    except (LawError, ValidationError) as error:
-        reason = _problems(error) if isinstance(error, ValidationError) else [str(error)]
+    except LawError as error:
         if goal.law is not None:
-            raise SpecError(source, reason) from None
-        _say(console, f"by density: {reason[0]}")
+            raise SpecError(source, [str(error)]) from None
+        _say(console, f"by density: {error}")
         return [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
     if law.looked_for == "floor":
         return lawful
@@ -138,6 +138,9 @@ def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
     ):
         kind, codec = chosen.compressor.kind, getattr(chosen.compressor, "codec", "")
         _say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} takes its place")
+    momentum = own_momentum(chosen.compressor)
+    if momentum and not own_momentum(spec.compressor):
+        _say(console, f"momentum {momentum:g} comes before the threshold, in place of the optimizer's")
 
 
 def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:
@@ -145,11 +148,7 @@ def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:
     try:
         return build()
     except ValidationError as error:
-        raise SpecError(source, _problems(error)) from None
-
-
-def _problems(error: ValidationError) -> list[str]:
-    return [str(each["msg"]).removeprefix("Value error, ") for each in error.errors()]
+        raise SpecError(source, problems_of(error)) from None
 
 
 def _spend(

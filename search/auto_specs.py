@@ -1,8 +1,9 @@
 """The runs of `taugrad auto`: a spec with its threshold replaced, or without compression."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import ValidationError
 
 from taugrad.compressors.config import NoCompression, read_config
 from taugrad.compressors.config.methods import ThresholdedMethod
@@ -10,6 +11,7 @@ from taugrad.compressors.config.thresholds import AllocatedTau
 from taugrad.platform.spec import RunSpec
 
 from .law.fitting import FittedLaw, LawError
+from .momentum import in_compressor, in_optimizer, own_momentum
 
 EVERY = 200
 """Iterations from one allocation over the layers to the next."""
@@ -29,11 +31,14 @@ def at_density(spec: RunSpec, density: float) -> RunSpec:
         ValidationError: the method cannot work in the run's mode of synchronization.
     """
     method = None if isinstance(spec.compressor, ThresholdedMethod) else METHOD
-    return _with(spec, method, "tau", AllocatedTau(density=density, every=EVERY))
+    tau = AllocatedTau(density=density, every=EVERY).model_dump(mode="json")
+    return _named(spec, _with(spec, method, {"tau": tau}))
 
 
 def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
     """The run with the tau, or the floor, that a law gives it.
+
+    Where momentum was the compressor's part in the runs that the law was fitted to, it becomes that here.
 
     Args:
         spec: the run.
@@ -41,7 +46,6 @@ def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
         tolerance: percentage points of accuracy that it may lose.
 
     Raises:
-        ValidationError: the method cannot work in the run's mode of synchronization.
         LawError: the law says nothing of such a run.
     """
     optimizer, kind = spec.training.optimizer.kind, spec.compressor.kind
@@ -54,7 +58,25 @@ def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
         method = None
     else:
         raise LawError(f"compressor.kind = {kind}: must be {law.kind}, which the law was fitted for, or none")
-    return _with(spec, method, law.looked_for, law.of(spec, tolerance))
+    own = own_momentum(spec.compressor)
+    if own and law.momentum_in == "optimizer":
+        raise LawError(f"compressor.momentum = {own}: the law was fitted to runs where the optimizer had it")
+    try:
+        lawful = RunSpec.model_validate(_with(spec, method))
+        if law.momentum_in == "compressor" and not own:
+            lawful = _momentum_moved(lawful)
+        said = law.of(lawful, tolerance).model_dump(mode="json")
+        return _named(spec, _with(lawful, None, {law.looked_for: said}))
+    except ValidationError as error:
+        raise LawError(problems_of(error)[0]) from None
+
+
+def _momentum_moved(spec: RunSpec) -> RunSpec:
+    try:
+        return RunSpec.model_validate(in_compressor(spec))
+    except ValueError as error:
+        problem = problems_of(error)[0] if isinstance(error, ValidationError) else str(error)
+        raise LawError(f"momentum would go into the compressor, as the law has it; {problem}") from None
 
 
 def without_compression(spec: RunSpec) -> RunSpec:
@@ -63,10 +85,7 @@ def without_compression(spec: RunSpec) -> RunSpec:
     Raises:
         ValidationError: there is none.
     """
-    tree = spec.model_dump(mode="json")
-    momentum = getattr(spec.compressor, "momentum", 0)
-    if momentum and "momentum" in tree["training"]["optimizer"]:
-        tree["training"]["optimizer"]["momentum"] = momentum  # it was the compressor's part
+    tree = in_optimizer(spec)
     for sync in (tree["sync"], tree["sync"].get("of", {})):
         if "back" in sync:
             sync["back"] = None
@@ -74,16 +93,15 @@ def without_compression(spec: RunSpec) -> RunSpec:
     return _named(spec, tree)
 
 
-def _with(spec: RunSpec, method: str | None, field: str, value: BaseModel) -> RunSpec:
-    """The run with a field of its method changed, or of another method in its place."""
+def _with(spec: RunSpec, method: str | None, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A spec's tree with fields of its method changed, or of another method in its place."""
     tree = spec.model_dump(mode="json")
     fields = tree["compressor"]
     if method is not None:
         kept = {name: fields[name] for name in _KEPT if name in fields}
         fields = read_config(method).model_dump(mode="json")
         fields |= {name: kept[name] for name in kept if name in fields}
-    tree["compressor"] = {**fields, field: value.model_dump(mode="json")}
-    return _named(spec, tree)
+    return {**tree, "compressor": {**fields, **(changes or {})}}
 
 
 def _named(spec: RunSpec, tree: dict[str, Any]) -> RunSpec:
@@ -91,3 +109,8 @@ def _named(spec: RunSpec, tree: dict[str, Any]) -> RunSpec:
     changed = RunSpec.model_validate({**tree, "name": ""})
     name = f"{spec.name}: {changed.compressor}"[:200] if spec.name else ""
     return changed.model_copy(update={"name": name})
+
+
+def problems_of(error: ValidationError) -> list[str]:
+    """What is wrong with a spec, a sentence for each."""
+    return [str(each["msg"]).removeprefix("Value error, ") for each in error.errors()]

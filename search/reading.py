@@ -24,6 +24,7 @@ from taugrad.platform.reading import (
 from taugrad.platform.spec import RunSpec
 
 from .config import SearchConfig
+from .momentum import in_optimizer
 from .space import RANGES, Params, RangeError, at, corners, dimensions, find_ranges
 
 _SECTION = "search"
@@ -66,10 +67,7 @@ class Search:
     def baseline(self) -> RunSpec:
         """The run without compression; other dimensions are in their middle, or take their first choice."""
         spec = self.spec(self.middle)
-        tree = spec.model_dump(mode="json")
-        momentum = getattr(spec.compressor, "momentum", 0)
-        if momentum and "momentum" in tree["training"]["optimizer"]:
-            tree["training"]["optimizer"]["momentum"] = momentum  # it was the compressor's part
+        tree = in_optimizer(spec)
         tree[_METHOD] = {"kind": "none", "reduction": spec.compressor.reduction}
         for sync in (tree["sync"], tree["sync"].get("of", {})):
             if "back" in sync:

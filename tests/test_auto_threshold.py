@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.config import read_config
 from taugrad.platform.spec import RunSpec
+from taugrad.search.auto_specs import by_law
 from taugrad.search.law.fitting import SHIPPED, read_law
 from taugrad.search.reading import read_search
 
@@ -52,6 +53,7 @@ points = st.lists(
     max_size=8,
 )
 WORST = Point(0.1, 1e6)
+SKIPPING = {"kind": "none", "nonfinite": "skip"}
 
 
 def cells(several: Sequence[Point], worst: Point) -> float:
@@ -152,7 +154,8 @@ def test_every_entrants_lines_are_specs_of_every_pair(rooms: Any) -> None:
     shipped = read_law(SHIPPED)
     for pair in pairs.PAIRS:
         bare = RunSpec.model_validate(pair.tree("none"))
-        laws = {tolerance: shipped.of(bare, tolerance) for tolerance in taking_part.TOLERANCES}
+        own = RunSpec.model_validate(pair.tree(pairs.CORRECTED.format(tau=1)))
+        laws = {tolerance: shipped.of(own, tolerance) for tolerance in taking_part.TOLERANCES}
         entrants = taking_part.entrants(laws)
         assert {each.name for each in entrants} >= {taking_part.DEFAULT, *taking_part.RIVALS}
         for entrant in entrants:
@@ -164,6 +167,9 @@ def test_every_entrants_lines_are_specs_of_every_pair(rooms: Any) -> None:
             assert all(read_config(str(each.compressor)) == each.compressor for each in specs)
             if entrant.name == taking_part.DEFAULT:
                 assert [each.compressor.tau for each in specs] == list(laws.values())
+                skipping = bare.model_copy(update={"compressor": read_config(SKIPPING), "seed": 1})
+                auto = [by_law(skipping, shipped, tolerance) for tolerance in taking_part.TOLERANCES]
+                assert [each.fingerprint() for each in auto] == [each.fingerprint() for each in specs]
             if entrant.name in taking_part.RIVALS:
                 rival = "wgt" if entrant.name.endswith("wgt") else "strom"
                 assert {each.compressor.kind for each in specs} == {rival}
@@ -183,7 +189,12 @@ def test_every_search_is_one_that_the_command_takes(rooms: Any, tmp_path: Path) 
         assert (search.name, search.settings.trials) == (each.name, 60 if not each.setting else 15)
         spec = search.spec({"compressor.tau": 0.5})
         flat = spec.flat()
-        assert flat["experiment"] == f"tau-{each.pair.name}"
+        corrected = each.method == pairs.CORRECTED
+        assert flat["experiment"] == f"{'corrected' if corrected else 'tau'}-{each.pair.name}"
+        if corrected:  # its own run without compression is the pair's, but for the setting
+            baseline = search.baseline().training.optimizer
+            assert baseline.weight_decay == 0.0005
+            assert baseline.momentum == each.setting.get("compressor.momentum", 0.9)
         assert all(float(flat[field]) == value for field, value in each.setting.items())
 
 

@@ -29,6 +29,8 @@ FIRST_FIELD = {
     "warmup": "iterations",
 }
 POLICIES = ("schedule", "density", "sidco", "dl4j", "allocate", "law", "layers")
+FLOORS = ("law",)
+"""What a floor can be, besides a number."""
 GROUPS = ("clip", "exempt", "warmup")
 """Groups of fields, which are no choice between kinds."""
 
@@ -43,18 +45,18 @@ def parse_expression(text: str) -> ast.expr | None:
         return None
 
 
-def expand_policy(value: Any) -> Any:
+def expand_policy(value: Any, known: Collection[str] = POLICIES) -> Any:
     """`density(0.01)` as the dictionary that it stands for; anything else as it is.
 
     Raises:
-        ValueError: it has brackets and is no policy.
+        ValueError: it has brackets and is none of the policies known.
     """
     if not isinstance(value, str) or "(" not in value:
         return value
     node = parse_expression(value)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError("no number, and no policy such as density(0.01)")
-    return read_call(node, POLICIES)
+        raise ValueError(f"no number, and no policy with its fields in brackets: {', '.join(known)}")
+    return read_call(node, known)
 
 
 def require_known(name: str, known: Collection[str]) -> str:
@@ -93,7 +95,7 @@ def _value(node: ast.expr, field: str = "") -> Any:
         name = node.func.id
         if name in GROUPS and name != field:
             raise ValueError(f"{name}(...) is a value of the field {name}, not of {field or 'this one'}")
-        return read_call(node, (*POLICIES, *GROUPS))
+        return read_call(node, FLOORS if field == "floor" else (*POLICIES, *GROUPS))
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
         return {_literal(key): _value(value) for key, value in pairs if key is not None}

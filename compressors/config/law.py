@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from .base import Settings
-from .calls import expand_policy
+from .calls import FLOORS, expand_policy
 
 LOWEST_FLOOR, HIGHEST_FLOOR = -16.0, 16.0
 Weight = Annotated[float, Field(ge=-100, le=100)]
@@ -49,6 +49,6 @@ _Number = Annotated[float, Field(ge=LOWEST_FLOOR, le=HIGHEST_FLOOR), Tag("number
 _Law = Annotated[LawFloor, Tag("law")]
 Floor = Annotated[
     Annotated[_Number | _Law, Discriminator(_kind)],
-    BeforeValidator(expand_policy),
+    BeforeValidator(lambda value: expand_policy(value, FLOORS)),
 ]
 """A number, or a law."""

@@ -97,7 +97,7 @@ class SparseOnDevice(DeviceRule):
         wanted = []
         for ordinal in mine:
             part = parts[ordinal]
-            memory = context.memories.setdefault(part.name, {})
+            memory = context.memories.get(part.name, {})
             if self._rule.selection.needs_sample(part, context.iteration, memory):
                 wanted.append(ordinal)
         return with_samples(self._runtime, parts, wanted)
@@ -170,6 +170,7 @@ class _Begun(Begun):
         """See `Begun.finish`."""
         updates: dict[Unit, list[Update]] = {unit: [] for unit in self._units}
         tallies: dict[int, DeviceTally] = {}
+        noted: dict[int, int] = {}
         refused: dict[Unit, int] = {}
         reports, sent = iter(self._reports.fetched()), 0
         for group in self._groups:
@@ -188,9 +189,10 @@ class _Begun(Begun):
                     taus.append(tau)
                 if report.nonfinite:
                     refused[group.unit] = min(refused.get(group.unit, ordinal), ordinal)
-                sent = report.sent
+                noted[ordinal], sent = report.sent - sent, report.sent
             tau = shared_tau(taus, group.aims.values())
             updates[group.unit].append(self._update(group.unit, begin, sent, tau))
+        self._rule.note(noted, self._parts, self._context)
         for unit in refused:
             for update in updates.pop(unit):
                 put_back(self._runtime, update, unit, self._parts)
@@ -217,7 +219,6 @@ class _Begun(Begun):
             most = rule.clip.to * float(tau)
             part.residual.clamp_(-most, most)
             kept = squares(runtime, part.residual, returns)
-        rule.selection.note(part, int(words.size), self._context.memories[part.name])
         return DeviceTally(rule.tally(part, int(words.size), 0.0, tau), kept)
 
     def _update(self, unit: Unit, begin: int, end: int, tau: np.float32) -> Update:

@@ -1,6 +1,6 @@
 """A tau for each layer out of one budget for all, decided anew every few iterations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -54,19 +54,20 @@ class Allocated(TargetDensity):
         """See `TargetDensity.begin`."""
         memory["elements"] = float(part.elements)
 
-    def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:
-        """See `ThresholdPolicy.settle`; for every parameter in every iteration, so it is brief."""
-        if iteration % self.config.every > 1:
+    def settle(self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]) -> None:
+        """See `ThresholdPolicy.settle`."""
+
+        def waits(memory: Memory) -> bool:
+            return memory.get("sampled", iteration) < iteration
+
+        if iteration % self.config.every > 1 or not any(map(waits, turn)):
             return
-        sampled = memories[name].get("sampled")
-        if sampled is None or sampled >= iteration:
-            return
-        waiting = [memories[each] for each in sorted(memories) if "sampled" in memories[each]]
+        waiting = [memories[each] for each in sorted(memories) if waits(memories[each])]
         ready = [memory for memory in waiting if _KEYS[0] in memory and "elements" in memory]
         if ready:
             taus, shares = allocate(_curves(ready), self.config.density, self.value_bits)
             for memory, tau, share in zip(ready, taus.tolist(), shares.tolist(), strict=True):
-                memory["tau"], memory["share"] = float(as_tau(tau)), share
+                memory["tau"], memory["share"] = as_tau(tau), share
                 aim_at(share, memory["elements"], memory)
         for memory in waiting:
             del memory["sampled"]

@@ -1,9 +1,7 @@
 """The interface of threshold policies."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-
-import numpy as np
+from collections.abc import Mapping, Sequence
 
 from ..parts import Part
 
@@ -12,37 +10,46 @@ Memory = dict[str, float]
 
 
 class ThresholdPolicy(ABC):
-    """Decides tau; automatic policies also learn from what it led to."""
+    """Decides taus; automatic policies also learn from what they led to.
+
+    Several parameters are decided for in one call, a bucket's mostly: in most iterations there is little to
+    do for each, and a call for each would take longer than that. Which of them share a call, and in which
+    order they stand in it, must not change what comes out: DDP rebuilds its buckets.
+    """
 
     @abstractmethod
-    def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
-        """The threshold for one parameter in one iteration.
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """The thresholds for some parameters in one iteration.
 
         Args:
-            part: the parameter; its residual does not hold the gradient yet. Where `needs_sample` it may be
-                a sample of the parameter's magnitudes instead, without a residual.
+            parts: the parameters; a residual does not hold the gradient yet. One that `needs_sample` may be
+                a sample of its magnitudes instead, without a residual.
             iteration: backward passes before this one, over the whole run.
-            memory: of this parameter; may be changed.
+            memories: theirs, in the same order; may be changed.
 
         Returns:
-            SMALLEST_TAU to LARGEST_TAU.
+            SMALLEST_TAU to LARGEST_TAU, each a float32's value.
         """
 
     def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
-        """Whether `tau` is going to look at the part's tensors, at a sample of SAMPLE elements at most."""
+        """Whether `taus` is going to look at a part's tensors, at a sample of SAMPLE elements at most."""
         return False
 
-    def note(self, part: Part, sent: int, memory: Memory) -> None:  # noqa: B027 (most have nothing to learn)
-        """Takes note of how many of the parameter's elements were sent with the tau decided last."""
+    def note(  # noqa: B027 (most have nothing to learn)
+        self, parts: Sequence[Part], sent: Sequence[int], memories: Sequence[Memory]
+    ) -> None:
+        """Takes note of how many of each parameter's elements were sent with the tau decided last."""
 
-    def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:  # noqa: B027
-        """Decides what is decided for all parameters at once; called before each parameter's `tau`.
+    def settle(  # noqa: B027
+        self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]
+    ) -> None:
+        """Decides what is decided for all parameters at once; called before `taus`.
 
         It goes by what earlier iterations left in the memories, never by this one's: a bucket is compressed
         before the next one's gradients are there, and what is sent must not depend on buckets.
 
         Args:
-            name: of the parameter whose turn it is.
-            iteration: as for `tau`.
+            turn: the memories of the parameters whose turn it is.
+            iteration: as for `taus`.
             memories: of all parameters; may be changed.
         """

@@ -2,13 +2,14 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.base import LARGEST_TAU, SMALLEST_TAU
+from ..config.base import SMALLEST_TAU
 from ..config.thresholds import DensityTau, Warmup
 from ..kernels.topk import magnitude_at
 from ..parts import Part
@@ -16,11 +17,14 @@ from .base import Memory, ThresholdPolicy
 from .sampling import as_tau, magnitudes_of
 
 BAND = 0.1
-"""How far off what is sent may be before tau moves: this part of what is expected, and a few elements."""
-FEW = 3
-"""Those few: in layers that send about as many, chance alone would move tau in most iterations."""
+"""How far off what is sent may be before tau moves: this part of what is expected, and what chance does."""
+CHANCE = 2
+"""That is so many times the square root of what is expected, and an element: in layers that send few, chance
+alone would move tau in most iterations."""
 OFF = 4
 """How many times too many or too few elements call for a new sample at once."""
+ASKS = 0.0
+"""What stands in a memory in place of a tau that the next iteration finds in a new sample."""
 STEADY = 8
 """Elements expected below which what one iteration sent says little: as many are taken to have come in its
 place as were expected."""
@@ -57,44 +61,59 @@ class TargetDensity(ThresholdPolicy):
     def begin(self, part: Part, sent: int, memory: Memory) -> None:
         """Takes note of what was first sent by a sample's tau."""
 
-    def due(self, iteration: int) -> int:
-        """The iteration of the next sample after one in this iteration."""
-        return (iteration // self.config.every + 1) * self.config.every
+    def due(self, iteration: int) -> bool:
+        """Whether every parameter is sampled in this iteration."""
+        return iteration % self.config.every == 0
 
     def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
         """See `ThresholdPolicy.needs_sample`."""
-        return memory.get("next", 0.0) <= iteration
+        return memory.get("tau", ASKS) == ASKS or self.due(iteration)
 
-    def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
-        """See `ThresholdPolicy.tau`."""
-        if iteration < memory.get("next", 0.0):
-            return np.float32(memory["tau"])
-        asked = memory.get("next") == 0
-        memory["again"] = memory["again"] - 1 if asked else float(self.again)
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """See `ThresholdPolicy.taus`; in most iterations they stand in the memories."""
+        taus = [] if self.due(iteration) else [memory.get("tau", ASKS) for memory in memories]
+        if taus and ASKS not in taus:
+            return taus
+        return [
+            self._sampled(part, iteration, memory)
+            if self.needs_sample(part, iteration, memory)
+            else memory["tau"]
+            for part, memory in zip(parts, memories, strict=True)
+        ]
+
+    def _sampled(self, part: Part, iteration: int, memory: Memory) -> float:
+        """tau by a new sample."""
+        memory["again"] = (
+            float(self.again) if self.due(iteration) else memory.get("again", self.again + 1.0) - 1
+        )
         memory["target"] = self.target(iteration, memory)
-        tau = as_tau(self.estimate(magnitudes_of(part), iteration, memory))
-        memory["tau"], memory["next"] = float(tau), float(self.due(iteration))
+        memory["tau"] = as_tau(self.estimate(magnitudes_of(part), iteration, memory))
         memory["least"], memory["most"] = 1.0, 0.0  # no band yet: the part may be a sample
-        return tau
+        return memory["tau"]
 
-    def note(self, part: Part, sent: int, memory: Memory) -> None:
-        """See `ThresholdPolicy.note`; for every parameter in every iteration, so it is brief."""
-        least, most = memory["least"], memory["most"]
-        if least <= sent <= most:
-            return
-        if most < least:
+    def note(self, parts: Sequence[Part], sent: Sequence[int], memories: Sequence[Memory]) -> None:
+        """See `ThresholdPolicy.note`; of most parameters there is nothing to be done."""
+        for part, count, memory in zip(parts, sent, memories, strict=True):
+            if not memory["least"] <= count <= memory["most"]:
+                self._follow(part, count, memory)
+
+    def _follow(self, part: Part, sent: int, memory: Memory) -> None:
+        """Corrects tau where the band does not hold what was sent, or asks for a new sample."""
+        fresh = memory["most"] < memory["least"]
+        if fresh:
             self.begin(part, sent, memory)
             aim_at(memory["target"], part.elements, memory)
-            least, most = memory["least"], memory["most"]
+        least, most, tau = memory["least"], memory["most"], memory["tau"]
         if least <= sent <= most or self.config.every == 1:
             return
-        tau, ratio = memory["tau"], (sent + STEADY) / ((least + most) / 2 + STEADY)
+        ratio = (sent + STEADY) / ((least + most) / 2 + STEADY)
+        # What a new sample's tau is off by, the next one's would be, too.
+        jumped = not fresh and not 1 / OFF < ratio < OFF
         # A sample of nothing but zeros says nothing of what comes after them.
-        if not 1 / OFF < ratio < OFF and (memory["again"] > 0 or (ratio > 1 and tau <= SMALLEST_TAU)):
-            memory["next"] = 0.0
+        if jumped and (memory["again"] > 0 or (ratio > 1 and tau <= SMALLEST_TAU)):
+            memory["tau"] = ASKS
         else:
-            tau *= correction(ratio, memory["target"])
-            memory["tau"] = min(max(tau, SMALLEST_TAU), LARGEST_TAU)
+            memory["tau"] = as_tau(tau * correction(ratio, memory["target"]))
 
 
 @dataclass(frozen=True)
@@ -111,19 +130,19 @@ class Density(TargetDensity):
         """See `TargetDensity.estimate`."""
         return float(magnitude_at(magnitudes, memory["target"]))
 
-    def due(self, iteration: int) -> int:
+    def due(self, iteration: int) -> bool:
         """See `TargetDensity.due`; a stage of the warm-up begins with a sample."""
-        due, warmup = super().due(iteration), self.config.warmup
-        if warmup is None or iteration >= warmup.iterations:
-            return due
-        stage = iteration * warmup.stages // warmup.iterations
-        return min(due, -(-(stage + 1) * warmup.iterations // warmup.stages))
+        warmup = self.config.warmup
+        if warmup is None or iteration > warmup.iterations or iteration % self.config.every == 0:
+            return iteration % self.config.every == 0
+        stages = [each * warmup.stages // warmup.iterations for each in (iteration - 1, iteration)]
+        return stages[0] < stages[1]
 
 
 def aim_at(target: float, elements: float, memory: Memory) -> None:
     """Has a parameter keep to a share of its elements: how many may be sent before tau moves."""
     expected = target * elements
-    room = BAND * expected + FEW
+    room = BAND * expected + CHANCE * math.sqrt(expected) + 1
     memory["target"] = target
     memory["least"], memory["most"] = expected - room, expected + room
     if target >= 1:  # tau is as low as it need be

@@ -1,6 +1,6 @@
 """DL4J's adaptive and target-sparsity rules: one tau for all parameters, a small step at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,35 +17,43 @@ class Dl4j(ThresholdPolicy):
 
     config: Dl4jTau
 
-    def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
-        """See `ThresholdPolicy.tau`; what is noted of this iteration waits for the next one."""
-        if "tau" not in memory:
-            memory |= {"tau": float(np.float32(self.config.start)), "elements": float(part.elements)}
-        memory["at"], memory["sent"] = float(iteration), 0.0
-        return np.float32(memory["tau"])
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """See `ThresholdPolicy.taus`."""
+        if not all(memories):
+            for part, memory in zip(parts, memories, strict=True):
+                if not memory:
+                    memory |= {"tau": float(np.float32(self.config.start)), "elements": float(part.elements)}
+                    memory |= {"at": float(iteration), "sent": 0.0}
+        return [memory["tau"] for memory in memories]
 
-    def note(self, part: Part, sent: int, memory: Memory) -> None:
-        """See `ThresholdPolicy.note`."""
-        memory["sent"] = float(sent)
+    def note(self, parts: Sequence[Part], sent: Sequence[int], memories: Sequence[Memory]) -> None:
+        """See `ThresholdPolicy.note`; it waits for the next iteration."""
+        for count, memory in zip(sent, memories, strict=True):
+            memory["sent"] = float(count)
 
-    def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:
-        """See `ThresholdPolicy.settle`: the share sent is that of the whole update before."""
-        if memories[name].get("at", iteration) >= iteration:
+    def settle(self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]) -> None:
+        """See `ThresholdPolicy.settle`: the share sent is that of the whole update before.
+
+        What is held back counts, as elements that are not sent.
+        """
+        for memory in turn:
+            if memory and memory["at"] < iteration:
+                break
+        else:
             return
-        waiting, sent, elements = list[Memory](), 0.0, 0.0
+        waiting, sent, elements, at = list[Memory](), 0.0, 0.0, float(iteration)
         for memory in memories.values():
-            if memory.get("at", iteration) < iteration:
+            if memory and memory["at"] < iteration:
                 waiting.append(memory)
-                sent, elements = sent + memory["sent"], elements + memory["elements"]
-        step = self._step(sent, elements)
-        moved: dict[float, float] = {}  # mostly one: the parameters' tau
+                sent += memory["sent"]
+                elements += memory["elements"]
+        step, before, after = self._step(sent, elements), 0.0, 0.0
         for memory in waiting:
-            del memory["at"]
+            memory["at"], memory["sent"] = at, 0.0
             if step != 1:
-                tau = memory["tau"]
-                if tau not in moved:
-                    moved[tau] = float(as_tau(tau * step))
-                memory["tau"] = moved[tau]
+                if memory["tau"] != before:  # mostly once: the parameters' tau
+                    before, after = memory["tau"], as_tau(memory["tau"] * step)
+                memory["tau"] = after
 
     def _step(self, sent: float, elements: float) -> float:
         low, high = self.config.low, self.config.high

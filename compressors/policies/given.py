@@ -1,6 +1,7 @@
 """A tau that was given: one for the whole run, or by iteration."""
 
 import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,9 @@ class Fixed(ThresholdPolicy):
 
     value: np.float32
 
-    def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
-        """See `ThresholdPolicy.tau`."""
-        return self.value
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """See `ThresholdPolicy.taus`."""
+        return [float(self.value)] * len(parts)
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,17 @@ class Scheduled(ThresholdPolicy):
 
     config: ScheduledTau
 
-    def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
-        """See `ThresholdPolicy.tau`."""
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """See `ThresholdPolicy.taus`."""
+        return [float(np.float32(self._at(iteration)))] * len(parts)
+
+    def _at(self, iteration: int) -> float:
         at, taus = list(self.config.points), list(self.config.points.values())
         after = bisect.bisect_right(at, iteration)
         if after == 0 or after == len(at) or self.config.between == "step":
-            return np.float32(taus[max(after - 1, 0)])
+            return taus[max(after - 1, 0)]
         done = (iteration - at[after - 1]) / (at[after] - at[after - 1])
         low, high = taus[after - 1], taus[after]
         if self.config.between == "linear":
-            return np.float32(low + done * (high - low))
-        return np.float32(low * (high / low) ** done)
+            return low + done * (high - low)
+        return float(low * (high / low) ** done)

@@ -1,10 +1,8 @@
 """A tau, or a floor, by a law: from what gradients look like in a run's first iteration, then kept."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from ..config.law import Law
 from ..law import LayerSeen, by_law, features
@@ -27,13 +25,13 @@ class ByLaw(ThresholdPolicy):
         """See `ThresholdPolicy.needs_sample`."""
         return "rms" not in memory
 
-    def tau(self, part: Part, iteration: int, memory: Memory) -> np.float32:
-        """See `ThresholdPolicy.tau`."""
-        said = self.said(part, iteration, memory)
-        return np.float32(1) if said is None else as_tau(math.exp(min(said, 700.0)))
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """See `ThresholdPolicy.taus`."""
+        told = [self.said(part, iteration, memory) for part, memory in zip(parts, memories, strict=True)]
+        return [1.0 if said is None else as_tau(math.exp(min(said, 700.0))) for said in told]
 
     def said(self, part: Part, iteration: int, memory: Memory) -> float | None:
-        """The law's number for one parameter; arguments as for `tau`. None: there was no gradient yet."""
+        """The law's number for one parameter; None: there was no gradient yet."""
         if "rms" not in memory:
             seen = statistics_of(magnitudes_of(part))
             if not 0 < seen.rms < math.inf:
@@ -43,14 +41,15 @@ class ByLaw(ThresholdPolicy):
             memory["said"] = self._of([memory])
         return memory["said"]
 
-    def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:
-        """See `ThresholdPolicy.settle`: a layer takes the number of all that were looked at by then."""
-        memory = memories.get(name, {})
-        if "alone" not in memory or memory["looked"] >= iteration:
+    def settle(self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]) -> None:
+        """See `ThresholdPolicy.settle`: layers take the number of all that were looked at by then."""
+        alone = [memory for memory in turn if "alone" in memory and memory["looked"] < iteration]
+        if not alone:
             return
-        seen = [each for each in memories.values() if each.get("looked", iteration) < iteration]
-        memory["said"] = self._of(seen)
-        del memory["alone"]
+        said = self._of([each for each in memories.values() if each.get("looked", iteration) < iteration])
+        for memory in alone:
+            memory["said"] = said
+            del memory["alone"]
 
     def _of(self, seen: list[Memory]) -> float:
         layers = [LayerSeen(each["elements"], each["rms"], each["p99"], each["p999"]) for each in seen]

@@ -22,7 +22,7 @@ SAMPLE = 2**14
 def sampled_tau(part: Part, density: float) -> np.float32:
     """The magnitude of residual + gradient that about `density` of all elements reach, by SAMPLE of them."""
     residual_M, gradient_M = _arrays(part)
-    return as_tau(float(sampled_magnitude(residual_M, gradient_M, density, SAMPLE)))
+    return np.float32(as_tau(float(sampled_magnitude(residual_M, gradient_M, density, SAMPLE))))
 
 
 def magnitudes_of(part: Part) -> NDArray[np.float32]:
@@ -31,9 +31,9 @@ def magnitudes_of(part: Part) -> NDArray[np.float32]:
     return sampled_magnitudes(residual_M, gradient_M, min(SAMPLE, residual_M.size))
 
 
-def as_tau(tau: float) -> np.float32:
-    """The nearest number that messages can carry as tau; 1 for a NaN or an infinity."""
-    return np.float32(min(max(tau, SMALLEST_TAU), LARGEST_TAU)) if math.isfinite(tau) else np.float32(1)
+def as_tau(tau: float) -> float:
+    """The nearest number that messages can carry as tau, a float32; 1 for a NaN or an infinity."""
+    return float(np.float32(min(max(tau, SMALLEST_TAU), LARGEST_TAU))) if math.isfinite(tau) else 1.0
 
 
 def _arrays(part: Part) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -58,7 +58,7 @@ class DenseRule(Rule):
         if self.law is None:
             return self.config
         memory = context.memories.setdefault(part.name, {})
-        self.law.settle(part.name, context.iteration, context.memories)
+        self.law.settle((memory,), context.iteration, context.memories)
         said = self.law.said(part, context.iteration, memory)
         floor = self.law.law.constant if said is None else said
         return self.config.model_copy(update={"floor": min(max(floor, LOWEST_FLOOR), HIGHEST_FLOOR)})

@@ -1,7 +1,7 @@
 """Which elements of a parameter a sparse rule takes out: by threshold, by rank, by chunk."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ class Taken(NamedTuple):
 
 
 class Selection(ABC):
-    """One pass over one parameter."""
+    """What a pass goes by, for the parameters of a unit together, and the pass over one of them."""
 
     rule: ThresholdRule
     """What stands for an element."""
@@ -48,22 +48,27 @@ class Selection(ABC):
     chunks: Chunks | None = None
 
     @abstractmethod
-    def aim(self, part: Part, iteration: int, memory: Memory) -> float:
-        """What the pass goes by: a tau, or a density."""
+    def aims(self, parts: Sequence[Part], iteration: int, memories: dict[str, Memory]) -> list[float]:
+        """What each part's pass goes by: a tau, or a density.
+
+        Args:
+            parts: of one unit.
+            iteration: backward passes before this one.
+            memories: by name, of all parameters; gains those of the parts.
+        """
 
     def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
-        """Whether a sample of the part decides its tau, in `aim` or in `take`."""
+        """Whether a sample of the part decides its tau, in `aims` or in `take`."""
         return False
-
-    def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:  # noqa: B027
-        """Decides what is decided for all parameters at once; called before each one's `aim`."""
 
     @abstractmethod
     def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
         """Runs the pass; the gradient is float32."""
 
-    def note(self, part: Part, sent: int, memory: Memory) -> None:  # noqa: B027 (only policies learn)
-        """Takes note of what was sent."""
+    def note(  # noqa: B027 (only policies learn)
+        self, parts: Sequence[Part], sent: Sequence[int], memories: Mapping[str, Memory]
+    ) -> None:
+        """Takes note of what was sent of the parts of one unit that were not held back."""
 
 
 class ByThreshold(Selection):
@@ -73,21 +78,19 @@ class ByThreshold(Selection):
         self.rule = rule
         self.policy = policy
 
-    def aim(self, part: Part, iteration: int, memory: Memory) -> float:
-        """See `Selection.aim`."""
-        return float(self.policy.tau(part, iteration, memory))
+    def aims(self, parts: Sequence[Part], iteration: int, memories: dict[str, Memory]) -> list[float]:
+        """See `Selection.aims`."""
+        turn = [memories.setdefault(part.name, {}) for part in parts]
+        self.policy.settle(turn, iteration, memories)
+        return self.policy.taus(parts, iteration, turn)
 
     def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
         """See `Selection.needs_sample`."""
         return self.policy.needs_sample(part, iteration, memory)
 
-    def settle(self, name: str, iteration: int, memories: Mapping[str, Memory]) -> None:
-        """See `Selection.settle`."""
-        self.policy.settle(name, iteration, memories)
-
-    def note(self, part: Part, sent: int, memory: Memory) -> None:
+    def note(self, parts: Sequence[Part], sent: Sequence[int], memories: Mapping[str, Memory]) -> None:
         """See `Selection.note`."""
-        self.policy.note(part, sent, memory)
+        self.policy.note(parts, sent, [memories[part.name] for part in parts])
 
     def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
         """See `Selection.take`."""
@@ -120,9 +123,9 @@ class ByRank(Selection):
     def __init__(self, config: TopK) -> None:
         self.config = config
 
-    def aim(self, part: Part, iteration: int, memory: Memory) -> float:
+    def aims(self, parts: Sequence[Part], iteration: int, memories: dict[str, Memory]) -> list[float]:
         """The density; the pass finds the magnitude that belongs to it."""
-        return density_at(self.config.density, self.config.warmup, iteration)
+        return [density_at(self.config.density, self.config.warmup, iteration)] * len(parts)
 
     def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
         """See `Selection.needs_sample`."""
@@ -160,9 +163,9 @@ class ByChunk(Selection):
     def __init__(self, config: ChunkedTopK) -> None:
         self.chunks = Chunks(config.chunk, config.keep)
 
-    def aim(self, part: Part, iteration: int, memory: Memory) -> float:
+    def aims(self, parts: Sequence[Part], iteration: int, memories: dict[str, Memory]) -> list[float]:
         """None; any number does."""
-        return SMALLEST_TAU
+        return [SMALLEST_TAU] * len(parts)
 
     def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
         """See `Selection.take`."""

@@ -64,6 +64,7 @@ class SparseRule(Rule):
                     refused = place.ordinal if refused is None else min(refused, place.ordinal)
                 sent = taken.result.sent
             updates.append(self._update(unit, begin, sent, shared_tau(taus, aims.values()), context))
+        self.note({ordinal: tallies[ordinal].sent for ordinal in awake}, parts, context)
         if refused is not None:
             return self._refuse(unit, parts, updates, refused)
         if self.quantizer is not None:
@@ -74,12 +75,10 @@ class SparseRule(Rule):
         self, unit: Unit, parts: Sequence[Part], context: Context
     ) -> Iterator[tuple[dict[int, float], list[Place]]]:
         """Places that share a message: all, or where tau is a value's meaning those of one tau."""
-        aims: dict[int, float] = {}
-        for place in unit.places:
-            part = parts[place.ordinal]
-            memory = context.memories.setdefault(part.name, {})
-            self.selection.settle(part.name, context.iteration, context.memories)
-            aims[place.ordinal] = self.selection.aim(part, context.iteration, memory)
+        ordinals = [place.ordinal for place in unit.places]
+        turn = [parts[ordinal] for ordinal in ordinals]
+        decided = self.selection.aims(turn, context.iteration, context.memories)
+        aims = dict(zip(ordinals, decided, strict=True))
         if self.selection.rule == "wgt":
             yield aims, list(unit.places)
             return
@@ -105,8 +104,11 @@ class SparseRule(Rule):
             most = self.clip.to * float(taken.tau)
             part.residual.clamp_(-most, most)
             residual_squares = squares(part.residual)
-        self.selection.note(part, words.size, context.memories[part.name])
         return self.tally(part, words.size, residual_squares, taken.tau), taken
+
+    def note(self, sent: dict[int, int], parts: Sequence[Part], context: Context) -> None:
+        """Takes note of what was sent, by ordinal, of those of the parts that were not held back."""
+        self.selection.note([parts[ordinal] for ordinal in sent], [*sent.values()], context.memories)
 
     def tally(self, part: Part, sent: int, residual_squares: float, tau: np.float32) -> PartTally:
         """What a parameter sent, before a quantizer."""

@@ -16,6 +16,7 @@ from taugrad.platform.config import Config
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 
+from ..momentum import own_momentum
 from .past import BATCH, OPTIMIZER, RATE, WORKERS, Setting
 
 SHIPPED = Path(__file__).parent / "strom.yaml"
@@ -25,8 +26,9 @@ FEWEST = 3
 _PENALTIES = np.geomspace(0.01, 1000, 26)
 TOLERANCES = (2.0, 4.0, 8.0, 16.0)
 """Percentage points of accuracy, at each of which a setting has a best value. Below the first, chance says
-more about a single training than tau does; there the relation is carried on, down to LEAST_TOLERANCE."""
-LEAST_TOLERANCE = 0.1
+more about a single training than tau does; there the relation is carried on, down to LEAST_TOLERANCE, and
+above the last one up to MOST_TOLERANCE."""
+LEAST_TOLERANCE, MOST_TOLERANCE = 0.1, 32.0
 _CIRCUMSTANCES = ("tolerance", "batch", "lr", "workers")
 _SEEN = ("rms", "p99", "p999", "layer")
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -40,7 +42,11 @@ class LawError(ValueError):
 
 
 class FittedLaw(Config):
-    """value = constant + sum of weights x natural logarithms; for a tau the value is ln(tau)."""
+    """value = constant + sum of weights x natural logarithms; for a tau the value is ln(tau).
+
+    Where momentum is the compressor's, it is ln(tau x (1 - momentum)): momentum makes 1 / (1 - momentum)
+    times as much of a steady gradient, and taus that are so much larger lose the same accuracy.
+    """
 
     kind: Kind
     """The method that it was fitted for."""
@@ -48,9 +54,11 @@ class FittedLaw(Config):
     constant: _Finite
     weights: dict[str, _Finite]
     """Of rms, p99, p999 and layer, see `compressors.law.Features`, of tolerance (points of accuracy that may
-    be lost, 0.1 to 16), and of batch, lr and workers."""
+    be lost, 0.1 to 32), and of batch, lr and workers."""
     optimizers: tuple[str, ...] = Field(min_length=1)
     """Kinds that the runs had: a threshold that is right for one is not for another."""
+    momentum_in: Literal["optimizer", "compressor"] = "optimizer"
+    """Whose part momentum was, likewise."""
     error: float = Field(ge=0, allow_inf_nan=False)
     """Root mean square of what the law misses where it was not fitted: by leaving out one model and data set
     after the other, or where there is only one, one setting; bits for a floor, a logarithm for a tau."""
@@ -64,23 +72,26 @@ class FittedLaw(Config):
             raise ValueError(f"weights of {', '.join(self.weights)}: must be of {', '.join(wanted)}")
         if self.looked_for != _looked_for(self.kind):
             raise ValueError(f"looked_for = {self.looked_for}: of {self.kind} it is {_looked_for(self.kind)}")
+        if self.looked_for == "floor" and self.momentum_in == "compressor":
+            raise ValueError(f"momentum_in = compressor: {self.kind} has no momentum of its own")
         return self
 
     def of(self, spec: RunSpec, tolerance: float) -> Law:
         """The law for a run: what is known before it begins goes into the constant.
 
         Args:
-            spec: the run.
-            tolerance: points of accuracy that it may lose; LEAST_TOLERANCE counts for less, the last of
-                TOLERANCES for more.
+            spec: the run; momentum is whose part it was in the runs that the law was fitted to.
+            tolerance: points of accuracy that it may lose; LEAST_TOLERANCE counts for less,
+                MOST_TOLERANCE for more.
         """
         known = {
-            "tolerance": min(max(tolerance, LEAST_TOLERANCE), TOLERANCES[-1]),
+            "tolerance": min(max(tolerance, LEAST_TOLERANCE), MOST_TOLERANCE),
             "batch": float(spec.training.batch_size),
             "lr": float(spec.training.optimizer.lr),
             "workers": float(spec.workers.count),
         }
         constant = self.constant + sum(self.weights[name] * math.log(known[name]) for name in _CIRCUMSTANCES)
+        constant -= math.log1p(-own_momentum(spec.compressor))
         make = LawTau if self.looked_for == "tau" else LawFloor
         seen = {name: _short(self.weights[name]) for name in _SEEN}
         return make(constant=_short(constant), **seen)
@@ -89,7 +100,8 @@ class FittedLaw(Config):
         """The relation on one line."""
         terms = [f"{self.constant:.3g}"]
         terms += [f"{weight:+.3g} ln({name})" for name, weight in self.weights.items() if weight]
-        left = "ln(tau)" if self.looked_for == "tau" else "floor"
+        tau = "ln(tau)" if self.momentum_in == "optimizer" else "ln(tau (1 - momentum))"
+        left = tau if self.looked_for == "tau" else "floor"
         return f"{left} = {' '.join(terms)}"
 
 
@@ -115,15 +127,17 @@ def fit(kind: Kind, examples: Sequence[Example]) -> tuple[FittedLaw, list[Exampl
         The law, and the examples with what it misses them by when their model and data are left out.
 
     Raises:
-        LawError: there are too few.
+        LawError: there are too few, or they are of two kinds.
     """
     settings = len({id(each.setting) for each in examples})
     if settings < FEWEST:
         raise LawError(f"{settings} settings have a best value, and a law needs at least {FEWEST}")
     looked_for = _looked_for(kind)
     names, inputs = _inputs(examples)
+    momentum_in = _whose_momentum(examples)
     best = np.array([each.best for each in examples])
-    targets = best if looked_for == "floor" else np.log(best)
+    steady = np.array([1 - each.setting.own_momentum for each in examples])
+    targets = best if looked_for == "floor" else np.log(best * steady)
     groups: list[str | int] = [each.setting.family for each in examples]
     if len(set(groups)) == 1:
         groups = [id(each.setting) for each in examples]
@@ -138,11 +152,22 @@ def fit(kind: Kind, examples: Sequence[Example]) -> tuple[FittedLaw, list[Exampl
         constant=float(ridge.intercept_ - slopes @ scaler.mean_),
         weights={name: _short(weight) for name, weight in weights.items()},
         optimizers=tuple(sorted({each.setting.params.get(OPTIMIZER, "sgd") for each in examples})),
+        momentum_in=momentum_in,
         error=float(np.sqrt(np.mean(missed**2))),
         settings=settings,
     )
     judged = [replace(each, missed=float(miss)) for each, miss in zip(examples, missed, strict=True)]
     return law, judged
+
+
+def _whose_momentum(examples: Sequence[Example]) -> Literal["optimizer", "compressor"]:
+    whose = {each.setting.momentum_in for each in examples}
+    if whose >= {"optimizer", "compressor"}:
+        raise LawError(
+            "some runs have compressor.momentum and others training.optimizer.momentum: a law holds for one "
+            "of the two; name experiments that have the same"
+        )
+    return "compressor" if "compressor" in whose else "optimizer"
 
 
 def _looked_for(kind: Kind) -> Literal["tau", "floor"]:

@@ -4,11 +4,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from taugrad.compressors.law import Features, LayerSeen, features
 from taugrad.platform.tracking import names
 
+from ..momentum import decay_beside
 from ..objective import Outcome
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 BATCH, RATE, WORKERS = "training.batch_size", "training.optimizer.lr", "workers.count"
 OPTIMIZER = "training.optimizer.kind"
+OWN_MOMENTUM, OPTIMIZER_MOMENTUM = "compressor.momentum", "training.optimizer.momentum"
+_DECAY = "training.optimizer.weight_decay"
 _FAMILY = ("model.", "data.")
 """Params that make two settings ones of the same model and data."""
 _ELSEWHERE = ("name", "experiment", "seed", "paper", "storage", "tracking.", "checkpoint.")
@@ -55,12 +58,22 @@ class Setting:
         """The same for settings of one model and data set."""
         return str(sorted((key, self.params[key]) for key in self.params if key.startswith(_FAMILY)))
 
+    @property
+    def own_momentum(self) -> float:
+        """The compressor's, 0 to 1."""
+        return _number(self.params.get(OWN_MOMENTUM, "")) or 0.0
+
+    @property
+    def momentum_in(self) -> Literal["optimizer", "compressor"] | None:
+        """Whose part momentum was; None: there was none."""
+        if self.own_momentum:
+            return "compressor"
+        return "optimizer" if _number(self.params.get(OPTIMIZER_MOMENTUM, "")) else None
+
     def number(self, param: str) -> float:
         """A param that is a number; NaN where there is none."""
-        try:
-            return float(self.params[param])
-        except (KeyError, ValueError):
-            return math.nan
+        number = _number(self.params.get(param, ""))
+        return math.nan if number is None else number
 
 
 def value_param(kind: str) -> str:
@@ -92,7 +105,7 @@ def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str)
             for key, value in params.items()
             if not key.startswith(_ELSEWHERE) and key not in _MACHINE
         }
-        around = str(sorted((key, value) for key, value in computed.items() if not key.startswith(_METHOD)))
+        around = _around(computed)
         looked_at.setdefault(around, []).append(run)
         if params.get(names.PARAM_RULE) == "none":
             bare.setdefault(around, []).append(outcome)
@@ -107,6 +120,16 @@ def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str)
         found = (first_features(client, run) for run in looked_at[setting.around])
         setting.features = next((each for each in found if each is not None), None)
     return list(settings.values())
+
+
+def _around(params: Mapping[str, str]) -> str:
+    """What does not tell a run from the same one without compression, where momentum is the optimizer's."""
+    own = _number(params.get(OWN_MOMENTUM, ""))
+    kept = {key: value for key, value in params.items() if not key.startswith(_METHOD)}
+    decay = _number(kept.get(_DECAY, ""))
+    if own and OPTIMIZER_MOMENTUM in kept and decay is not None:
+        kept |= {OPTIMIZER_MOMENTUM: str(own), _DECAY: str(decay_beside(own, decay, kept.get(OPTIMIZER, "")))}
+    return str(sorted(kept.items()))
 
 
 def first_features(client: "MlflowClient", run: "Run") -> Features | None:

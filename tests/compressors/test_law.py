@@ -80,8 +80,8 @@ def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, .
         for i in order:
             part = Part(f"p{i}", layers[i])
             memory = memories.setdefault(part.name, {})
-            policy.settle(part.name, iteration, memories)
-            found[i] = float(policy.tau(part, iteration, memory))
+            policy.settle([memory], iteration, memories)
+            (found[i],) = policy.taus([part], iteration, [memory])
         taus.append(found)
     first = layers_of(0, scale=1.0)
     for i, layer in enumerate(first):
@@ -100,8 +100,8 @@ def test_a_layer_that_comes_later_takes_the_tau_of_all_seen_by_then() -> None:
         found = []
         for name, gradient in (("early", early), ("late", late if iteration else torch.zeros_like(late))):
             memory = memories.setdefault(name, {})
-            policy.settle(name, iteration, memories)
-            found.append(float(policy.tau(Part(name, gradient), iteration, memory)))
+            policy.settle([memory], iteration, memories)
+            found += policy.taus([Part(name, gradient)], iteration, [memory])
         taus.append(found)
     alone = math.sqrt(float(early.double().square().mean()))
     both = math.sqrt(float(torch.cat([early, late]).double().square().mean()))

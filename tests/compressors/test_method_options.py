@@ -140,7 +140,7 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered(workbench: Mod
     assert corrected
     for iteration in (0, 3, 6):
         assert [tally.sent for tally in steps[iteration].tallies] == [25, 20]
-    assert all(memory["target"] == 0.05 and memory["next"] == 9 for memory in worker.memories.values())
+    assert all(memory["target"] == 0.05 and memory["again"] == 8 for memory in worker.memories.values())
     # What is remembered is all there is: another worker goes on from it, in other buckets.
     other = workbench.Worker("wgt(density(0.05, every=3))", (500, 400), buckets=[[1], [0]])
     other.context.memories = {name: dict(memory) for name, memory in worker.memories.items()}

@@ -28,9 +28,18 @@ def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: st
 NOTHING = part_of(torch.zeros(4))
 
 
+def tau_of(policy: ThresholdPolicy, part: Part, iteration: int, memory: Memory) -> float:
+    (tau,) = policy.taus([part], iteration, [memory])
+    assert type(tau) is float
+    assert np.float32(tau) == tau
+    return tau
+
+
 def test_a_number_is_fixed() -> None:
     policy, memory = policy_of("0.25"), Memory()
-    assert [policy.tau(NOTHING, iteration, memory) for iteration in (0, 7, 10**9)] == [np.float32(0.25)] * 3
+    assert [tau_of(policy, NOTHING, iteration, memory) for iteration in (0, 7, 10**9)] == [
+        np.float32(0.25)
+    ] * 3
     assert memory == {}
 
 
@@ -51,8 +60,7 @@ BETWEEN = {
 def test_a_schedule_holds_outside_its_points_and_goes_from_one_to_the_next(between: str) -> None:
     policy = policy_of(f"schedule({{2: 0.1, 10: 0.2, 6: 0.4}}, between={between!r})")
     memory = Memory()
-    found = [policy.tau(NOTHING, iteration, memory) for iteration in range(13)]
-    assert all(isinstance(tau, np.float32) for tau in found)
+    found = [tau_of(policy, NOTHING, iteration, memory) for iteration in range(13)]
     assert found == pytest.approx(BETWEEN[between], rel=1e-6)
     assert [found[2], found[6], found[10]] == [np.float32(0.1), np.float32(0.4), np.float32(0.2)]
     assert memory == {}
@@ -67,7 +75,7 @@ def test_a_scheduled_tau_lies_between_its_neighbours(
     points: dict[int, float], between: str, iteration: int
 ) -> None:
     policy = policy_of(f"schedule({points}, between={between!r})")
-    tau = policy.tau(NOTHING, iteration, {})
+    tau = tau_of(policy, NOTHING, iteration, {})
     before = [at for at in sorted(points) if at <= iteration] or [min(points)]
     after = [at for at in sorted(points) if at >= iteration] or [max(points)]
     around = [points[before[-1]], points[after[0]]]
@@ -88,7 +96,7 @@ def gradient_of(n: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("n", [1, 2, 10, 1000, 2**14])
 def test_tau_is_exact_where_the_sample_is_everything(n: int, density: float) -> None:
     gradient, residual = gradient_of(n), gradient_of(n, 1)
-    tau = policy_of(f"density({density})").tau(part_of(gradient, residual), 0, {})
+    tau = tau_of(policy_of(f"density({density})"), part_of(gradient, residual), 0, {})
     magnitudes = np.sort(np.abs(residual.numpy() + gradient.numpy()))[::-1]
     wanted = max(1, math.ceil(Fraction(str(density)) * n))
     assert tau == magnitudes[wanted - 1]
@@ -99,7 +107,7 @@ def test_tau_is_exact_where_the_sample_is_everything(n: int, density: float) -> 
 def test_a_density_is_met_within_the_sampling_error(density: float, seed: int) -> None:
     n = 300_000
     gradient = gradient_of(n, seed)
-    tau = policy_of(f"density({density})").tau(part_of(gradient), 0, {})
+    tau = tau_of(policy_of(f"density({density})"), part_of(gradient), 0, {})
     reached = float((gradient.abs() >= float(tau)).sum()) / n
     # Of m samples, m x density reach tau; that share of all has a binomial's deviation, here five of them.
     assert reached == pytest.approx(density, abs=5 * math.sqrt(density * (1 - density) / 2**14))
@@ -134,41 +142,40 @@ def test_tau_stays_in_its_range_whatever_the_gradient(
 ) -> None:
     part = part_of(torch.tensor(values, dtype=dtype))
     for line in ("density(0.02)", "layers(density(0.02), patterns={'q': 1.0})"):
-        tau = policy_of(line).tau(part, 0, {})
-        assert isinstance(tau, np.float32)
+        tau = tau_of(policy_of(line), part, 0, {})
         assert SMALLEST_TAU <= tau <= LARGEST_TAU
         assert tau == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_parameter_without_elements_has_some_tau() -> None:
-    tau = policy_of("density(0.1)").tau(part_of(torch.zeros(0)), 0, {})
+    tau = tau_of(policy_of("density(0.1)"), part_of(torch.zeros(0)), 0, {})
     assert SMALLEST_TAU <= tau <= LARGEST_TAU
 
 
 def test_a_tau_is_kept_for_as_many_iterations_as_every_says() -> None:
     policy, memory, found = policy_of("density(0.1, every=3)"), Memory(), []
     for iteration in range(8):
-        found.append(policy.tau(part_of(gradient_of(100, iteration)), iteration, memory))
+        found.append(tau_of(policy, part_of(gradient_of(100, iteration)), iteration, memory))
         assert all(type(key) is str and type(value) is float for key, value in memory.items())
-    fresh = [policy.tau(part_of(gradient_of(100, seed)), 0, {}) for seed in range(8)]
+    fresh = [tau_of(policy, part_of(gradient_of(100, seed)), 0, {}) for seed in range(8)]
     assert found == [fresh[0]] * 3 + [fresh[3]] * 3 + [fresh[6]] * 2
 
 
 def test_a_memory_that_is_saved_and_restored_goes_on() -> None:
     policy, memory = policy_of("density(0.1, every=3)"), Memory()
-    first = policy.tau(part_of(gradient_of(100)), 0, memory)
+    first = tau_of(policy, part_of(gradient_of(100)), 0, memory)
     again = {name: float(value) for name, value in memory.items()}
-    assert policy.tau(part_of(gradient_of(100, 1)), 2, again) == first
-    assert policy.tau(part_of(gradient_of(100, 1)), 3, again) != first
+    assert tau_of(policy, part_of(gradient_of(100, 1)), 2, again) == first
+    assert tau_of(policy, part_of(gradient_of(100, 1)), 3, again) != first
 
 
 def test_parameters_have_memories_of_their_own() -> None:
     policy, one, other = policy_of("density(0.1, every=9)"), Memory(), Memory()
-    small = policy.tau(part_of(gradient_of(100)), 0, one)
-    large = policy.tau(part_of(gradient_of(100) * 2), 0, other)
+    small = tau_of(policy, part_of(gradient_of(100)), 0, one)
+    large = tau_of(policy, part_of(gradient_of(100) * 2), 0, other)
     assert large == 2 * small
-    assert policy.tau(NOTHING, 1, one) == small
-    assert policy.tau(NOTHING, 1, other) == large
+    assert tau_of(policy, NOTHING, 1, one) == small
+    assert tau_of(policy, NOTHING, 1, other) == large
 
 
 # The warm-up of Deep Gradient Compression.
@@ -203,7 +210,7 @@ def test_a_density_policy_follows_its_warm_up() -> None:
     policy = policy_of("density(0.01, warmup=warmup(4))")
     gradient = gradient_of(10_000)
     for iteration, wanted in enumerate([2500, 1119, 500, 224, 100, 100]):
-        tau = policy.tau(part_of(gradient), iteration, {})
+        tau = tau_of(policy, part_of(gradient), iteration, {})
         assert int((gradient.abs() >= float(tau)).sum()) == pytest.approx(wanted, abs=1)
 
 
@@ -222,7 +229,7 @@ def test_the_first_pattern_that_fits_counts() -> None:
         "other": 0.5,
     }
     for name, tau in expected.items():
-        assert policy.tau(part_of(torch.ones(3), name=name), 0, {}) == np.float32(tau), name
+        assert tau_of(policy, part_of(torch.ones(3), name=name), 0, {}) == np.float32(tau), name
 
 
 def test_layers_may_have_policies_of_their_own() -> None:
@@ -230,13 +237,13 @@ def test_layers_may_have_policies_of_their_own() -> None:
     memories: dict[str, Memory] = {"d": {}, "n": {}, "s": {}}
     gradients = [gradient_of(100, seed) for seed in range(3)]
     found = {
-        name: [policy.tau(part_of(g, name=name), i, memory) for i, g in enumerate(gradients)]
+        name: [tau_of(policy, part_of(g, name=name), i, memory) for i, g in enumerate(gradients)]
         for name, memory in memories.items()
     }
     assert found["n"] == [np.float32(0.7)] * 3
     assert found["s"] == pytest.approx([0.1, 0.2, 0.4], rel=1e-6)
     alone = policy_of("density(0.1)")
-    assert found["d"] == [alone.tau(part_of(gradients[i]), 0, {}) for i in (0, 0, 2)]
+    assert found["d"] == [tau_of(alone, part_of(gradients[i]), 0, {}) for i in (0, 0, 2)]
     assert memories["n"] == memories["s"] == {}
     assert all(type(value) is float for value in memories["d"].values())
 

@@ -123,10 +123,10 @@ def run(policy: ThresholdPolicy, values: NDArray[np.float32], iterations: int) -
     memory, densities = Memory(), []
     part = Part("p", torch.from_numpy(values))
     for iteration in range(iterations):
-        tau = policy.tau(part, iteration, memory)
+        (tau,) = policy.taus([part], iteration, [memory])
         sent = int((values >= tau).sum())
         densities.append(sent / values.size)
-        policy.note(part, sent, memory)
+        policy.note([part], [sent], [memory])
         assert all(type(value) is float for value in memory.values())
     return memory, densities
 

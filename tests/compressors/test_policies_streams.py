@@ -217,7 +217,7 @@ def test_curves_are_forgotten_once_the_decision_was_taken(workbench: ModuleType)
         worker.step(gradients(step))
         kept = {len(memory) > 10 for memory in worker.memories.values()}
         assert kept == {step % 4 == 0}
-    kept = {"target", "tau", "next", "again", "least", "most", "elements", "share"}
+    kept = {"target", "tau", "again", "least", "most", "elements", "share"}
     assert set(worker.memories["p0"]) == kept
 
 

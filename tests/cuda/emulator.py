@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -34,8 +35,9 @@ def _library(source: str) -> ctypes.CDLL:
             flags += ["-U_FORTIFY_SOURCE"]  # which takes jumps between stacks for an attack
             paths = ["-include", str(EMULATION), "-I", str(SOURCES), str(SOURCES / f"{source}.cu")]
             subprocess.run([COMPILER, *flags, *paths, "-o", str(built)], check=True)
-            shutil.copy(built, library.with_suffix(".part"))
-            library.with_suffix(".part").replace(library)
+            part = library.with_suffix(f".{os.getpid()}")  # other processes may do the same
+            shutil.copy(built, part)
+            part.replace(library)
     return ctypes.CDLL(str(library))
 
 

@@ -29,8 +29,12 @@ READ_CHARTS = """() => [...document.querySelectorAll('.js-plotly-plot')].map(plo
 def server(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for experiment_id in (prepared.experiment_id, prepared.search_experiment_id):
         prepare.prepare(prepared.client, experiment_id)
-    with mlflow_server(prepared.uri, tmp_path_factory.mktemp("server") / "mlflow.log") as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"
+        )  # five more processes, which no view needs
+        with mlflow_server(prepared.uri, tmp_path_factory.mktemp("server") / "mlflow.log") as running:
+            yield running
 
 
 def read_view(

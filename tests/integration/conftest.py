@@ -1,4 +1,7 @@
-"""Running taugrad as a user does: as a command, in a folder of its own."""
+"""Running taugrad as a user does: as a command, in a folder of its own.
+
+Starting Ray takes 20 s, so a command here has several runs where they are in nobody's way.
+"""
 
 import os
 import subprocess
@@ -8,22 +11,21 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_S = 240
-SPEC = """
-experiment: trial
-data: {kind: digits}
-model: {kind: mlp, widths: [32]}
-training: {epochs: 2, batch_size: 64, optimizer: {lr: 0.1}}
-"""
+from taugrad import cli
 
+TIMEOUT_S = 480  # other tests run at the same time
+MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
 RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
     """The environment without what would lead a command to another cluster or store."""
-    misleading = ("RAY_", "MLFLOW_", "TAUGRAD_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(misleading)}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(MISLEADING)}
+    return ours | {
+        "RAY_worker_niceness": "0",  # Ray's workers yield to all others, and other tests run beside these
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # five more processes, for jobs that are not ours
+    }
 
 
 @pytest.fixture
@@ -50,12 +52,21 @@ def taugrad(tmp_path: Path, environment: dict[str, str], command: list[str]) -> 
 
 
 @pytest.fixture
-def spec_file(tmp_path: Path) -> Callable[[str, str], Path]:
-    """Writes a small spec with further lines of YAML."""
+def wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """What a command says that must end with exit code 2 before it starts anything; run in this process."""
+    for name in [name for name in os.environ if name.startswith(MISLEADING)]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as `python -m taugrad` has it
 
-    def write(name: str, more: str) -> Path:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(f"{SPEC}name: {name}\n{more}\n")
-        return path
+    def run(*arguments: str) -> str:
+        before = set(tmp_path.iterdir())
+        assert cli.main(arguments) == cli.WRONG_INPUT, arguments
+        assert set(tmp_path.iterdir()) == before  # no store, no folder of runs
+        ray = sys.modules.get("ray")
+        assert ray is None or not ray.is_initialized()
+        return capsys.readouterr().err
 
-    return write
+    return run

@@ -44,7 +44,7 @@ class Server:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=self.environment, stdout=log, stderr=log
             )
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             try:
                 urllib.request.urlopen(f"{self.uri}/health", timeout=2)
@@ -85,13 +85,13 @@ def test_training_outlives_the_store_and_its_metrics_are_delivered_later(
             [*command, "train", "spec.yaml"], cwd=tmp_path, env=variables, stdout=log, stderr=log
         )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 480
         while "epoch  3/40" not in output.read_text():
             assert process.poll() is None, output.read_text()
             assert time.monotonic() < deadline, output.read_text()
             time.sleep(0.1)
         server.kill()
-        assert process.wait(200) == 0, output.read_text()
+        assert process.wait(480) == 0, output.read_text()
     finally:
         process.kill()
     said = output.read_text()

@@ -1,9 +1,11 @@
 """A run that dies goes on, and nothing shows that it died."""
 
 import os
+import re
 import signal
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -24,21 +26,35 @@ checkpoint: {{interval: 60}}
 workers: {{max_restarts: {restarts}}}
 """
 ITERATIONS = 1200
+TIMEOUT_S = 480
 
 
-def start(folder: Path, environment: dict[str, str], command: list[str], *arguments: str):
-    output = (folder / "output.txt").open("a")
-    return subprocess.Popen(
-        [*command, "train", *arguments], cwd=folder, env=environment, stdout=output, stderr=output
-    )
+@pytest.fixture
+def start(tmp_path: Path, environment: dict[str, str], command: list[str]):
+    """Starts `taugrad train` in the test's folder; what does not end by itself ends with the test."""
+    started: list[subprocess.Popen] = []
+    with (tmp_path / "output.txt").open("a") as output:
+
+        def run(*arguments: str) -> subprocess.Popen:
+            line = [*command, "train", *arguments]
+            started.append(
+                subprocess.Popen(line, cwd=tmp_path, env=environment, stdout=output, stderr=output)
+            )
+            return started[-1]
+
+        yield run
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-def kill_a_worker_after_a_checkpoint(process: subprocess.Popen, folder: Path) -> None:
-    """Ends one Ray Train worker with SIGKILL as soon as the run has two checkpoints."""
-    deadline = time.monotonic() + 120
+def kill_a_worker_after_two_checkpoints(process: subprocess.Popen, folder: Path, earlier: set[Path]) -> Path:
+    """Ends one Ray Train worker of the run that is not among earlier ones with SIGKILL; the run's folder."""
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         assert process.poll() is None, (folder / "output.txt").read_text()
-        if len(list(folder.glob("taugrad-runs/*/iteration_*"))) >= 2:
+        found = Counter(each.parent for each in folder.glob("taugrad-runs/*/iteration_*"))
+        for run in (run for run, count in found.items() if count >= 2 and run not in earlier):
             workers = [
                 child
                 for child in psutil.Process(process.pid).children(recursive=True)
@@ -46,7 +62,7 @@ def kill_a_worker_after_a_checkpoint(process: subprocess.Popen, folder: Path) ->
             ]
             if workers:
                 os.kill(workers[-1].pid, signal.SIGKILL)
-                return
+                return run
         time.sleep(0.1)
     raise AssertionError("no checkpoint in time:\n" + (folder / "output.txt").read_text())
 
@@ -88,30 +104,24 @@ def assert_equal(a, b, where: str = "") -> None:
         assert a == b, where
 
 
-def test_killed_runs_end_as_one_that_was_never_killed(tmp_path, environment, command):
+def test_killed_runs_end_as_one_that_was_never_killed(start, tmp_path):
     for name, restarts in (("whole", 0), ("resumed", 0), ("restarted", 1)):
         (tmp_path / f"{name}.yaml").write_text(SPEC.format(name=name, restarts=restarts))
 
-    # Killed, and taken up again by hand.
-    process = start(tmp_path, environment, command, "resumed.yaml")
-    kill_a_worker_after_a_checkpoint(process, tmp_path)
-    assert process.wait(120) == 1
+    # One that is killed for good, one that is killed and goes on by itself, one that nothing happens to.
+    process = start("resumed.yaml", "restarted.yaml", "whole.yaml")
+    killed = kill_a_worker_after_two_checkpoints(process, tmp_path, set())
+    kill_a_worker_after_two_checkpoints(process, tmp_path, {killed})
+    assert process.wait(TIMEOUT_S) == 1, (tmp_path / "output.txt").read_text()
     text = (tmp_path / "output.txt").read_text()
-    # Ray sees the dead worker, the other worker its closed connection: whichever is told first.
-    assert "process died" in text or "Connection closed by peer" in text
-    run_id = text.rsplit("--resume ", 1)[1].split()[0]
-    process = start(tmp_path, environment, command, "--resume", run_id)
-    assert process.wait(180) == 0, (tmp_path / "output.txt").read_text()
+    # Ray sees the dead worker, the other worker its lost connection: whichever is told first.
+    assert re.search("process died|Connection (closed|reset) by peer", text), text
+    (run_id,) = re.findall(r"--resume (\w+)", text)
+    assert run_id == killed.name
 
-    # Killed, and taken up again by the run itself; then one that nothing happens to.
-    finished = len(list(tmp_path.glob("taugrad-runs/*/iteration_*")))
-    process = start(tmp_path, environment, command, "restarted.yaml", "whole.yaml")
-    deadline = time.monotonic() + 120
-    while len(list(tmp_path.glob("taugrad-runs/*/iteration_*"))) < finished + 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    kill_a_worker_after_a_checkpoint(process, tmp_path)
-    assert process.wait(240) == 0, (tmp_path / "output.txt").read_text()
+    # The first is taken up again by hand.
+    process = start("--resume", run_id)
+    assert process.wait(TIMEOUT_S) == 0, (tmp_path / "output.txt").read_text()
 
     whole = outcome(tmp_path, "whole")
     assert whole["status"] == "FINISHED"
@@ -120,7 +130,7 @@ def test_killed_runs_end_as_one_that_was_never_killed(tmp_path, environment, com
         assert_equal(outcome(tmp_path, name), whole, name)
 
 
-def test_what_cannot_be_resumed_is_refused(taugrad, tmp_path):
+def test_what_cannot_be_resumed_is_refused(taugrad):
     answer = taugrad("train", "--resume", "0" * 32)
     assert answer.returncode == 2
     assert "--resume 00000000000000000000000000000000: no such run" in answer.stderr

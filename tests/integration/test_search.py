@@ -119,7 +119,7 @@ def _log10(value: float) -> float:
 
 def wait_for(process: subprocess.Popen, path: Path, event: str, count: int) -> None:
     """Waits until the journal has so many events of a kind."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 480
     while time.monotonic() < deadline:
         assert process.poll() is None, "the search ended before it could be killed"
         if path.exists() and path.read_text().count(f'"event":"{event}"') >= count:
@@ -214,18 +214,16 @@ def test_trials_are_ray_train_runs_unless_the_spec_simulates(taugrad, tmp_path):
         assert run.data.params["workers.count"] == "2"
 
 
-def test_a_search_that_cannot_be_is_refused_before_anything_starts(taugrad, tmp_path):
-    (tmp_path / "digits.yaml").write_text(DIGITS + "search: {trials: 6}")
-    for arguments, said in (
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
         (["--search.trails", "3"], "search.trails: no such field; did you mean search.trials?"),
         (["--compressor", "bgt(1)"], "nothing to search"),
         (["--workers.count", "{int: [0, 4]}"], "at workers.count = 0: workers.count = 0"),
         (["--sync.mode", "allgather", "--workers.count", "99"], "workers.count = 99"),
         (["--pick", "1"], "has no front yet"),
-    ):
-        answer = taugrad("search", "digits.yaml", *arguments)
-        assert answer.returncode == 2, arguments
-        assert said in answer.stderr
-        assert "Traceback" not in answer.stderr
-    assert not list(tmp_path.rglob("journal.jsonl"))
-    assert not (tmp_path / "mlflow.db").exists()
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_before_anything_starts(wrong_input, tmp_path, arguments, said):
+    (tmp_path / "digits.yaml").write_text(DIGITS + "search: {trials: 6}")
+    assert said in wrong_input("search", "digits.yaml", *arguments)

@@ -49,7 +49,7 @@ def test_ctrl_c_ends_a_search_that_the_same_command_goes_on_with(taugrad, tmp_pa
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 480
     while not any(event["event"] == "end" for event in events_of(journal)):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline

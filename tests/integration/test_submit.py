@@ -62,7 +62,7 @@ def head(tmp_path_factory, environment):
     process = subprocess.Popen([ray, *command[1:]], env=variables, stdout=log, stderr=log, cwd=folder)
     address = f"http://127.0.0.1:{dashboard}"
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while True:
             assert process.poll() is None, (folder / "head.txt").read_text()
             assert time.monotonic() < deadline, (folder / "head.txt").read_text()
@@ -99,7 +99,7 @@ def folder(tmp_path):
 
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=480, check=False
     )
 
 
@@ -141,12 +141,9 @@ def test_a_failing_job_passes_on_its_exit_code(head, folder):
     assert "nowhere" in answer.stdout
 
 
-def test_a_wrong_spec_never_reaches_the_cluster(head, folder):
-    address, variables, _ = head
-    command = [sys.executable, "-m", "taugrad", "submit", "broken.yaml", "--address", address]
-    answer = run(command, folder, variables)
-    assert answer.returncode == 2
-    assert "compressor.kind = custom-kind: choose none, powersgd, wgt" in answer.stderr
+def test_a_wrong_spec_never_reaches_the_cluster(wrong_input, folder):
+    said = wrong_input("submit", "broken.yaml", "--address", "http://127.0.0.1:9")  # nobody answers there
+    assert "compressor.kind = custom-kind: choose none, powersgd, wgt" in said
 
 
 def test_a_cluster_that_is_not_there_is_said_so(folder, environment):

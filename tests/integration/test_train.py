@@ -1,5 +1,6 @@
 """`taugrad train` from spec to store: what a user gets."""
 
+import csv
 import re
 import subprocess
 import sys
@@ -29,6 +30,16 @@ model: {{kind: mlp, widths: [32]}}
 training: {{epochs: 2, batch_size: 64, optimizer: {{lr: 0.03}}}}
 compressor: {{kind: {rule}, {rest}}}
 """
+LINKS = {"real": "{mode: sharded}", "simulated": "{mode: simulated, of: {mode: sharded}}"}
+LINKS_SPEC = """
+experiment: links
+name: {name}
+data: {{kind: digits}}
+model: {{kind: mlp, widths: [32]}}
+training: {{epochs: 2, batch_size: 64, optimizer: {{lr: 0.1}}}}
+sync: {sync}
+compressor: strom(density(0.02)) | golomb_rice
+"""
 PER_ITERATION = [
     "train/loss",
     "comm/fraction",
@@ -53,6 +64,9 @@ class Trained:
     listened: set[str]
     client: MlflowClient
     runs: dict[str, Run]
+    """By rule."""
+    links: dict[str, Run]
+    """Those of LINKS, by name."""
 
     def series(self, rule: str, metric: str) -> list[float]:
         """A metric's values, after checking that every iteration has exactly one."""
@@ -79,35 +93,42 @@ def listeners(pid: int) -> set[str]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, environment):
-    """Four runs, one a rule, trained by one command, and where its processes listened meanwhile."""
+    """One command's runs, one a rule and those of LINKS, and where its processes listened meanwhile."""
     folder = tmp_path_factory.mktemp("trained")
-    for rule, rest in RULES.items():
-        (folder / f"{rule}.yaml").write_text(SPEC.format(rule=rule, rest=rest))
-    command = [sys.executable, "-m", "taugrad", "train", *(f"{rule}.yaml" for rule in RULES)]
+    texts = {rule: SPEC.format(rule=rule, rest=rest) for rule, rest in RULES.items()}
+    texts |= {name: LINKS_SPEC.format(name=name, sync=sync) for name, sync in LINKS.items()}
+    for name, text in texts.items():
+        (folder / f"{name}.yaml").write_text(text)
+    command = [sys.executable, "-m", "taugrad", "train", *(f"{name}.yaml" for name in texts)]
     listened: set[str] = set()
     with (folder / "output.txt").open("w") as output:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         while process.poll() is None and time.monotonic() < deadline:
             listened |= listeners(process.pid)
             time.sleep(0.5)
         process.kill()
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    experiment = client.get_experiment_by_name("trial")
-    runs = (
-        {}
-        if experiment is None
-        else {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    )
-    return Trained(folder, (folder / "output.txt").read_text(), process.wait(), listened, client, runs)
+    runs, links = runs_of(client, "trial"), runs_of(client, "links")
+    output = (folder / "output.txt").read_text()
+    return Trained(folder, output, process.wait(), listened, client, runs, links)
+
+
+def runs_of(client: MlflowClient, experiment: str) -> dict[str, Run]:
+    """An experiment's runs by name; none where it is not there."""
+    found = client.get_experiment_by_name(experiment)
+    runs = [] if found is None else client.search_runs([found.experiment_id])
+    return {run.info.run_name: run for run in runs}
 
 
 def test_all_runs_finish(trained):
     assert trained.code == 0, trained.output
     assert set(trained.runs) == set(RULES)
-    assert {run.info.status for run in trained.runs.values()} == {"FINISHED"}
+    assert set(trained.links) == set(LINKS)
+    runs = [*trained.runs.values(), *trained.links.values()]
+    assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_nothing_listens_beyond_this_machine(trained):
@@ -224,3 +245,21 @@ def test_checkpoints_hold_every_workers_residual(trained):
     assert sum(residual.numel() for residual in residuals[0].values()) == PARAMETERS
     differ = [not torch.equal(residuals[0][name], residuals[1][name]) for name in residuals[0]]
     assert any(differ)  # each worker has its own
+
+
+def test_links_are_an_artifact_whose_sums_are_the_metrics(trained, tmp_path):
+    client, texts = trained.client, {}
+    for name, run in trained.links.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        path = client.download_artifacts(run.info.run_id, "links.csv", str(folder))
+        texts[name] = Path(path).read_text()
+        rows = list(csv.DictReader(texts[name].splitlines()))
+        assert [(row["from"], row["to"]) for row in rows] == [("0", "1"), ("1", "0")]
+        received = sum(int(row["bytes"]) for row in rows)
+        assert received == pytest.approx(1e9 * run.data.metrics["total/received_gb"], abs=0.5)
+        history = client.get_metric_history(run.info.run_id, "comm/messages")
+        assert sum(int(row["messages"]) for row in rows) == sum(int(point.value) for point in history)
+    assert texts["real"] == texts["simulated"]
+    for run in trained.runs.values():  # DDP's own collectives have no links
+        assert "links.csv" not in [each.path for each in client.list_artifacts(run.info.run_id)]

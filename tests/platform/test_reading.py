@@ -239,7 +239,7 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
         (
             "compressor: wgt(1)",
             ["--compressor.tau", "density(0.1"],
-            "compressor.tau = density(0.1: no number, and no policy such as density(0.01)",
+            "compressor.tau = density(0.1: no number, and no policy with its fields in brackets: schedule",
         ),
         (
             "compressor: wgt(1)",

@@ -1,8 +1,10 @@
 """The trainer against single-process SGD."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,18 +30,36 @@ SPEC = {
     "tracking": {"flush_interval": 4, "layer_interval": 5},
     "checkpoint": {"interval": 10},
 }
-TIMEOUT_S = 120
+CHAINS = [
+    "topk(0.3, exempt=exempt(names=['*.bias'])) | linear(4)",
+    "powersgd(2, start=5)",
+    "quantile(6) | huffman",
+]
+SPECS: dict[int, dict[str, dict]] = {
+    1: {"base": SPEC}
+    | {
+        name: SPEC | {"compressor": "bgt(0.01)", "seed": seed}
+        for name, seed in (("seed 7", 7), ("seed 7 again", 7), ("seed 8", 8))
+    },
+    2: {"base": SPEC, "tiny": SPEC | {"compressor": "wgt(1e-30)"}}
+    | {line: SPEC | {"compressor": line} for line in CHAINS},
+    3: {"base": SPEC},
+}
+"""By the number of workers."""
+TIMEOUT_S = 240
+
+Results = list[dict[str, dict]]
+"""By rank and name."""
 
 
-def train(workers: int, folder: Path, **changes: object) -> list[dict]:
-    """Trains with real workers; each one's result."""
-    spec = RunSpec.model_validate(SPEC | changes).model_dump_json()
-    folder.mkdir()
+def train(workers: int, folder: Path) -> Results:
+    """Trains the specs for so many real workers."""
+    (folder / "specs.json").write_text(json.dumps(SPECS[workers]))
     script = Path(__file__).with_name("trainer_process.py")
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(workers), str(folder), spec],
+            [sys.executable, str(script), str(rank), str(workers), str(folder)],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
@@ -54,6 +74,19 @@ def train(workers: int, folder: Path, **changes: object) -> list[dict]:
         for process in processes:
             process.kill()
     return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(workers)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Callable[[int], Results]:
+    """What workers of a number brought back; each number trains once."""
+    done: dict[int, Results] = {}
+
+    def of(workers: int) -> Results:
+        if workers not in done:
+            done[workers] = train(workers, tmp_path_factory.mktemp(f"workers-{workers}"))
+        return done[workers]
+
+    return of
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +116,9 @@ def plain(tmp_path_factory):
     return {"weights": model.state_dict(), "losses": losses, "accuracies": accuracies}
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
-def trained(request, tmp_path_factory):
-    return train(request.param, tmp_path_factory.mktemp("trained") / "run")
+@pytest.fixture(params=SPECS)
+def trained(request, results):
+    return [each["base"] for each in results(request.param)]
 
 
 def test_any_number_of_workers_trains_as_one_process_on_the_whole_batch(trained, plain):
@@ -124,22 +157,15 @@ def test_layers_are_recorded_at_their_interval(trained):
     assert steps == [*range(1, 11), 11, 16, 21, 26]  # the first ten, and every fifth
 
 
-def test_a_tiny_threshold_trains_as_no_compression_does(tmp_path, plain):
-    (first, _) = train(2, tmp_path / "run", compressor={"kind": "wgt", "tau": 1e-30})
+def test_a_tiny_threshold_trains_as_no_compression_does(results, plain):
+    first = results(2)[0]["tiny"]
     for name, expected in plain["weights"].items():
         torch.testing.assert_close(first["weights"][name], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "topk(0.3, exempt=exempt(names=['*.bias'])) | linear(4)",
-        "powersgd(2, start=5)",
-        "quantile(6) | huffman",
-    ],
-)
-def test_a_chain_trains_and_is_logged(tmp_path, plain, line):
-    first, second = train(2, tmp_path / "run", compressor=line)
+@pytest.mark.parametrize("line", CHAINS)
+def test_a_chain_trains_and_is_logged(results, plain, line):
+    first, second = (each[line] for each in results(2))
     for name, weights in first["weights"].items():
         assert torch.equal(weights, second["weights"][name])
     accuracies = [metrics["eval/accuracy"] for _, metrics in first["evaluations"]]
@@ -156,11 +182,8 @@ def test_momentum_in_the_compressor_is_refused_beside_the_optimizers():
     RunSpec.model_validate(SPEC | {"compressor": "topk(0.1, momentum=0.9)", "training": changed})
 
 
-def test_another_seed_trains_other_weights_and_the_same_seed_the_same(tmp_path):
-    compressor = {"kind": "bgt", "tau": 1e-2}
-    first, again, other = (
-        train(1, tmp_path / str(i), compressor=compressor, seed=seed)[0]["weights"]
-        for i, seed in enumerate((7, 7, 8))
-    )
+def test_another_seed_trains_other_weights_and_the_same_seed_the_same(results):
+    (found,) = results(1)
+    first, again, other = (found[name]["weights"] for name in ("seed 7", "seed 7 again", "seed 8"))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)

@@ -1,15 +1,21 @@
-"""What a spec is expected to take on the wire, against simulated trainings."""
+"""What a density is expected to take on the wire, and the reverse; against messages and trainings."""
 
+import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from taugrad.compressors import message
+from taugrad.compressors.update import Update
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.trainer import Trainer
-from taugrad.search.costs import cost_of
+from taugrad.search.costs import DENSEST, SPARSEST, CannotEstimate, Cost, cost_of
 
 DENSITY = 0.01
 NOBODY = SimpleNamespace(
@@ -20,6 +26,95 @@ NOBODY = SimpleNamespace(
     undelivered=list,
 )
 """A listener that keeps nothing."""
+
+
+DIGITS = {
+    "data": {"kind": "digits"},
+    "model": {"kind": "mlp", "widths": [64]},
+    "training": {"epochs": 2, "batch_size": 64},
+    "sync": {"mode": "simulated"},
+}
+
+
+def digits(**fields) -> RunSpec:
+    return RunSpec.model_validate(DIGITS | fields)
+
+
+costs = st.builds(
+    Cost,
+    layers=st.lists(st.integers(1, 10**7), min_size=1, max_size=20).map(tuple),
+    whole=st.integers(0, 10**5),
+    buckets=st.integers(1, 4),
+    own_messages=st.booleans(),
+    value_bits=st.sampled_from([1.0, 4.0, 8.0, 32.0]),
+    sendings=st.integers(1, 10**6),
+)
+densities = st.floats(math.log(SPARSEST), math.log(DENSEST)).map(math.exp)
+
+
+@settings(deadline=None, max_examples=50)
+@given(costs, densities, densities)
+def test_bytes_grow_with_the_density(cost, one, other):
+    low, high = sorted((one, other))
+    assert cost.wire_bytes(0) <= cost.wire_bytes(low) <= cost.wire_bytes(high) * (1 + 1e-12)
+
+
+@settings(deadline=None, max_examples=50)
+@given(costs, densities)
+def test_a_budget_leads_to_the_density_that_takes_it(cost, density):
+    budget = cost.wire_bytes(density) * (1 + 1e-9)
+    found = cost.density(budget)
+    assert cost.wire_bytes(found) <= budget
+    assert found == DENSEST or cost.wire_bytes(found * 1.0001) > budget * (1 - 1e-6)
+
+
+@settings(deadline=None, max_examples=50)
+@given(costs)
+def test_the_least_budget_is_enough_and_less_is_refused(cost):
+    least = cost.least_mb()
+    assert float(f"{least:.4g}") == pytest.approx(least, rel=1e-9)
+    assert SPARSEST <= cost.density(1e6 * least) <= DENSEST
+    with pytest.raises(ValueError, match=r"headers alone take .* is the least possible"):
+        cost.density(0.99 * cost.wire_bytes(0))
+
+
+@pytest.mark.parametrize("density", [1e-3, 1e-2, 0.1])
+def test_the_estimate_is_that_of_real_messages(density):
+    n, rng = 400_000, np.random.default_rng(0)
+    positions = np.flatnonzero(rng.random(n) < density).astype(np.uint32)
+    words = positions << 1 | rng.integers(0, 2, positions.size, np.uint32)
+    update = Update("strom", n, np.float32(0.1), words, np.empty(0, np.uint8))
+    size = message.write(update, "golomb_rice").size + 8
+    cost = Cost((n,), whole=0, buckets=1, own_messages=True, value_bits=1.0, sendings=1, swing=1.0)
+    assert cost.wire_bytes(density) == pytest.approx(size, rel=0.04)
+
+
+def test_a_spec_is_counted():
+    cost = cost_of(digits(compressor="strom(0.1) | golomb_rice"))
+    assert cost.layers == (64 * 64, 64, 64 * 10, 10)
+    assert (cost.whole, cost.buckets, cost.own_messages, cost.value_bits) == (0, 1, True, 1.0)
+    assert cost.sendings % 4 == 0  # 2 workers, 2 epochs
+    assert cost.sendings // 4 == pytest.approx(1797 * 0.8 / 64, abs=1)
+    exempt = cost_of(digits(compressor={"kind": "wgt", "tau": 0.1, "exempt": {"smaller_than": 100}}))
+    assert (exempt.layers, exempt.whole) == ((64 * 64, 64 * 10), 64 + 10)
+    assert (exempt.own_messages, exempt.value_bits) == (False, 32.0)
+    assert exempt.elements == cost.elements == 4810
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"sync": {"mode": "ring"}}, "sync.mode = ring"),
+        ({"sync": {"mode": "simulated", "of": {"mode": "sharded"}}}, "sync.of.mode = sharded"),
+        ({"sync": {"mode": "allgather", "exchange": "one_shot"}}, "sync.exchange = one_shot"),
+        ({"compressor": "strom(0.1) | bitmap"}, "compressor.codec = bitmap"),
+        ({"training": {"batch_growth": {"kind": "adabatch"}}}, "batch_growth.kind = adabatch"),
+        ({"compressor": "topk(0.1)"}, "compressor.kind = topk"),
+    ],
+)
+def test_what_cannot_be_estimated_is_named(fields, problem):
+    with pytest.raises(CannotEstimate, match=problem):
+        cost_of(digits(**{"compressor": "strom(0.1)", **fields}))
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,8 @@ BASE: dict[str, Any] = {
 }
 FIRST: Layers = {"a.weight": (1024.0, 0.02, 0.08, 0.1), "b.bias": (10.0, 0.3, 0.5, 0.5)}
 LATER: Layers = {"a.weight": (1024.0, 2.0, 3.0, 4.0), "b.bias": (10.0, 2.0, 3.0, 4.0)}
+MOVED = {"training": {"optimizer": {"kind": "sgd", "momentum": 0.0, "weight_decay": 0.005}}}
+"""Beside momentum of 0.9 in the compressor what the default, 0.0005, is beside the optimizer's."""
 _QUANTITIES = ("elements", "grad_rms", "grad_p99", "grad_p999")
 
 
@@ -99,6 +101,7 @@ def runs(uri: str) -> dict[str, str]:
         "without a result": leave(client, "strom(0.7)", None),
         "batch": leave(client, "strom(0.1)", 0.6, 5, layers={50: LATER}, **batch),
         "codec": leave(client, "strom(0.1) | golomb_rice", 0.5, 6),
+        "own momentum": leave(client, "strom(0.1, momentum=0.9)", 0.7, **MOVED),
         "other experiment": leave(client, "strom(0.1)", 0.4, experiment="other"),
         "floor": leave(client, "entropy(floor=-2)", 0.4),
         "floor by a law": leave(client, "entropy(law(1))", 0.4),
@@ -135,15 +138,17 @@ def test_runs_that_differ_in_the_value_the_seed_and_where_they_ran_are_one_setti
 
 
 def test_another_batch_and_another_codec_are_settings_of_the_same_family(settings, runs) -> None:
-    assert [ids(each) for each in settings[1:]] == [[runs["batch"]], [runs["codec"]]]
-    assert [each.number(BATCH) for each in settings] == [64, 128, 64]
+    found = ("batch", "codec", "own momentum")
+    assert [ids(each) for each in settings[1:]] == [[runs[each]] for each in found]
+    assert [each.number(BATCH) for each in settings] == [64, 128, 64, 64]
     assert len({each.family for each in settings}) == 1
-    assert settings[0].around == settings[2].around != settings[1].around
+    assert settings[0].around == settings[2].around == settings[3].around != settings[1].around
+    assert [each.momentum_in for each in settings] == ["optimizer"] * 3 + ["compressor"]
 
 
 def test_baselines_are_those_of_the_same_run_without_compression(settings) -> None:
     accuracies = [[each.accuracy for each in setting.baselines] for setting in settings]
-    assert accuracies == [[0.95, 0.93], [], [0.95, 0.93]]
+    assert accuracies == [[0.95, 0.93], [], [0.95, 0.93], [0.95, 0.93]]
     assert settings[0].baselines[0].wire_bytes == pytest.approx(90e6)
 
 
@@ -165,14 +170,14 @@ def test_each_method_has_its_own_settings(uri, runs) -> None:
     (rule,) = past_settings(client, past, "wgt")
     assert ids(rule) == [runs["other rule"]]
     both = past_settings(client, [*past, other], "strom")
-    assert [len(each.runs) for each in both] == [5, 1, 1]
+    assert [len(each.runs) for each in both] == [5, 1, 1, 1]
     assert runs["other experiment"] in ids(both[0])
     assert past_settings(client, past, "bgt") == []
 
 
 def test_a_setting_without_features_is_left_out_and_said_so(settings) -> None:
     examples, left_out = examples_of(settings, "strom")
-    assert {id(each.setting) for each in examples} <= {id(settings[0]), id(settings[2])}
+    assert {id(each.setting) for each in examples} <= {id(settings[i]) for i in (0, 2, 3)}
     assert f"left out: {title(settings[1])}: no gradients recorded in the first iteration" in left_out
     assert title(settings[1]) == "mlp [16] relu, digits, batch 128, lr 0.01, 2 workers"
 

@@ -1,0 +1,52 @@
+"""A user's own model and data, and a run that fails between others: one command, three runs."""
+
+import pytest
+
+pytestmark = pytest.mark.ray
+
+MINE = """
+import torch
+from taugrad.platform.data import DataSet
+
+def data(examples):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(examples, 1, 4, 4, generator=g)
+    y = (x.sum((1, 2, 3)) > 0).long()
+    return DataSet(x, y, x[:100], y[:100], classes=2)
+
+def net(channels, height, width, classes, hidden):
+    size = channels * height * width
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(size, hidden),
+                               torch.nn.ReLU(), torch.nn.Linear(hidden, classes))
+"""
+NOT_FINITE = """
+name: diverges
+data: {kind: digits}
+model: {kind: mlp, widths: [8]}
+compressor: {kind: wgt, tau: 1e-3}
+training: {optimizer: {lr: 1e30}}
+workers: {cpus: 0.5}
+"""
+OWN = """
+name: own
+data: {kind: custom, factory: "mine:data", arguments: {examples: 330}}
+model: {kind: custom, factory: "mine:net", arguments: {hidden: 8}}
+compressor: {kind: wgt, tau: 1e-3}
+training: {epochs: 5, batch_size: 32, optimizer: {lr: 0.1}}
+workers: {cpus: 0.5}
+"""
+
+
+def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(taugrad, tmp_path):
+    """The module is found where the command is given; a gradient that is not finite ends its own run only."""
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "diverges.yaml").write_text(NOT_FINITE)
+    (tmp_path / "own.yaml").write_text(OWN)
+    answer = taugrad("train", "diverges.yaml", "own.yaml")
+    assert answer.returncode == 1, answer.stdout + answer.stderr  # one of two failed
+    failed, after = answer.stdout.split("--resume", 1)
+    assert "diverges: failed" in failed
+    assert "NonFiniteGradient: the gradient of" in failed
+    assert "compressor.nonfinite=skip" in failed
+    assert "epoch 5/5" in after
+    assert "own: failed" not in after

@@ -1,0 +1,130 @@
+"""The runs of `taugrad auto`: by a density, by a law, without compression; what is kept of the spec."""
+
+import math
+
+import pytest
+
+from taugrad.platform.spec import RunSpec
+from taugrad.search.auto_specs import at_density, by_law, without_compression
+from taugrad.search.law.fitting import SHIPPED, LawError, read_law
+
+
+def spec(**fields) -> RunSpec:
+    digits = {"data": {"kind": "digits"}, "model": {"kind": "mlp", "widths": [64]}}
+    return RunSpec.model_validate(digits | {"sync": {"mode": "simulated"}} | fields)
+
+
+@pytest.mark.parametrize(
+    ("given_line", "kind", "codec", "quantize"),
+    [
+        ("none", "strom", "golomb_rice", None),
+        ("topk(0.01)", "strom", "golomb_rice", None),
+        ("bgt(0.1) | bitmap", "bgt", "bitmap", None),
+        ("wgt(dl4j()) | quantile(bits=4) | golomb_rice", "wgt", "golomb_rice", "quantile"),
+    ],
+)
+def test_the_rule_is_the_specs_own_where_it_has_a_threshold(given_line, kind, codec, quantize):
+    method = at_density(spec(compressor=given_line), 0.02).compressor
+    assert (method.kind, method.codec, method.tau.kind, method.tau.density) == (kind, codec, "allocate", 0.02)
+    assert getattr(getattr(method, "quantize", None), "kind", None) == quantize
+
+
+def test_what_the_rest_of_the_run_counts_with_is_kept_of_a_method_that_is_replaced():
+    given_method = {"kind": "topk", "density": 0.1, "momentum": 0.9, "exempt": {"smaller_than": 9}}
+    training = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
+    method = at_density(
+        spec(compressor=given_method | {"reduction": "sum"}, training=training), 0.1
+    ).compressor
+    assert (method.kind, method.momentum, method.reduction) == ("strom", 0.9, "sum")
+    assert method.exempt.smaller_than == 9
+
+
+def test_the_run_without_compression_is_that_of_the_same_spec_without_a_method():
+    plain = spec(compressor="none", name="base", storage="elsewhere")
+    assert (
+        without_compression(spec(compressor="strom(0.1) | golomb_rice")).fingerprint() == plain.fingerprint()
+    )
+
+
+def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_of_it():
+    method = {"kind": "wgt", "tau": 0.1, "momentum": 0.7, "reduction": "sum"}
+    training = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
+    back = {"mode": "simulated", "of": {"mode": "sharded", "back": {"kind": "fp16"}}}
+    bare = without_compression(spec(name="mine", compressor=method, training=training, sync=back))
+    assert bare.compressor.model_dump() == {"kind": "none", "reduction": "sum", "nonfinite": "refuse"}
+    assert bare.training.optimizer.momentum == 0.7
+    assert bare.sync.of.back is None
+    assert bare.name.startswith("mine: none")
+
+
+@pytest.mark.parametrize("kind", ["wgt", "bgt", "qgt", "strom", "entropy"])
+def test_a_law_replaces_the_number_and_nothing_else_of_its_own_method(a_law, kind):
+    law, line = a_law(kind), {"kind": kind, "decay": 0.5, "reduction": "sum"}
+    given_spec = spec(compressor=line | ({} if kind == "entropy" else {"tau": 0.1}), name="mine")
+    found = by_law(given_spec, law, 2.0)
+    assert getattr(found.compressor, law.looked_for) == law.of(given_spec, 2.0)
+    kept = found.compressor.model_dump(exclude={law.looked_for})
+    assert kept == given_spec.compressor.model_dump(exclude={law.looked_for})
+    assert found.training == given_spec.training
+    assert found.name.startswith(f"mine: {kind}(")
+    assert by_law(spec(), law, 2.0).compressor.kind == kind  # in place of none
+
+
+def test_where_the_laws_runs_had_momentum_in_the_compressor_it_goes_there(a_law):
+    moving = a_law("strom", momentum_in="compressor")
+    optimizer = {"kind": "sgd", "lr": 0.05, "momentum": 0.8, "weight_decay": 0.001}
+    given_spec = spec(compressor="strom(0.1)", training={"optimizer": optimizer}, name="mine")
+    found = by_law(given_spec, moving, 2.0)
+    assert found.compressor.momentum == 0.8
+    changed = found.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
+    assert changed == given_spec.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
+    assert (found.training.optimizer.momentum, found.training.optimizer.weight_decay) == (0, 0.005)
+    assert found.name.startswith("mine: strom(tau=law(")
+    still = moving.of(given_spec, 2.0).constant  # of a run whose compressor has none
+    assert found.compressor.tau.constant == pytest.approx(still - math.log(0.2), rel=1e-3)
+    assert by_law(found, moving, 2.0) == found.model_copy(update={"name": by_law(found, moving, 2.0).name})
+    assert without_compression(found).fingerprint() == without_compression(given_spec).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            {"training": {"optimizer": {"kind": "sgd", "nesterov": True}}},
+            "training.optimizer.nesterov = True",
+        ),
+        ({"sync": {"mode": "ring"}}, "compressor.momentum = 0.9 with sync.mode = ring"),
+    ],
+)
+def test_where_momentum_cannot_go_into_the_compressor_the_law_says_nothing(a_law, fields, problem):
+    moving = a_law("strom", momentum_in="compressor")
+    with pytest.raises(
+        LawError, match="momentum would go into the compressor, as the law has it; "
+    ) as refused:
+        by_law(spec(compressor="strom(0.1)", **fields), moving, 2.0)
+    assert problem in str(refused.value)
+
+
+def test_a_law_of_the_optimizers_momentum_says_nothing_of_the_compressors(a_law):
+    fields = {
+        "compressor": "strom(0.1, momentum=0.9)",
+        "training": {"optimizer": {"kind": "sgd", "momentum": 0.0}},
+    }
+    with pytest.raises(LawError, match=r"compressor\.momentum = 0\.9: the law was fitted to runs where"):
+        by_law(spec(**fields), a_law("strom"), 2.0)
+
+
+def test_what_the_rest_of_the_run_counts_with_is_kept_where_a_law_is_put_in_place_of_none():
+    bare = {"kind": "none", "reduction": "sum", "nonfinite": "skip"}
+    found = by_law(spec(compressor=bare), read_law(SHIPPED), 0.5).compressor
+    assert (found.kind, found.codec, found.reduction, found.nonfinite) == (
+        "strom",
+        "golomb_rice",
+        "sum",
+        "skip",
+    )
+
+
+def test_a_law_says_nothing_of_methods_without_its_number():
+    with pytest.raises(LawError, match=r"compressor.kind = topk: must be strom"):
+        by_law(spec(compressor="topk(0.1)"), read_law(SHIPPED), 0.5)
