@@ -134,15 +134,10 @@ def trained():
 
 
 def spec(exchange: str, workers: int) -> RunSpec:
-    return RunSpec.model_validate(
-        {
-            "data": {"kind": "digits"},
-            "model": {"kind": "mlp", "widths": [64]},
-            "training": {"epochs": 2, "batch_size": 64},
-            "compressor": f"strom(allocate({DENSITY}, every=200)) | golomb_rice",
-            "workers": {"count": workers},
-            "sync": {"mode": "simulated", "of": {"mode": "allgather", "exchange": exchange}},
-        }
+    return digits(
+        compressor=f"strom(allocate({DENSITY}, every=200)) | golomb_rice",
+        workers={"count": workers},
+        sync={"mode": "simulated", "of": {"mode": "allgather", "exchange": exchange}},
     )
 
 
