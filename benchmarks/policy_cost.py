@@ -28,14 +28,15 @@ from taugrad.platform.models import build
 from taugrad.platform.models.config import LeNet
 
 POLICIES = (
+    "density(0.01)",
     "density(0.01, every=50)",
-    "density(0.01, every=100)",
+    "allocate(0.01)",
     "allocate(0.01, every=200)",
-    "allocate(0.01, every=400)",
+    "sidco(0.01)",
     "sidco(0.01, every=100)",
     "dl4j(5e-3, target=0.01)",
-    "density(0.01)",
-    "sidco(0.01)",
+    "density(0.01, every=1)",
+    "sidco(0.01, every=1)",
 )
 """The last two decide anew in every iteration."""
 RULE = "strom({}) | golomb_rice"
@@ -141,10 +142,12 @@ class Clocked(ThresholdPolicy):
         self.told.update(zip((part.name for part in parts), taus, strict=True))
         return taus
 
-    def note(self, parts: Sequence[Part], sent: Sequence[int], memories: Sequence[Memory]) -> None:
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Memory]
+    ) -> None:
         """See `ThresholdPolicy.note`."""
         began = thread_time_ns()
-        self._policy.note(parts, sent, memories)
+        self._policy.note(parts, sent, iteration, memories)
         self.spent_ns += thread_time_ns() - began
 
     def settle(self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]) -> None:

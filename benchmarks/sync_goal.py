@@ -23,8 +23,8 @@ class Far:
 
 
 CHOSEN = {
-    2: Far(126, "strom(density(0.055)) | golomb_rice"),
-    4: Far(210, "strom(density(0.1)) | golomb_rice"),
+    2: Far(126, "strom(density(0.055, every=1)) | golomb_rice"),
+    4: Far(210, "strom(density(0.1, every=1)) | golomb_rice"),
 }
 """By number of workers: the more there are, the fewer examples has each, and the longer must it go alone."""
 

@@ -20,12 +20,13 @@ from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 
+from .attempts import Attempt, Proposals, attempts, lawful, missing, one_after_the_other
 from .auto_specs import at_density, by_law, problems_of, without_compression
 from .costs import DENSEST, CannotEstimate, cost_of
 from .finished import finished
 from .law.fitting import SHIPPED, LawError, read_law
 from .momentum import own_momentum
-from .objective import Objective, Outcome
+from .objective import Outcome
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -35,8 +36,6 @@ DEFAULT_TOLERANCE = 0.5
 """Percentage points."""
 DENSITIES = (0.003, 0.03)
 """What a tolerance is tried with, in this order, where no law holds; with one, the last comes after it."""
-STRICTER = 4.0
-"""Where a law's tau lost too much, it is asked again for this part of the tolerance."""
 
 _COMMAND_LINE = "command line"
 
@@ -102,34 +101,34 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
         _announce(spec, chosen, console)
         check(chosen, source, local=is_local())
         return _spend(spec, source, goal.budget, train, client, console)
-    tried = _candidates(spec, source, goal, console)
-    _announce(spec, tried[0], console)
-    check(tried[0], source, local=is_local())
+    first, further = _ways(spec, source, goal, console)
+    _announce(spec, first, console)
+    check(first, source, local=is_local())
     if goal.once:
-        return train(tried[0])
+        return train(first)
     bare = _possible(lambda: without_compression(spec), source)
     check(bare, source, local=is_local())
-    return _approach(bare, tried, goal.tolerance, train, client, console)
+    return _approach(bare, further, goal.tolerance, train, client, console)
 
 
-def _candidates(spec: RunSpec, source: str, goal: Goal, console: Console) -> list[RunSpec]:
-    """What a tolerance is tried with, in this order.
+def _ways(spec: RunSpec, source: str, goal: Goal, console: Console) -> tuple[RunSpec, Proposals]:
+    """What a tolerance is tried with first, and all that it is tried with.
 
     A law that the user named must hold; where the one that comes with taugrad does not, densities do.
     """
     try:
         law = read_law(goal.law or SHIPPED)
-        lawful = [by_law(spec, law, goal.tolerance)]
-        stricter = by_law(spec, law, goal.tolerance / STRICTER)
-        lawful += [stricter] if stricter != lawful[0] else []
+        first = by_law(spec, law, goal.tolerance)
     except LawError as error:
         if goal.law is not None:
             raise SpecError(source, [str(error)]) from None
         _say(console, f"by density: {error}")
-        return [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
-    if law.looked_for == "floor":
-        return lawful
-    return [*lawful, _possible(lambda: at_density(spec, DENSITIES[-1]), source)]
+        some = [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
+        return some[0], one_after_the_other(some)
+    last = None
+    if law.looked_for == "tau":
+        last = _possible(lambda: at_density(spec, DENSITIES[-1]), source)
+    return first, lawful(spec, law, goal.tolerance, last)
 
 
 def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
@@ -195,47 +194,9 @@ def spent_line(wire_mb: float, budget: float) -> str:
     return f"used {wire_mb:.4g} of {budget:g} MB, {share:.0f}%{over}"
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A training on the way to a tolerance."""
-
-    spec: RunSpec
-    outcome: Outcome
-
-
-def attempts(
-    train: Callable[[RunSpec], Outcome | None], bare: RunSpec, tried: Sequence[RunSpec], tolerance: float
-) -> list[Attempt]:
-    """Trains without compression, then with one threshold after the other until one is within the tolerance.
-
-    Args:
-        train: None when it failed, which ends all.
-        bare: the run without compression.
-        tried: runs with thresholds, in this order.
-        tolerance: percentage points below the run without compression.
-
-    Returns:
-        What was trained, in order.
-    """
-    done: list[Attempt] = []
-    for spec in (bare, *tried):
-        outcome = train(spec)
-        if outcome is None:
-            break
-        done.append(Attempt(spec, outcome))
-        if len(done) > 1 and missing(done, tolerance) <= 0:
-            break
-    return done
-
-
-def missing(done: Sequence[Attempt], tolerance: float) -> float:
-    """Percentage points by which the last attempt is worse than the first one allows; 0 or less: within."""
-    return Objective("constraint", tolerance, done[0].outcome).missing(done[-1].outcome)
-
-
 def _approach(
     bare: RunSpec,
-    tried: Sequence[RunSpec],
+    further: Proposals,
     tolerance: float,
     train: Train,
     client: "MlflowClient",
@@ -253,8 +214,8 @@ def _approach(
                 _say(console, f"{wanted.title}: MLflow has no result of this run")
         return None if known is None else Outcome(known.accuracy, known.wire_bytes)
 
-    done = attempts(outcome_of, bare, tried, tolerance)
-    if len(done) < 2 or (missing(done, tolerance) > 0 and len(done) <= len(tried)):
+    done, whole = attempts(outcome_of, bare, further, tolerance)
+    if not whole:
         return FAILED  # a training failed, and has said so
     console.print(_table(done))
     over = missing(done, tolerance)

@@ -13,8 +13,6 @@ from taugrad.platform.spec import RunSpec
 from .law.fitting import FittedLaw, LawError
 from .momentum import in_compressor, in_optimizer, own_momentum
 
-EVERY = 200
-"""Iterations from one allocation over the layers to the next."""
 METHOD = "strom(0.1) | golomb_rice"
 """The rule and codec where the spec has no rule with a threshold; the policy takes tau's place."""
 
@@ -31,7 +29,7 @@ def at_density(spec: RunSpec, density: float) -> RunSpec:
         ValidationError: the method cannot work in the run's mode of synchronization.
     """
     method = None if isinstance(spec.compressor, ThresholdedMethod) else METHOD
-    tau = AllocatedTau(density=density, every=EVERY).model_dump(mode="json")
+    tau = AllocatedTau(density=density).model_dump(mode="json")
     return _named(spec, _with(spec, method, {"tau": tau}))
 
 

@@ -51,7 +51,7 @@ class DensityTau(Settings):
     kind: Literal["density"] = "density"
     target: Share
     """The share of elements to send."""
-    every: int = Field(default=1, ge=1)
+    every: int = Field(default=100, ge=1)
     """Iterations from one sample to the next; in between tau is corrected by what was sent."""
     warmup: Warmup | None = None
     """Begin with a higher density."""
@@ -72,7 +72,7 @@ class FittedTau(Settings):
     """The distribution; gamma's further stages are generalized Pareto's."""
     stages: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
     """How often the tail is fitted again, each time its upper quarter; auto adapts to the achieved share."""
-    every: int = Field(default=1, ge=1)
+    every: int = Field(default=200, ge=1)
     """Iterations from one fit to the next; in between tau is corrected by what was sent."""
 
 
@@ -104,7 +104,7 @@ class AllocatedTau(Settings):
     kind: Literal["allocate"] = "allocate"
     density: Share
     """The error budget: what one tau for all layers leaves unsent when it sends this share of elements."""
-    every: int = Field(default=100, ge=1)
+    every: int = Field(default=400, ge=1)
     """Iterations from one allocation to the next; in between each tau is corrected by what was sent."""
 
 

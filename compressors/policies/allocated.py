@@ -43,7 +43,7 @@ class Allocated(TargetDensity):
 
     def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: Memory) -> float:
         """See `TargetDensity.estimate`."""
-        if iteration % self.config.every == 0:
+        if self.due(iteration):
             memory["sampled"] = float(iteration)
             if magnitudes.size:
                 curve = curve_of(magnitudes, self.config.density, self.rule)
@@ -56,11 +56,16 @@ class Allocated(TargetDensity):
 
     def settle(self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]) -> None:
         """See `ThresholdPolicy.settle`."""
+        every = self.config.every
+        if iteration % every > 1 and (
+            iteration > every or not any(map(self.due, (iteration - 1, iteration)))
+        ):
+            return
 
         def waits(memory: Memory) -> bool:
             return memory.get("sampled", iteration) < iteration
 
-        if iteration % self.config.every > 1 or not any(map(waits, turn)):
+        if not any(map(waits, turn)):
             return
         waiting = [memories[each] for each in sorted(memories) if waits(memories[each])]
         ready = [memory for memory in waiting if _KEYS[0] in memory and "elements" in memory]

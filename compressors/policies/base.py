@@ -36,9 +36,16 @@ class ThresholdPolicy(ABC):
         return False
 
     def note(  # noqa: B027 (most have nothing to learn)
-        self, parts: Sequence[Part], sent: Sequence[int], memories: Sequence[Memory]
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Memory]
     ) -> None:
-        """Takes note of how many of each parameter's elements were sent with the tau decided last."""
+        """Takes note of how many of each parameter's elements were sent with the tau decided last.
+
+        Args:
+            parts: the parameters; none that was held back.
+            sent: how many of each one's elements.
+            iteration: as for `taus`.
+            memories: theirs; may be changed.
+        """
 
     def settle(  # noqa: B027
         self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]

@@ -4,6 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import gt, itemgetter
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -21,13 +22,21 @@ BAND = 0.1
 CHANCE = 2
 """That is so many times the square root of what is expected, and an element: in layers that send few, chance
 alone would move tau in most iterations."""
+LOOK = 2
+"""Iterations from one look at what was sent to the next, counted from those in which samples are due: a
+correction costs time, and what it comes to shows only after it. What jumps up is seen in between, too."""
 OFF = 4
 """How many times too many or too few elements call for a new sample at once."""
 ASKS = 0.0
 """What stands in a memory in place of a tau that the next iteration finds in a new sample."""
+_NO_BAND = {"least": 1.0, "most": 0.0, "alarm": 0.0}
+"""Nothing that was sent lies in it."""
 STEADY = 8
 """Elements expected below which what one iteration sent says little: as many are taken to have come in its
 place as were expected."""
+
+
+_alarm = itemgetter("alarm")
 
 
 class _Renewed(Protocol):
@@ -39,6 +48,9 @@ class _Renewed(Protocol):
 
 class TargetDensity(ThresholdPolicy):
     """Finds tau in a sample every few iterations, and keeps to the target in between by what was sent.
+
+    A run begins with samples in its iterations 0, 1, 2, 4, 8, ...: residuals grow from nothing, and of some
+    runs, such as those that exchange weights now and then, the first few iterations are all.
 
     The sample costs time and what was sent costs next to none: while it stays in a band, kept in the
     memory, nothing is done. A layer whose scale drifts is followed by the correction; one whose scale jumps
@@ -63,7 +75,8 @@ class TargetDensity(ThresholdPolicy):
 
     def due(self, iteration: int) -> bool:
         """Whether every parameter is sampled in this iteration."""
-        return iteration % self.config.every == 0
+        since = iteration % self.config.every
+        return not since or (since == iteration and not since & (since - 1))
 
     def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
         """See `ThresholdPolicy.needs_sample`."""
@@ -88,13 +101,18 @@ class TargetDensity(ThresholdPolicy):
         )
         memory["target"] = self.target(iteration, memory)
         memory["tau"] = as_tau(self.estimate(magnitudes_of(part), iteration, memory))
-        memory["least"], memory["most"] = 1.0, 0.0  # no band yet: the part may be a sample
+        memory |= _NO_BAND  # the part may be a sample
         return memory["tau"]
 
-    def note(self, parts: Sequence[Part], sent: Sequence[int], memories: Sequence[Memory]) -> None:
-        """See `ThresholdPolicy.note`; of most parameters there is nothing to be done."""
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Memory]
+    ) -> None:
+        """See `ThresholdPolicy.note`; in most iterations, and of most parameters, there is nothing to do."""
+        looks = iteration % self.config.every % LOOK == 0
+        if not looks and not any(map(gt, sent, map(_alarm, memories))):
+            return
         for part, count, memory in zip(parts, sent, memories, strict=True):
-            if not memory["least"] <= count <= memory["most"]:
+            if not memory["least"] <= count <= memory["most"] if looks else count > memory["alarm"]:
                 self._follow(part, count, memory)
 
     def _follow(self, part: Part, sent: int, memory: Memory) -> None:
@@ -133,8 +151,10 @@ class Density(TargetDensity):
     def due(self, iteration: int) -> bool:
         """See `TargetDensity.due`; a stage of the warm-up begins with a sample."""
         warmup = self.config.warmup
-        if warmup is None or iteration > warmup.iterations or iteration % self.config.every == 0:
-            return iteration % self.config.every == 0
+        if warmup is None or iteration > warmup.iterations:
+            return TargetDensity.due(self, iteration)
+        if TargetDensity.due(self, iteration):
+            return True
         stages = [each * warmup.stages // warmup.iterations for each in (iteration - 1, iteration)]
         return stages[0] < stages[1]
 
@@ -144,9 +164,10 @@ def aim_at(target: float, elements: float, memory: Memory) -> None:
     expected = target * elements
     room = BAND * expected + CHANCE * math.sqrt(expected) + 1
     memory["target"] = target
-    memory["least"], memory["most"] = expected - room, expected + room
+    least, most = expected - room, expected + room
     if target >= 1:  # tau is as low as it need be
-        memory["least"], memory["most"] = 0.0, float(elements)
+        least, most = 0.0, float(elements)
+    memory |= {"least": least, "most": most, "alarm": OFF * most}
 
 
 def correction(ratio: float, target: float) -> float:

@@ -26,7 +26,9 @@ class Dl4j(ThresholdPolicy):
                     memory |= {"at": float(iteration), "sent": 0.0}
         return [memory["tau"] for memory in memories]
 
-    def note(self, parts: Sequence[Part], sent: Sequence[int], memories: Sequence[Memory]) -> None:
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Memory]
+    ) -> None:
         """See `ThresholdPolicy.note`; it waits for the next iteration."""
         for count, memory in zip(sent, memories, strict=True):
             memory["sent"] = float(count)

@@ -30,10 +30,12 @@ class Layered(ThresholdPolicy):
         """See `ThresholdPolicy.needs_sample`."""
         return self._of(part.name).needs_sample(part, iteration, memory)
 
-    def note(self, parts: Sequence[Part], sent: Sequence[int], memories: Sequence[Memory]) -> None:
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Memory]
+    ) -> None:
         """See `ThresholdPolicy.note`."""
         for part, count, memory in zip(parts, sent, memories, strict=True):
-            self._of(part.name).note((part,), (count,), (memory,))
+            self._of(part.name).note((part,), (count,), iteration, (memory,))
 
     def _of(self, name: str) -> ThresholdPolicy:
         fitting = (policy for pattern, policy in self.patterns if fnmatchcase(name, pattern))

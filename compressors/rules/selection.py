@@ -66,7 +66,7 @@ class Selection(ABC):
         """Runs the pass; the gradient is float32."""
 
     def note(  # noqa: B027 (only policies learn)
-        self, parts: Sequence[Part], sent: Sequence[int], memories: Mapping[str, Memory]
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Mapping[str, Memory]
     ) -> None:
         """Takes note of what was sent of the parts of one unit that were not held back."""
 
@@ -88,9 +88,11 @@ class ByThreshold(Selection):
         """See `Selection.needs_sample`."""
         return self.policy.needs_sample(part, iteration, memory)
 
-    def note(self, parts: Sequence[Part], sent: Sequence[int], memories: Mapping[str, Memory]) -> None:
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Mapping[str, Memory]
+    ) -> None:
         """See `Selection.note`."""
-        self.policy.note(parts, sent, [memories[part.name] for part in parts])
+        self.policy.note(parts, sent, iteration, [memories[part.name] for part in parts])
 
     def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
         """See `Selection.take`."""

@@ -108,7 +108,8 @@ class SparseRule(Rule):
 
     def note(self, sent: dict[int, int], parts: Sequence[Part], context: Context) -> None:
         """Takes note of what was sent, by ordinal, of those of the parts that were not held back."""
-        self.selection.note([parts[ordinal] for ordinal in sent], [*sent.values()], context.memories)
+        turn = [parts[ordinal] for ordinal in sent]
+        self.selection.note(turn, [*sent.values()], context.iteration, context.memories)
 
     def tally(self, part: Part, sent: int, residual_squares: float, tau: np.float32) -> PartTally:
         """What a parameter sent, before a quantizer."""

@@ -153,20 +153,22 @@ def test_a_parameter_without_elements_has_some_tau() -> None:
 
 
 def test_a_tau_is_kept_for_as_many_iterations_as_every_says() -> None:
-    policy, memory, found = policy_of("density(0.1, every=3)"), Memory(), []
-    for iteration in range(8):
+    policy, memory, found = policy_of("density(0.1, every=11)"), Memory(), []
+    for iteration in range(24):
         found.append(tau_of(policy, part_of(gradient_of(100, iteration)), iteration, memory))
         assert all(type(key) is str and type(value) is float for key, value in memory.items())
-    fresh = [tau_of(policy, part_of(gradient_of(100, seed)), 0, {}) for seed in range(8)]
-    assert found == [fresh[0]] * 3 + [fresh[3]] * 3 + [fresh[6]] * 2
+    fresh = [tau_of(policy, part_of(gradient_of(100, seed)), 0, {}) for seed in range(24)]
+    # A run begins with samples in its iterations 0, 1, 2, 4 and 8.
+    began = [fresh[each] for each in (0, 1, 2, 2, 4, 4, 4, 4, 8, 8, 8)]
+    assert found == began + [fresh[11]] * 11 + [fresh[22]] * 2
 
 
 def test_a_memory_that_is_saved_and_restored_goes_on() -> None:
     policy, memory = policy_of("density(0.1, every=3)"), Memory()
-    first = tau_of(policy, part_of(gradient_of(100)), 0, memory)
+    first = tau_of(policy, part_of(gradient_of(100)), 3, memory)
     again = {name: float(value) for name, value in memory.items()}
-    assert tau_of(policy, part_of(gradient_of(100, 1)), 2, again) == first
-    assert tau_of(policy, part_of(gradient_of(100, 1)), 3, again) != first
+    assert tau_of(policy, part_of(gradient_of(100, 1)), 5, again) == first
+    assert tau_of(policy, part_of(gradient_of(100, 1)), 6, again) != first
 
 
 def test_parameters_have_memories_of_their_own() -> None:
@@ -174,8 +176,8 @@ def test_parameters_have_memories_of_their_own() -> None:
     small = tau_of(policy, part_of(gradient_of(100)), 0, one)
     large = tau_of(policy, part_of(gradient_of(100) * 2), 0, other)
     assert large == 2 * small
-    assert tau_of(policy, NOTHING, 1, one) == small
-    assert tau_of(policy, NOTHING, 1, other) == large
+    assert tau_of(policy, NOTHING, 3, one) == small
+    assert tau_of(policy, NOTHING, 3, other) == large
 
 
 # The warm-up of Deep Gradient Compression.
@@ -233,17 +235,17 @@ def test_the_first_pattern_that_fits_counts() -> None:
 
 
 def test_layers_may_have_policies_of_their_own() -> None:
-    policy = policy_of("layers(schedule({0: 0.1, 2: 0.4}), patterns={'d*': density(0.1, every=2), 'n': 0.7})")
+    policy = policy_of("layers(schedule({0: 0.1, 2: 0.4}), patterns={'d*': density(0.1, every=5), 'n': 0.7})")
     memories: dict[str, Memory] = {"d": {}, "n": {}, "s": {}}
-    gradients = [gradient_of(100, seed) for seed in range(3)]
+    gradients = [gradient_of(100, seed) for seed in range(4)]
     found = {
         name: [tau_of(policy, part_of(g, name=name), i, memory) for i, g in enumerate(gradients)]
         for name, memory in memories.items()
     }
-    assert found["n"] == [np.float32(0.7)] * 3
-    assert found["s"] == pytest.approx([0.1, 0.2, 0.4], rel=1e-6)
+    assert found["n"] == [np.float32(0.7)] * 4
+    assert found["s"] == pytest.approx([0.1, 0.2, 0.4, 0.4], rel=1e-6)
     alone = policy_of("density(0.1)")
-    assert found["d"] == [tau_of(alone, part_of(gradients[i]), 0, {}) for i in (0, 0, 2)]
+    assert found["d"] == [tau_of(alone, part_of(gradients[i]), 0, {}) for i in (0, 1, 2, 2)]
     assert memories["n"] == memories["s"] == {}
     assert all(type(value) is float for value in memories["d"].values())
 
@@ -254,10 +256,10 @@ def test_layers_may_have_policies_of_their_own() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "wgt(density(0.05))",
+        "wgt(density(0.05, every=1))",
         "bgt(density(0.05, every=2))",
-        "wgt(density(0.05), momentum=0.9)",
-        "qgt(density(0.05), momentum=0.5)",
+        "wgt(density(0.05, every=1), momentum=0.9)",
+        "qgt(density(0.05, every=1), momentum=0.5)",
         "topk(0.05, sampled=True, momentum=0.9)",
     ],
 )
@@ -270,5 +272,5 @@ def test_a_rule_sends_the_density_that_was_asked_for(line: str) -> None:
         context.iteration = iteration
         part = Part("p", gradient_of(n, iteration), residual, velocity)
         (tally,) = compressor.compress([part], layout, context).tallies
-        kept_from_before = "every=2" in line and iteration % 2
+        kept_from_before = "every=2" in line and iteration % 2 and iteration > 1
         assert tally.sent == (pytest.approx(500, rel=0.5) if kept_from_before else 500)

@@ -126,27 +126,27 @@ def run(policy: ThresholdPolicy, values: NDArray[np.float32], iterations: int) -
         (tau,) = policy.taus([part], iteration, [memory])
         sent = int((values >= tau).sum())
         densities.append(sent / values.size)
-        policy.note([part], [sent], [memory])
+        policy.note([part], [sent], iteration, [memory])
         assert all(type(value) is float for value in memory.values())
     return memory, densities
 
 
 @pytest.mark.parametrize("kind", ["normal", "cubed", "pareto"])
 def test_stages_are_found_by_the_achieved_density(kind: str) -> None:
-    memory, densities = run(policy_of("sidco(0.001)"), magnitudes_of(kind), 12 * LOOKS)
+    memory, densities = run(policy_of("sidco(0.001, every=1)"), magnitudes_of(kind), 12 * LOOKS)
     assert densities[-1] == pytest.approx(0.001, rel=0.35)
     assert abs(math.log(max(densities[0], 1e-5) / 0.001)) > math.log(1.35)
     assert 2 <= memory["stages"] <= 5
 
 
 def test_stages_stay_where_the_density_is_met() -> None:
-    memory, _ = run(policy_of("sidco(0.01)"), magnitudes_of("exponential"), 6 * LOOKS)
+    memory, _ = run(policy_of("sidco(0.01, every=1)"), magnitudes_of("exponential"), 6 * LOOKS)
     assert memory["stages"] == 1
 
 
 def test_a_number_of_stages_is_kept() -> None:
     values = magnitudes_of("cubed")
-    memory, densities = run(policy_of("sidco(0.01, stages=3)"), values, 3 * LOOKS)
+    memory, densities = run(policy_of("sidco(0.01, stages=3, every=1)"), values, 3 * LOOKS)
     assert set(densities) == {
         float(np.mean(values >= np.float32(fitted_tau("exponential", values, 0.01, 3))))
     }

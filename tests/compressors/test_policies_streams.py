@@ -67,18 +67,22 @@ def test_a_density_is_kept_to_between_samples(
 ) -> None:
     found = densities(workbench, f"{rule}(density(0.01, every=50))", SCALES[scale], power)
     assert np.all(np.abs(np.log(found[:20].mean(0) / 0.01)) < math.log(2))  # residuals grow from zero
-    assert np.all(np.abs(np.log(found[25:50].mean(0) / 0.01)) < math.log(1.5))
+    # A drift of 2% an iteration is followed from behind.
+    assert np.all(np.abs(np.log(found[25:50].mean(0) / 0.01)) < math.log(1.6 if scale == "drifting" else 1.5))
     # After a fall old residuals end sharply at the old tau: now and then nothing reaches the new one.
-    assert np.all(np.abs(np.log(found[-40:].mean(0) / 0.01)) < math.log(2.2 if scale == "falling" else 1.5))
+    most = {"drifting": 1.6, "falling": 2.2}.get(scale, 1.5)
+    assert np.all(np.abs(np.log(found[-40:].mean(0) / 0.01)) < math.log(most))
 
 
-@pytest.mark.parametrize("scale", ["jumping", "falling"])
-def test_a_jump_is_followed_in_the_next_iteration(scale: str, workbench: ModuleType) -> None:
+@pytest.mark.parametrize(("scale", "late"), [("jumping", 1), ("falling", 2)])
+def test_a_jump_is_followed_at_once_and_a_fall_when_it_is_looked_for(
+    scale: str, late: int, workbench: ModuleType
+) -> None:
     found = densities(workbench, "wgt(density(0.01, every=1000))", SCALES[scale])[STEPS // 2 :]
     large = [0, 2]  # in a layer where few elements are expected some may be chance
-    assert np.all((found[0] > 0.5) | (found[0] < 0.002))
+    assert np.all((found[:late] > 0.5) | (found[:late] < 0.002))
     # Layers as small as the sample are met exactly, the largest to its error of five deviations.
-    assert np.allclose(found[1][large], 0.01, atol=5 * math.sqrt(0.01 / SAMPLE))
+    assert np.allclose(found[late][large], 0.01, atol=5 * math.sqrt(0.01 / SAMPLE))
 
 
 @pytest.mark.parametrize("fit", ["exponential", "pareto", "gamma"])
@@ -130,7 +134,8 @@ def test_a_layer_is_not_sampled_again_and_again(policy: str, workbench: ModuleTy
     """Though its scale jumps back and forth, so that each tau is far off in the next iteration."""
     worker, samples = workbench.Worker(f"wgt({policy})", SIZES), 0
     chosen = worker.compressor.rule.selection.policy
-    for step in range(120):
+    worker.context.iteration = 40  # a run begins with more samples
+    for step in range(40, 160):
         part = Part("p0", torch.zeros(SIZES[0]))
         memory = worker.memories.get("p0", {})
         samples += chosen.needs_sample(part, step, memory)
@@ -216,8 +221,8 @@ def test_curves_are_forgotten_once_the_decision_was_taken(workbench: ModuleType)
     for step in range(10):
         worker.step(gradients(step))
         kept = {len(memory) > 10 for memory in worker.memories.values()}
-        assert kept == {step % 4 == 0}
-    kept = {"target", "tau", "again", "least", "most", "elements", "share"}
+        assert kept == {step in (0, 1, 2, 4, 8)}
+    kept = {"target", "tau", "again", "least", "most", "alarm", "elements", "share"}
     assert set(worker.memories["p0"]) == kept
 
 

@@ -13,19 +13,17 @@ from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
+from taugrad.search.attempts import MARGIN, Attempt, attempts, lawful, missing, one_after_the_other
 from taugrad.search.auto import (
     DENSITIES,
     FAILED,
     OK,
-    Attempt,
     Goal,
-    attempts,
-    missing,
     rounded_down,
     run_auto,
     spent_line,
 )
-from taugrad.search.auto_specs import at_density
+from taugrad.search.auto_specs import at_density, by_law
 from taugrad.search.costs import DENSEST, SPARSEST, cost_of
 from taugrad.search.finished import finished
 from taugrad.search.law.fitting import SHIPPED, write_law
@@ -111,14 +109,33 @@ def test_one_after_the_other_is_tried_until_one_is_within_the_tolerance(accuraci
         asked.append(one)
         return None if len(asked) > failing else Outcome(accuracies[len(asked) - 1], 1.0)
 
-    done = attempts(train, bare, tried, tolerance)
+    done, whole = attempts(train, bare, one_after_the_other(tried), tolerance)
     assert asked == [bare, *tried][: len(asked)]
     within = [100 * (accuracies[0] - each) <= tolerance + 1e-9 for each in accuracies[1:]]
     wanted = 1 + (within.index(True) + 1 if True in within else len(tried))
     assert len(done) == min(wanted, failing)
+    assert whole == (wanted <= failing)
     assert len(asked) == min(wanted, failing + 1)
     assert [each.spec for each in done] == asked[: len(done)]
     assert [each.outcome.accuracy for each in done] == accuracies[: len(done)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(tolerance=st.floats(0.1, 20), lost=st.floats(0.1, 90))
+def test_a_law_is_asked_again_for_the_tau_that_by_what_was_lost_loses_half_of_the_tolerance(
+    a_law, tolerance, lost
+):
+    """Where accuracy is lost as the law says but for a factor, for which the first training stands."""
+    law, last = a_law("strom"), at_density(spec(), 0.03)
+    further = lawful(spec(), law, tolerance, last)
+    first, again = next(further), further.send(lost)
+    assert first == by_law(spec(), law, tolerance)
+    assert further.send(lost) is last
+    assert next(further, None) is None
+    slope, moved = law.weights["tolerance"], again.compressor.tau.constant - first.compressor.tau.constant
+    asked = min(max(tolerance * math.exp(moved / slope), 0.01), 32)
+    due = min(max(tolerance * tolerance / (MARGIN * lost), 0.01), 32)
+    assert asked == pytest.approx(due, rel=0.05)  # constants have four digits
 
 
 def test_what_is_missing_counts_from_the_run_without_compression():

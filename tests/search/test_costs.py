@@ -135,7 +135,7 @@ def trained():
 
 def spec(exchange: str, workers: int) -> RunSpec:
     return digits(
-        compressor=f"strom(allocate({DENSITY}, every=200)) | golomb_rice",
+        compressor=f"strom(allocate({DENSITY})) | golomb_rice",
         workers={"count": workers},
         sync={"mode": "simulated", "of": {"mode": "allgather", "exchange": exchange}},
     )

@@ -1,0 +1,92 @@
+"""The way to a tolerance: trainings with one threshold after the other, until one loses no more than that."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+from taugrad.platform.spec import RunSpec
+
+from .auto_specs import by_law
+from .law.fitting import FittedLaw
+from .objective import Objective, Outcome
+
+MARGIN = 2.0
+"""Where a law's tau lost too much, it is asked again for what should lose this part of the tolerance."""
+
+Proposals = Generator[RunSpec, float, None]
+"""Runs to try one after the other; each is answered with the percentage points that it lost."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A training on the way to a tolerance."""
+
+    spec: RunSpec
+    outcome: Outcome
+
+
+def attempts(
+    train: Callable[[RunSpec], Outcome | None], bare: RunSpec, further: Proposals, tolerance: float
+) -> tuple[list[Attempt], bool]:
+    """Trains without compression, then with one threshold after the other until one is within the tolerance.
+
+    Args:
+        train: None when it failed, which ends all.
+        bare: the run without compression.
+        further: runs with thresholds.
+        tolerance: percentage points below the run without compression.
+
+    Returns:
+        What was trained, in order, and whether none of it failed.
+    """
+    done: list[Attempt] = []
+    proposed: RunSpec | None = bare
+    while proposed is not None:
+        outcome = train(proposed)
+        if outcome is None:
+            return done, False
+        done.append(Attempt(proposed, outcome))
+        if len(done) == 1:
+            proposed = next(further, None)
+        elif missing(done, tolerance) <= 0:
+            break
+        else:
+            try:
+                proposed = further.send(lost(done))
+            except StopIteration:
+                break
+    return done, True
+
+
+def lost(done: Sequence[Attempt]) -> float:
+    """Percentage points by which the last attempt is worse than the first one."""
+    return 100 * (done[0].outcome.accuracy - done[-1].outcome.accuracy)
+
+
+def missing(done: Sequence[Attempt], tolerance: float) -> float:
+    """Percentage points by which the last attempt is worse than the first one allows; 0 or less: within."""
+    return Objective("constraint", tolerance, done[0].outcome).missing(done[-1].outcome)
+
+
+def one_after_the_other(specs: Sequence[RunSpec]) -> Proposals:
+    """Proposes specs, whatever they lose."""
+    for each in specs:  # noqa: UP028 (a list takes no answers)
+        yield each
+
+
+def lawful(spec: RunSpec, law: FittedLaw, tolerance: float, last: RunSpec | None) -> Proposals:
+    """Proposes what a law says of a tolerance, then once more in the light of what that lost.
+
+    Args:
+        spec: the run.
+        law: holds of it.
+        tolerance: percentage points that may be lost.
+        last: proposed where neither was within it; None: nothing is.
+    """
+    first = by_law(spec, law, tolerance)
+    lost = yield first
+    # What was asked for and what was lost tell how the law errs for this run.
+    stricter = by_law(spec, law, tolerance * tolerance / (MARGIN * lost))
+    if stricter != first:
+        yield stricter
+    if last is not None:
+        yield last
