@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import fmean
 from time import strftime
 
+from auto_command import TOLERANCES as ASKED
+from auto_command import command_table, commanded
 from auto_entrants import DEFAULT, RIVALS, TOLERANCES, Entrant, entrants
 from auto_figure import draw
 from auto_judging import front_of, hypervolume, read_search, thinned
@@ -27,6 +29,7 @@ from auto_trainings import Point, Trainings
 from report import RESULTS, Place, Table, load, publish, read_options
 
 from taugrad.platform.spec import RunSpec
+from taugrad.search.attempts import Attempt
 from taugrad.search.costs import cost_of
 from taugrad.search.law.command import compared, law_of, title
 from taugrad.search.law.fitting import TOLERANCES as LAW_TOLERANCES
@@ -74,6 +77,8 @@ class Judged:
     found: Mapping[str, list[list[Point]]]
     """By entrant and seed, one point a setting."""
     entrants: list[Entrant]
+    commanded: Mapping[float, list[list[Attempt]]]
+    """What the command tried, by tolerance and seed."""
 
     def worst(self, near: bool) -> Point:
         """What hypervolumes count from."""
@@ -110,6 +115,7 @@ def main(arguments: Sequence[str]) -> int:
         _shares_table(judged, near=False),
         _shares_table(judged, near=True),
         _alone_table(judged),
+        command_table({(each.pair.name, asked): each.commanded[asked] for each in judged for asked in ASKED}),
         _points_table(judged),
         _law_table([experiment(pair, CORRECTED) for pair in pairs], folder / "law.yaml"),
     ]
@@ -172,6 +178,12 @@ def _judge(
         },
         found={entrant.name: by_seed(entrant.settings) for entrant in taking_part},
         entrants=taking_part,
+        commanded={
+            asked: commanded(
+                [_spec(pair, METHOD.format(tau=1), seed) for seed in seeds], fitted, asked, trainings, _say
+            )
+            for asked in ASKED
+        },
     )
 
 

@@ -40,6 +40,10 @@ class Trainings:
                 entry = json.loads(line)
                 self._known[entry["fingerprint"]] = Point(entry["accuracy"], entry["wire_bytes"])
 
+    def known(self, spec: RunSpec) -> Point | None:
+        """A training, or None where it is not done yet."""
+        return self._known.get(spec.fingerprint())
+
     def of(self, spec: RunSpec) -> Point:
         """A training that is done."""
         return self._known[spec.fingerprint()]
