@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 from taugrad.platform.spec import RunSpec
 
-from .auto_specs import by_law
+from .auto_specs import by_law, stricter
 from .law.fitting import FittedLaw
 from .objective import Objective, Outcome
 
 MARGIN = 2.0
-"""Where a law's tau lost too much, it is asked again for what should lose this part of the tolerance."""
+"""Where a law's tau lost too much, the next one should lose the tolerance divided by this."""
+LEAST_RATIO = 0.01
+"""The least of what it may be of the first one."""
 
 Proposals = Generator[RunSpec, float, None]
 """Runs to try one after the other; each is answered with the percentage points that it lost."""
@@ -74,7 +76,7 @@ def one_after_the_other(specs: Sequence[RunSpec]) -> Proposals:
 
 
 def lawful(spec: RunSpec, law: FittedLaw, tolerance: float, last: RunSpec | None) -> Proposals:
-    """Proposes what a law says of a tolerance, then once more in the light of what that lost.
+    """Proposes what a law says of a tolerance, then a stricter threshold by what that lost.
 
     Args:
         spec: the run.
@@ -83,10 +85,7 @@ def lawful(spec: RunSpec, law: FittedLaw, tolerance: float, last: RunSpec | None
         last: proposed where neither was within it; None: nothing is.
     """
     first = by_law(spec, law, tolerance)
-    lost = yield first
-    # What was asked for and what was lost tell how the law errs for this run.
-    stricter = by_law(spec, law, tolerance * tolerance / (MARGIN * lost))
-    if stricter != first:
-        yield stricter
+    points = yield first
+    yield stricter(spec, first, max(tolerance / (MARGIN * points), LEAST_RATIO))
     if last is not None:
         yield last

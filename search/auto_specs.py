@@ -1,5 +1,6 @@
 """The runs of `taugrad auto`: a spec with its threshold replaced, or without compression."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,6 +68,28 @@ def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
         return _named(spec, _with(lawful, None, {law.looked_for: said}))
     except ValidationError as error:
         raise LawError(problems_of(error)[0]) from None
+
+
+def stricter(spec: RunSpec, lawful: RunSpec, ratio: float) -> RunSpec:
+    """The run whose threshold by a law should lose less, by this ratio.
+
+    What is lost is taken to be proportional to tau, as far as residuals hold values back (each holds back
+    about a tau), and for a floor to what a symbol may be off by, which a further bit halves. The law itself
+    says little of small losses: it knows none below 2 points.
+
+    Args:
+        spec: the run.
+        lawful: the same by `by_law`.
+        ratio: greater than 0.
+    """
+    method = lawful.compressor.model_dump(mode="json")
+    if "floor" in method:
+        looked_for, moved = "floor", -math.log2(ratio)
+    else:
+        looked_for, moved = "tau", math.log(ratio)
+    said = method[looked_for]
+    constant = float(f"{said['constant'] + moved:.4g}")
+    return _named(spec, _with(lawful, None, {looked_for: said | {"constant": constant}}))
 
 
 def _momentum_moved(spec: RunSpec) -> RunSpec:

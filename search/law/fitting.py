@@ -28,7 +28,7 @@ TOLERANCES = (2.0, 4.0, 8.0, 16.0)
 """Percentage points of accuracy, at each of which a setting has a best value. Below the first, chance says
 more about a single training than tau does; there the relation is carried on, down to LEAST_TOLERANCE, and
 above the last one up to MOST_TOLERANCE."""
-LEAST_TOLERANCE, MOST_TOLERANCE = 0.01, 32.0
+LEAST_TOLERANCE, MOST_TOLERANCE = 0.1, 32.0
 _CIRCUMSTANCES = ("tolerance", "batch", "lr", "workers")
 _SEEN = ("rms", "p99", "p999", "layer")
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -54,7 +54,7 @@ class FittedLaw(Config):
     constant: _Finite
     weights: dict[str, _Finite]
     """Of rms, p99, p999 and layer, see `compressors.law.Features`, of tolerance (points of accuracy that may
-    be lost, 0.01 to 32), and of batch, lr and workers."""
+    be lost, 0.1 to 32), and of batch, lr and workers."""
     optimizers: tuple[str, ...] = Field(min_length=1)
     """Kinds that the runs had: a threshold that is right for one is not for another."""
     momentum_in: Literal["optimizer", "compressor"] = "optimizer"

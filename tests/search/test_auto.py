@@ -122,20 +122,20 @@ def test_one_after_the_other_is_tried_until_one_is_within_the_tolerance(accuraci
 
 @settings(deadline=None, max_examples=50)
 @given(tolerance=st.floats(0.1, 20), lost=st.floats(0.1, 90))
-def test_a_law_is_asked_again_for_the_tau_that_by_what_was_lost_loses_half_of_the_tolerance(
-    a_law, tolerance, lost
-):
-    """Where accuracy is lost as the law says but for a factor, for which the first training stands."""
-    law, last = a_law("strom"), at_density(spec(), 0.03)
-    further = lawful(spec(), law, tolerance, last)
-    first, again = next(further), further.send(lost)
-    assert first == by_law(spec(), law, tolerance)
-    assert further.send(lost) is last
-    assert next(further, None) is None
-    slope, moved = law.weights["tolerance"], again.compressor.tau.constant - first.compressor.tau.constant
-    asked = min(max(tolerance * math.exp(moved / slope), 0.01), 32)
-    due = min(max(tolerance * tolerance / (MARGIN * lost), 0.01), 32)
-    assert asked == pytest.approx(due, rel=0.05)  # constants have four digits
+def test_the_next_threshold_should_lose_half_of_the_tolerance(a_law, tolerance, lost):
+    """Where what is lost is proportional to tau, and a bit more of a floor halves it."""
+    last = at_density(spec(), 0.03)
+    for kind, field, base in (("strom", "tau", math.e), ("entropy", "floor", 0.5)):
+        law = a_law(kind)
+        further = lawful(spec(), law, tolerance, last)
+        first, again = next(further), further.send(lost)
+        assert first == by_law(spec(), law, tolerance)
+        assert further.send(lost) is last
+        assert next(further, None) is None
+        before, after = (getattr(one.compressor, field) for one in (first, again))
+        assert after == before.model_copy(update={"constant": after.constant})
+        due = max(tolerance / MARGIN, 0.01 * lost)
+        assert lost * base ** (after.constant - before.constant) == pytest.approx(due, rel=0.01)
 
 
 def test_what_is_missing_counts_from_the_run_without_compression():
@@ -269,10 +269,12 @@ def test_a_floor_by_a_law_has_no_density_to_fall_back_on(a_law, uri, tmp_path):
     assert [one.compressor.kind for one in train.specs] == ["none", "entropy", "entropy"]
 
 
-def test_the_same_run_is_not_tried_twice(uri):
+def test_no_loss_at_all_may_be_asked_for(uri):
     train = Trainer(uri, {"none": 0.9, "law": 0.5, HIGH: 0.9})
     assert run_auto(spec(), "spec.yaml", Goal(None, 0.0), train) == OK
-    assert train.trained == ["none", "law", HIGH]  # below its least tolerance the law says one thing
+    assert train.trained == ["none", "law", "law", HIGH]
+    first, second = (one.compressor.tau.constant for one in train.specs[1:3])
+    assert second - first == pytest.approx(math.log(0.01), abs=1e-3)
 
 
 def test_a_law_that_the_user_named_and_that_does_not_hold_is_an_error(a_law, uri, tmp_path):
