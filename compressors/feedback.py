@@ -12,7 +12,7 @@ from .bucket import Compressor, Incoming, Outgoing
 from .codecs.base import Bytes
 from .config.methods import CompressedMethod
 from .parts import Layout, Part
-from .policies import Memory
+from .policies import ALL, Memory
 from .rules import Context
 from .rules.base import squares
 
@@ -83,7 +83,7 @@ class Feedback:
         velocities = _fitting(state["velocities"], like, "velocity")
         memories: dict[str, Memory] = {}
         for name, memory in state["memories"].items():
-            if name not in like:
+            if name not in like and name != ALL:
                 raise ValueError(f"a memory of {name!r}, which is no parameter of this model")
             memories[str(name)] = {str(key): float(value) for key, value in memory.items()}
         self.residuals, self.velocities, self.memories = residuals, velocities, memories

@@ -35,7 +35,7 @@ from .parts import Layout, Part, PartTally
 from .powersgd import PowerSGD as TorchPowerSGD
 from .rules import Context
 
-_STATE_VERSION = 3
+_STATE_VERSION = 4
 
 
 class CompressionState:

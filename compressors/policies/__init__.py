@@ -21,7 +21,7 @@ from ..config.thresholds import (
     Threshold,
 )
 from .allocated import Allocated, value_bits
-from .base import Memory, ThresholdPolicy
+from .base import ALL, Memory, ThresholdPolicy
 from .density import Density, density_at
 from .dl4j import Dl4j
 from .given import Fixed, Scheduled
@@ -30,7 +30,7 @@ from .layers import Layered
 from .sampling import SAMPLE, sampled_tau
 from .sidco import Fitted
 
-__all__ = ["SAMPLE", "ByLaw", "Memory", "ThresholdPolicy", "build_policy", "density_at", "sampled_tau"]
+__all__ = ["ALL", "SAMPLE", "ByLaw", "Memory", "ThresholdPolicy", "build_policy", "density_at", "sampled_tau"]
 
 
 def build_policy(method: ThresholdedMethod) -> ThresholdPolicy:

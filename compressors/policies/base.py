@@ -2,11 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from ..parts import Part
 
 Memory = dict[str, float]
 """What a policy remembers of one parameter."""
+ALL = ""
+"""The name under which a policy remembers what it remembers of all parameters together; none has it."""
 
 
 class ThresholdPolicy(ABC):
@@ -16,6 +19,9 @@ class ThresholdPolicy(ABC):
     do for each, and a call for each would take longer than that. Which of them share a call, and in which
     order they stand in it, must not change what comes out: DDP rebuilds its buckets.
     """
+
+    together: ClassVar[bool] = False
+    """Whether all parameters have one memory between them, that of ALL."""
 
     @abstractmethod
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:

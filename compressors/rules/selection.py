@@ -14,7 +14,7 @@ from ..config.methods import ChunkedTopK, SparseMethod, TopK
 from ..kernels import chunked, threshold, topk
 from ..kernels.threshold import PassResult, ThresholdRule
 from ..parts import Part
-from ..policies import Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
+from ..policies import ALL, Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
 from ..update import Chunks
 
 
@@ -80,7 +80,10 @@ class ByThreshold(Selection):
 
     def aims(self, parts: Sequence[Part], iteration: int, memories: dict[str, Memory]) -> list[float]:
         """See `Selection.aims`."""
-        turn = [memories.setdefault(part.name, {}) for part in parts]
+        if self.policy.together:
+            turn = [memories.setdefault(ALL, {})] * len(parts)
+        else:
+            turn = [memories.setdefault(part.name, {}) for part in parts]
         self.policy.settle(turn, iteration, memories)
         return self.policy.taus(parts, iteration, turn)
 
@@ -92,7 +95,11 @@ class ByThreshold(Selection):
         self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Mapping[str, Memory]
     ) -> None:
         """See `Selection.note`."""
-        self.policy.note(parts, sent, iteration, [memories[part.name] for part in parts])
+        if self.policy.together:
+            turn = [memories[ALL]] * len(parts)
+        else:
+            turn = [memories[part.name] for part in parts]
+        self.policy.note(parts, sent, iteration, turn)
 
     def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
         """See `Selection.take`."""
