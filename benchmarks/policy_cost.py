@@ -59,10 +59,12 @@ class Sizes:
     periods: int
     fewest: int
     """Iterations of a period, at least."""
+    most: int | None = None
+    """And at most; None: as many as `every` says."""
 
 
 FULL = Sizes(periods=2, fewest=25)
-QUICK = Sizes(periods=1, fewest=4)
+QUICK = Sizes(periods=1, fewest=4, most=8)
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def cost_of(model: Model, gradients: Gradients, tau: str, sizes: Sizes) -> Cost:
     given = Given()
     deciding, told = Worker(model, tau), Worker(model, "1", given)
     every = getattr(read_config(RULE.format(tau)).tau, "every", 1)  # type: ignore[union-attr]
-    period = max(every, sizes.fewest)
+    period = max(min(every, sizes.most or every), sizes.fewest)
     sent, rows = [], []
     for _ in range((sizes.periods + 1) * period):
         now = gradients.next()

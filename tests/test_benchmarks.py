@@ -267,4 +267,4 @@ def test_policy_cost(tmp_path: Path) -> None:
             assert 0.005 < numbers(sent)[0] / 100 < 0.02 if asked else 0 < numbers(sent)[0] < 100
             assert numbers(compression)[0] > 0
             assert goal in ("met", "missed")
-        assert len(table) == 8
+        assert len(table) == 9
