@@ -40,7 +40,7 @@ PLACE = Place(
     RESULTS.parent / "search.md",
     "<!-- benchmarks/auto_threshold.py writes from here -->",
     "<!-- to here -->",
-    tables=2,
+    tables=3,
 )
 IMAGE = RESULTS.parent / "images" / "auto_threshold.png"
 SEARCHES = {METHOD: "search", CORRECTED: "search, corrected"}
@@ -114,8 +114,8 @@ def main(arguments: Sequence[str]) -> int:
     tables = [
         _shares_table(judged, near=False),
         _shares_table(judged, near=True),
-        _alone_table(judged),
         command_table({(each.pair.name, asked): each.commanded[asked] for each in judged for asked in ASKED}),
+        _alone_table(judged),
         _points_table(judged),
         _law_table([experiment(pair, CORRECTED) for pair in pairs], folder / "law.yaml"),
     ]
