@@ -1,6 +1,7 @@
 """What can be found wrong before a worker starts: data, model, the machine's size, the tracking store."""
 
 import os
+import socket
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -36,10 +37,12 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
         local: the workers will be on this machine.
 
     Raises:
-        SpecError: a data set or a model that cannot be had, more workers than CPUs, or a pattern of names
-            that fits no parameter of the model.
+        SpecError: a data set or a model that cannot be had, more workers than CPUs, a pattern of names
+            that fits no parameter of the model, or a cluster that does not answer.
     """
     workers = spec.workers
+    if not local:
+        _check_cluster(os.environ.get("RAY_ADDRESS", ""))
     if local and spec.processes * workers.cpus > cpus_here():
         fitting = f"--workers.count {max(1, int(cpus_here() // workers.cpus))}"
         sharing = f"--workers.cpus {int(100 * cpus_here() / workers.count) / 100}"
@@ -81,6 +84,17 @@ def usable_store() -> "MlflowClient":
         reason = str(error).strip().partition("\n")[0]
         raise SpecError("MLFLOW_TRACKING_URI", [f"{uri} cannot be used: {reason}"]) from error
     return client
+
+
+def _check_cluster(address: str) -> None:
+    """Whether anybody answers at RAY_ADDRESS: Ray itself asks for minutes on end, and does not say where."""
+    host, separator, port = address.rpartition("://")[2].rpartition(":")
+    if not separator or not port.isdecimal():
+        return  # such as auto, which Ray knows
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise SpecError("RAY_ADDRESS", [f"{address}: no cluster answers there ({error})"]) from None
 
 
 def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
