@@ -93,7 +93,7 @@ def _check_cluster(address: str) -> None:
         return  # such as auto, which Ray knows
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # no host, no port, no name
         raise SpecError("RAY_ADDRESS", [f"{address}: no cluster answers there ({error})"]) from None
 
 

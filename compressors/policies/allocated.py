@@ -56,7 +56,7 @@ class Allocated(TargetDensity):
 
     def settle(self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]) -> None:
         """See `ThresholdPolicy.settle`."""
-        every = self.config.every
+        every = self.config.every  # in most iterations there is nothing to decide, which is seen soonest so
         if iteration % every > 1 and (
             iteration > every or not any(map(self.due, (iteration - 1, iteration)))
         ):

@@ -15,9 +15,8 @@ from taugrad.platform.tracking import names
 
 pytestmark = needs_chromium
 
-# What MLflow's UI itself says on an untouched installation, of its own user accounts and of its layout:
-# on a slow machine it draws parallel coordinates once before their panel has a size.
-MLFLOWS_OWN = ("404 (Not Found)", "ResizeObserver loop", "> attribute ")
+# What MLflow's UI itself says on an untouched installation, of its own user accounts and of its layout.
+MLFLOWS_OWN = ("404 (Not Found)", "ResizeObserver loop")
 # The data of every chart that is drawn, from plotly's own record of it.
 READ_CHARTS = """() => [...document.querySelectorAll('.js-plotly-plot')].map(plot => ({
     x: plot.layout.xaxis?.title?.text || plot.layout.xaxis?.title,

@@ -26,7 +26,7 @@ def test_a_cluster_must_answer(address: str, monkeypatch: pytest.MonkeyPatch) ->
     check(spec, "spec.yaml", local=True)  # which needs none
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:99999999", "[::1]:1", "nowhere.invalid:6379"])
+@pytest.mark.parametrize("address", ["127.0.0.1:99999999", "[::1]:1", "nowhere.invalid:6379", "a..b:6379"])
 def test_an_address_that_cannot_be_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(SpecError, match="no cluster answers there"):
