@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from taugrad.compressors.config import read_config
 from taugrad.compressors.feedback import FeedbackCompressor
 from taugrad.compressors.parts import Part
-from taugrad.compressors.policies import SAMPLE
+from taugrad.compressors.policies import SAMPLE, build_policy
 
 Floats = NDArray[np.float32]
 SIZES = (20_000, 3_000, 8_000)
@@ -117,14 +118,19 @@ def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float, work
     assert not 0.004 < np.mean(found[:5]) < 0.025
 
 
-def test_dl4j_counts_a_layer_that_is_trained_from_later_on(workbench: ModuleType) -> None:
-    """Frozen layers come to be trained: what is sent is a share of all elements by then."""
-    worker = workbench.Worker("bgt(dl4j(1.0, target=0.5))", (100, 900), buckets=[[0]])
-    for step in range(66):
-        worker.buckets = [[0]] if step < 3 else [[0], [1]]
-        worker.step([np.ones(100, np.float32), np.zeros(900, np.float32)])
-        (memory,) = worker.memories.values()
-        assert memory["elements"] == (0 if step == 0 else 100 if step < 65 else 1000)
+def test_dl4j_counts_a_layer_that_is_trained_from_later_on() -> None:
+    """Frozen layers come to be trained: 60 elements sent are more than half of 100, and less of 1,000."""
+    policy = build_policy(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))"))  # type: ignore[arg-type]
+    layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], dict[str, float]()
+    taus = []
+    for step in range(70):
+        parts = layers[:1] if step < 3 else layers
+        turn = [memory] * len(parts)
+        policy.settle(turn, step, {})
+        taus.append(policy.taus(parts, step, turn)[0])
+        policy.note(parts, [60, 0][: len(parts)], step, turn)
+    ratios = [after / before for before, after in pairwise(taus)]
+    assert ratios == pytest.approx([2.0] * 64 + [0.5] * 5)  # elements are counted in iteration 64
 
 
 def test_dl4j_steps_only_outside_of_its_range(workbench: ModuleType) -> None:
