@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_HOST = "127.0.0.1"
+from taugrad.platform.ports import LOOPBACK, free_port
+
 _START_S = 90.0
 _STOP_S = 10.0
 
@@ -43,13 +43,13 @@ def mlflow_server(uri: str, log: Path) -> Iterator[Server]:
     Raises:
         ServerFailed: It ended, or did not answer within 90 s.
     """
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
-    command += ["--host", _HOST, "--port", str(port), "--workers", "1"]
+    command += ["--host", LOOPBACK, "--port", str(port), "--workers", "1"]
     with log.open("wb") as output:
         # A session of its own: the server starts children, which end with its group.
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-    server = Server(f"http://{_HOST}:{port}", process.pid)
+    server = Server(f"http://{LOOPBACK}:{port}", process.pid)
     try:
         _wait(server.url, process, log)
         yield server
@@ -80,9 +80,3 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def _tail(log: Path) -> str:
     return log.read_text(errors="replace").strip()[-600:]
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((_HOST, 0))
-        return int(listener.getsockname()[1])

@@ -2,15 +2,14 @@
 
 import logging
 import os
-import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..ports import LOOPBACK, free_port
 from ..preflight import cpus_here
 
-LOOPBACK = "127.0.0.1"
 _OBJECT_STORE_BYTES = 256 * 2**20
 
 
@@ -34,7 +33,7 @@ def ray_cluster() -> Iterator[None]:
     # It warns that access needs a token, which is as it should be.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     if is_local():
-        dashboard_port = _free_port()
+        dashboard_port = free_port()
         ray.init(
             address="local",
             num_cpus=cpus_here(),
@@ -77,13 +76,6 @@ def _prepare_environment() -> None:
         settings["GLOO_SOCKET_IFNAME"] = "lo"
     for name, value in settings.items():
         os.environ.setdefault(name, value)
-
-
-def _free_port() -> int:
-    with socket.socket() as chosen:
-        chosen.bind((LOOPBACK, 0))
-        port: int = chosen.getsockname()[1]
-        return port
 
 
 def _python_path() -> str:

@@ -1,6 +1,5 @@
 """The tracking server goes away in mid-run: training goes on, and nothing is lost."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 from mlflow.tracking import MlflowClient
+
+from taugrad.platform.ports import free_port
 
 pytestmark = pytest.mark.ray
 
@@ -30,9 +31,7 @@ class Server:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.environment = folder, environment
-        with socket.socket() as chosen:
-            chosen.bind(("127.0.0.1", 0))
-            self.port = chosen.getsockname()[1]
+        self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen | None = None
 

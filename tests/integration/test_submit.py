@@ -2,18 +2,18 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 from mlflow.tracking import MlflowClient
+
+from taugrad.platform.ports import free_port
 
 pytestmark = pytest.mark.ray
 
@@ -28,12 +28,11 @@ workers: {{cpus: 0.5}}
 """
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+def free_ports(count: int) -> set[int]:
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return ports
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +142,8 @@ def test_a_wrong_spec_never_reaches_the_cluster(wrong_input, folder):
 
 
 def test_a_cluster_that_is_not_there_is_said_so(folder, environment):
-    (port,) = free_ports(1)
     command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address"]
-    answer = run([*command, f"http://127.0.0.1:{port}"], folder, environment)
+    answer = run([*command, f"http://127.0.0.1:{free_port()}"], folder, environment)
     assert answer.returncode == 1
     assert "does not take the job" in answer.stderr
     answer = run([*command, "127.0.0.1:8265"], folder, environment)
