@@ -86,8 +86,8 @@ def resume(run_id: str) -> int:
     client = usable_store()
     spec = _spec_of(client, run_id)
     check(spec, f"run {run_id}", local=is_local())
-    client.update_run(run_id, status="RUNNING")
     with ray_cluster():
+        client.update_run(run_id, status="RUNNING")
         result = _run(console, client, spec, run_id, len(spec.title))
     if result is None:
         return FAILED

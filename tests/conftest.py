@@ -1,8 +1,9 @@
 """What all tests share: `--require-gpu`, and how pytest-xdist spreads them over processes.
 
 With `-n` (see the Makefile) a process gets whole files, so that a module's fixtures are made once. Two
-folders stay together: tests/integration, because two cores bear one Ray at a time, and tests/dashboards,
-whose tests read one prepared experiment.
+folders stay together: tests/integration, because two cores bear one Ray at a time (but for the cluster of two
+machines, which is short, and has its own addresses), and tests/dashboards, whose tests read one prepared
+experiment.
 """
 
 import os
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+CLUSTER = "tests/integration/test_cluster.py"
 TOGETHER = ("tests/integration/", "tests/dashboards/")
 COMPILING = ("tests/compressors/test_methods.py", "tests/compressors/test_codecs.py")
 """These compile nearly every kernel, in one process each. Workers of a test would all compile the same."""
@@ -22,7 +24,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # each process has a core, not all of t
 
 def unit_of(nodeid: str) -> str:
     """What one process runs as a whole: a file, or a folder."""
-    return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in TOGETHER if file.startswith(folder) and file != CLUSTER), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..ports import LOOPBACK, free_port
 from ..preflight import cpus_here
+from ..reading import SpecError
 
 _OBJECT_STORE_BYTES = 256 * 2**20
 
@@ -24,6 +25,9 @@ def ray_cluster() -> Iterator[None]:
 
     Our own Ray listens on 127.0.0.1 only, and ends with the context; others that run on this machine
     stay as they are.
+
+    Raises:
+        SpecError: the cluster that RAY_ADDRESS names does not take us.
     """
     _prepare_environment()
     with warnings.catch_warnings():
@@ -54,7 +58,11 @@ def ray_cluster() -> Iterator[None]:
             _node_ip_address=LOOPBACK,
         )
     else:
-        ray.init(log_to_driver=False, logging_level=logging.WARNING)
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.WARNING)
+        except Exception as error:
+            # Ray raises many types (no token, another version of Ray, ...); to the user all mean this.
+            raise SpecError("RAY_ADDRESS", [f"{os.environ['RAY_ADDRESS']}: {_cause_of(error)}"]) from error
     try:
         yield
     finally:
@@ -76,6 +84,14 @@ def _prepare_environment() -> None:
         settings["GLOO_SOCKET_IFNAME"] = "lo"
     for name, value in settings.items():
         os.environ.setdefault(name, value)
+
+
+def _cause_of(error: BaseException) -> str:
+    """What Ray says at the bottom, in one line; it puts whole tracebacks into messages."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).replace("Traceback (most recent call last):", "").splitlines()
+    return " ".join(line.strip() for line in lines if line and not line.startswith("  "))
 
 
 def _python_path() -> str:

@@ -4,12 +4,14 @@ Ray's TorchTrainer would make one too, but the store in which its workers meet l
 of the machine. Ours listens only where the workers are.
 """
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+import psutil
 import ray.util
 import torch
 import torch.distributed as dist
@@ -47,7 +49,9 @@ def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
     rank, workers = context.get_world_rank(), context.get_world_size()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    listener = _listen(_own_address()) if rank == 0 else None
+    address = _own_address()
+    bind_gloo_to(address)
+    listener = _listen(address) if rank == 0 else None
     host, port = broadcast_from_rank_zero(None if listener is None else listener.getsockname()[:2])
     store = TCPStore(
         host,
@@ -72,6 +76,25 @@ def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
 def _own_address() -> str:
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address
+
+
+def bind_gloo_to(address: str) -> None:
+    """Has gloo listen where Ray does, unless GLOO_SOCKET_IFNAME says where.
+
+    By itself gloo takes the address of the machine's name, which on many machines (Debian's, for one) is a
+    loopback address: workers on other machines could not reach it.
+    """
+    interface = interface_of(address)
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an IP address, such as `eth0`; None where none has it."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == address for each in addresses):
+            return name
+    return None
 
 
 def _listen(address: str) -> socket.socket:

@@ -44,7 +44,6 @@ def head(tmp_path_factory, environment):
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
         "HOME": str(folder),  # jobs without a tracking URI keep their runs there
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "GLOO_SOCKET_IFNAME": "lo",
     }
     command = [
         *("ray", "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=2"),

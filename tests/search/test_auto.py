@@ -212,11 +212,15 @@ def test_a_tolerance_takes_what_is_trained_already(uri, capsys):
     assert train.trained[6:] == ["none", "law"]
 
 
-def test_where_none_is_within_the_tolerance_that_is_said(uri, capsys):
-    train = Trainer(uri, {"none": 0.9, "law": 0.8, HIGH: 0.85})
+@pytest.mark.parametrize(
+    ("law", "allocate", "nearest", "over"), [(0.8, 0.85, 3, "4.50"), (0.87, 0.8, 1, "2.50")]
+)
+def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, law, allocate, nearest, over):
+    train = Trainer(uri, {"none": 0.9, "law": law, HIGH: allocate})
     assert run_auto(spec(compressor="strom(0.3)"), "spec.yaml", Goal(None, 0.5), train) == FAILED
     assert train.trained == ["none", "law", "law", HIGH]
-    assert "none is within 0.5 points: the last one is 4.50 points below that" in capsys.readouterr().out
+    said = f"none is within 0.5 points: {train.specs[nearest].title} is {over} points below that"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
