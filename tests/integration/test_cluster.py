@@ -80,13 +80,13 @@ def machines() -> Iterator[tuple[str, str]]:
         pytest.skip("needs root, and ip (Debian's iproute2), to make network namespaces")
     head, node = (f"taugrad-{os.getpid()}-{name}" for name in ("head", "node"))
     with ExitStack() as stack:
-        for namespace in (head, node):
-            try:
+        try:
+            for namespace in (head, node):
                 ip(f"netns add {namespace}")
-            except OSError as error:
-                pytest.skip(f"no network namespaces can be made here: {error}")
-            stack.callback(remove, namespace)
-        ip(f"link add tg0 netns {head} type veth peer name tg0 netns {node}")
+                stack.callback(remove, namespace)
+            ip(f"link add tg0 netns {head} type veth peer name tg0 netns {node}")
+        except OSError as error:
+            pytest.skip(f"no network namespaces with a link can be made here: {error}")
         for namespace, address in ((head, HEAD), (node, NODE)):
             ip(f"-n {namespace} addr add {address}/30 dev tg0")
             ip(f"-n {namespace} link set tg0 up")
