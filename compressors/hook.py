@@ -8,12 +8,10 @@ what is sent and keeps the rest, updates become messages (`bucket.Compressor`); 
 are exchanged, and every worker adds them up in rank order, so that replicas stay bit-identical.
 """
 
-import atexit
 from collections.abc import Callable, Mapping
 from threading import Lock
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -28,6 +26,7 @@ from .config import AnyMethod, NoCompression, PowerSGD, read_config
 from .errors import CompressionError, CorruptMessage, NonFiniteGradient
 from .exchange import Exchange, ExchangeForm, Gathering
 from .feedback import Feedback
+from .gloo_threads import Once
 from .ledger import Step, Totals
 from .message import NonFinite
 from .observe import GradientStatistics, gradient_statistics
@@ -215,38 +214,6 @@ def _device_of(parameters: Mapping[str, Tensor]) -> torch.device:
     return next((each.device for each in parameters.values()), torch.device("cpu"))
 
 
-_ALIVE: "WeakSet[_Once]" = WeakSet()
-_PATIENCE_S = 2.0
-
-
-@atexit.register
-def _let_callbacks_go() -> None:
-    """Waits until the transport's threads have dropped their callbacks.
-
-    For that they need Python's lock. A thread that asks for it while the interpreter ends aborts the process.
-    """
-    end = perf_counter() + _PATIENCE_S
-    while len(_ALIVE) and perf_counter() < end:
-        sleep(0.001)
-
-
-class _Once:
-    """A callback that lets go of what it holds when it has run.
-
-    The transport's thread drops a callback some time after the backward pass went on. Were that the last
-    reference to a state, its process group would be destroyed by its own thread, and the process aborts.
-    """
-
-    def __init__(self, work: Callable[[Future[Any]], Tensor]) -> None:
-        self._work: Callable[[Future[Any]], Tensor] | None = work
-        _ALIVE.add(self)
-
-    def __call__(self, arrived: Future[Any]) -> Tensor:
-        work, self._work = self._work, None
-        assert work is not None
-        return work(arrived)
-
-
 def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
     """Synchronizes one bucket; register it with `ddp.register_comm_hook(state, compressed_allgather)`.
 
@@ -290,7 +257,7 @@ def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
         return summed
 
     summed: Future[list[Tensor]] = work.get_future()
-    return summed.then(_Once(finish))
+    return summed.then(Once(finish))
 
 
 def _count_ring(step: Step, nbytes: int, workers: int) -> None:
@@ -343,7 +310,7 @@ def _low_rank(state: CompressionState, powersgd: TorchPowerSGD, bucket: GradBuck
         _look_for_nonfinite(state, step, bucket, mean)
         return mean.mul_(state.workers) if state.config.reduction == "sum" else mean
 
-    return averaged.then(_Once(finish))
+    return averaged.then(Once(finish))
 
 
 def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBucket) -> Future[Tensor]:
@@ -391,7 +358,7 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
 
     if gathering.arrived is not None and state.exchange.form != "one_shot":
         state._works += gathering.works
-        return gathering.arrived.then(_Once(finish))
+        return gathering.arrived.then(Once(finish))
     summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
     state._waiting.append((gathering, finish, summed))
     if bucket.is_last():

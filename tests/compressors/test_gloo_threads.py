@@ -1,0 +1,58 @@
+"""What the interpreter's end waits for; that processes end well shows in every test that starts workers."""
+
+import ctypes
+import hashlib
+import sys
+from threading import Event, Thread
+
+import pytest
+
+from taugrad.compressors import gloo_threads
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what threads do")
+_SET_NAME = 15  # prctl's PR_SET_NAME
+
+
+@pytest.mark.parametrize(("name", "counts"), [(b"pt_gloo_runloop", True), (b"other", False)])
+def test_a_thread_of_gloo_is_at_work_until_it_waits(name: bytes, counts: bool) -> None:
+    named, end, ended, leave = Event(), Event(), Event(), Event()
+
+    def work() -> None:
+        ctypes.CDLL(None).prctl(_SET_NAME, name, 0, 0, 0)
+        named.set()
+        while not end.is_set():
+            hashlib.sha256(bytes(10**7)).digest()  # without Python's lock
+        ended.set()
+        leave.wait()
+
+    thread = Thread(target=work)
+    thread.start()
+    try:
+        named.wait()
+        assert any(gloo_threads.any_at_work() for _ in range(300)) == counts
+        end.set()
+        ended.wait()
+        assert not all(gloo_threads.any_at_work() for _ in range(300))
+    finally:
+        end.set()
+        leave.set()
+        thread.join()
+
+
+def test_the_end_waits_for_callbacks_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def look() -> bool:
+        looks.append(None)
+        return len(looks) < 5
+
+    monkeypatch.setattr(gloo_threads, "any_at_work", look)
+    gloo_threads._let_go()
+    assert len(looks) == 6  # four busy, two calm
+    monkeypatch.setattr(gloo_threads, "_PATIENCE_S", 0.05)
+    kept = gloo_threads.Once(lambda arrived: arrived.value())
+    gloo_threads._let_go()
+    assert len(looks) == 6  # not even asked while a callback is there
+    del kept
+    gloo_threads._let_go()
+    assert len(looks) == 8
