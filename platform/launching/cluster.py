@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from ..preflight import cpus_here
 from ..reading import SpecError
 
 _OBJECT_STORE_BYTES = 256 * 2**20
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 
 
 def is_local() -> bool:
@@ -87,11 +89,10 @@ def _prepare_environment() -> None:
 
 
 def _cause_of(error: BaseException) -> str:
-    """What Ray says at the bottom, in one line; it puts whole tracebacks into messages."""
+    """What Ray says at the bottom, in one line, without the tracebacks that it puts into messages."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = str(error).replace("Traceback (most recent call last):", "").splitlines()
-    return " ".join(line.strip() for line in lines if line and not line.startswith("  "))
+    return " ".join(_TRACEBACK.sub("", str(error)).split())
 
 
 def _python_path() -> str:

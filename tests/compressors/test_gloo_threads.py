@@ -4,15 +4,16 @@ import ctypes
 import hashlib
 import sys
 from threading import Event, Thread
+from weakref import WeakSet
 
 import pytest
 
 from taugrad.compressors import gloo_threads
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what threads do")
 _SET_NAME = 15  # prctl's PR_SET_NAME
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what threads do")
 @pytest.mark.parametrize(("name", "counts"), [(b"pt_gloo_runloop", True), (b"other", False)])
 def test_a_thread_of_gloo_is_at_work_until_it_waits(name: bytes, counts: bool) -> None:
     named, end, ended, leave = Event(), Event(), Event(), Event()
@@ -47,6 +48,7 @@ def test_the_end_waits_for_callbacks_and_not_for_ever(monkeypatch: pytest.Monkey
         return len(looks) < 5
 
     monkeypatch.setattr(gloo_threads, "any_at_work", look)
+    monkeypatch.setattr(gloo_threads, "_CALLBACKS", WeakSet())  # none of other tests
     gloo_threads._let_go()
     assert len(looks) == 6  # four busy, two calm
     monkeypatch.setattr(gloo_threads, "_PATIENCE_S", 0.05)

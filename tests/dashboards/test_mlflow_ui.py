@@ -52,8 +52,8 @@ def read_view(
         page.wait_for_function(f"document.querySelectorAll('.js-plotly-plot').length >= {charts}")
         page.wait_for_timeout(1500)  # lines arrive after their axes
         screenshot(page, picture)
+        page.wait_for_function(f"({WITHOUT_SIZE})().length === 0")
         drawn, text = page.evaluate(READ_CHARTS), page.inner_text("body")
-        assert page.evaluate(WITHOUT_SIZE) == []
     known = (*MLFLOWS_OWN, DRAWN_TOO_EARLY)
     assert [error for error in errors if not any(each in error for each in known)] == []
     return drawn, text

@@ -57,13 +57,13 @@ def ip(arguments: str) -> str:
     return done.stdout
 
 
-def runs(variables: dict[str, str], name: str | None = None) -> list[Run]:
+def runs(variables: dict[str, str], name: str = "") -> list[Run]:
     client = MlflowClient(variables["MLFLOW_TRACKING_URI"])
     experiment = client.get_experiment_by_name("cluster")
     if experiment is None:
         return []
     found = client.search_runs([experiment.experiment_id])
-    return [run for run in found if name is None or run.info.run_name == name]
+    return [run for run in found if name in ("", run.info.run_name)]
 
 
 def remove(namespace: str) -> None:
@@ -141,14 +141,14 @@ def taugrad(cluster: RunOn, command: list[str]) -> RunOn:
 
 
 def test_a_cluster_that_wants_a_token_says_so(taugrad: RunOn, variables: dict[str, str]) -> None:
-    Path(variables["HOME"], "run.yaml").write_text(RUN.format(name="run", sync="{}"))
-    refused = taugrad("train", "run.yaml", RAY_AUTH_MODE="disabled", RAY_NUM_REDIS_GET_RETRIES="2")
+    Path(variables["HOME"], "refused.yaml").write_text(RUN.format(name="refused", sync="{}"))
+    refused = taugrad("train", "refused.yaml", RAY_AUTH_MODE="disabled", RAY_NUM_REDIS_GET_RETRIES="2")
     assert refused.returncode == 2
     said = refused.stderr.splitlines()[-1]
     assert said.startswith(f"taugrad: RAY_ADDRESS: {ADDRESS}: ")
     assert "Authentication token is missing or incorrect" in said
     assert "Traceback" not in refused.stderr
-    assert runs(variables) == []
+    assert runs(variables, "refused") == []
 
 
 def test_workers_of_two_machines_come_to_the_bits_of_simulated_ones(
