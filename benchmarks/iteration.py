@@ -183,6 +183,9 @@ class TakingTurns:
         dist.barrier()
         self._started = perf_counter()
 
+    def stage(self, name: str) -> None:
+        """Shown by Ray's side, which is not here."""
+
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Stores an iteration's metrics; worker 0 only."""
         if self._writer is not None:

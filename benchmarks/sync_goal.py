@@ -55,7 +55,7 @@ def measure_goal(sizes: Sizes, say: Callable[[str], None]) -> Table:
         "spread",
         "less than DDP",
         "wire kB",
-        "ratio",
+        "times smaller",
         "goal",
     )
     chosen = "; ".join(
@@ -64,11 +64,12 @@ def measure_goal(sizes: Sizes, say: Callable[[str], None]) -> Table:
     notes = (
         f"{sizes.far_epochs} epochs, seeds {seeds[0]} to {seeds[-1]}; the specs were "
         f"chosen with other seeds. Differences of the weights go to all, {chosen}. Spread: standard "
-        "deviation of the seeds. The goal counts as met where every seed's ratio is at "
-        f"least {GOAL:,} and the mean accuracy is below DDP's by no more than the spread of DDP's seeds.",
+        "deviation of the seeds. The goal counts as met where every seed sends at "
+        f"least {GOAL:,} times less and the mean accuracy is below DDP's by no more than the spread of DDP's "
+        "seeds.",
         "Batches, optimizer and learning rate are DDP's; DDP of 4 workers takes the same batches as that of "
-        "2 and differs from it in rounding alone. Ratio: the smallest of the seeds. What a worker receives "
-        "of these messages grows with the workers, as in all-gather.",
+        "2 and differs from it in rounding alone. Times smaller: the least of the seeds. What a worker "
+        "receives of these messages grows with the workers, as in all-gather.",
     )
     return Table(f"{GOAL:,} times fewer wire bytes than fp32 DDP", columns, rows, notes)
 
@@ -92,6 +93,6 @@ def _seeds_row(name: str, outcomes: Sequence[Outcome], baselines: Sequence[Outco
 
 
 def _verdict(ratio: float, missing: float, spread: float) -> str:
-    misses = [f"ratio {ratio:,.0f}"] if ratio < GOAL else []
+    misses = [f"{ratio:,.0f} times smaller"] if ratio < GOAL else []
     misses += [f"accuracy by {missing - spread:.2f} points"] if missing > spread else []
     return f"missed: {', '.join(misses)}" if misses else "met"

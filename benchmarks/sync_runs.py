@@ -112,6 +112,9 @@ class _Accuracy:
     def __init__(self) -> None:
         self.last = 0.0
 
+    def stage(self, name: str) -> None:
+        """Nobody watches."""
+
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Metrics of an iteration are not kept."""
 

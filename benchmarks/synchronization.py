@@ -100,7 +100,7 @@ def received_formula(mode: str, payload: float, workers: int, *, whole: bool) ->
         case "allgather":
             return 2 * others / workers * payload if whole else others * (payload + NUMBER_BYTES)
         case "ring":
-            return 2 * others / workers * payload + 2 * others * (told + NUMBER_BYTES * others)
+            return 2 * others / workers * payload + NUMBER_BYTES * (2 + HEAD) * others
     # Pieces to their owners and sums back to all; the numbers of the first round name single receivers.
     return 2 * others / workers * payload + 2 * told + NUMBER_BYTES * others
 
@@ -190,11 +190,11 @@ def _accuracy_row(mode: str, outcome: Outcome, *, simulated: bool) -> tuple[str,
 
 
 def _workers_table(rows: list[tuple[str, ...]], epochs: int) -> Table:
-    columns = ("mode", "N", "workers", "received, kB", "handed over, kB", "ratio", "accuracy %")
+    columns = ("mode", "N", "workers", "received, kB", "handed over, kB", "times smaller", "accuracy %")
     notes = (
         f"`{TRAINED}`, no momentum in the optimizer, batches of 64, {epochs} epochs, one seed. Received and "
-        "handed over: by a worker in a step; what goes to all is handed over once. Ratio: 4 bytes a "
-        "parameter a worker a step over wire bytes (docs/accounting.md).",
+        "handed over: by a worker in a step; what goes to all is handed over once. Times smaller: 4 bytes "
+        "a parameter a worker a step over wire bytes (docs/accounting.md).",
     )
     return Table(
         "With the number of workers: what a worker receives, and accuracy",

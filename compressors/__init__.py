@@ -2,7 +2,7 @@
 
     from taugrad.compressors import CompressionState, compressed_allgather
 
-    state = CompressionState(ddp, "strom(tau=1e-3) | golomb_rice")
+    state = CompressionState(ddp, "wgt(density(0.01)) | golomb_rice")
     ddp.register_comm_hook(state, compressed_allgather)
 
 Names are loaded when they are first used, so that reading a configuration needs no torch.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import CompressorConfig, chain
-    from .errors import CorruptMessage, NonFiniteGradient
+    from .errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
     from .hook import CompressionState, compressed_allgather
     from .ledger import Step, Totals
 
@@ -24,6 +24,7 @@ _HOME = {
     "NonFiniteGradient": "errors",
     "Step": "ledger",
     "Totals": "ledger",
+    "WorkersDisagree": "errors",
     "chain": "config",
     "compressed_allgather": "hook",
 }
@@ -35,6 +36,7 @@ __all__ = [
     "NonFiniteGradient",
     "Step",
     "Totals",
+    "WorkersDisagree",
     "chain",
     "compressed_allgather",
 ]

@@ -9,6 +9,18 @@ class CorruptMessage(CompressionError, ValueError):
     """Bytes that are no valid message, or not the one expected; nothing of it was applied."""
 
 
+class WorkersDisagree(CompressionError, ValueError):
+    """Workers that synchronize have different methods, exchanges or models; every worker raises the same."""
+
+    def __init__(self, difference: str) -> None:
+        super().__init__(f"the workers do not agree: {difference}")
+        self.difference = difference
+
+    def __reduce__(self) -> tuple[type["WorkersDisagree"], tuple[str]]:
+        """Pickles by its argument, so that it can cross process boundaries."""
+        return type(self), (self.difference,)
+
+
 class NonFiniteGradient(CompressionError, FloatingPointError):
     """A worker's gradient held NaN or Inf, and the configuration says to refuse that.
 

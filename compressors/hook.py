@@ -1,11 +1,12 @@
 """The DDP communication hook: two lines in anyone's training script.
 
-    state = CompressionState(ddp, "strom(tau=1e-3) | golomb_rice")
+    state = CompressionState(ddp, "wgt(density(0.01)) | golomb_rice")
     ddp.register_comm_hook(state, compressed_allgather)
 
 A gradient's way: backward fills a bucket; each of its parameters gets its residual added, a rule decides
 what is sent and keeps the rest, updates become messages (`bucket.Compressor`); the messages of all workers
-are exchanged, and every worker adds them up in rank order, so that replicas stay bit-identical.
+are exchanged, and every worker adds them up in rank order, so that replicas stay bit-identical. Before their
+first exchange the workers make sure that all of them do the same (`agreement.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,21 +21,23 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucke
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from .agreement import described, flattened, require_agreement
 from .backend import compressor_for
 from .bucket import Compressor, Incoming, Outgoing
 from .config import AnyMethod, NoCompression, PowerSGD, read_config
-from .errors import CompressionError, CorruptMessage, NonFiniteGradient
+from .errors import CompressionError, CorruptMessage, NonFiniteGradient, WorkersDisagree
 from .exchange import Exchange, ExchangeForm, Gathering
 from .feedback import Feedback
 from .gloo_threads import Once
 from .ledger import Step, Totals
-from .message import NonFinite
+from .message import VERSION, NonFinite
 from .observe import GradientStatistics, gradient_statistics
 from .parts import Layout, Part, PartTally
 from .powersgd import PowerSGD as TorchPowerSGD
 from .rules import Context
 
-_STATE_VERSION = 4
+_STATE_VERSION = 5
+"""Since 5 a state says whose it is."""
 
 
 class CompressionState:
@@ -62,7 +65,7 @@ class CompressionState:
 
         Args:
             ddp: the model.
-            config: a method, its dictionary, or its line such as `strom(tau=1e-3) | golomb_rice`.
+            config: a method, its dictionary, or its line such as `wgt(density(0.01)) | golomb_rice`.
             threads: how many may share a pass on the CPU; by default as many as torch uses. No result
                 depends on it.
             exchange: how messages go to the other workers; no result depends on it.
@@ -102,6 +105,12 @@ class CompressionState:
             hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
             memories=self.feedback.memories,
         )
+        self._ddp_options = {
+            "find_unused_parameters": str(bool(ddp.find_unused_parameters)),
+            "static_graph": str(bool(ddp.static_graph)),
+        }
+        self._agreed: set[tuple[int, ...]] = set()
+        """Buckets that all workers described alike: index, and the ids of the parameters."""
         self._observing = False
         self._before_last = Totals()
         self._outgoing: list[tuple[Outgoing, list[Part]]] = []
@@ -135,6 +144,8 @@ class CompressionState:
         self._settle()
         return {
             "version": _STATE_VERSION,
+            "rank": dist.get_rank(self._group),
+            "workers": self.workers,
             **self.feedback.state_dict(),
             "powersgd": None if self._powersgd is None else self._powersgd.state_dict(),
             "capacities": dict(self.exchange.capacities),
@@ -145,16 +156,24 @@ class CompressionState:
         """Takes over what `state_dict` gave.
 
         Raises:
-            ValueError: another version, a part missing, a tensor of a parameter that is not here or of
-                another size, or the state of another method. Nothing is taken over then.
+            ValueError: another version, a part missing, the state of another worker or of another number of
+                workers, a tensor of a parameter that is not here or of another size, or the state of another
+                method. Nothing is taken over then.
         """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
-                f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}"
+                f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
+                "older states do not say whose they are"
             )
-        missing = {"capacities", "powersgd", "totals"} - set(state)
+        missing = {"capacities", "powersgd", "rank", "totals", "workers"} - set(state)
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
+        theirs, ours = (state["rank"], state["workers"]), (dist.get_rank(self._group), self.workers)
+        if theirs != ours:
+            raise ValueError(
+                f"the state of rank {theirs[0]} of {theirs[1]} workers, this is rank {ours[0]} of {ours[1]}: "
+                "each worker's residual belongs to its part of the data"
+            )
         totals = Totals.from_state_dict(state["totals"])
         if (state["powersgd"] is None) != (self._powersgd is None):
             raise ValueError(f"the state is of another method than {self.config}")
@@ -179,7 +198,43 @@ class CompressionState:
         if self._observing:
             self._observe(bucket)
             self._observing = not bucket.is_last()
+        self._require_agreement(bucket)
         return self.last_step
+
+    def _require_agreement(self, bucket: GradBucket) -> None:
+        """Compares with the other workers what is done with a bucket, unless this was done before.
+
+        After the first step DDP takes worker 0's layout of buckets everywhere. So those who agreed on the
+        first layout meet a new one in the same step.
+        """
+        key = (bucket.index(), *(id(parameter) for parameter in bucket.parameters()))
+        if key in self._agreed or self.workers == 1:
+            return
+        buffer = bucket.buffer()
+        try:
+            self._works += require_agreement(
+                self._description(bucket), self._group, _transport_of(self._group, buffer)
+            )
+        except WorkersDisagree as problem:
+            raise _failed(self, problem) from None
+        self._agreed.add(key)
+
+    def _description(self, bucket: GradBucket) -> dict[str, str]:
+        """What this worker does with a bucket, as far as all must do the same."""
+        ways = {}
+        if self._compressor is not None:
+            room = self.exchange.capacities.get(bucket.buffer().numel())
+            ways = {
+                "exchange": self.exchange.form,
+                "room": str(room),
+                "message version": str(VERSION),
+            }
+        names = {
+            f"bucket {bucket.index()}, parameter {place}": self._names[id(parameter)]
+            for place, parameter in enumerate(bucket.parameters())
+        }
+        done = {"steps done": str(self._before_last.steps)}
+        return flattened(self.config) | ways | self._ddp_options | described(self._parameters) | names | done
 
     def _settle(self) -> None:
         """Puts a skipped step's updates back into the residuals; doing it again changes nothing."""
@@ -214,6 +269,11 @@ def _device_of(parameters: Mapping[str, Tensor]) -> torch.device:
     return next((each.device for each in parameters.values()), torch.device("cpu"))
 
 
+def _transport_of(group: dist.ProcessGroup, buffer: Tensor) -> torch.device:
+    """Where a group's transport wants its buffers: NCCL on the bucket's GPU, gloo in the CPU's memory."""
+    return buffer.device if dist.get_backend(group) == "nccl" else torch.device("cpu")
+
+
 def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
     """Synchronizes one bucket; register it with `ddp.register_comm_hook(state, compressed_allgather)`.
 
@@ -224,6 +284,7 @@ def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[
         NonFiniteGradient: through the future, on every worker, where a gradient holds NaN or Inf and the
             configuration does not say `nonfinite: skip`.
         CorruptMessage: through the future, where a message is damaged or does not fit the bucket.
+        WorkersDisagree: in the first step, on every worker, where their methods, exchanges or models differ.
     """
     if state._powersgd is not None:
         return _low_rank(state, state._powersgd, bucket)
@@ -328,7 +389,7 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
     step.keeps_residuals |= any(part.residual is not None for part in parts)
     step.compress_s += perf_counter() - started
 
-    transport = buffer.device if dist.get_backend(state._group) == "nccl" else torch.device("cpu")
+    transport = _transport_of(state._group, buffer)
     gathering = state.exchange.start(own.payload, buffer.numel(), state._group, transport)
     step.blocked_s += perf_counter() - gathering.started
     step.elements += buffer.numel() * state.workers

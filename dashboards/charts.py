@@ -22,6 +22,7 @@ def line(
     x_metric: str | None = None,
     smoothness: int = 0,
     low: float | None = None,
+    outliers: bool = True,
 ) -> Chart:
     """A line for each run.
 
@@ -33,6 +34,7 @@ def line(
         x_metric: Horizontal; by default the step. MLflow pairs the values that stand at the same step.
         smoothness: 0 to 100, as in the UI's slider; the raw line stays visible behind.
         low: Where the vertical axis begins; None leaves it to the UI.
+        outliers: Whether the largest and smallest 5% of a run's values are drawn.
 
     Returns:
         The card, still without a section.
@@ -51,7 +53,7 @@ def line(
         "range": {} if low is None else {"yMin": low},
         "lineSmoothness": smoothness,
         "useGlobalLineSmoothing": False,
-        "ignoreOutliers": False,
+        "ignoreOutliers": not outliers,
         **({} if x_metric else _TITLED),
     }
 

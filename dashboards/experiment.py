@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from taugrad.platform.reading import SpecError
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.glance import no_experiment
 
 from .runs import RunHistory, metric_history, to_history
 
@@ -33,8 +33,7 @@ def find_experiment(client: "MlflowClient", name: str) -> str:
     if found is not None and found.lifecycle_stage != "deleted":
         return str(found.experiment_id)
     others = sorted(each.name for each in client.search_experiments(max_results=100))
-    there = ", ".join(others) if others else "none"
-    raise SpecError("command line", [f"EXPERIMENT {name!r}: not in {client.tracking_uri}; there is: {there}"])
+    raise no_experiment(name, others, client.tracking_uri)
 
 
 def all_runs(client: "MlflowClient", experiment_id: str) -> "list[Run]":

@@ -98,7 +98,9 @@ def accuracy_against_mb(runs: Sequence[RunHistory], page: style.Page = style.WID
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}%"))
     for point in points:
         point.draw(axes)
-    label_points(axes, [point.label() for point in points])
+    label_points(
+        axes, [point.label(_LONGEST_NAME // 2 if page.is_narrow else _LONGEST_NAME) for point in points]
+    )
     return figure
 
 
@@ -196,9 +198,9 @@ class _Point:
             zorder=4,
         )
 
-    def label(self) -> Label:
+    def label(self, longest: int) -> Label:
         color = rule_style(self.run.rule).color
-        text = f"{_short(self.run.name)}, {self.accuracy:.1f}%"
+        text = f"{_short(self.run.name, longest)}, {self.accuracy:.1f}%"
         return Label(self.wire_mb, self.accuracy, text, color)
 
 
@@ -239,10 +241,9 @@ def _accuracy_title(points: Sequence[_Point]) -> str:
     name = _short(least.run.name)
     if baseline is None:
         return f"{name} sends least, {style.decimal(least.wire_mb)} MB, and reaches {least.accuracy:.1f}%"
-    ratio = style.decimal(baseline.wire_mb / least.wire_mb)
-    change = round(least.accuracy - baseline.accuracy, 1)
-    cost = "the same accuracy" if change == 0 else f"{change:+.1f} points of accuracy".replace("-", "−")
-    return f"{name} sends {ratio} times less than the baseline, at {cost}"
+    ratio = style.decimal(float(f"{baseline.wire_mb / least.wire_mb:.3g}"))
+    reached = f"{least.accuracy:.1f}% accuracy against {baseline.accuracy:.1f}%"
+    return f"{name} sends {ratio} times less than the baseline: {reached}"
 
 
 def _running_median(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
@@ -257,9 +258,9 @@ def _percent(value: float) -> str:
     return f"{style.decimal(float(f'{value:.2g}'))}%"
 
 
-def _short(name: str) -> str:
+def _short(name: str, longest: int = _LONGEST_NAME) -> str:
     """A name that fits in a label; its end stays, because that is where names differ."""
-    if len(name) <= _LONGEST_NAME:
+    if len(name) <= longest:
         return name
-    half = _LONGEST_NAME // 2
+    half = longest // 2
     return f"{name[: half - 1]}…{name[-half:]}"

@@ -31,13 +31,21 @@ class FrontPoint:
     """Whether the search's objective prefers it to all others."""
 
 
-def search_front(name: str, points: Sequence[FrontPoint], baseline: FrontPoint | None) -> Figure:
+def search_front(
+    name: str,
+    points: Sequence[FrontPoint],
+    baseline: FrontPoint | None,
+    stopped: Sequence[FrontPoint] = (),
+    page: style.Page = style.WIDE,
+) -> Figure:
     """Accuracy against wire MB of a search's points, with the front drawn through.
 
     Args:
         name: The search's.
         points: At least one; those without a byte are left out, a logarithmic axis has no place for them.
         baseline: The run without compression.
+        stopped: Trials that were stopped early, with what they had reached and sent; crosses.
+        page: What it is drawn for.
 
     Returns:
         The figure.
@@ -49,20 +57,23 @@ def search_front(name: str, points: Sequence[FrontPoint], baseline: FrontPoint |
     if not drawn:
         raise ValueError("a search without points has no figure")
     everything = [*drawn, *([baseline] if baseline else [])]
-    low, high = _limits([each.accuracy for each in everything])
+    low, high = _limits([each.accuracy for each in (*everything, *stopped)])
     whole_front = sorted((p for p in drawn if p.place is not None), key=lambda p: p.wire_mb)
     front = [point for point in whole_front if point.accuracy >= low]
     below = [str(point.place) for point in whole_front if point.accuracy < low]
+    crosses = [point for point in stopped if point.wire_mb > 0 and point.accuracy >= low]
     figure, axes = style.new_figure(
         f"What {len(points)} trials of search {name} reached, and what they sent for it",
         "numbered: the front, beaten by no other point; grey: beaten"
         + f"; below the axis: {', '.join(below)}" * bool(below)
+        + "; crosses: stopped early" * bool(crosses)
         + "; bars: standard deviation over seeds" * any(point.spread for point in front),
-        "sent by all workers over the run, MB (1e6 bytes, logarithmic)",
+        "MB sent by all workers (logarithmic)",
         "final test accuracy, %",
+        page,
     )
     axes.set_ylim(low, high)
-    sent = [each.wire_mb for each in everything if each.accuracy >= low]
+    sent = [each.wire_mb for each in (*everything, *crosses) if each.accuracy >= low]
     style.log_axis(axes.xaxis, min(sent) / 2, max(sent) * 2, " MB")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}%"))
     # Every corner is a vertex of its own, so that labels keep clear of the line between them.
@@ -72,6 +83,8 @@ def search_front(name: str, points: Sequence[FrontPoint], baseline: FrontPoint |
     for point in drawn:
         if point.place is None and point.accuracy >= low:
             axes.plot([point.wire_mb], [point.accuracy], "o", color=_FAINT, markersize=4, zorder=2)
+    for point in crosses:
+        axes.plot([point.wire_mb], [point.accuracy], "x", color=_FAINT, markersize=5, zorder=2)
     for point in front:
         color, marker = rule_style(point.rule)
         axes.errorbar(

@@ -4,15 +4,21 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from taugrad.platform.tracking import names
 
-from . import figures, gradients, link, rates, step_time, style, sweeps
+from . import captions, figures, gradients, link, rates, step_time, style, sweeps
+from .dimensions import accuracy_by_dimension
+from .front import search_front
 from .groups import Group
 from .runs import RunHistory
+from .searches import SearchRuns
+from .views import KNOBS
+from .views import dimensions as dimensions_of
 
 CURVES = (names.COMM_FRACTION, names.EPOCH, *rates.METRICS, *(metric for metric, *_ in step_time.PHASES))
 """The metrics whose histories the representatives' figures need."""
@@ -39,7 +45,10 @@ class Picture:
 
 
 def gallery(
-    groups: Sequence[Group], shown: Sequence[RunHistory], detailed: RunHistory | None
+    groups: Sequence[Group],
+    shown: Sequence[RunHistory],
+    detailed: RunHistory | None,
+    searched: Sequence[SearchRuns] = (),
 ) -> list[Picture]:
     """The figures that the experiment's data allow.
 
@@ -47,11 +56,33 @@ def gallery(
         groups: All settings.
         shown: One run for each rule, with the histories of `CURVES`.
         detailed: The run whose layers are shown, with the histories of `gradients.layer_metrics`.
+        searched: The experiment's searches.
 
     Returns:
         The pictures, the most asked first.
     """
-    return list(_drawable(_pictures(groups, shown, detailed)))
+    of_searches = (picture for i, each in enumerate(searched) for picture in _search_pictures(i, each))
+    return list(_drawable(chain(of_searches, _pictures(groups, shown, detailed))))
+
+
+def _search_pictures(i: int, search: SearchRuns) -> Iterator[Picture]:
+    run_ids = tuple(trial.run.run_id for trial in search.trials if trial.mark != "stopped")
+    named = {param: KNOBS.get(param, param.rpartition(".")[2]) for param in dimensions_of(search.params)}
+    yield Picture(
+        f"search_front_{i}",
+        f"The front of search {search.name}",
+        f"{len(search.points)} trials were trained in full, {len(search.stopped)} were stopped early.",
+        lambda page: search_front(search.name, search.points, search.baseline, search.stopped, page),
+        run_ids,
+    )
+    yield Picture(
+        f"search_dimensions_{i}",
+        f"The dimensions of search {search.name}",
+        "Trials of all methods that have the dimension. Trials differ in all dimensions at once: what looks "
+        "like the effect of one may be that of another.",
+        lambda page: accuracy_by_dimension(search.trials, named, page),
+        run_ids,
+    )
 
 
 def _pictures(
@@ -71,28 +102,29 @@ def _pictures(
     yield Picture(
         "accuracy_against_mb",
         "One setting of each method",
-        "Means over seeds; the setting that sends least within half a point of the baseline.",
+        "Means over seeds. Of each method the setting that sends least within half a point of the baseline; "
+        "where none is, the most accurate.",
         lambda page: figures.accuracy_against_mb([group.mean_run() for group in shown_groups], page),
         tuple(run.run_id for group in shown_groups for run in group.runs),
     )
     yield Picture(
         "fraction_per_iteration",
         "What part of the gradient is sent, iteration by iteration",
-        "Gradients shrink while the model learns, so a fixed threshold sends less and less.",
+        captions.sent(shown),
         lambda page: figures.fraction_per_iteration(shown, page),
         of_shown,
     )
     yield Picture(
         "kept_back",
         "What counts as zero in the first epoch",
-        "What stays below the threshold is kept and added to the next gradient; nothing is lost.",
+        captions.kept(shown),
         lambda page: gradients.kept_back(shown, page),
         of_shown,
     )
     yield Picture(
         "bits_per_epoch",
         "Bits a parameter, epoch by epoch",
-        "Sparse methods also send positions, so there the wire is above the value bits.",
+        captions.bits(shown),
         lambda page: rates.bits_per_epoch(shown, page),
         of_shown,
     )
@@ -109,14 +141,14 @@ def _pictures(
     yield Picture(
         "speed_and_compression",
         "Compression and speed by threshold",
-        "A fast network has no time to save; how long messages take on a slower one stands below.",
+        captions.seconds(groups),
         lambda page: sweeps.speed_and_compression(groups, page),
         everything,
     )
     yield Picture(
         "where_time_goes",
         "Where the time of a step goes",
-        "Medians over the iterations after the first tenth.",
+        "Medians over the iterations after the first tenth: the first steps also compile kernels.",
         lambda page: step_time.where_time_goes(shown, page),
         of_shown,
     )
@@ -138,7 +170,7 @@ def _pictures(
         yield Picture(
             "gradient_percentiles",
             "Gradients, layer by layer",
-            "Where a percentile is above tau, that share of the layer's elements would be sent at once.",
+            captions.gradients(detailed),
             lambda page: gradients.gradient_percentiles(detailed, page),
             (detailed.run_id,),
         )

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import LayerQuantity, layer_metric
 
-from . import style
+from . import style, ticks
 from .labelling import Label, label_ends
 from .palette import GREY, rule_style
 from .runs import History, RunHistory
@@ -193,7 +193,7 @@ def _iterations(axes: Axes, histories: Sequence[History]) -> None:
     first = min(int(steps[0]) for steps, _ in histories)
     last = max(int(steps[-1]) for steps, _ in histories)
     axes.set_xlim(first, max(last, first + 1))
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_locator(ticks.linear(5, style.TICK_SIZE, whole=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.decimal(value)))
 
 

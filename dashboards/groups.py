@@ -19,7 +19,7 @@ _SAME_METHOD = (
 )  # params that do not change what is computed
 _NOT_COMPUTATION = ("tracking.", "checkpoint.")
 _CONFIDENCE = 0.95
-_FEWEST = 3  # runs for an interval: with two it is twelve times their distance
+_FEWEST = 3  # seeds for an interval: with two it is twelve times their distance
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Estimate:
 
     mean: float
     low: float
-    """The 95% interval of the mean (Student's t) from three runs on; of two runs the smaller value."""
+    """The 95% interval of the mean (Student's t) from three seeds on; of two the smaller value."""
     high: float
     count: int
-    """Runs in it."""
+    """Seeds in it."""
 
     @property
     def spread(self) -> float:
@@ -78,22 +78,34 @@ class Group:
         except ValueError:
             return None
 
+    def by_seed(self, metric: str, factor: float = 1.0) -> dict[str, float]:
+        """A metric's last values by seed: of several runs of one seed, which are no new evidence, their mean.
+
+        Args:
+            metric: Its name; runs without a finite value are left out.
+            factor: What the values are multiplied by.
+        """
+        found: dict[str, list[float]] = {}
+        for run in self.runs:
+            value = run.final(metric)
+            if value is not None:
+                found.setdefault(run.params.get("seed", run.run_id), []).append(factor * value)
+        return {seed: float(np.mean(values)) for seed, values in found.items()}
+
     def estimate(self, metric: str, factor: float = 1.0) -> Estimate | None:
-        """The mean of a metric's last values; None where no run has a finite one.
+        """The mean over seeds of a metric's last values; None where no run has a finite one.
 
         Args:
             metric: Its name.
             factor: What the values are multiplied by.
         """
-        values = [factor * value for run in self.runs if (value := run.final(metric)) is not None]
+        values = list(self.by_seed(metric, factor).values())
         return estimate(values) if values else None
 
     @property
     def compression(self) -> Estimate | None:
         """Baseline bytes over wire bytes: those of the mean over seeds, so that it agrees with the bytes."""
-        ratios = [
-            r for run in self.runs if (r := run.final(names.TOTAL_COMPRESSION_RATIO)) is not None and r > 0
-        ]
+        ratios = [ratio for ratio in self.by_seed(names.TOTAL_COMPRESSION_RATIO).values() if ratio > 0]
         if not ratios:
             return None
         parts = estimate([1 / ratio for ratio in ratios])
@@ -165,7 +177,7 @@ def setting(run: RunHistory) -> str:
     """What decides how much a run's rule sends; empty when nothing does."""
     parts = []
     if run.tau is not None:
-        parts.append(f"{run.tau:g}")
+        parts.append(f"{run.tau:.4g}")
     elif "compressor.tau.kind" in run.params and "compressor.tau.target" not in run.params:
         parts.append(run.params["compressor.tau.kind"])
     parts += [f"{word}{_tidy(run.params[param])}" for param, word in _SETTINGS if param in run.params]
@@ -177,7 +189,7 @@ def setting(run: RunHistory) -> str:
 
 def _tidy(text: str) -> str:
     try:
-        return f"{float(text):g}"
+        return f"{float(text):.4g}"
     except ValueError:
         return text
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter
+from matplotlib.ticker import FuncFormatter
 
 from taugrad.platform.tracking import names
 
-from . import style
+from . import style, ticks
 from .groups import Group
 from .labelling import Label, label_ends
 from .palette import rule_style
@@ -112,13 +112,12 @@ def _times(title: str, lines: Sequence[tuple[str, float, str]], page: style.Page
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _rate(value)))
     times = [send_time(bits, bandwidth) for _, bits, _ in lines for bandwidth in BANDWIDTHS]
     style.log_axis(axes.yaxis, min(times) / 1.5, max(times) * 1.5, "")
-    ticks = [tick for tick in _TICKS if min(times) / 1.5 <= tick <= max(times) * 1.5]
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    shown = [tick for tick in _TICKS if min(times) / 1.5 <= tick <= max(times) * 1.5]
+    axes.yaxis.set_major_locator(ticks.fixed(shown, style.TICK_SIZE))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
     for _, bits, color in lines:
         axes.plot(bandwidths, bits / bandwidths, color=color, linewidth=1.6)
-    if page.is_narrow:
-        axes.xaxis.set_major_locator(FixedLocator([10e6, 1e9, 100e9]))
+    axes.xaxis.set_major_locator(ticks.fixed([10e6, 100e6, 1e9, 10e9, 100e9], style.TICK_SIZE))
     ends = [Label(BANDWIDTHS[1], send_time(bits, BANDWIDTHS[1]), f"{name}\n{size(bits / 8)}", color)
             for name, bits, color in lines]  # fmt: skip
     label_ends(axes, ends)

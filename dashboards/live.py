@@ -7,7 +7,7 @@ from rich.live import Live
 from rich.text import Text
 
 from taugrad.platform.launching.board import News
-from taugrad.platform.training.reporting import Progress
+from taugrad.platform.training.reporting import TRAINING, Progress
 
 
 class LiveRun:
@@ -17,9 +17,8 @@ class LiveRun:
         """Shows to `console`; titles are padded to `width`, so that several runs' lines align."""
         self._console = console
         self._title = title.ljust(width)
-        self._live = Live(
-            Text(f"{self._title}  starting {chr(0x2026)}"), console=console, refresh_per_second=4
-        )
+        self._trains = self._told = False
+        self._live = Live(self._waiting("starting"), console=console, refresh_per_second=4)
 
     def __enter__(self) -> "LiveRun":
         if self._console.is_terminal:
@@ -41,12 +40,22 @@ class LiveRun:
             self._console.print(
                 f"{self._title.strip()}: {notice}", style="yellow", markup=False, soft_wrap=True
             )
+        for stage in news.stages:
+            self._trains = stage.name == TRAINING
         if self._console.is_terminal:
-            if news.progress is not None:
+            if news.progress is not None and self._trains:
                 self._live.update(self._line(news.progress))
+            elif news.stages:
+                self._live.update(self._waiting(news.stages[-1].name))
         else:
+            if news.stages and not self._told:
+                self._told = True
+                self._console.print(self._waiting(news.stages[0].name), soft_wrap=True)
             for progress in news.evaluations:
                 self._console.print(self._line(progress), soft_wrap=True)
+
+    def _waiting(self, what: str) -> Text:
+        return Text.assemble((self._title, "bold"), f"  {what} {chr(0x2026)}")
 
     def _line(self, p: Progress) -> Text:
         accuracy = "   --  " if p.accuracy is None else f"{100 * p.accuracy:6.2f}%"

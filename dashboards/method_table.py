@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 from taugrad.platform.tracking import names
 
-from .groups import Estimate, Group
+from . import verdict
+from .claims import Difference
+from .groups import Estimate, Group, baseline
 from .table import MISSING, significant
 
 
@@ -19,8 +21,11 @@ class MethodRow:
     method: str
     setting: str
     """The threshold; or the floor, density, rank or bits that take its place."""
+    seeds: int
     accuracy: Estimate | None
     """Percent."""
+    change: Difference | None
+    """Points of accuracy against the runs without compression."""
     paper_gb: Estimate | None
     """As the papers count: value bits only."""
     accuracy_per_gb: Estimate | None
@@ -51,13 +56,20 @@ COLUMNS = (
 )
 
 
+CHANGE = "points (95% interval)"
+_WIDE = 2.0  # points; hundredths say nothing of an interval as wide as this
+
+
 def method_rows(groups: Sequence[Group]) -> list[MethodRow]:
     """One row for each setting, in the order of the groups."""
+    reference = baseline(groups)
     return [
         MethodRow(
             method=group.rule,
             setting=group.setting or ("" if group.is_baseline else group.name),
+            seeds=len(group.by_seed(names.EVAL_ACCURACY)),
             accuracy=group.estimate(names.EVAL_ACCURACY, 100),
+            change=verdict.change(group, reference),
             paper_gb=group.estimate(names.TOTAL_PAPER_GB),
             accuracy_per_gb=group.estimate(names.TOTAL_ACCURACY_PER_GB),
             wire_gb=group.estimate(names.TOTAL_WIRE_GB),
@@ -80,12 +92,34 @@ def cell(row: MethodRow, column: Column) -> str:
     return text
 
 
+def points(change: float, decimals: int = 2) -> str:
+    """Points of accuracy for people, with their sign: `+0.30`."""
+    text = f"{change:+.{decimals}f}".replace("-", "−")
+    return f"±{text[1:]}" if not text.strip("+−0.") else text
+
+
+def interval(change: Difference) -> str:
+    """The interval for people, `−0.90 to +0.30`; empty where there is none."""
+    if change.low is None or change.high is None:
+        return ""
+    decimals = 1 if change.high - change.low >= _WIDE else 2
+    return f"{points(change.low, decimals)} to {points(change.high, decimals)}"
+
+
+def change_cell(change: Difference | None) -> str:
+    """Points against the runs without compression, and their interval."""
+    if change is None:
+        return MISSING
+    return f"{points(change.mean)} ({interval(change) or 'interval not known'})"
+
+
 def methods_to_markdown(rows: Sequence[MethodRow]) -> str:
     """The table in Markdown, ending with a newline."""
-    headings = ["method", "threshold", "seeds", *(column.heading for column in COLUMNS)]
-    lines = ["| " + " | ".join(headings) + " |", "| --- | --- |" + " ---: |" * (1 + len(COLUMNS))]
+    headings = ["method", "threshold", "seeds", *(column.heading for column in COLUMNS), CHANGE]
+    lines = ["| " + " | ".join(headings) + " |", "| --- | --- |" + " ---: |" * (2 + len(COLUMNS))]
     for row in rows:
-        cells = [row.method, row.setting, str(len(row.run_ids)), *(cell(row, column) for column in COLUMNS)]
+        cells = [row.method, row.setting, str(row.seeds), *(cell(row, column) for column in COLUMNS)]
+        cells.append(change_cell(row.change))
         lines.append("| " + " | ".join(" ".join(each.replace("|", "\\|").split()) for each in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -95,6 +129,7 @@ def methods_to_csv(rows: Sequence[MethodRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     ends = [f"{column.csv_heading}{end}" for column in COLUMNS for end in ("", "_low", "_high")]
+    ends += [f"accuracy_change_points{end}" for end in ("", "_low", "_high")]
     writer.writerow(["method", "threshold", "seeds", *ends, "runs"])
     for row in rows:
         values: list[str] = []
@@ -103,5 +138,8 @@ def methods_to_csv(rows: Sequence[MethodRow]) -> str:
             values += (
                 ["", "", ""] if each is None else [f"{v:.12g}" for v in (each.mean, each.low, each.high)]
             )
-        writer.writerow([row.method, row.setting, len(row.run_ids), *values, " ".join(row.run_ids)])
+        moved = row.change
+        ends_of_change = (moved.mean, moved.low, moved.high) if moved else (None, None, None)
+        values += ["" if value is None else f"{value:.12g}" for value in ends_of_change]
+        writer.writerow([row.method, row.setting, row.seeds, *values, " ".join(row.run_ids)])
     return text.getvalue()

@@ -48,6 +48,16 @@ def rule_style(rule: str) -> RuleStyle:
     return RULES.get(rule, UNKNOWN_RULE)
 
 
+STOPPED = "#DADADA"
+"""For a search's trials that did not train to their end."""
+
+
+def pale(color: str) -> str:
+    """A colour, mixed with white: for what another point beats."""
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(0.35 * part + 0.65 * 255):02X}" for part in parts)
+
+
 def color_tag(rule: str) -> dict[str, str]:
     """The tag by which MLflow's UI gives a run its rule's colour.
 

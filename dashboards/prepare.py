@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.store import open_client, tracking_uri
+from taugrad.platform.tracking.glance import check_experiment
+from taugrad.platform.tracking.masking import masked, without_login
+from taugrad.platform.tracking.probe import answering_client
 
 from . import views
-from .experiment import PARENT, all_runs, find_experiment
-from .palette import RUN_COLOR, rule_style
+from .experiment import all_runs, find_experiment
+from .palette import RUN_COLOR, STOPPED, pale, rule_style
+from .scales import write_logarithms
+from .searches import SearchRuns, searches
 from .serving import mlflow_server
 from .shared_view import ViewTooLong, unknown_version, view_url, write_view
 
@@ -45,7 +49,8 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
     Raises:
         SpecError: There is no such experiment.
     """
-    client = open_client(tracking_uri())
+    check_experiment(experiment)
+    client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)
     notice = unknown_version(_version())
     written = prepare(client, experiment_id)
@@ -61,9 +66,11 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
             print("Ctrl-C ends the server.", flush=True)
             threading.Event().wait()
     if not _is_server(uri):
-        print(f"Start MLflow:\n  mlflow server --backend-store-uri {uri} --host 127.0.0.1 --port 5000")
+        print(
+            f"Start MLflow:\n  mlflow server --backend-store-uri {masked(uri)} --host 127.0.0.1 --port 5000"
+        )
         print("or let this command do so with --serve. Then open:")
-    _tell(written, uri if _is_server(uri) else LOCAL_SERVER, experiment_id)
+    _tell(written, without_login(uri) if _is_server(uri) else LOCAL_SERVER, experiment_id)
     return 0
 
 
@@ -78,27 +85,39 @@ def prepare(client: "MlflowClient", experiment_id: str) -> list[View]:
         The comparison, then one view for each search.
     """
     found = all_runs(client, experiment_id)
-    for run in found:
-        color_run(client, run)
     params = {param for run in found for param in run.data.params}
     metrics = {metric for run in found for metric in run.data.metrics}
+    there = searches(found)
+    trial_colors = {run_id: color for each in there.values() for run_id, color in _colors(each).items()}
+    varied = {param for each in there.values() for param in views.dimensions(each.params)}
+    metrics |= write_logarithms(client, found, sorted(views.KNOBS.keys() | varied))
+    for run in found:
+        color_run(client, run, trial_colors.get(str(run.info.run_id)))
     written = [View("Compare runs", views.COMPARISON_KEY)]
     _write(client, experiment_id, written[0], views.comparison(params, metrics))
-    for parent in found:
-        name = parent.data.tags.get(names.TAG_SEARCH)
-        if name is not None:
-            run_id = str(parent.info.run_id)
-            trials = [run.data.params for run in found if run.data.tags.get(PARENT) == run_id]
-            written.append(View(f"Search {name}", views.search_key(run_id)))
-            _write(client, experiment_id, written[-1], views.search(run_id, trials, metrics))
+    for run_id, each in there.items():
+        written.append(View(f"Search {each.name}", views.search_key(run_id)))
+        _write(client, experiment_id, written[-1], views.search(run_id, each.params, metrics))
     return written
 
 
-def color_run(client: "MlflowClient", run: "Run") -> None:
-    """Gives a run the colour of its rule in MLflow's UI, where it has another."""
+def _colors(search: SearchRuns) -> dict[str, str]:
+    """By run id the colours that mark a search's trials; those of its front keep their rules' colours."""
+    return {
+        trial.run.run_id: STOPPED if trial.mark == "stopped" else pale(rule_style(trial.run.rule).color)
+        for trial in search.trials
+        if trial.mark != "front"
+    }
+
+
+def color_run(client: "MlflowClient", run: "Run", color: str | None = None) -> None:
+    """Gives a run its colour in MLflow's UI, where it has another: by default its rule's."""
     rule = run.data.params.get(names.PARAM_RULE)
-    if rule is not None and run.data.tags.get(RUN_COLOR) != rule_style(rule).color:
-        client.set_tag(run.info.run_id, RUN_COLOR, rule_style(rule).color)
+    if rule is None:
+        return
+    wanted = color or rule_style(rule).color
+    if run.data.tags.get(RUN_COLOR) != wanted:
+        client.set_tag(run.info.run_id, RUN_COLOR, wanted)
 
 
 def _write(client: "MlflowClient", experiment_id: str, view: View, state: dict[str, Any]) -> None:

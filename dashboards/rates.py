@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from taugrad.platform.tracking import names
 
-from . import style
+from . import style, ticks
 from .labelling import Label, label_points
 from .palette import rule_style
 from .runs import RunHistory
@@ -49,7 +48,7 @@ def bits_per_epoch(runs: Sequence[RunHistory], page: style.Page = style.WIDE) ->
     style.log_axis(panels[0].yaxis, min(values) / 1.8, _FULL * 1.6, "", most=5)
     last = max(float(run.metrics[names.EPOCH][1][-1]) for run in drawn)
     panels[0].set_xlim(0.7, max(last, 1) + 0.3)
-    panels[0].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    panels[0].xaxis.set_major_locator(ticks.linear(5, style.TICK_SIZE, whole=True))
     for axes, run in zip(panels, drawn, strict=True):
         color = rule_style(run.rule).color
         axes.axhline(_FULL, color="black", linewidth=1.0, linestyle="--", alpha=0.6)

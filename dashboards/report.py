@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taugrad.platform.reading import SpecError
-from taugrad.platform.tracking.store import open_client, tracking_uri
+from taugrad.platform.tracking.glance import check_experiment
+from taugrad.platform.tracking.masking import without_login
+from taugrad.platform.tracking.probe import answering_client
 
 from . import figures, gradients, interactive, style, verdict
 from .experiment import all_runs, compared_runs, find_experiment, with_histories
 from .gallery import CURVES, gallery
 from .groups import Group, by_setting
 from .method_table import method_rows, methods_to_csv, methods_to_markdown
-from .prepare import LOCAL_SERVER
 from .report_page import Report, render
 from .runs import RunHistory
+from .searches import searches
 from .table import rows, to_csv, to_markdown
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ def report(experiment: str, folder: Path, server: str | None = None) -> int:
     Args:
         experiment: The MLflow experiment's name.
         folder: Made when it is missing; files of an earlier report are replaced.
-        server: MLflow's address for the links; by default the tracking server, or `LOCAL_SERVER`.
+        server: MLflow's address for the links; by default the tracking server. Where runs are in a local
+            database nobody knows where it will be served, and there are no links.
 
     Returns:
         The exit code 0.
@@ -36,21 +39,22 @@ def report(experiment: str, folder: Path, server: str | None = None) -> int:
     Raises:
         SpecError: There is no such experiment, no run of it has finished, or the folder cannot be written.
     """
-    client = open_client(tracking_uri())
+    check_experiment(experiment)
+    client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SpecError("command line", [f"-o {folder}: {error.strerror}"]) from error
     uri = client.tracking_uri
-    server = server or (uri if uri.startswith("http") else LOCAL_SERVER)
+    server = server or (without_login(uri) if uri.startswith("http") else None)
     page = write_report(client, experiment, experiment_id, folder, server)
     print(f"{page}\nTables, figures and interactive charts: {folder}")
     return 0
 
 
 def write_report(
-    client: "MlflowClient", experiment: str, experiment_id: str, folder: Path, server: str
+    client: "MlflowClient", experiment: str, experiment_id: str, folder: Path, server: str | None
 ) -> Path:
     """Writes a report of an experiment.
 
@@ -59,7 +63,7 @@ def write_report(
         experiment: The experiment's name.
         experiment_id: Its id.
         folder: An existing folder.
-        server: MLflow's address, for the links.
+        server: MLflow's address, for the links; None: no links.
 
     Returns:
         The page.
@@ -67,7 +71,8 @@ def write_report(
     Raises:
         SpecError: No run has finished.
     """
-    found = compared_runs(all_runs(client, experiment_id))
+    everything = all_runs(client, experiment_id)
+    found = compared_runs(everything)
     groups = by_setting(found)
     if not groups:
         raise SpecError(
@@ -75,7 +80,7 @@ def write_report(
         )
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)
-    pictures = gallery(groups, shown, detailed)
+    pictures = gallery(groups, shown, detailed, list(searches(everything).values()))
     compared = [run for group in groups for run in group.runs]
 
     (folder / "figures").mkdir(exist_ok=True)
@@ -96,7 +101,7 @@ def write_report(
                 pictures=pictures,
                 left_out=len(found) - len(compared),
                 made=datetime.now(UTC),
-                runs_url=f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs/",
+                runs_url=f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs/" if server else None,
             )
         ),
     }

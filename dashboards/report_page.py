@@ -2,6 +2,7 @@
 
 import base64
 import importlib.resources
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,16 +11,17 @@ from typing import Any
 from taugrad import __version__
 from taugrad.platform.tracking import names
 
-from . import style, verdict
+from . import statements, style, verdict
+from .claims import CONFIDENCE, MARGIN
 from .gallery import Picture
 from .groups import Group, baseline
 from .link import size
-from .method_table import COLUMNS, MethodRow, cell
+from .method_table import COLUMNS, MethodRow, cell, change_cell, interval, points
 from .palette import rule_style
 
 _TEMPLATE = "report.html.j2"
 _MOST_LINKS = 12  # runs that are linked one by one
-_CLEAR_ROUNDING = 0.005  # points that are written as 0.00
+_SHOWN_ID = 8  # characters
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +37,8 @@ class Report:
     left_out: int
     """Runs that did not train to their end."""
     made: datetime
-    runs_url: str
-    """What a run's id is appended to."""
+    runs_url: str | None
+    """What a run's id is appended to; None where no server is known."""
 
 
 def render(report: Report) -> str:
@@ -55,6 +57,7 @@ def render(report: Report) -> str:
     reference = baseline(report.groups)
     return environment.from_string(text).render(
         experiment=report.experiment,
+        quoted=shlex.quote(report.experiment),
         headline=_headline(report.groups),
         subline=_subline(report.groups),
         cards=[_card(each) for each in verdict.picks(report.groups)],
@@ -64,6 +67,10 @@ def render(report: Report) -> str:
         rows=[_row(row, report.runs_url) for row in report.rows],
         pictures=[_picture(each, report.runs_url) for each in report.pictures],
         left_out=report.left_out,
+        linked=report.runs_url is not None,
+        confidence=f"{100 * CONFIDENCE:g}%",
+        margin=f"{MARGIN:g}",
+        most_settings=sum(not group.is_baseline for group in report.groups),
         made=report.made.strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
     )
@@ -80,7 +87,7 @@ def _headline(groups: Sequence[Group]) -> str:
         return "No run without compression to compare with"
     if all(group.is_baseline for group in groups):
         return "No compressed run to compare yet"
-    return "Every compressed run loses more than one point of accuracy"
+    return f"No compressed run came within {verdict.ALLOWED_LOSSES[-1]:g} point of the accuracy without"
 
 
 def _subline(groups: Sequence[Group]) -> str:
@@ -93,25 +100,18 @@ def _subline(groups: Sequence[Group]) -> str:
     if answer is None:
         return whole
     sent = answer.group.estimate(names.TOTAL_WIRE_GB, 1e9)
-    bytes_sent = f" with {size(sent.mean)} on the wire" if sent else ""
-    return f"{_change(answer.change)}{bytes_sent}. {whole} {_seeds(answer.group, reference)}"
-
-
-def _seeds(group: Group, reference: Group | None) -> str:
-    counts = sorted({len(group.runs), len(reference.runs) if reference else 1})
-    if counts == [1]:
-        return "One seed each: a difference of a few tenths of a point may be chance."
-    return f"Means over {' and '.join(map(str, counts))} seeds."
+    bytes_sent = f"With {size(sent.mean)} on the wire. " if sent else ""
+    return f"{statements.sentence(answer.change)}. {bytes_sent}{whole} {statements.seeds(answer.change)}"
 
 
 def _card(pick: verdict.Pick) -> dict[str, str]:
-    points = f"{pick.allowed_loss:g} point{'s' * (pick.allowed_loss != 1)}"
-    allowed = "No accuracy lost" if pick.allowed_loss == 0 else f"At most {points} lost"
     return {
-        "title": allowed,
+        "title": statements.title(pick.change, pick.allowed_loss),
         "times": f"{_times(pick.compression.mean)}×",
         "method": _method(pick.group),
-        "accuracy": f"{pick.accuracy.mean:.2f}% ({_points(pick.change)})",
+        "accuracy": f"{pick.accuracy.mean:.2f}%",
+        "change": f"{points(pick.change.mean)} points"
+        + (f", 95% interval {interval(pick.change)}" if pick.change.low is not None else ""),
         "color": rule_style(pick.group.rule).color,
     }
 
@@ -121,28 +121,30 @@ def _best(group: Group, reference: Group | None) -> dict[str, str]:
         group.estimate(names.EVAL_ACCURACY, 100),
         group.compression,
     )
-    level = reference.estimate(names.EVAL_ACCURACY, 100) if reference else None
+    change = verdict.change(group, reference)
     return {
         "rule": group.rule,
         "setting": group.setting,
         "color": rule_style(group.rule).color,
         "times": f"{_times(ratio.mean)}×" if ratio else "",
         "accuracy": f"{accuracy.mean:.2f}" if accuracy else "",
-        "change": _points(accuracy.mean - level.mean) if accuracy and level and not group.is_baseline else "",
+        "change": points(change.mean) if change else "",
+        "interval": interval(change) if change else "",
     }
 
 
-def _row(row: MethodRow, runs_url: str) -> dict[str, Any]:
+def _row(row: MethodRow, runs_url: str | None) -> dict[str, Any]:
     return {
         "method": row.method,
         "setting": row.setting,
         "color": rule_style(row.method).color,
         "cells": [cell(row, column) for column in COLUMNS],
+        "change": change_cell(row.change),
         "links": _links(row.run_ids, runs_url),
     }
 
 
-def _picture(picture: Picture, runs_url: str) -> dict[str, Any]:
+def _picture(picture: Picture, runs_url: str | None) -> dict[str, Any]:
     return {
         "key": picture.key,
         "heading": picture.heading,
@@ -154,8 +156,9 @@ def _picture(picture: Picture, runs_url: str) -> dict[str, Any]:
     }
 
 
-def _links(run_ids: Sequence[str], runs_url: str) -> list[tuple[str, str]]:
-    return [(run_id[:6], f"{runs_url}{run_id}") for run_id in run_ids]
+def _links(run_ids: Sequence[str], runs_url: str | None) -> list[tuple[str, str, str | None]]:
+    """For each run what is shown, its whole id, and its address where a server is known."""
+    return [(run_id[:_SHOWN_ID], run_id, f"{runs_url}{run_id}" if runs_url else None) for run_id in run_ids]
 
 
 def _data_url(svg: str) -> str:
@@ -172,15 +175,3 @@ def _method(group: Group) -> str:
 
 def _times(value: float) -> str:
     return style.decimal(float(f"{value:.2g}")) if value < 100 else style.decimal(float(f"{value:.3g}"))
-
-
-def _points(change: float) -> str:
-    if abs(change) < _CLEAR_ROUNDING:
-        return "±0.00"
-    return f"{change:+.2f}".replace("-", "−")
-
-
-def _change(change: float) -> str:
-    if abs(change) < _CLEAR_ROUNDING:
-        return "The same accuracy"
-    return f"{abs(change):.2f} points {'more' if change > 0 else 'less'}"

@@ -76,7 +76,7 @@ def to_history(run: "Run") -> RunHistory:
     params = dict(run.data.params)
     return RunHistory(
         run_id=str(run.info.run_id),
-        name=str(run.info.run_name or run.info.run_id),
+        name=names.shown(str(run.info.run_name or run.info.run_id)),
         rule=params.get(names.PARAM_RULE, BASELINE_RULE),
         tau=_number(params.get(names.PARAM_TAU)),
         params=params,

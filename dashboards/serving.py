@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taugrad.platform.ports import LOOPBACK, free_port
+from taugrad.platform.watchdog import watched
 
 _START_S = 90.0
 _STOP_S = 10.0
@@ -44,17 +45,22 @@ def mlflow_server(uri: str, log: Path) -> Iterator[Server]:
         ServerFailed: It ended, or did not answer within 90 s.
     """
     port = free_port()
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
+    command = [sys.executable, "-m", "mlflow", "server"]
     command += ["--host", LOOPBACK, "--port", str(port), "--workers", "1"]
-    with log.open("wb") as output:
-        # A session of its own: the server starts children, which end with its group.
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-    server = Server(f"http://{LOOPBACK}:{port}", process.pid)
-    try:
-        _wait(server.url, process, log)
-        yield server
-    finally:
-        _end(process)
+    with watched() as mark:
+        # The database's password is nothing for the list of processes, which everybody may read.
+        environment = os.environ | mark | {"MLFLOW_BACKEND_STORE_URI": uri}
+        with log.open("wb") as output:
+            # A session of its own: the server starts children, which end with its group.
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, env=environment, start_new_session=True
+            )
+        server = Server(f"http://{LOOPBACK}:{port}", process.pid)
+        try:
+            _wait(server.url, process, log)
+            yield server
+        finally:
+            _end(process)
 
 
 def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
+from . import ticks
 from .palette import GREY
 
 DPI = 150
@@ -107,10 +107,11 @@ def new_panels(
     panels: Sequence[tuple[str, str]],
     page: Page = WIDE,
     *,
+    sharex: bool = True,
     sharey: bool = True,
     key: Sequence[Key] = (),
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure of small panels that share their horizontal axis.
+    """An empty figure of small panels.
 
     Args:
         title: What is seen, in one sentence.
@@ -119,6 +120,7 @@ def new_panels(
         ylabel: The vertical axis of all, with its unit; may be empty.
         panels: Each panel's heading and the heading's colour.
         page: What it is drawn for.
+        sharex: Whether they share the horizontal axis; otherwise each has its own numbers.
         sharey: Whether they share the vertical axis too; otherwise each has its own numbers.
         key: Words that explain colours.
 
@@ -127,7 +129,7 @@ def new_panels(
     """
     across = min(page.columns, len(panels))
     down = math.ceil(len(panels) / across)
-    gap, height = 0.5, page.panel_height if down > 1 or across > 1 else page.height - 1.5
+    gap, height = 0.5 if sharex else 0.75, page.panel_height if down > 1 or across > 1 else page.height - 1.5
     figure = _blank(page.width, 1.0)
     header = _header(figure, title, note, page, key) + _HEADING
     total = header + down * height + (down - 1) * gap + _BOTTOM
@@ -142,12 +144,15 @@ def new_panels(
         share = drawn[0] if drawn else None
         axes = figure.add_axes(
             (left / page.width, bottom / total, width / page.width, height / total),
-            sharex=share,
+            sharex=share if sharex else None,
             sharey=share if sharey else None,
         )
         axes.set_title(heading, loc="left", fontsize=LABEL_SIZE, fontweight="bold", color=color, pad=4)
+        _shorten(axes._left_title, (width + between - 0.08) * figure.dpi)  # type: ignore[attr-defined]
         _dress(axes)
-        axes.tick_params(labelleft=column == 0 or not sharey, labelbottom=i + across >= len(panels))
+        axes.tick_params(
+            labelleft=column == 0 or not sharey, labelbottom=i + across >= len(panels) or not sharex
+        )
         drawn.append(axes)
     below = figure.text(
         (page.left + page.width - _RIGHT) / 2 / page.width, 0.12 / total, xlabel, ha="center", va="bottom",
@@ -184,10 +189,7 @@ def log_axis(axis: Axis, low: float, high: float, unit: str, *, most: int | None
     else:
         axes.set_yscale("log")
         axes.set_ylim(low, high)
-    ticks = _decimal_ticks(low, high)
-    while most is not None and len(ticks) > most:
-        ticks = ticks[::-2][::-1]
-    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_locator(ticks.logarithmic(low, high, TICK_SIZE, most))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: decimal(value) + unit))
 
@@ -216,6 +218,8 @@ def _blank(width: float, height: float) -> Figure:
 
 
 def _dress(axes: Axes) -> None:
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(ticks.linear(7, TICK_SIZE))
     axes.tick_params(labelsize=TICK_SIZE, color=GREY)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -254,6 +258,17 @@ def _shrink(text: Text, room: float) -> None:
     length = max(box.width, box.height)
     if length > room:
         text.set_fontsize(LABEL_SIZE * room / length)
+
+
+def _shorten(text: Text, room: float) -> None:
+    """Sets a heading smaller, then cuts it, where it would reach into the next panel."""
+    whole = text.get_text()
+    if extent(text).width > room:
+        text.set_fontsize(max(SMALL_SIZE, LABEL_SIZE * room / extent(text).width))
+    for kept in range(len(whole) - 1, 0, -1):
+        if extent(text).width <= room:
+            return
+        text.set_text(f"{whole[:kept]}…")
 
 
 def _margin(page: Page) -> float:
@@ -310,13 +325,3 @@ def extent(text: Text) -> Bbox:
     if isinstance(text, Annotation):
         text.update_positions(renderer)
     return Text.get_window_extent(text, renderer)
-
-
-def _decimal_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten; with round numbers between them, or even steps, where those would be too few."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits, enough in (((1,), 4), ((1, 3), 4), ((1, 2, 5), 4), ((1, 1.5, 2, 3, 5, 7), 3)):
-        ticks = [tick for e in exponents for d in digits if low <= (tick := float(f"{d}e{e}")) <= high]
-        if len(ticks) >= enough:
-            return ticks
-    return [float(f"{tick:.3g}") for tick in np.geomspace(low, high, 4)]

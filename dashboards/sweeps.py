@@ -5,11 +5,11 @@ from typing import TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from taugrad.platform.tracking import names
 
-from . import style
+from . import style, ticks
 from .groups import Estimate, Group, baseline, rules
 from .labelling import Label, label_level, label_points
 from .palette import GREY, rule_style
@@ -21,6 +21,7 @@ _LOWEST_PART = (
     0.25  # of the accuracies that may lie below the axis: a run that did not learn hides the others
 )
 _MOST_LABELS = 8  # settings of a method that are named; of more only the front is
+_FEWEST_VALUES = 2  # of a threshold or floor, for a figure of what it does
 _FAINT = "#C9C9C9"
 
 _Placed: TypeAlias = tuple[Group, Estimate, Estimate]
@@ -45,7 +46,7 @@ def accuracy_by_setting(groups: Sequence[Group], page: style.Page = style.WIDE) 
         raise ValueError("no compressed run has an accuracy and wire bytes")
     figure, panels = style.new_panels(
         "What accuracy each method reaches, and what it sends for it",
-        "each point a setting, grey: other methods; dashed: no compression; bars, band: 95% interval",
+        "each point a setting, grey: other methods; dashed: no compression; bars, band: 95% over seeds",
         "MB on the wire, all workers, whole run (logarithmic)",
         "final test accuracy, %",
         [(rule, rule_style(rule).color) for rule in by_rule],
@@ -56,7 +57,7 @@ def accuracy_by_setting(groups: Sequence[Group], page: style.Page = style.WIDE) 
     sent = [mb.mean for _, mb, _ in everything]
     for axes in panels:
         axes.set_ylim(low, high)
-        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_locator(ticks.linear(4, style.TICK_SIZE))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
         style.log_axis(axes.xaxis, min(sent) / 2.2, max(sent) * 2.2, "", most=4)
     for axes, (rule, members) in zip(panels, by_rule.items(), strict=True):
@@ -86,11 +87,11 @@ def accuracy_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) ->
         The figure: a point for every run, the mean with its interval, the baseline dashed.
 
     Raises:
-        ValueError: No run has a floor.
+        ValueError: Fewer than two floors were tried.
     """
     floors = [(floor, group) for group in groups if (floor := group.param(PARAM_FLOOR)) is not None]
-    if not floors:
-        raise ValueError(f"no run has {PARAM_FLOOR}")
+    if len({floor for floor, _ in floors}) < _FEWEST_VALUES:
+        raise ValueError(f"no two runs differ in {PARAM_FLOOR}")
     floors.sort(key=lambda each: each[0])
     figure, axes = style.new_figure(
         "What the floor c does to accuracy",
@@ -108,7 +109,7 @@ def accuracy_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) ->
     axes.set_ylim(low, high)
     positions = [floor for floor, _ in floors]
     axes.set_xlim(min(positions) - 0.6, max(positions) + 0.6)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(ticks.linear(9, style.TICK_SIZE, whole=True))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}%"))
     axes.plot(positions, means, color=style_.color, linewidth=1.4, zorder=2)
     for floor, group in floors:
@@ -139,15 +140,15 @@ def speed_and_compression(groups: Sequence[Group], page: style.Page = style.WIDE
         Two panels: compression, and training time of the whole run; one line a rule.
 
     Raises:
-        ValueError: No run has a tau.
+        ValueError: Fewer than two thresholds were tried.
     """
     by_rule = {
         rule: sorted((group for group in members if group.tau), key=lambda group: group.tau or 0)
         for rule, members in rules(groups).items()
     }
     by_rule = {rule: members for rule, members in by_rule.items() if members}
-    if not by_rule:
-        raise ValueError("no run has a threshold that is a number")
+    if len({group.tau for members in by_rule.values() for group in members}) < _FEWEST_VALUES:
+        raise ValueError("no two runs differ in a threshold that is a number")
     figure, (compression, seconds) = style.new_panels(
         "What the threshold does to bytes and to time",
         "time on the machine that trained, whose network may be faster than yours; dashed: no compression",

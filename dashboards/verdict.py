@@ -5,17 +5,19 @@ from dataclasses import dataclass
 
 from taugrad.platform.tracking import names
 
+from .claims import MARGIN, Difference, difference
 from .groups import Estimate, Group, baseline, rules
+from .runs import RunHistory
 
-ALLOWED_LOSSES = (0.0, 0.5, 1.0)
-"""Points of accuracy that may be lost against the mean of the runs without compression."""
+ALLOWED_LOSSES = (0.0, MARGIN, 1.0)
+"""Points by which the measured accuracy may lie below that of the runs without compression."""
 
-_HEADLINE_LOSS = 0.5
+_HEADLINE_LOSS = MARGIN
 
 
 @dataclass(frozen=True, eq=False)
 class Pick:
-    """The setting that sends least among those that lose no more than so many points."""
+    """The setting that sends least among those measured to be no more than so many points worse."""
 
     allowed_loss: float
     group: Group
@@ -23,31 +25,51 @@ class Pick:
     """Percent."""
     compression: Estimate
     """Baseline bytes over wire bytes."""
-    change: float
-    """Points against the baseline's mean; negative when accuracy was lost."""
+    change: Difference
+    """Points against the baseline, and how sure they are."""
+
+
+def change(group: Group, reference: Group | None) -> Difference | None:
+    """How far a setting's accuracy lies from the baseline's; None where there is nothing to compare.
+
+    Without an interval where the runs do not say how many examples tested them, or were tested by others.
+    """
+    if reference is None or group.is_baseline:
+        return None
+    mine, theirs = (each.by_seed(names.EVAL_ACCURACY) for each in (group, reference))
+    if not mine or not theirs:
+        return None
+    return difference(mine, theirs, _examples((*group.runs, *reference.runs)))
+
+
+def _examples(runs: Sequence[RunHistory]) -> int | None:
+    """The size of the test set that all these runs share; None where they do not say, or have several."""
+    counts = {run.final(names.EVAL_EXAMPLES) for run in runs}
+    tests = {
+        tuple(sorted(item for item in run.params.items() if item[0].startswith("data."))) for run in runs
+    }
+    (count, *others) = counts
+    return int(count) if count and not others and len(tests) == 1 else None
 
 
 def pick(groups: Sequence[Group], allowed_loss: float) -> Pick | None:
-    """The setting that sends least and loses no more than so many points of accuracy.
+    """The setting that sends least and was measured to be no more than so many points worse.
 
     Args:
         groups: The experiment's settings; without a baseline among them nothing can be lost or kept.
-        allowed_loss: Points, against the baseline's mean.
+        allowed_loss: Points, against the baseline.
 
     Returns:
-        None without a baseline, or when every setting loses more.
+        None without a baseline, or when every setting is further below it.
     """
-    reference = _accuracy(baseline(groups))
-    if reference is None:
-        return None
+    reference = baseline(groups)
     found = []
     for group in groups:
-        accuracy, compression = _accuracy(group), group.compression
-        if group.is_baseline or accuracy is None or compression is None:
+        accuracy, compression, moved = _accuracy(group), group.compression, change(group, reference)
+        if accuracy is None or compression is None or moved is None:
             continue
-        change = accuracy.mean - reference.mean
-        if change >= -allowed_loss - 1e-9:
-            found.append(Pick(allowed_loss, group, accuracy, compression, change))
+        if moved.mean >= -allowed_loss - 1e-9:
+            found.append(Pick(allowed_loss, group, accuracy, compression, moved))
     return max(found, key=lambda each: each.compression.mean, default=None)
 
 

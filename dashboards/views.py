@@ -1,11 +1,12 @@
 """What the prepared views show: one to compare an experiment's runs, one for each search in it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from taugrad.platform.tracking import names
 
 from . import charts
+from .scales import log_metric
 
 COMPARISON_KEY = "taugradcomparison"
 """The comparison's key: the same in every experiment, so that its URL stays valid."""
@@ -40,7 +41,7 @@ _OURS = tuple(
     if isinstance(value, str) and name.isupper() and not name.startswith(("TAG_", "PARAM_", "_"))
 )
 _MOST_DIMENSIONS = 6
-_NO_DIMENSIONS = ("name", "seed", "storage", "experiment")
+_NO_DIMENSIONS = ("name", "seed", "storage")
 
 
 def search_key(parent_run_id: str) -> str:
@@ -48,7 +49,7 @@ def search_key(parent_run_id: str) -> str:
     return f"taugradsearch{parent_run_id[:12]}"
 
 
-def comparison(params: Iterable[str], metrics: Iterable[str]) -> dict[str, Any]:
+def comparison(params: Iterable[str], metrics: Collection[str]) -> dict[str, Any]:
     """The view that compares runs.
 
     Args:
@@ -111,26 +112,31 @@ def comparison(params: Iterable[str], metrics: Iterable[str]) -> dict[str, Any]:
                     ),
                 ],
             ),
+            "All runs, those without compression too": (
+                1,
+                320,
+                [
+                    charts.parallel(
+                        "parallel-all",
+                        "Rule, what it sends, what it reaches",
+                        [names.PARAM_RULE],
+                        [names.TOTAL_FRACTION, names.TOTAL_WIRE_MB_LOG10, names.EVAL_ACCURACY],
+                    )
+                ],
+            ),
             **{
-                f"What {name} does to wire MB and accuracy": (
+                f"What {name} does to wire MB and accuracy (runs without it: above)": (
                     1,
                     320,
-                    [
-                        charts.parallel(
-                            f"parallel-{param.replace('.', '-')}",
-                            name,
-                            [names.PARAM_RULE, param],
-                            [names.TOTAL_WIRE_MB_LOG10, names.EVAL_ACCURACY],
-                        )
-                    ],
+                    [_parallel(f"parallel-{param.replace('.', '-')}", name, [param], metrics)],
                 )
                 for param, name in knobs.items()
             },
-            "Where a step's time goes, seconds": (
+            "Where a step's time goes, seconds (slowest, fastest 5% left out)": (
                 2,
                 280,
                 [
-                    charts.line(f"time-{name}", title, [metric], smoothness=80)
+                    charts.line(f"time-{name}", title, [metric], smoothness=80, outliers=False)
                     for name, title, metric in (
                         ("compute", "Compute", names.TIME_COMPUTE),
                         ("compress", "Compress", names.TIME_COMPRESS),
@@ -146,7 +152,9 @@ def comparison(params: Iterable[str], metrics: Iterable[str]) -> dict[str, Any]:
     )
 
 
-def search(parent_run_id: str, trials: Sequence[Mapping[str, str]], metrics: Iterable[str]) -> dict[str, Any]:
+def search(
+    parent_run_id: str, trials: Sequence[Mapping[str, str]], metrics: Collection[str]
+) -> dict[str, Any]:
     """The view of one search: its front, and what its dimensions do.
 
     Args:
@@ -157,31 +165,25 @@ def search(parent_run_id: str, trials: Sequence[Mapping[str, str]], metrics: Ite
     Returns:
         The state of MLflow's chart page.
     """
-    varied = dimensions(trials)[:_MOST_DIMENSIONS]
-    named = [KNOBS.get(param, param.rpartition(".")[2]) for param in varied]
-    across = [
-        charts.scatter(f"by-{i}", f"Accuracy by {name}", param, names.EVAL_ACCURACY)
-        for i, (param, name) in enumerate(zip(varied, named, strict=True))
-    ]
-    for chart in across:
-        chart["xaxis"]["type"] = "PARAM"
+    varied = [param for param in dimensions(trials) if param != names.PARAM_RULE]
+    across = [_across(i, param, metrics) for i, param in enumerate(varied[:_MOST_DIMENSIONS])]
     sections: dict[str, tuple[int, int, Sequence[charts.Chart]]] = {
-        "The front: accuracy against wire MB": (
+        "The front (strong; pale: beaten; grey: stopped early)": (
             1,
             440,
             [_front()],
         ),
+        # MLflow draws a line only for runs that have every axis: methods with other dimensions get a chart.
         "What the dimensions do to wire MB and accuracy": (
             1,
             380,
             [
-                charts.parallel(
-                    "dimensions",
-                    "Dimensions",
-                    varied or [names.PARAM_RULE],
-                    [names.TOTAL_WIRE_MB_LOG10, names.EVAL_ACCURACY],
+                _parallel(
+                    f"dimensions-{i}", _dimensions_title(params, rules), params[:_MOST_DIMENSIONS], metrics
                 )
-            ],
+                for i, (params, rules) in enumerate(_by_dimensions(trials, varied).items())
+            ]
+            or [_parallel("dimensions", "Dimensions", [], metrics)],
         ),
     }
     if across:
@@ -196,6 +198,7 @@ def search(parent_run_id: str, trials: Sequence[Mapping[str, str]], metrics: Ite
     )
     columns = [
         "attributes.`Status`",
+        f"params.`{names.PARAM_RULE}`",
         *(f"params.`{param}`" for param in varied),
         *_COLUMNS[3:6],
         f"tags.`{names.TAG_TRIAL}`",
@@ -210,17 +213,63 @@ def search(parent_run_id: str, trials: Sequence[Mapping[str, str]], metrics: Ite
 
 
 def dimensions(trials: Sequence[Mapping[str, str]]) -> list[str]:
-    """The params in which trials differ, the compressor's first."""
+    """The params in which trials differ, the compressor's first; without those that follow from its rule."""
     values: dict[str, set[str]] = {}
+    within: dict[tuple[str, str], set[str]] = {}
     for params in trials:
+        rule = params.get(names.PARAM_RULE, "")
         for param, value in params.items():
             values.setdefault(param, set()).add(value)
+            within.setdefault((param, rule), set()).add(value)
+    moved = {param for (param, _), found in within.items() if len(found) > 1}
     varied = [
         param
         for param, found in values.items()
-        if len(found) > 1 and param not in ("name", "seed", "storage")
+        if len(found) > 1
+        and param not in _NO_DIMENSIONS
+        and (param in moved or param == names.PARAM_RULE or param in KNOBS)
     ]
     return sorted(varied, key=lambda param: (not param.startswith("compressor."), param))
+
+
+def _by_dimensions(
+    trials: Sequence[Mapping[str, str]], varied: Sequence[str]
+) -> dict[tuple[str, ...], list[str]]:
+    """The rules of the trials by the dimensions that they have; those with none have no chart."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for params in trials:
+        own = tuple(param for param in varied if param in params)
+        rules, rule = found.setdefault(own, []), params.get(names.PARAM_RULE, "")
+        if rule not in rules:
+            rules.append(rule)
+    return {own: rules for own, rules in found.items() if own}
+
+
+def _dimensions_title(params: Sequence[str], rules: Sequence[str]) -> str:
+    return f"{', '.join(_word(param) for param in params)} of {', '.join(rules)}"
+
+
+def _parallel(uuid: str, title: str, params: Sequence[str], metrics: Collection[str]) -> charts.Chart:
+    """Rule, settings, bytes, accuracy; a setting that spans powers of ten as its logarithm."""
+    logs = [log_metric(param) for param in params if log_metric(param) in metrics]
+    plain = [param for param in params if log_metric(param) not in metrics]
+    axes = [*logs, names.TOTAL_WIRE_MB_LOG10, names.EVAL_ACCURACY]
+    powers = " (settings and wire MB as powers of ten)" if logs else ""
+    return charts.parallel(uuid, f"{title}{powers}", [names.PARAM_RULE, *plain], axes)
+
+
+def _across(i: int, param: str, metrics: Collection[str]) -> charts.Chart:
+    """A point for each trial, over one dimension."""
+    if log_metric(param) in metrics:
+        title = f"Accuracy by {_word(param)} (powers of ten)"
+        return charts.scatter(f"by-{i}", title, log_metric(param), names.EVAL_ACCURACY)
+    chart = charts.scatter(f"by-{i}", f"Accuracy by {_word(param)}", param, names.EVAL_ACCURACY)
+    chart["xaxis"]["type"] = "PARAM"
+    return chart
+
+
+def _word(param: str) -> str:
+    return KNOBS.get(param, param.rpartition(".")[2])
 
 
 def _front() -> charts.Chart:

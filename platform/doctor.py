@@ -146,25 +146,28 @@ def _ray_address() -> str:
 
 
 def _mlflow() -> Iterator[Finding]:
-    from .tracking.store import open_client, sqlite_path, tracking_uri  # noqa: PLC0415 - takes seconds
+    from .reading import SpecError  # noqa: PLC0415
+    from .tracking.masking import masked  # noqa: PLC0415
+    from .tracking.probe import answering_client, unwritable  # noqa: PLC0415
+    from .tracking.store import sqlite_path, tracking_uri  # noqa: PLC0415
 
     version, uri = metadata.version("mlflow"), tracking_uri()
     path = sqlite_path(uri)
     if path is not None and not path.exists():
-        if path.parent.is_dir() and os.access(path.parent, os.W_OK):
-            yield Finding("MLflow", "ok", f"{version}; the first run makes {path}")
-        else:
+        problem = unwritable(path.parent)
+        if problem:
             remedy = "choose another folder, or set MLFLOW_TRACKING_URI"
-            yield Finding("MLflow", "wrong", f"{version}; {path} cannot be made there", remedy)
+            yield Finding("MLflow", "wrong", f"{version}; {path} cannot be made ({problem})", remedy)
+        else:
+            yield Finding("MLflow", "ok", f"{version}; the first run makes {path}")
         return
     try:
-        count = len(open_client(uri).search_experiments(max_results=1000))
-    except Exception as error:
-        # The store's errors are of many types, and all mean that it cannot be used.
-        remedy = "start the server, or correct MLFLOW_TRACKING_URI"
-        yield Finding("MLflow", "wrong", f"{version}; {uri} does not answer: {error}", remedy)
+        count = len(answering_client().search_experiments(max_results=1000))
+    except SpecError as error:
+        problem, _, remedy = error.problems[0].rpartition("; ")
+        yield Finding("MLflow", "wrong", f"{version}; {problem}", remedy)
     else:
-        yield Finding("MLflow", "ok", f"{version}; {count} experiments in {uri}")
+        yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}")
 
 
 def _version(distribution: str) -> str | None:

@@ -4,18 +4,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from .own_code import OwnCodeError, told
 
-class ImportPathError(ValueError):
+
+class ImportPathError(OwnCodeError):
     """A `package.module:function` that leads to nothing that can be called."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"cannot use {path!r}: {reason}")
-        self.path = path
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[type["ImportPathError"], tuple[str, str]]:
-        """Pickles by its two arguments, so that Ray can hand it from a worker to the driver."""
-        return type(self), (self.path, self.reason)
 
 
 def import_object(path: str) -> Any:
@@ -28,9 +21,8 @@ def import_object(path: str) -> Any:
         The function, class or other callable; its signature is not checked.
 
     Raises:
-        ImportPathError: There is no such module or attribute, the module could not be imported because
-            of another one, or the object cannot be called. Any other error that the module raises while
-            it is imported comes through as it is.
+        ImportPathError: There is no such module or attribute, the module could not be imported, or the
+            object cannot be called.
     """
     module_name, colon, attributes = path.partition(":")
     if not (colon and all(module_name.split(".")) and all(attributes.split("."))):
@@ -39,6 +31,8 @@ def import_object(path: str) -> Any:
         found: Any = import_module(module_name)
     except ImportError as error:
         raise ImportPathError(path, _import_failure(module_name, error)) from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything, and may be a script
+        raise ImportPathError(path, f"importing {module_name} failed: {told(error)}") from error
     reached = module_name
     for attribute in attributes.split("."):
         try:
@@ -54,8 +48,9 @@ def import_object(path: str) -> Any:
 def _import_failure(module_name: str, error: ImportError) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-        return f"no module named {missing!r} on the import path"
-    return f"importing {module_name} failed: {error}"
+        hint = "; leave out .py" if module_name.endswith(".py") else ""
+        return f"no module named {missing!r} in this folder or among installed packages{hint}"
+    return f"importing {module_name} failed: {told(error)}"
 
 
 def export_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

@@ -1,7 +1,6 @@
 """What can be found wrong before a worker starts: data, model, the machine's size, the tracking store."""
 
 import os
-import socket
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -11,10 +10,14 @@ from taugrad.compressors.config import NoCompression, PowerSGD
 from taugrad.compressors.config.thresholds import LayeredTau
 
 from .data import load
-from .models import build
+from .launching.reaching import check_cluster
+from .launching.storing import check_storage
+from .models import build, try_out
+from .own_code import OwnCodeError
 from .reading import SpecError
 from .spec import RunSpec
-from .tracking.store import open_client, tracking_uri
+from .tracking.patience import patient
+from .tracking.probe import answering_client
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -42,7 +45,8 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     """
     workers = spec.workers
     if not local:
-        _check_cluster(os.environ.get("RAY_ADDRESS", ""))
+        check_cluster(os.environ.get("RAY_ADDRESS", ""))
+    check_storage(spec, source, local=local)
     if local and spec.processes * workers.cpus > cpus_here():
         fitting = f"--workers.count {max(1, int(cpus_here() // workers.cpus))}"
         sharing = f"--workers.cpus {int(100 * cpus_here() / workers.count) / 100}"
@@ -59,42 +63,32 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     try:
         data = load(spec.data)
     except (ValueError, ImportError, OSError) as error:
-        raise SpecError(source, [f"data: {error}"]) from error
+        raise SpecError(source, [_of_section("data", error)]) from error
     try:
         model = build(
             spec.model, channels=data.channels, height=data.height, width=data.width, classes=data.classes
         )
+        try_out(spec.model, model, data.train_inputs[:2], data.classes)
     except (ValueError, ImportError) as error:
-        raise SpecError(source, [f"model: {error}"]) from error
+        raise SpecError(source, [_of_section("model", error)]) from error
     _check_patterns(spec, source, [name for name, each in model.named_parameters() if each.requires_grad])
+
+
+def _of_section(section: str, error: Exception) -> str:
+    if isinstance(error, OwnCodeError):
+        return f"{section}.factory = {error.path}: {error.reason}"
+    return f"{section}: {error}"
 
 
 def usable_store() -> "MlflowClient":
     """The tracking store; asked once, so that nothing starts where nothing could be logged.
 
+    When it goes away later, calls of this client hold a command up for `patience.LOST_S` seconds in all.
+
     Raises:
         SpecError: it cannot be used.
     """
-    uri = tracking_uri()
-    try:
-        client = open_client(uri)
-        client.search_experiments(max_results=1)
-    except Exception as error:
-        # MLflow and its databases raise many types; to the user all mean this.
-        reason = str(error).strip().partition("\n")[0]
-        raise SpecError("MLFLOW_TRACKING_URI", [f"{uri} cannot be used: {reason}"]) from error
-    return client
-
-
-def _check_cluster(address: str) -> None:
-    """Whether anybody answers at RAY_ADDRESS: Ray itself asks for minutes on end, and does not say where."""
-    host, separator, port = address.rpartition("://")[2].rpartition(":")
-    if not separator or not port.isdecimal():
-        return  # such as auto, which Ray knows
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # no host, no port, no name
-        raise SpecError("RAY_ADDRESS", [f"{address}: no cluster answers there ({error})"]) from None
+    return patient(answering_client())
 
 
 def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """`taugrad auto`: a run whose threshold finds itself, by bytes to send or accuracy to lose at most."""
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -101,18 +102,18 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
         _announce(spec, chosen, console)
         check(chosen, source, local=is_local())
         return _spend(spec, source, goal.budget, train, client, console)
-    first, further = _ways(spec, source, goal, console)
+    first, further, most = _ways(spec, source, goal, console)
     _announce(spec, first, console)
     check(first, source, local=is_local())
     if goal.once:
         return train(first)
     bare = _possible(lambda: without_compression(spec), source)
     check(bare, source, local=is_local())
-    return _approach(bare, further, goal.tolerance, train, client, console)
+    return _approach(bare, further, most, goal.tolerance, train, client, console)
 
 
-def _ways(spec: RunSpec, source: str, goal: Goal, console: Console) -> tuple[RunSpec, Proposals]:
-    """What a tolerance is tried with first, and all that it is tried with.
+def _ways(spec: RunSpec, source: str, goal: Goal, console: Console) -> tuple[RunSpec, Proposals, int]:
+    """What a tolerance is tried with first, all that it is tried with, and how many trainings that is.
 
     A law that the user named must hold; where the one that comes with taugrad does not, densities do.
     """
@@ -124,11 +125,11 @@ def _ways(spec: RunSpec, source: str, goal: Goal, console: Console) -> tuple[Run
             raise SpecError(source, [str(error)]) from None
         _say(console, f"by density: {error}")
         some = [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
-        return some[0], one_after_the_other(some)
+        return some[0], one_after_the_other(some), 1 + len(some)
     last = None
     if law.looked_for == "tau":
         last = _possible(lambda: at_density(spec, DENSITIES[-1]), source)
-    return first, lawful(spec, law, goal.tolerance, last)
+    return first, lawful(spec, law, goal.tolerance, last), 3 + (last is not None)
 
 
 def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
@@ -197,18 +198,20 @@ def spent_line(wire_mb: float, budget: float) -> str:
 def _approach(
     bare: RunSpec,
     further: Proposals,
+    most: int,
     tolerance: float,
     train: Train,
     client: "MlflowClient",
     console: Console,
 ) -> int:
-    """Trainings until one is within a tolerance, percentage points."""
+    """Trainings, so many at most, until one is within a tolerance, percentage points."""
+    counted = itertools.count(1)
 
     def outcome_of(wanted: RunSpec) -> Outcome | None:
         known = finished(client, wanted)
-        if known is not None:
-            _say(console, f"{wanted.title}: finished before, run {known.run_id} of {wanted.experiment}")
-        elif train(wanted) == OK:
+        before = "" if known is None else f"; finished before, run {known.run_id} of {wanted.experiment}"
+        _say(console, f"training {next(counted)} of at most {most}: {wanted.title}{before}")
+        if known is None and train(wanted) == OK:
             known = finished(client, wanted)
             if known is None:
                 _say(console, f"{wanted.title}: MLflow has no result of this run")
@@ -223,7 +226,8 @@ def _approach(
         over = missing([done[0], nearest], tolerance)
         _say(
             console,
-            f"none is within {tolerance:g} points: {nearest.spec.title} is {over:.2f} points below that",
+            f"no training lost {tolerance:g} points or less: {nearest.spec.title} comes nearest, "
+            f"{over:.2f} points beyond that",
         )
         return FAILED
     _say(console, f"within {tolerance:g} points: {done[-1].spec.title}")

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from taugrad.platform.config import Config
 from taugrad.platform.data.config import ImportPath
@@ -15,11 +15,11 @@ class SearchConfig(Config):
 
     name: str = Field(default="", max_length=100, pattern=r"^[\w.-]*$")
     """The search's name, under which it goes on; empty: the spec file's name."""
-    objective: Literal["front", "ratio", "constraint"] = "front"
-    """Accuracy against wire bytes as a Pareto front; the papers' ratio, here of wire bytes (%/GB); or the
-    fewest wire bytes with an accuracy within `tolerance` of the run without compression."""
+    objective: Literal["front", "accuracy_per_wire_gb", "constraint"] = "front"
+    """Accuracy against wire bytes as a Pareto front; accuracy over wire bytes (%/GB); or the fewest wire
+    bytes with an accuracy within `tolerance` of the run without compression."""
     tolerance: float = Field(default=0.5, ge=0, le=100)
-    """Percentage points of accuracy that a constraint lets go."""
+    """Percentage points of accuracy that a constraint lets go, and the point that is proposed of a front."""
     trials: int = Field(default=30, ge=1)
     """Points to try, those stopped early and those that failed included."""
     seeds: int = Field(default=1, ge=1, le=100)
@@ -48,6 +48,16 @@ class SearchConfig(Config):
     evaluate: ImportPath | None = None
     """Your own training in place of taugrad's: package.module:function, a generator that takes the spec and
     yields the accuracy (0 to 1) and the wire bytes so far after each epoch."""
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _named_by_its_bytes(cls, value: object) -> object:
+        if value == "ratio":
+            raise ValueError(
+                "the papers' ratio is over paper bytes, and a search goes by wire bytes: "
+                "accuracy_per_wire_gb is what ratio was"
+            )
+        return value
 
     @model_validator(mode="after")
     def _constraint_has_a_baseline(self) -> "SearchConfig":

@@ -17,18 +17,26 @@ _MOST = 20
 """Rows of the front that are shown while a search runs."""
 
 
+def say(console: Console, text: str, style: str = "") -> None:
+    """Prints text as it is: no markup, and nothing that could be copied is broken in two."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 class LiveSearch:
-    """Shows a search: a table that grows on a terminal, a line for each trial elsewhere."""
+    """Shows a search: a table that grows on a terminal; elsewhere a line when a trial begins or ends."""
 
     def __init__(self, console: Console) -> None:
         """Shows to `console`."""
         self._console = console
         self._live = Live(Text("starting Ray ..."), console=console, refresh_per_second=4)
         self._told: set[int] = set()
+        self._running: set[int] = set()
 
     def __enter__(self) -> "LiveSearch":
         if self._console.is_terminal:
             self._live.start()
+        else:
+            say(self._console, "starting Ray ...")
         return self
 
     def __exit__(
@@ -46,26 +54,31 @@ class LiveSearch:
 
     def show(self, progress: Progress) -> None:
         """Takes the news."""
+        terminal = self._console.is_terminal
         for number, trial in progress.record.trials.items():
             if trial.ending and number not in self._told:
                 self._told.add(number)
-                if trial.ending == "failed" or not self._console.is_terminal:
+                if trial.ending == "failed" or not terminal:
                     style = "yellow" if trial.ending == "failed" else ""
-                    self._console.print(
-                        ending_line(progress, trial),
-                        style=style,
-                        markup=False,
-                        highlight=False,
-                        soft_wrap=True,
-                    )
-        if self._console.is_terminal:
+                    say(self._console, ending_line(progress, trial), style)
+            elif number in progress.running and number not in self._running and not terminal:
+                say(self._console, f"{_what(trial)}  begins")
+        self._running = set(progress.running)
+        if terminal:
             self._live.update(Group(front_table(progress, most=_MOST), _running(progress)))
+
+
+def _what(trial: Trial) -> str:
+    return f"{_name(trial)}  {shown(trial.params)}".rstrip()
+
+
+def _name(trial: Trial) -> str:
+    return "baseline" if trial.number == BASELINE else f"trial {trial.number}"
 
 
 def ending_line(progress: Progress, trial: Trial) -> str:
     """A trial that ended, on a line."""
-    name = "baseline" if trial.number == BASELINE else f"trial {trial.number}"
-    what = f"{name}  {shown(trial.params)}".rstrip()
+    what = _what(trial)
     if trial.ending == "failed":
         return f"{what}  failed: {trial.reason}"
     if trial.ending == "pruned":
@@ -127,9 +140,8 @@ def _running(progress: Progress) -> Text:
     counts.append(f"{progress.seconds / 60:.1f} min")
     epochs = progress.epochs
     for trial in sorted(progress.running.values(), key=lambda trial: trial.number):
-        name = "baseline" if trial.number == BASELINE else f"trial {trial.number}"
         seed = f" seed {len(trial.trainings) + 1}" if trial.trainings else f" epoch {trial.epoch}/{epochs}"
-        counts.append(f"{name}{seed}")
+        counts.append(f"{_name(trial)}{seed}")
     return Text("  ".join(counts), style="dim")
 
 

@@ -40,7 +40,7 @@ class Outcome:
 class Objective:
     """An order of points, as numbers for a sampler."""
 
-    kind: Literal["front", "ratio", "constraint"]
+    kind: Literal["front", "accuracy_per_wire_gb", "constraint"]
     tolerance: float = 0.0
     """Percentage points."""
     baseline: Outcome | None = None
@@ -54,7 +54,9 @@ class Objective:
     @property
     def modes(self) -> list[Literal["min", "max"]]:
         """Whether each of `values` is to be small or large."""
-        return {"front": ["max", "min"], "ratio": ["max"], "constraint": ["min"]}[self.kind]  # type: ignore[return-value]
+        if self.kind == "front":
+            return ["max", "min"]
+        return ["min"] if self.kind == "constraint" else ["max"]
 
     def values(self, point: Cost) -> list[float]:
         """A point as the sampler sees it: accuracy and log10 of bytes, or one number.
@@ -66,8 +68,8 @@ class Objective:
         match self.kind:
             case "front":
                 return [point.accuracy, magnitude]
-            case "ratio":
-                return [ratio(point)]
+            case "accuracy_per_wire_gb":
+                return [accuracy_per_wire_gb(point)]
             case "constraint":
                 missing = self.missing(point)
                 if missing <= 0:
@@ -84,8 +86,7 @@ class Objective:
         """Percentage points of accuracy by which a point breaks the constraint; 0 or less: it keeps it."""
         if self.kind != "constraint" or self.baseline is None:
             return 0.0
-        # Accuracies are quotients; a point exactly at the limit must not fall to rounding.
-        return 100 * (self.baseline.accuracy - point.accuracy) - self.tolerance - 1e-9
+        return _points_below(self.baseline.accuracy, point) - self.tolerance
 
     def best(self, points: Sequence[Point]) -> Point | None:
         """The best point by a single number; None for a front, and where none keeps the constraint."""
@@ -95,9 +96,38 @@ class Objective:
         sign = 1 if self.modes == ["min"] else -1
         return min(able, key=lambda point: (sign * self.values(point)[0], -point.accuracy))
 
+    def proposed(self, points: Sequence[Point]) -> tuple[Point, str]:
+        """The point to train in full, and what speaks for it, as a sentence that lacks its subject.
 
-def ratio(point: Cost) -> float:
-    """Accuracy in percent over wire GB (Anoosheh's Ratio, of wire bytes)."""
+        It is the best one. Of a front it is the one of fewest bytes whose accuracy is at least
+        min(baseline's, highest of all points) - tolerance; where none keeps a constraint, the most accurate.
+
+        Args:
+            points: those that ran in full, at least one.
+        """
+        best, within = self.best(points), f"sends least within {self.tolerance:g} points of"
+        bare = "the accuracy without compression"
+        if self.kind == "accuracy_per_wire_gb" and best is not None:
+            return best, "reaches most accuracy per wire GB"
+        if best is not None:
+            return best, f"{within} {bare}"
+        highest = min(points, key=lambda point: (-point.accuracy, point.wire_bytes))
+        if self.kind == "constraint":
+            return highest, f"comes nearest to {bare}"
+        reached = self.baseline is not None and self.baseline.accuracy <= highest.accuracy
+        limit = self.baseline.accuracy if reached and self.baseline is not None else highest.accuracy
+        near = [point for point in points if _points_below(limit, point) <= self.tolerance]
+        least = min(near, key=lambda point: (point.wire_bytes, -point.accuracy))
+        return least, f"{within} {bare if reached else 'the most accurate one'}"
+
+
+def _points_below(accuracy: float, point: Cost) -> float:
+    # Accuracies are quotients; a point exactly at a limit must not fall to rounding.
+    return 100 * (accuracy - point.accuracy) - 1e-9
+
+
+def accuracy_per_wire_gb(point: Cost) -> float:
+    """Accuracy in percent over wire GB; the papers' Ratio is over paper GB."""
     return 100 * point.accuracy / (max(point.wire_bytes, _LEAST_BYTES) / 1e9)
 
 

@@ -12,13 +12,19 @@ from taugrad.platform.reading import SpecError, read_spec
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking.store import home
 
-from .objective import ratio
+from .objective import accuracy_per_wire_gb
 from .progress import Point, Progress
 from .reading import name_search
 from .space import dimensions
 
 FRONT, TRIALS, SPECS = "front.csv", "trials.csv", "front"
-_SHARED = ("accuracy_percent", "accuracy_spread_percent", "wire_mb", "times_smaller", "percent_per_wire_gb")
+_SHARED = (
+    "accuracy_percent",
+    "accuracy_spread_percent",
+    "wire_mb",
+    "times_smaller",
+    "accuracy_percent_per_wire_gb",
+)
 
 
 def folder_of(name: str, experiment: str) -> Path:
@@ -120,7 +126,7 @@ def _figures(point: Point, baseline: Point | None) -> list[str]:
         _number(None if point.spread is None else 100 * point.spread),
         _number(point.wire_bytes / 1e6),
         _number(smaller),
-        _number(ratio(point)),
+        _number(accuracy_per_wire_gb(point)),
     ]
 
 

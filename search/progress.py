@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taugrad.platform.launching.launch import storage_path
+from taugrad.platform.launching.storing import storage_path
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 
@@ -103,6 +103,10 @@ class Progress:
         """The points that no other dominates, from few bytes to many."""
         return front(self.points)
 
+    def place(self, point: Point) -> int:
+        """Where on the front a point of it is, from 1."""
+        return [each.number for each in self.front].index(point.number) + 1
+
     @property
     def objective(self) -> Objective:
         """What the search asks for."""
@@ -123,6 +127,11 @@ class Progress:
         if settings.wire_gb is not None and self.record.spent_bytes >= 1e9 * settings.wire_gb:
             return f"search.wire_gb = {settings.wire_gb:g}"
         return ""
+
+    @property
+    def incomplete(self) -> bool:
+        """Trials are left, and no budget is used up that would keep them from being tried."""
+        return bool(self.left) and not self.exhausted()
 
     def begin(self, params: Mapping[str, Any]) -> Task:
         """Starts the trial of a point, or takes it up again where it was interrupted."""
@@ -147,6 +156,23 @@ class Progress:
         if result["full"]:
             self.running.pop(number, None)
         self._changed()
+
+    def lose(self, number: int) -> bool:
+        """A trial runs no more; True where its end was not told, and it waits to be taken up again."""
+        lost = self.running.pop(number, None) is not None
+        if lost:
+            self._changed()
+        return lost
+
+    def lose_all(self) -> list[int]:
+        """Nothing runs any more: the trials that began and have no end, which wait to be taken up again."""
+        self.running.clear()
+        return [trial.number for trial in self.record.interrupted]
+
+    def give_up(self, number: int, reason: str) -> None:
+        """A trial that has no end will not be taken up again: it failed."""
+        self.running[number] = self.record.trials[number]
+        self.end(number, "failed", reason)
 
     def end(self, number: int, ending: Ending, reason: str = "") -> None:
         """A trial was stopped early, or failed."""

@@ -149,7 +149,7 @@ def corner_specs(search: Search) -> list[RunSpec]:
             differing = {n: v for n, v in params.items() if search.middle.get(n) != v} or params
             where = ", ".join(f"{name} = {_shown(value)}" for name, value in differing.items())
             problems = [f"at {where}: {problem}" for problem in error.problems]
-            raise SpecError(error.source, problems) from None
+            raise SpecError(error.source, problems, error.sources) from None
     return specs
 
 
@@ -217,7 +217,8 @@ def _explain(problem: Any) -> str:
         close = difflib.get_close_matches(own, _fields(), n=1)
         hint = f"did you mean {_SECTION}.{close[0]}?" if close else f"there are {', '.join(_fields())}"
         return f"{_SECTION}.{own}: no such field; {hint}"
-    return f"{_SECTION}.{own} = {problem['input']}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    said = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+    return f"{_SECTION}.{own} = {problem['input']}: {said[0].lower()}{said[1:]}"
 
 
 def _fields() -> list[str]:

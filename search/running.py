@@ -12,14 +12,17 @@ from rich.console import Console
 
 from taugrad.platform.importing import import_object
 from taugrad.platform.launching.cluster import is_local, ray_cluster
-from taugrad.platform.launching.launch import storage_path
+from taugrad.platform.launching.storing import storage_path
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.tracking.store import TrackingError
+from taugrad.platform.tracking.masking import masked
+from taugrad.platform.tracking.probe import probe
+from taugrad.platform.tracking.store import TrackingError, tracking_uri
 
-from .console import LiveSearch, front_table
+from .console import LiveSearch, say
 from .journal import FILE, Began, Journal, JournalError
+from .lost import run_all
 from .outputs import folder_of, write_outputs
 from .progress import Progress
 from .reading import Search, corner_specs
@@ -27,11 +30,12 @@ from .tracked import finish_parent, reconcile, reopen_parent, start_parent, tag_
 from .training import in_own_process
 from .trial import Surroundings
 from .tuning import reason_of, run_baseline, run_trials
+from .verdict import tell
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-OK, FAILED, INTERRUPTED = 0, 1, 130
+INTERRUPTED = 130
 Draw = Callable[[Progress, Path], None]
 """Draws a search's figure into a file."""
 FIGURE = "front.png"
@@ -45,8 +49,8 @@ def run_search(search: Search, draw: Draw) -> int:
         draw: draws the front.
 
     Returns:
-        0; 1 when there is no point at all, or the baseline that a constraint needs failed; 130 when it was
-        interrupted (Ctrl-C).
+        0; 1 when there is no point at all, when trials are left though no budget is used up, or when the
+        baseline that a constraint needs failed; 130 when it was interrupted (Ctrl-C).
 
     Raises:
         SpecError: something cannot be had, or the search is running already; nothing was started.
@@ -55,6 +59,7 @@ def run_search(search: Search, draw: Draw) -> int:
     console = console if console.is_terminal else Console(width=132)
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     corners = corner_specs(search)
+    probe(tracking_uri())
     _check(search, corners)
     folder = folder_of(search.name, corners[0].experiment)
     with _alone(folder, search):
@@ -77,22 +82,32 @@ def _run(
         journal.record.reopen_failed()
     progress = Progress(search, journal)
     resumable = not any(in_own_process(spec, search.settings.evaluate) for spec in corners)
-    progress.unfinished = reconcile(client, journal, resumable=resumable)
+
+    def unfinished() -> dict[str, str]:
+        return reconcile(client, journal, resumable=resumable)
+
+    progress.unfinished = unfinished()
     live.take_as_told(progress)
     _announce(console, progress, client)
     problem, status = "", "KILLED"
     try:
-        problem = _fit(progress, client, live, corners)
-        status = "FAILED" if problem else "FINISHED"
+        problem = _fit(progress, client, live, corners, unfinished)
+        status = "FAILED" if problem or progress.incomplete else "FINISHED"
     except KeyboardInterrupt:
-        _say(console, f"search {search.name}: interrupted; the same command goes on")
+        say(console, f"search {search.name}: interrupted; the same command goes on")
         return INTERRUPTED
     finally:
         _leave(progress, client, draw, status)  # type: ignore[arg-type]
-    return _tell(console, progress, problem)
+    return tell(console, progress, problem, client.tracking_uri)
 
 
-def _fit(progress: Progress, client: "MlflowClient", live: LiveSearch, corners: list[RunSpec]) -> str:
+def _fit(
+    progress: Progress,
+    client: "MlflowClient",
+    live: LiveSearch,
+    corners: list[RunSpec],
+    unfinished: Callable[[], dict[str, str]],
+) -> str:
     """Runs what is left; what kept it from that, if anything did."""
     search, settings = progress.search, progress.settings
     needs_baseline = settings.baseline and progress.baseline is None
@@ -104,7 +119,7 @@ def _fit(progress: Progress, client: "MlflowClient", live: LiveSearch, corners: 
         here = str(Path.cwd())
         return Surroundings(client.tracking_uri, parent, progress.objective, settings.evaluate, here)
 
-    with ray_cluster(), live:
+    with ray_cluster(dashboard=True), live:
         progress.on_change(lambda: live.show(progress))
         if needs_baseline:
             try:
@@ -112,8 +127,8 @@ def _fit(progress: Progress, client: "MlflowClient", live: LiveSearch, corners: 
             except Exception as error:  # the baseline's training may raise anything
                 if settings.objective == "constraint":
                     return f"the baseline failed: {reason_of(error)}"
-        if progress.left and not progress.exhausted():
-            run_trials(progress, surroundings(), corners, storage_path(search.spec(search.middle)))
+        storage = storage_path(search.spec(search.middle))
+        run_all(progress, lambda: run_trials(progress, surroundings(), corners, storage), unfinished)
     return ""
 
 
@@ -179,11 +194,11 @@ def _open_parent(client: "MlflowClient", journal: Journal, search: Search, exper
 
 
 def _announce(console: Console, progress: Progress, client: "MlflowClient") -> None:
-    record, name = progress.record, progress.search.name
+    record, name, place = progress.record, progress.search.name, masked(client.tracking_uri)
     went_on = f", {len(record.ended)} of them done" if record.ended else ""
-    _say(
+    say(
         console,
-        f"search {name}: {progress.settings.trials} trials{went_on}; metrics go to {client.tracking_uri}",
+        f"search {name}: {progress.settings.trials} trials{went_on}; metrics go to {place}",
     )
 
 
@@ -202,56 +217,3 @@ def _leave(
     with suppress(Exception):  # the files are on disk; a store that is away must not end the command
         tag_endings(client, progress.journal)
         finish_parent(client, progress.record.parent_run, files, status)
-
-
-def _tell(console: Console, progress: Progress, problem: str) -> int:
-    folder, search = progress.journal.path.parent, progress.search
-    if problem:
-        _say(console, f"search {search.name}: {problem}", style="red")
-        return FAILED
-    used_up = progress.exhausted()
-    if used_up and progress.left:
-        ended = len(progress.record.ended)
-        _say(console, f"the budget {used_up} is used up after {ended} of {progress.settings.trials} trials")
-    if not progress.points:
-        _say(console, f"no trial ran in full; see {_short(folder)}/trials.csv", style="red")
-        return FAILED
-    console.print(front_table(progress))
-    _say(console, _verdict(progress))
-    _say(console, f"Front, trials, figure and a spec for each point: {_short(folder)}")
-    place = _best_place(progress) or 1
-    _say(console, f"Train a point in full: taugrad search {search.source} --pick {place}")
-    return OK
-
-
-def _verdict(progress: Progress) -> str:
-    settings, place = progress.settings, _best_place(progress)
-    if settings.objective == "front":
-        return f"on the front: {len(progress.front)} of {len(progress.points)} points that ran in full"
-    if place is None:
-        return (
-            f"no point keeps within {settings.tolerance:g} points of the baseline's accuracy; "
-            "widen the ranges or search.tolerance"
-        )
-    what = (
-        "has the best ratio"
-        if settings.objective == "ratio"
-        else f"sends least within {settings.tolerance:g} points of the baseline's accuracy"
-    )
-    return f"point {place} {what}"
-
-
-def _best_place(progress: Progress) -> int | None:
-    """Where on the front the objective's best point is."""
-    best = progress.objective.best(progress.points)
-    numbers = [point.number for point in progress.front]
-    return None if best is None else numbers.index(best.number) + 1
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    """Prints text as it is: no markup, and nothing that could be copied is broken in two."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -44,7 +44,23 @@ def make_sampler(progress: Progress, objective: Objective, concurrency: int) -> 
     def suggest(optuna_trial: "optuna.Trial") -> dict[str, str]:
         return {"task": progress.begin(_suggested(progress.search.tree, optuna_trial)).model_dump_json()}
 
+    chosen = set[str]()
+    """Trials of which the sampler does not know the end."""
+
     class Journalled(OptunaSearch):
+        def set_max_concurrency(self, max_concurrent: int) -> bool:
+            return True  # Tune goes on counting a trial that it gave up, and would wait for its end for ever
+
+        def suggest(self, trial_id: str) -> Any:
+            if len(chosen) >= concurrency:
+                return None
+            chosen.add(trial_id)
+            return super().suggest(trial_id)
+
+        def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+            chosen.discard(trial_id)
+            super().on_trial_complete(trial_id, result, error)
+
         def save(self, checkpoint_path: str) -> None:
             Path(checkpoint_path).touch()  # a search goes on from its journal
 

@@ -84,7 +84,7 @@ def _simulated(spec: RunSpec, client: "MlflowClient", run_id: str, on_epoch: OnE
         with _group_of_one():
             trainer = Trainer(spec, load(spec.data), device, listener)
             trainer.fit()
-            writer.log(trainer.done, trainer.totals(), always=True)
+            writer.log(trainer.done, trainer.totals(), kind="total")
     finally:
         writer.close(_DELIVERY_S)
     assert listener.latest is not None  # every epoch ends with an evaluation
@@ -110,6 +110,9 @@ class _Listener:
     def __init__(self, writer: MetricWriter, on_epoch: OnEpoch) -> None:
         self._writer, self._on_epoch = writer, on_epoch
         self.latest: Outcome | None = None
+
+    def stage(self, name: str) -> None:
+        pass
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self._writer.log(iteration, metrics)

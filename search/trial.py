@@ -128,6 +128,6 @@ def _run(client: Any, task: Task, spec: RunSpec, parent: str) -> str:
     if unfinished is not None:
         client.update_run(unfinished, status="RUNNING")
         return unfinished
-    named = spec.model_copy(update={"name": f"{task.label}: {spec.compressor}"[:200]})
+    named = spec.model_copy(update={"name": names.shown(f"{task.label}: {spec.compressor}")[:200]})
     trial = "baseline" if task.number < 0 else str(task.number)
     return start_run(client, named, tags={PARENT: parent, names.TAG_TRIAL: trial})

@@ -30,6 +30,9 @@ _ENVIRONMENT = {
     "TUNE_WARN_THRESHOLD_S": "10",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even when told to be silent
 }
+_HANDOVER, _HANDOVER_S = "TUNE_FUNCTION_THREAD_TIMEOUT_S", "120"
+"""How long Tune waits for a stopped trial, which still hands its metrics over, before its process takes the
+next one. After Tune's own 2 s it would give the next one up, and tell no callback."""
 FAILURE = "failure"
 """In a report: why the trial failed."""
 _TRIAL_MEMORY = 2.0**20
@@ -64,7 +67,7 @@ def _reports(task: Task, surroundings: Surroundings) -> list[dict[str, Any]]:
 
 
 def run_trials(progress: Progress, surroundings: Surroundings, corners: list[RunSpec], storage: str) -> None:
-    """Runs trials until a budget is used up.
+    """Runs trials until all have been tried or a budget is used up; some may have begun and have no end then.
 
     Args:
         progress: of the search, on a connected Ray.
@@ -80,12 +83,13 @@ def run_trials(progress: Progress, surroundings: Surroundings, corners: list[Run
     concurrency = progress.settings.concurrency or _fitting(corners)
     trainable = tune.with_parameters(_trainable, surroundings=surroundings)
     resources = tune.PlacementGroupFactory([_largest(corners, evaluate)])
-    scheduler, callback, stopper = _parts(progress)
+    sampler = make_sampler(progress, surroundings.objective, concurrency)
+    scheduler, callback, stopper = _parts(progress, sampler)
     name = f"search-{surroundings.parent_run}"
     tuner = tune.Tuner(
         tune.with_resources(trainable, resources),
         tune_config=tune.TuneConfig(
-            search_alg=make_sampler(progress, surroundings.objective, concurrency),
+            search_alg=sampler,
             scheduler=scheduler,
             num_samples=progress.left,
             max_concurrent_trials=concurrency,
@@ -113,6 +117,7 @@ def run_trials(progress: Progress, surroundings: Surroundings, corners: list[Run
 def _trainable(config: dict[str, Any], surroundings: Surroundings) -> None:
     from ray import tune  # noqa: PLC0415
 
+    os.environ.setdefault(_HANDOVER, _HANDOVER_S)
     surroundings.enter()
     try:
         run_task(Task.model_validate_json(config["task"]), surroundings, tune.report)
@@ -122,7 +127,7 @@ def _trainable(config: dict[str, Any], surroundings: Surroundings) -> None:
         tune.report({FAILURE: reason_of(error), "epoch": 0, **worst})
 
 
-def _parts(progress: Progress) -> "tuple[Any, tune.Callback, tune.Stopper]":
+def _parts(progress: Progress, sampler: Any) -> "tuple[Any, tune.Callback, tune.Stopper]":
     """The scheduler that prunes, the callback that writes the journal, the stopper that keeps budgets."""
     from ray import tune  # noqa: PLC0415
     from ray.tune.schedulers import FIFOScheduler, TrialScheduler  # noqa: PLC0415
@@ -130,7 +135,7 @@ def _parts(progress: Progress) -> "tuple[Any, tune.Callback, tune.Stopper]":
     pruner = Pruner(progress.settings, progress.epochs)
     for earlier in progress.record.ended:
         pruner.remember(earlier.number, earlier.course, stopped=earlier.ending == "pruned")
-    pruned: set[int] = set()
+    pruned, looked_at = set[int](), set[str]()
 
     class Pruning(FIFOScheduler):
         def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
@@ -153,6 +158,13 @@ def _parts(progress: Progress) -> "tuple[Any, tune.Callback, tune.Stopper]":
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
             progress.end(_number(trial), "failed", reason_of(trial.get_pickled_error() or trial.get_error()))
+
+        def on_step_end(self, iteration: int, trials: Any, **_: Any) -> None:
+            for trial in trials:
+                if trial.status == "ERROR" and trial.trial_id not in looked_at:
+                    looked_at.add(trial.trial_id)
+                    if progress.lose(_number(trial)):  # Tune gave it up, and told neither of us
+                        sampler.on_trial_complete(trial.trial_id, error=True)
 
     class Budget(tune.Stopper):
         def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

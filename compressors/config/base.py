@@ -11,8 +11,11 @@ LARGEST_TAU = 2.0**119
 
 
 def _fits_float32(tau: float) -> float:
+    span = f"({SMALLEST_TAU:.2g} to {LARGEST_TAU:.2g})"
+    if not tau > 0:
+        raise ValueError(f"must be greater than 0 {span}")
     if not SMALLEST_TAU <= tau <= LARGEST_TAU:
-        raise ValueError(f"must be greater than 0 ({SMALLEST_TAU:.2g} to {LARGEST_TAU:.2g})")
+        raise ValueError(f"is no threshold that float32 can hold {span}")
     return tau
 
 

@@ -1,6 +1,7 @@
 """Links and policies in a line: names with fields in brackets, read without running anything."""
 
 import ast
+import difflib
 from collections.abc import Collection
 from typing import Any
 
@@ -49,9 +50,9 @@ def expand_policy(value: Any, known: Collection[str] = POLICIES) -> Any:
     """`density(0.01)` as the dictionary that it stands for; anything else as it is.
 
     Raises:
-        ValueError: it has brackets and is none of the policies known.
+        ValueError: it is text, and neither a number nor one of the policies known.
     """
-    if not isinstance(value, str) or "(" not in value:
+    if not isinstance(value, str) or _is_number(value):
         return value
     node = parse_expression(value)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
@@ -59,10 +60,20 @@ def expand_policy(value: Any, known: Collection[str] = POLICIES) -> Any:
     return read_call(node, known)
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def require_known(name: str, known: Collection[str]) -> str:
     """The name, if it is one of those known; a ValueError names the choice."""
     if name not in known:
-        raise ValueError(f"{name} is unknown: choose {', '.join(known)}")
+        close = difflib.get_close_matches(name.lower(), known, n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"{name} is unknown: choose {', '.join(known)}{meant}")
     return name
 
 

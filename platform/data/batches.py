@@ -84,24 +84,6 @@ def worker_share(order: NDArray[np.int64], iteration: int, batch_size: int, rank
     return Share(part, len(part) * workers / len(batch))
 
 
-def evaluation_share(examples: int, rank: int, workers: int) -> slice:
-    """One worker's part of the test examples.
-
-    Args:
-        examples: Test examples, not negative.
-        rank: This worker, 0..workers-1.
-        workers: How many share the evaluation.
-
-    Returns:
-        A contiguous part; all of them together cover every example once. It is empty for the last workers
-        where there are more workers than examples.
-
-    Raises:
-        ValueError: The rank is not among the workers.
-    """
-    return _part(examples, rank, workers)
-
-
 def _part(length: int, rank: int, workers: int) -> slice:
     """The `rank`-th of `workers` contiguous, nearly equal parts, as `np.array_split` would cut them."""
     if not 0 <= rank < workers:

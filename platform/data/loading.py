@@ -3,8 +3,9 @@
 from typing import assert_never
 
 from ..importing import import_object
+from ..own_code import OwnCodeError, call
 from .config import CustomData, DataConfig, Digits, Mnist, Mnist5k, Synthetic
-from .dataset import DataError, DataSet
+from .dataset import DataSet
 from .embedded import digits, mnist5k
 from .idx import load_idx_folder
 from .synthetic import synthetic
@@ -20,8 +21,8 @@ def load(config: DataConfig) -> DataSet:
         The data set; the same config and files always give the same one, on every worker.
 
     Raises:
-        DataError: The data are missing, damaged or not valid, or a custom factory returned something else.
-        ImportPathError: A custom factory cannot be found.
+        DataError: The data are missing, damaged or not valid.
+        OwnCodeError: A custom factory cannot be found or called, raised, or returned no data set.
     """
     match config:
         case Mnist5k():
@@ -38,11 +39,11 @@ def load(config: DataConfig) -> DataSet:
             assert_never(config)
 
 
+_CONTRACT = "a data set's factory takes what data.arguments holds and returns a taugrad.platform.data.DataSet"
+
+
 def _custom(config: CustomData) -> DataSet:
-    made = import_object(config.factory)(**config.arguments)
+    made = call(config.factory, import_object(config.factory), config.arguments, _CONTRACT)
     if not isinstance(made, DataSet):
-        raise DataError(
-            f"{config.factory} returned a {type(made).__name__}; "
-            "it must return a taugrad.platform.data.DataSet"
-        )
+        raise OwnCodeError(config.factory, f"it returned a {type(made).__name__}; {_CONTRACT}")
     return made

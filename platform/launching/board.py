@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..training.reporting import Progress
+from .stages import Stage
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,8 @@ class News:
     """Where it stood after each evaluation."""
     notices: list[str] = field(default_factory=list)
     """Lines for the user."""
+    stages: list[Stage] = field(default_factory=list)
+    """What began meanwhile."""
 
 
 class Board:
@@ -25,6 +28,8 @@ class Board:
         self._progress: Progress | None = None
         self._evaluations: list[Progress] = []
         self._notices: list[str] = []
+        self._stages: list[Stage] = []
+        self._outcome: dict[str, float] = {}
 
     def pin(self, progress: Progress, evaluated: bool) -> None:
         """Replaces the progress, and keeps it if it is that after an evaluation."""
@@ -36,10 +41,22 @@ class Board:
         """Adds a line for the user."""
         self._notices.append(notice)
 
+    def enter(self, begun: Stage) -> None:
+        """Adds what the workers are doing now."""
+        self._stages.append(begun)
+
+    def conclude(self, metrics: dict[str, float]) -> None:
+        """Says what the run came to: its last evaluation and its totals, by MLflow name."""
+        self._outcome = metrics
+
+    def outcome(self) -> dict[str, float]:
+        """What `conclude` said; empty before."""
+        return self._outcome
+
     def read(self) -> News:
         """What came since the last reading."""
-        news = News(self._progress, self._evaluations, self._notices)
-        self._evaluations, self._notices = [], []
+        news = News(self._progress, self._evaluations, self._notices, self._stages)
+        self._evaluations, self._notices, self._stages = [], [], []
         return news
 
 

@@ -1,16 +1,22 @@
 """A Ray to run on: the one that RAY_ADDRESS names, or one of our own that only this machine can reach."""
 
+import contextlib
 import logging
 import os
 import re
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ..ports import LOOPBACK, free_port
 from ..preflight import cpus_here
 from ..reading import SpecError
+from ..watchdog import watched
+from .no_autoscaling import stand_in_for_autoscaling
 
 _OBJECT_STORE_BYTES = 256 * 2**20
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
@@ -22,57 +28,72 @@ def is_local() -> bool:
 
 
 @contextmanager
-def ray_cluster() -> Iterator[None]:
+def ray_cluster(*, dashboard: bool = False) -> Iterator[None]:
     """Connects to Ray for as long as the context lasts, and starts one first if no RAY_ADDRESS is set.
 
     Our own Ray listens on 127.0.0.1 only, and ends with the context; others that run on this machine
-    stay as they are.
+    stay as they are. Inside another such context it is that one's Ray.
+
+    Args:
+        dashboard: have our own Ray run its dashboard, which Tune's clean-up of stopped trials asks. It costs
+            seconds at the start.
 
     Raises:
-        SpecError: the cluster that RAY_ADDRESS names does not take us.
+        SpecError: the cluster that RAY_ADDRESS names does not take us, or our own did not start.
     """
-    _prepare_environment()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import ray  # noqa: PLC0415 - takes seconds, and reads the environment when it is imported
+    import_ray()
+    import ray  # noqa: PLC0415 - takes seconds
 
+    if ray.is_initialized():
+        yield
+        return
     # It warns that access needs a token, which is as it should be.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    with contextlib.ExitStack() as stack:
+        _connect(ray, stack, dashboard=dashboard)
+        stack.callback(ray.shutdown)
+        yield
+
+
+def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool) -> None:
+    """Connects to the cluster, or starts our own Ray, which ends with this process however that ends."""
+    handler = signal.getsignal(signal.SIGTERM)
     if is_local():
+        # What Ray starts inherits the environment.
+        os.environ.update(stack.enter_context(watched()))
         dashboard_port = free_port()
-        ray.init(
-            address="local",
-            num_cpus=cpus_here(),
-            # Ray Train asks the dashboard whether runs are alive. Where it finds none, or that of another
-            # Ray on this machine, every run takes 12 s longer to end.
-            include_dashboard=True,
-            dashboard_host=LOOPBACK,
-            dashboard_port=dashboard_port,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-            runtime_env={
-                "env_vars": {
-                    "PYTHONPATH": _python_path(),
-                    "RAY_API_SERVER_ADDRESS": f"http://{LOOPBACK}:{dashboard_port}",
-                }
-            },
-            _node_ip_address=LOOPBACK,
-        )
+        # Workers inherit these. A runtime environment would say the same, and start each of them twice.
+        os.environ["PYTHONPATH"] = _python_path()
+        os.environ["RAY_API_SERVER_ADDRESS"] = f"http://{LOOPBACK}:{dashboard_port}"
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus_here(),
+                include_dashboard=dashboard,
+                dashboard_host=LOOPBACK,
+                dashboard_port=dashboard_port,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                _node_ip_address=LOOPBACK,
+            )
+        except Exception as error:
+            # After half a minute on an overloaded machine, or with too little shared memory.
+            raise SpecError("Ray", [f"it did not start on this machine: {_cause_of(error)}"]) from error
+        stand_in_for_autoscaling()
     else:
         try:
             ray.init(log_to_driver=False, logging_level=logging.WARNING)
         except Exception as error:
             # Ray raises many types (no token, another version of Ray, ...); to the user all mean this.
             raise SpecError("RAY_ADDRESS", [f"{os.environ['RAY_ADDRESS']}: {_cause_of(error)}"]) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    # Ray's own handler prints stacks instead of ending as Ctrl-C does.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
-def _prepare_environment() -> None:
-    """Sets what Ray reads when it is imported; a user's own settings stay."""
+def import_ray() -> None:
+    """Imports Ray, in the environment that it reads then; a user's own settings stay."""
     settings = {
         # How often the driver looks at its workers; the default makes every report wait 1.5 s.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
@@ -84,8 +105,13 @@ def _prepare_environment() -> None:
         # something else, is off. tests/integration looks at the listeners.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         settings["GLOO_SOCKET_IFNAME"] = "lo"
+        # Nobody takes this machine away from its own Ray: a process less to start.
+        settings["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
     for name, value in settings.items():
         os.environ.setdefault(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray  # noqa: F401, PLC0415 - takes seconds
 
 
 def _cause_of(error: BaseException) -> str:
@@ -97,4 +123,5 @@ def _cause_of(error: BaseException) -> str:
 
 def _python_path() -> str:
     """The workers' import path: a user's own modules are found where the command was given."""
-    return os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")]))
+    here, given = str(Path.cwd()), os.environ.get("PYTHONPATH", "")
+    return given if given.split(os.pathsep)[0] == here else os.pathsep.join(filter(None, [here, given]))

@@ -2,25 +2,28 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..spec import RunSpec
 from ..tracking import names
-from ..tracking.store import finish_run, home
+from ..tracking.ended import UNDELIVERED, Status, record_end
+from ..tracking.holding import Hold
+from ..tracking.masking import masked
+from ..tracking.store import finish_run
 from .board import Board, News
-from .job import Job
+from .entry import Job, train_worker
+from .failure import RunFailed, run_failed
+from .run_folder import RunFolder
+from .stages import stage
+from .storing import storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 _READ_S = 0.3
-
-
-class RunFailed(RuntimeError):
-    """A run that did not end well; the message says what happened in which worker."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,15 @@ Watch = Callable[[News], None]
 """Called from another thread a few times a second."""
 
 
-def launch(spec: RunSpec, client: "MlflowClient", run_id: str, watch: Watch) -> RunResult:
+def launch(
+    spec: RunSpec,
+    client: "MlflowClient",
+    run_id: str,
+    watch: Watch,
+    *,
+    alone: bool = False,
+    hold: Hold | None = None,
+) -> RunResult:
     """Trains a spec on the connected Ray; goes on where an earlier launch of the run stopped.
 
     Args:
@@ -44,61 +55,74 @@ def launch(spec: RunSpec, client: "MlflowClient", run_id: str, watch: Watch) -> 
         client: the tracking store that holds the run.
         run_id: the MLflow run, which is also the name of its folder under `spec.storage`.
         watch: told how it goes.
+        alone: on a Ray that ends with this process, so that nothing needs to be cleaned up after it.
+        hold: of the run, where the caller has taken it.
 
     Returns:
         How it ended; the MLflow run is in its final state.
 
     Raises:
         RunFailed: a worker failed, more often than `workers.max_restarts` allows.
+        RunHeld: another process has the run; nothing was changed.
     """
     storage = storage_path(spec)
-    with suppress(Exception):  # a comfort for people; the run needs no store to go on
-        client.set_tag(run_id, names.TAG_CHECKPOINTS, f"{storage}/{run_id}")
-    status: Literal["FINISHED", "FAILED", "KILLED"] = "KILLED"
-    try:
-        result = _fit(spec, client.tracking_uri, run_id, storage, watch)
-        status = "FINISHED"
-        return result
-    except RunFailed:
-        status = "FAILED"
-        raise
-    finally:
+    folder = RunFolder.at(storage, run_id)
+    with nullcontext(hold) if hold else Hold(client, run_id, folder.local) as held:
+        with suppress(Exception):  # a comfort for people; the run needs no store to go on
+            client.set_tag(run_id, names.TAG_CHECKPOINTS, f"{storage}/{run_id}")
+        status: Status = "KILLED"
         try:
-            finish_run(client, run_id, status)
-        except Exception as error:
-            notice = f"MLflow does not answer ({error}): run {run_id} stays marked as running"
-            watch(News(notices=[notice]))
+            folder.forget_rays_list()
+            folder.set_aside(UNDELIVERED)  # the checkpoint has these metrics, or their steps are redone
+            result = _fit(spec, client.tracking_uri, run_id, storage, watch, alone=alone)
+            status = "FINISHED"
+            return result
+        except RunFailed:
+            status = "FAILED"
+            raise
+        finally:
+            if notices := _end(client, run_id, status, held, folder.local):
+                watch(News(notices=notices))
 
 
-def storage_path(spec: RunSpec) -> str:
-    """Where checkpoints lie, as Ray wants it: absolute, or a bucket's address."""
-    # A Path makes s3://bucket of YAML into s3:/bucket.
-    text = str(spec.storage)
-    if ":/" in text:
-        return text if "://" in text else text.replace(":/", "://", 1)
-    return str(home() / Path(text).expanduser())
+def _end(client: "MlflowClient", run_id: str, status: Status, hold: Hold, folder: Path | None) -> list[str]:
+    """Says in the store how a run ended, or else in a file; what the user should know about that."""
+    try:
+        if not hold.is_ours():
+            return [f"another process has taken run {run_id} over: how it ended here is not recorded"]
+        finish_run(client, run_id, status)
+        return []
+    except Exception as error:
+        notice = f"MLflow does not answer ({masked(str(error))}): run {run_id} stays marked as running"
+    if folder is None:
+        return [notice]
+    path = folder / UNDELIVERED
+    try:
+        record_end(path, run_id, status)
+    except OSError as error:
+        return [f"{notice}, and {path} cannot be written: {error}"]
+    return [f"{notice} until you say, when it answers again: taugrad deliver {path}"]
 
 
-def _fit(spec: RunSpec, tracking_uri: str, run_id: str, storage: str, watch: Watch) -> RunResult:
+def _fit(
+    spec: RunSpec, tracking_uri: str, run_id: str, storage: str, watch: Watch, *, alone: bool
+) -> RunResult:
     import ray  # noqa: PLC0415 - takes seconds
     from ray.train import (  # noqa: PLC0415
-        CheckpointConfig,
         FailureConfig,
         RunConfig,
         ScalingConfig,
         TrainingFailedError,
     )
-    from ray.train.torch import TorchTrainer  # noqa: PLC0415
 
-    from .process_group import OwnProcessGroup  # noqa: PLC0415
-    from .worker import train_worker  # noqa: PLC0415
+    from .ray_train import trainer_for  # noqa: PLC0415
 
+    watch(News(stages=[stage("starting the workers")]))
     board: Any = ray.remote(num_cpus=0)(Board).remote()
     gpu = spec.workers.device == "cuda"
-    trainer = TorchTrainer(
+    trainer = trainer_for(alone)(
         train_worker,
         train_loop_config={"job": Job(spec.model_dump_json(), tracking_uri, run_id, board)},
-        torch_config=OwnProcessGroup(),
         scaling_config=ScalingConfig(
             num_workers=spec.processes,
             use_gpu=gpu,
@@ -108,21 +132,20 @@ def _fit(spec: RunSpec, tracking_uri: str, run_id: str, storage: str, watch: Wat
             name=run_id,
             storage_path=storage,
             failure_config=FailureConfig(max_failures=spec.workers.max_restarts),
-            checkpoint_config=CheckpointConfig(num_to_keep=spec.checkpoint.keep),
         ),
     )
     stop = threading.Event()
     reader = threading.Thread(target=_read_board, args=(board, watch, stop), daemon=True)
     reader.start()
     try:
-        result = trainer.fit()
+        trainer.fit()
+        metrics: dict[str, float] = ray.get(board.outcome.remote())
     except TrainingFailedError as error:
-        raise RunFailed(_what_failed(error)) from error
+        raise run_failed(error) from error
     finally:
         stop.set()
         reader.join()
         ray.kill(board)
-    metrics = {k: float(v) for k, v in (result.metrics or {}).items() if isinstance(v, int | float)}
     return RunResult(run_id, metrics)
 
 
@@ -134,16 +157,3 @@ def _read_board(board: Any, watch: Watch, stop: threading.Event) -> None:
         ended = stop.wait(_READ_S)  # once more after the end, for the last notices
         with suppress(Exception):  # the board is not up yet, or Ray is going down
             watch(ray.get(board.read.remote(), timeout=10))
-
-
-def _what_failed(error: Exception) -> str:
-    """The first worker's own error, without Ray's wrapping."""
-    failures = getattr(error, "worker_failures", None)
-    if not failures:
-        cause = error.__cause__ or getattr(error, "controller_failure", None) or error
-        return str(cause)
-    rank, failure = min(failures.items())
-    if type(failure).__name__ == "WorkerHealthCheckFailedError":
-        return f"worker {rank}'s process died (killed, out of memory, or crashed)"
-    cause = getattr(failure, "base_exc", None) or getattr(failure, "cause", None) or failure
-    return f"worker {rank}: {type(cause).__name__}: {cause}"

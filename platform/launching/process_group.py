@@ -1,6 +1,6 @@
 """The workers' torch process group.
 
-Ray's TorchTrainer would make one too, but the store in which its workers meet listens on every address
+Ray's TorchTrainer would make one, but the store in which its workers meet listens on every address
 of the machine. Ours listens only where the workers are.
 """
 
@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import psutil
@@ -16,21 +15,8 @@ import ray.util
 import torch
 import torch.distributed as dist
 from ray.train import get_context
-from ray.train.backend import Backend
 from ray.train.collective import broadcast_from_rank_zero
-from ray.train.torch import TorchConfig
 from torch._C._distributed_c10d import TCPStore
-
-
-@dataclass
-class OwnProcessGroup(TorchConfig):
-    """Has Ray Train leave the process group to the workers."""
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        """A backend that sets nothing up."""
-        return Backend
-
 
 _PATIENCE = timedelta(minutes=30)
 

@@ -1,42 +1,56 @@
-"""`taugrad submit`: the same runs as a Ray job, its log followed, its exit code passed on."""
+"""`taugrad submit`: a command as a Ray job, its log followed, its exit code passed on."""
 
 import asyncio
 import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from ..reading import ENVIRONMENT_PREFIX, SpecError
 from ..tracking.store import tracking_uri
+from .reaching import check_job_server
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
 
 FAILED, UNREACHABLE, INTERRUPTED = 1, 1, 130
+_STARTING_S = 30.0
 _NEVER_SHIPPED = [".git", ".venv", "mlruns", "mlflow.db*", "taugrad-runs", "**/__pycache__"]
 
 
-def submit(specs: Sequence[Path], overrides: Sequence[str], address: str) -> int:
-    """Trains specs as a job on a Ray cluster whose machines have taugrad installed.
+def submit(
+    command: str, specs: Sequence[Path], arguments: Sequence[str], address: str, files: Sequence[Path] = ()
+) -> int:
+    """Gives a command as a job to a Ray cluster whose machines have taugrad installed.
 
     The working directory travels along (what .gitignore excludes does not), so that specs and a user's own
     modules are found. So do `MLFLOW_TRACKING_URI` and `TAUGRAD_...`; when the cluster is this machine and
     no tracking URI is set, runs go to the same store as those of `taugrad train`.
 
     Args:
+        command: train, search or auto.
         specs: files in the working directory.
-        overrides: command-line settings of the specs' fields.
+        arguments: what follows the specs.
         address: the job server, http://HOST:PORT.
+        files: of the arguments those that are files, in the working directory too.
 
     Returns:
         The job's exit code; 1 when the cluster cannot be reached.
 
     Raises:
-        SpecError: a spec lies outside the working directory, or the address is none.
+        SpecError: a file lies outside the working directory, or the address is none.
     """
     url = urlparse(address)
     if url.scheme not in {"http", "https"} or not url.hostname:
         raise SpecError("command line", [f"--address {address}: must look like http://HOST:8265"])
-    entrypoint = shlex.join(["taugrad", "train", *_relative(specs), *overrides])
+    names = dict(zip(map(str, files), _relative(files), strict=True))
+    there = [names.get(argument, argument) for argument in arguments]
+    entrypoint = shlex.join(["taugrad", command, *_relative(specs), *there])
+    check_job_server(address)
     environment = {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIX)}
     here = url.hostname in {"127.0.0.1", "localhost", "::1"}
     if here or os.environ.get("MLFLOW_TRACKING_URI"):
@@ -51,7 +65,7 @@ async def _follow(address: str, entrypoint: str, runtime_env: Mapping[str, objec
 
     try:
         client = JobSubmissionClient(address)
-        job_id = client.submit_job(entrypoint=entrypoint, runtime_env=dict(runtime_env))
+        job_id = _submitted(client, entrypoint, runtime_env)
     except (ConnectionError, RuntimeError) as error:
         print(f"taugrad: {address} does not take the job: {error}", file=sys.stderr)
         return UNREACHABLE
@@ -63,6 +77,9 @@ async def _follow(address: str, entrypoint: str, runtime_env: Mapping[str, objec
         client.stop_job(job_id)
         print(f"job {job_id}: stopped", file=sys.stderr)
         return INTERRUPTED
+    except (ConnectionError, RuntimeError) as error:
+        print(f"job {job_id}: the cluster does not answer any more: {error}", file=sys.stderr)
+        return UNREACHABLE
     info = client.get_job_info(job_id)
     if info.status == JobStatus.SUCCEEDED:
         return 0
@@ -72,12 +89,24 @@ async def _follow(address: str, entrypoint: str, runtime_env: Mapping[str, objec
     return info.driver_exit_code or FAILED
 
 
-def _relative(specs: Sequence[Path]) -> list[str]:
-    """The specs as the job will find them; they must travel with the working directory."""
+def _submitted(client: "JobSubmissionClient", entrypoint: str, runtime_env: Mapping[str, object]) -> str:
+    """Submits a job. A head that has just started answers before it can take one."""
+    deadline = time.monotonic() + _STARTING_S
+    while True:
+        try:
+            return str(client.submit_job(entrypoint=entrypoint, runtime_env=dict(runtime_env)))
+        except RuntimeError as error:
+            if "No available agent" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(1)
+
+
+def _relative(files: Sequence[Path]) -> list[str]:
+    """Files as the job will find them; they must travel with the working directory."""
     paths = []
-    for spec in specs:
-        path = spec.absolute()
+    for file in files:
+        path = file.absolute()
         if not path.is_relative_to(Path.cwd()):
-            raise SpecError(str(spec), ["lies outside the working directory, which is what the job gets"])
+            raise SpecError(str(file), ["lies outside the working directory, which is what the job gets"])
         paths.append(str(path.relative_to(Path.cwd())))
     return paths

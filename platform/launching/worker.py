@@ -1,43 +1,39 @@
 """What runs in a Ray Train worker: a trainer whose listener speaks Ray and MLflow."""
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
+import ray
 import ray.train
 import torch
-from ray.train import Checkpoint
 from ray.train.torch import get_device
 
 from ..data import load
+from ..deadline import in_time
+from ..own_code import placing_errors
 from ..spec import RunSpec
 from ..synchronization.links import MOST_WORKERS, Links
 from ..tracking import names
-from ..tracking.store import last_step, open_client
+from ..tracking.ended import UNDELIVERED
+from ..tracking.masking import masked
+from ..tracking.store import LateStore
 from ..tracking.writer import MetricWriter, PendingMetric
 from ..training.reporting import Progress
 from ..training.trainer import Trainer
-from .job import Job
+from .checkpoints import Checkpoints
+from .entry import Job
 from .process_group import process_group
+from .stages import stage
 
 _PROGRESS_S = 0.5
 _DELIVERY_S = 30.0
-UNDELIVERED = "undelivered-metrics.jsonl"
+_ARTIFACT_S = 10.0
 
 
-def train_worker(config: dict[str, Any]) -> None:
-    """Trains this worker's replica; the train loop that Ray Train calls.
-
-    Args:
-        config: `{"job": Job}`.
-    """
-    # The writer tries again by itself; MLflow's own patience of minutes would only hide an outage.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    job: Job = config["job"]
+@placing_errors()
+def train(job: Job) -> None:
+    """Trains this worker's replica."""
     spec = RunSpec.model_validate_json(job.spec_json)
     torch.set_num_threads(max(1, int(spec.workers.cpus)))
     device = get_device()
@@ -45,14 +41,15 @@ def train_worker(config: dict[str, Any]) -> None:
     with process_group(device) as (rank, _):
         tracker = _Tracker(job) if rank == 0 else None
         storage = Path(ray.train.get_context().get_storage().experiment_fs_path)
-        listener = _RayListener(tracker, storage)
+        notify = (lambda _: None) if tracker is None else tracker.notify
+        checkpoints = Checkpoints(job.run_id, spec.checkpoint.keep, device, notify)
+        listener = _RayListener(tracker, storage, checkpoints)
         try:
+            listener.stage("reading the data")
             trainer = Trainer(spec, load(spec.data), device, listener)
-            checkpoint = ray.train.get_checkpoint()
-            if checkpoint is not None:
-                with checkpoint.as_directory() as folder:
-                    undelivered = trainer.resume(Path(folder))
-                listener.restore(undelivered)
+            saved = listener.checkpoints.newest()
+            if saved is not None:
+                listener.restore(trainer.resume(saved))
             trainer.fit()
             listener.finish(trainer.done, trainer.totals(), _links(trainer))
         finally:
@@ -69,24 +66,18 @@ class _Tracker:
 
     def __init__(self, job: Job) -> None:
         self.board = job.board
-        self._client, self._run_id = open_client(job.tracking_uri), job.run_id
-        client = self._client
-        # What an earlier start of this run has logged is not logged again.
-        self._evaluated = last_step(client, job.run_id, names.EVAL_ACCURACY)
+        self._run_id = job.run_id
+        # The store is asked in the writer's thread alone: where it is away, training begins all the same.
+        self._store = LateStore(job.tracking_uri)
         self.writer = MetricWriter(
-            client,
-            job.run_id,
-            skip_through=last_step(client, job.run_id, names.COMM_FRACTION),
-            notify=self.notify,
+            self._store, job.run_id, stored=lambda: self._store.stored(job.run_id), notify=self.notify
         )
         self._shown = 0.0
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        if names.EVAL_ACCURACY in metrics:
-            if iteration > self._evaluated:
-                self.writer.log(iteration, metrics, always=True)
-        else:
-            self.writer.log(iteration, metrics)
+        self.writer.log(
+            iteration, metrics, kind="evaluation" if names.EVAL_ACCURACY in metrics else "iteration"
+        )
 
     def show(self, progress: Progress, *, evaluated: bool) -> None:
         if evaluated or monotonic() - self._shown >= _PROGRESS_S:
@@ -96,24 +87,37 @@ class _Tracker:
     def keep(self, name: str, text: str, storage: Path) -> None:
         """Makes a text an artifact of the run; if MLflow does not take it, a file beside the checkpoints."""
         try:
-            self._client.log_text(self._run_id, text, name)
+            in_time(_ARTIFACT_S, lambda: self._store.client.log_text(self._run_id, text, name))
         except Exception as error:  # the training is done: what it came to must not be lost with it
             path = storage / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            self.notify(f"MLflow did not take {name} ({error}); it is {path}")
+            self.notify(f"MLflow did not take {name} ({masked(str(error))}); it is {path}")
 
     def notify(self, notice: str) -> None:
         self.board.notify.remote(notice)
 
+    def enter(self, name: str) -> None:
+        self.board.enter.remote(stage(name))
+
+    def conclude(self, iteration: int, evaluation: dict[str, float], totals: Mapping[str, float]) -> None:
+        """Logs the run's totals, and tells the driver what it came to, whatever becomes of MLflow."""
+        self.writer.log(iteration, totals, kind="total")
+        ray.get(self.board.conclude.remote({**evaluation, **totals}))
+
 
 class _RayListener:
-    """Hands metrics to MLflow, progress to the board, checkpoints to Ray Train."""
+    """Hands metrics to MLflow, progress to the board, checkpoints to the run's folder."""
 
-    def __init__(self, tracker: _Tracker | None, storage: Path) -> None:
+    def __init__(self, tracker: _Tracker | None, storage: Path, checkpoints: Checkpoints) -> None:
         self._tracker = tracker
         self._storage = storage
+        self.checkpoints = checkpoints
         self._latest: dict[str, float] = {}
+
+    def stage(self, name: str) -> None:
+        if self._tracker is not None:
+            self._tracker.enter(name)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         if self._tracker is not None:
@@ -124,17 +128,10 @@ class _RayListener:
             self._tracker.show(progress, evaluated=evaluated)
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self._latest = {"iteration": iteration, **metrics}
-        ray.train.report(self._latest)
+        self._latest = dict(metrics)
 
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
-        with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
-            write(Path(folder))
-            ray.train.report(
-                {**self._latest, "iteration": iteration},
-                checkpoint=Checkpoint.from_directory(folder),
-                checkpoint_dir_name=f"iteration_{iteration:08d}",
-            )
+        self.checkpoints.write(iteration, write)
 
     def undelivered(self) -> list[PendingMetric]:
         return [] if self._tracker is None else self._tracker.writer.pending()
@@ -145,12 +142,11 @@ class _RayListener:
             self._tracker.writer.restore(undelivered)
 
     def finish(self, iteration: int, totals: Mapping[str, float], links: Links | None) -> None:
-        """Logs the run's totals, on the driver's side too, and keeps what went over each link."""
+        """Logs the run's totals, tells the driver, and keeps what went over each link."""
         if self._tracker is not None:
-            self._tracker.writer.log(iteration, totals, always=True)
             if links is not None:
                 self._tracker.keep(names.ARTIFACT_LINKS, links.to_csv(), self._storage)
-        ray.train.report({**self._latest, "iteration": iteration, **totals})
+            self._tracker.conclude(iteration, self._latest, totals)
 
     def close(self) -> None:
         """Delivers what is left; what cannot be delivered goes to a file."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ..importing import export_lazily
 
-__all__ = ["ModelError", "build"]
+__all__ = ["build", "try_out"]
 
 if TYPE_CHECKING:
-    from .building import ModelError, build
+    from .building import build, try_out
 else:
-    __getattr__ = export_lazily(__name__, {"ModelError": "building", "build": "building"})
+    __getattr__ = export_lazily(__name__, {"build": "building", "try_out": "building"})

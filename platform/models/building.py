@@ -2,17 +2,20 @@
 
 from typing import assert_never
 
+import torch
 from torch import nn
 
 from ..importing import import_object
+from ..own_code import OwnCodeError, call, told
 from .config import CustomModel, LeNet, Mlp, ModelConfig, NetworkInNetwork
 from .lenet import lenet
 from .mlp import mlp
 from .nin import nin
 
-
-class ModelError(ValueError):
-    """A custom model that is not a network."""
+_CONTRACT = (
+    "a model's factory takes channels, height, width, classes and what model.arguments holds, "
+    "and returns a torch.nn.Module"
+)
 
 
 def build(config: ModelConfig, *, channels: int, height: int, width: int, classes: int) -> nn.Module:
@@ -32,8 +35,7 @@ def build(config: ModelConfig, *, channels: int, height: int, width: int, classe
 
     Raises:
         ValueError: The images are too small for the network.
-        ModelError: A custom factory returned something else than a `torch.nn.Module`.
-        ImportPathError: A custom factory cannot be found.
+        OwnCodeError: A custom factory cannot be found or called, raised, or returned no `torch.nn.Module`.
     """
     match config:
         case LeNet():
@@ -57,14 +59,49 @@ def build(config: ModelConfig, *, channels: int, height: int, width: int, classe
 
 def _custom(config: CustomModel, channels: int, height: int, width: int, classes: int) -> nn.Module:
     size = {"channels": channels, "height": height, "width": width, "classes": classes}
+    path = config.factory
     if taken := size.keys() & config.arguments.keys():
-        raise ModelError(
-            f"arguments of {config.factory} has {', '.join(sorted(taken))}; "
-            "these come from the data and must not be given"
+        names = ", ".join(sorted(taken))
+        raise OwnCodeError(
+            path, f"model.arguments has {names}; these come from the data and must not be given"
         )
-    made = import_object(config.factory)(**size, **config.arguments)
+    made = call(path, import_object(path), {**size, **config.arguments}, _CONTRACT)
     if not isinstance(made, nn.Module):
-        raise ModelError(
-            f"{config.factory} returned a {type(made).__name__}; it must return a torch.nn.Module"
-        )
+        raise OwnCodeError(path, f"it returned {made!r:.60} of type {type(made).__name__}; {_CONTRACT}")
     return made
+
+
+def try_out(config: ModelConfig, model: nn.Module, inputs: torch.Tensor, classes: int) -> None:
+    """Runs a user's own network once, before workers do.
+
+    Args:
+        config: What it was built from; the networks that come with taugrad are left alone.
+        model: The network.
+        inputs: float32 [N, channels, height, width], a few examples.
+        classes: How many classes there are.
+
+    Raises:
+        OwnCodeError: It has nothing to train, raised, or does not return scores of [N, classes].
+    """
+    if not isinstance(config, CustomModel):
+        return
+    path = config.factory
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise OwnCodeError(path, "its network has no parameter that is trained (requires_grad)")
+    shape, wanted = list(inputs.shape), [len(inputs), classes]
+    try:
+        with torch.no_grad():
+            scores = model.eval()(inputs)
+    except Exception as error:  # whatever a user's network raises
+        raise OwnCodeError(
+            path, f"its network, called with images of shape {shape}, raised {told(error)}"
+        ) from error
+    finally:
+        model.train()
+    found = list(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    if found != wanted:
+        raise OwnCodeError(
+            path,
+            f"its network, called with images of shape {shape}, returned {found}; "
+            f"expected class scores of shape {wanted}",
+        )

@@ -74,6 +74,7 @@ class GradientsInRounds(InRounds):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
+        self._require_own(own["patterns"])
         self.model.load_state_dict(shared["model"])
         self._replica.optimizer.load_state_dict(shared["optimizer"])
         self._load_ledger(shared["ledger"])

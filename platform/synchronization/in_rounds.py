@@ -16,6 +16,9 @@ from .links import Links
 from .patterns import Pattern, Spent
 from .rounds import Crew, RefusedUpdate, Rounds, Side, Traffic
 
+_STATE_VERSION = 2
+"""Since 2 the workers' states say whose they are."""
+
 
 class InRounds(Synchronization):
     """Workers whose agreement is a pattern's rounds, carried out by a crew."""
@@ -126,7 +129,26 @@ class InRounds(Synchronization):
     def _pattern_states(self) -> dict[str, Any]:
         states = zip(self.ranks, self._patterns, strict=True)
         ranks = {str(rank): pattern.state_dict() for rank, pattern in states}
-        return {"ranks": ranks, "traffic": self.traffic.state_dict(), "crew": self._crew.state_dict()}
+        return {
+            "version": _STATE_VERSION,
+            "workers": self.workers,
+            "ranks": ranks,
+            "traffic": self.traffic.state_dict(),
+            "crew": self._crew.state_dict(),
+        }
+
+    def _require_own(self, states: dict[str, Any]) -> None:
+        """Refuses what `_pattern_states` gave to an older program or to other workers, with a ValueError."""
+        if states.get("version") != _STATE_VERSION:
+            raise ValueError(
+                f"version {states.get('version')!r} of workers' states; this program reads {_STATE_VERSION}"
+            )
+        theirs, ours = [int(rank) for rank in states["ranks"]], list(self.ranks)
+        if states["workers"] != self.workers or theirs != ours:
+            raise ValueError(
+                f"the states of ranks {theirs} of {states['workers']} workers, this process has ranks {ours} "
+                f"of {self.workers}: each worker's residual belongs to its part of the data"
+            )
 
     def _load_patterns(self, states: dict[str, Any]) -> None:
         for rank, pattern in zip(self.ranks, self._patterns, strict=True):

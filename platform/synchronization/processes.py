@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .links import Links
-from .rounds import Agreed, Crew, Payload, Received, Sending, Side, Traffic
+from .rounds import Agreed, Crew, Known, Passed, Passing, Payload, Received, Sending, Side, Traffic
 
 
 class ProcessCrew(Crew):
@@ -30,12 +30,18 @@ class ProcessCrew(Crew):
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """See `Crew.run`."""
         (side,) = sides
-        while side.sending is not None:
-            sending = side.sending
-            heads = self._tell(sending.head())
-            sizes = self._tell_sizes(sending) if heads[:, 5].any() else None
-            traffic.count(heads, sizes)
-            side.receive(self._exchange(sending, heads[:, 0], sizes))
+        while side.move is not None:
+            move = side.move
+            if isinstance(move, Passing):
+                side.receive(self._pass_on(move, traffic))
+            elif isinstance(move, Known):
+                traffic.count_known(move)
+                side.receive({})
+            else:
+                heads = self._tell(move.head())
+                sizes = self._tell_sizes(move) if heads[:, 5].any() else None
+                traffic.count(heads, sizes)
+                side.receive(self._exchange(move, heads[:, 0], sizes))
         return side.agreed
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
@@ -47,7 +53,7 @@ class ProcessCrew(Crew):
         """See `Crew.links`. Of its own sendings a process knows all."""
         own = torch.zeros((2, self.workers, self.workers), dtype=torch.int64)
         own[0, self._rank] = torch.from_numpy(traffic.link_messages[self._rank])
-        own[1, self._rank] = torch.from_numpy(traffic.link_bytes[self._rank]) + traffic.told_bytes
+        own[1, self._rank] = torch.from_numpy((traffic.link_bytes + traffic.link_told)[self._rank])
         own[:, self._rank, self._rank] = 0
         summed = own.to(self._device)
         dist.all_reduce(summed)
@@ -60,6 +66,26 @@ class ProcessCrew(Crew):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `Crew.load_state_dict`."""
+
+    def _pass_on(self, passing: Passing, traffic: Traffic) -> Passed:
+        """Sends to one worker and receives from one at the same time: first numbers, then payloads."""
+        numbers = [passing.payload.size, *passing.note]
+        told = torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        heard = torch.empty_like(told)
+        _wait_for(
+            [dist.P2POp(dist.isend, told, passing.receiver), dist.P2POp(dist.irecv, heard, passing.sender)]
+        )
+        size, *note = heard.tolist()
+        arriving = torch.empty(size, dtype=torch.uint8, device=self._device)
+        operations = []
+        if passing.payload.size:
+            operations.append(dist.P2POp(dist.isend, self._tensor(passing.payload), passing.receiver))
+        if size:
+            operations.append(dist.P2POp(dist.irecv, arriving, passing.sender))
+        _wait_for(operations)
+        traffic.count_passed(self._rank, passing.receiver, passing.payload.size, passing.told_bytes)
+        traffic.count_passed(passing.sender, self._rank, size, passing.told_bytes)
+        return Passed(passing.sender, _payload(arriving), note)
 
     def _tell(self, numbers: list[int]) -> NDArray[np.int64]:
         """Everybody's numbers, int64 [workers, numbers]."""
@@ -100,9 +126,7 @@ class ProcessCrew(Crew):
                 arriving[other] = torch.empty(size, dtype=torch.uint8, device=self._device)
             if size > 0:
                 operations.append(dist.P2POp(dist.irecv, arriving[other], other))
-        if operations:
-            for work in dist.batch_isend_irecv(operations):
-                work.wait()
+        _wait_for(operations)
         received = {other: _payload(tensor) for other, tensor in arriving.items()}
         if sending.to_all is not None:
             received[self._rank] = sending.to_all
@@ -110,6 +134,13 @@ class ProcessCrew(Crew):
 
     def _tensor(self, payload: Payload) -> Tensor:
         return torch.from_numpy(payload).to(self._device)
+
+
+def _wait_for(operations: list[dist.P2POp]) -> None:
+    """Starts all of them and waits for their end."""
+    if operations:
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
 
 
 def _payload(tensor: Tensor) -> Payload:

@@ -53,11 +53,56 @@ class Sending:
         return [size, self.elements, self.paper_bits, refused, sum(single), len(single)]
 
 
+@dataclass(frozen=True)
+class Passing:
+    """What one worker passes on in one round, and what it waits for: nobody else hears of it.
+
+    The length goes before the payload, and `note` with it: to the receiver alone.
+    """
+
+    receiver: int
+    sender: int
+    """Who passes something on to this worker, with as many numbers in its note."""
+    payload: Payload
+    note: Sequence[int] = ()
+
+    @property
+    def told_bytes(self) -> int:
+        """Of the numbers that go before the payload."""
+        return NUMBER_BYTES * (1 + len(self.note))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What all workers know after rounds in which they only passed on; nothing goes anywhere."""
+
+    heads: NDArray[np.int64]
+    """int64 [workers, HEAD], of all these rounds together; nothing in them went to all."""
+    told_bytes: int
+    """Of the numbers that all workers told in these rounds."""
+
+
 Received = Mapping[int, Payload]
 """What arrived at a worker in one round, by sender; what it sent to all is among it."""
+
+
+class Passed(dict[int, Payload]):
+    """What arrived in a round of `Passing`: the payload, by its sender.
+
+    Attributes:
+        note: the numbers that came with it.
+    """
+
+    def __init__(self, sender: int, payload: Payload, note: Sequence[int]) -> None:
+        super().__init__({sender: payload})
+        self.note = list(note)
+
+
+Move = Sending | Passing | Known
+"""What a worker does next; in one round all workers do the same."""
 Agreed = dict[int, Payload]
 """Payloads that are the same on every worker, by worker or by part of the gradient."""
-Rounds = Generator[Sending, Received, Agreed]
+Rounds = Generator[Move, Received, Agreed]
 """A worker's side of a synchronization. All workers have equally many rounds."""
 
 
@@ -75,28 +120,29 @@ class RefusedUpdate(Exception):
 
 
 class Side:
-    """One worker's generator, run as far as its next sending: the first one when it is made."""
+    """One worker's generator, run as far as its next move: the first one when it is made."""
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self.sending: Sending | None = None
-        """What it wants to send now; None at its end."""
+        self.move: Move | None = None
+        """What it wants to do now; None at its end."""
         self.agreed: Agreed = {}
         """What it came to, at its end."""
         self._advance(None)
 
     def receive(self, received: Received) -> None:
-        """Goes on to the next sending, or to the end."""
+        """Goes on to the next move, or to the end."""
         self._advance(received)
 
     def _advance(self, received: Received | None) -> None:
         try:
-            self.sending = next(self._rounds) if received is None else self._rounds.send(received)
+            self.move = next(self._rounds) if received is None else self._rounds.send(received)
         except StopIteration as end:
-            self.sending, self.agreed = None, end.value
+            self.move, self.agreed = None, end.value
 
 
-_NUMBERS = ("wire_bytes", "elements", "paper_bits", "received_bytes", "messages", "told_bytes")
+_NUMBERS = ("wire_bytes", "elements", "paper_bits", "received_bytes", "messages")
+_LINKS = ("link_bytes", "link_messages", "link_told")
 
 
 @dataclass
@@ -113,18 +159,18 @@ class Traffic:
     """Arrived at all workers together, the numbers told included."""
     messages: int = 0
     """Over all links, the numbers told not included."""
-    told_bytes: int = 0
-    """Over each link, the numbers told before rounds: as many from every worker to every other."""
     link_bytes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """int64 [workers, workers], bytes of messages from row to column. What goes between two workers of other
     processes, and not to all, is not known here and not in it."""
     link_messages: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     """int64 [workers, workers], how many messages; likewise."""
+    link_told: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """int64 [workers, workers], bytes of the numbers told with rounds; those told to one alone likewise."""
 
     def __post_init__(self) -> None:
         if not self.link_bytes.size:
-            self.link_bytes = np.zeros((self.workers, self.workers), np.int64)
-            self.link_messages = np.zeros((self.workers, self.workers), np.int64)
+            for name in _LINKS:
+                setattr(self, name, np.zeros((self.workers, self.workers), np.int64))
 
     def add(self, other: "Traffic") -> None:
         """Adds another's sums to these."""
@@ -133,26 +179,25 @@ class Traffic:
         self.paper_bits += other.paper_bits
         self.received_bytes += other.received_bytes
         self.messages += other.messages
-        self.told_bytes += other.told_bytes
         self.link_bytes += other.link_bytes
         self.link_messages += other.link_messages
+        self.link_told += other.link_told
 
     def state_dict(self) -> dict[str, Any]:
         """The sums as numbers and tensors."""
         return {
             "numbers": [getattr(self, name) for name in _NUMBERS],
-            "link_bytes": torch.from_numpy(self.link_bytes.copy()),
-            "link_messages": torch.from_numpy(self.link_messages.copy()),
+            **{name: torch.from_numpy(getattr(self, name).copy()) for name in _LINKS},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what `state_dict` gave; raises ValueError where it is of other workers."""
-        links = [state[name].numpy().astype(np.int64) for name in ("link_bytes", "link_messages")]
+        links = [state[name].numpy().astype(np.int64) for name in _LINKS]
         if any(each.shape != (self.workers, self.workers) for each in links):
             raise ValueError(f"the links of {len(links[0])} workers, this run has {self.workers}")
         for name, number in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(self, name, int(number))
-        self.link_bytes, self.link_messages = links
+        self.link_bytes, self.link_messages, self.link_told = links
 
     def count(self, heads: NDArray[np.int64], sizes: NDArray[np.int64] | None) -> None:
         """Counts one round; raises RefusedUpdate where a worker has no update.
@@ -168,7 +213,7 @@ class Traffic:
         if sizes is not None:
             self.wire_bytes += NUMBER_BYTES * self.workers * others
             told += NUMBER_BYTES
-        self.told_bytes += told
+        self.link_told += told * ~np.eye(self.workers, dtype=bool)
         self.received_bytes += told * self.workers * others
         _look_for_refusals(heads)
         to_all = heads[:, 0]
@@ -180,6 +225,22 @@ class Traffic:
             self.messages += int(heads[:, 5].sum())
             self.link_bytes += sizes
             self.link_messages += sizes > 0
+
+    def count_passed(self, sender: int, receiver: int, size: int, told: int) -> None:
+        """Notes what was passed on over one link; `count_known` counts what all workers passed on."""
+        self.link_bytes[sender, receiver] += size
+        self.link_messages[sender, receiver] += size > 0
+        self.link_told[sender, receiver] += told
+
+    def count_known(self, known: Known) -> None:
+        """Counts rounds in which workers only passed on; raises as `count` does."""
+        sent = int(known.heads[:, 4].sum()) + known.told_bytes
+        self.wire_bytes += sent
+        self.received_bytes += sent
+        self.elements += int(known.heads[:, 1].sum())
+        self.paper_bits += int(known.heads[:, 2].sum())
+        self.messages += int(known.heads[:, 5].sum())
+        _look_for_refusals(known.heads)
 
     def count_gathered(self, heads: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         """Counts a round in which all send to all, as `compressors.exchange` carries it out.
@@ -251,7 +312,7 @@ class Crew(ABC):
             What the workers agree on.
 
         Raises:
-            RefusedUpdate: on every worker, in the round in which one says that there is no update.
+            RefusedUpdate: on every worker, once all know that one has no update.
         """
 
     @abstractmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 from taugrad.compressors.exchange import Exchange, ExchangeForm
 
 from .links import Links
-from .rounds import Agreed, Crew, Received, Sending, Side, Traffic
+from .rounds import Agreed, Crew, Known, Passed, Passing, Received, Sending, Side, Traffic
 
 Counting = Literal["rounds", "all-reduce"] | ExchangeForm
 """Whose bytes are counted: our rounds', or those that the DDP hook's exchange would have: in one of its
@@ -40,10 +40,24 @@ class SimulatedCrew(Crew):
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """See `Crew.run`."""
         while True:
-            sendings = [side.sending for side in sides if side.sending is not None]
-            if not sendings:
+            moves = [side.move for side in sides if side.move is not None]
+            if not moves:
                 return sides[0].agreed
-            assert len(sendings) == len(sides), "every worker has as many rounds as the others"
+            assert len(moves) == len(sides), "every worker has as many rounds as the others"
+            if isinstance(moves[0], Known):
+                traffic.count_known(moves[0])
+                for side in sides:
+                    side.receive({})
+                continue
+            passings = [move for move in moves if isinstance(move, Passing)]
+            if passings:
+                for rank, (side, passing) in enumerate(zip(sides, passings, strict=True)):
+                    size = passing.payload.size
+                    traffic.count_passed(rank, passing.receiver, size, passing.told_bytes)
+                    arriving = passings[passing.sender]
+                    side.receive(Passed(passing.sender, arriving.payload, arriving.note))
+                continue
+            sendings = [move for move in moves if isinstance(move, Sending)]
             sizes = _sizes(sendings)
             heads = np.array([sending.head() for sending in sendings], np.int64)
             self._count(traffic, heads, sizes)
@@ -70,7 +84,7 @@ class SimulatedCrew(Crew):
         if self._counting != "rounds":
             return None
         others = ~np.eye(self.workers, dtype=bool)
-        return Links(traffic.link_messages * others, (traffic.link_bytes + traffic.told_bytes) * others)
+        return Links(traffic.link_messages * others, (traffic.link_bytes + traffic.link_told) * others)
 
     def state_dict(self) -> dict[str, Any]:
         """See `Crew.state_dict`."""

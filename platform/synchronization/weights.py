@@ -61,9 +61,11 @@ class LocalTraining(InRounds):
         losses = []
         for rank, replica, share in zip(self.ranks, self._replicas, shares, strict=True):
             if not share.weight:
+                losses.append(0.0)
                 continue  # without examples a worker stays where it is
             with self._randomness.of(rank):
-                losses.append(replica.backward(self._examples, Share(share.indices, 1.0)))
+                loss = replica.backward(self._examples, Share(share.indices, 1.0))
+            losses.append(share.weight * loss)
             if self._sync.exchange == "weights":
                 self._note_squares(replica)
             if moment.observe and rank == 0:
@@ -76,7 +78,7 @@ class LocalTraining(InRounds):
         due = self._steps == self._sync.every if self._sync.every else moment.position.ends_epoch
         if due or moment.last:
             self._exchange()
-        return sum(losses) / len(losses) if losses else 0.0
+        return sum(losses) / len(losses)
 
     def _note_squares(self, replica: Replica) -> None:
         """Oland-Raj's section 3.2 decides on weights' bits by the gradients (entropy(form='rms'))."""
@@ -142,6 +144,7 @@ class LocalTraining(InRounds):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
+        self._require_own(own["patterns"])
         self.model.load_state_dict(shared["model"])
         self._outer.load_state_dict(shared["outer"])
         self._load_ledger(shared["ledger"])

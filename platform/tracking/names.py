@@ -35,6 +35,8 @@ TIME_DECOMPRESS: Final = "time/decompress_s"
 EVAL_ACCURACY: Final = "eval/accuracy"
 """A fraction, 0 to 1."""
 EVAL_LOSS: Final = "eval/loss"
+EVAL_EXAMPLES: Final = "eval/examples"
+"""How many test examples stand behind the accuracy: without it nobody can say how sure that is."""
 EPOCH: Final = "epoch"
 EPOCH_BITS_PER_PARAM: Final = "epoch/bits_per_param"
 """Wire bits over parameters x workers, mean of the epoch's iterations (Oland-Raj, figure 5)."""
@@ -64,6 +66,8 @@ TAG_CHAIN: Final = "taugrad.chain"
 """The compressor as one line."""
 TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
 """Where the run's checkpoints lie."""
+TAG_HOLDER: Final = "taugrad.holder"
+"""Which process trains the run, with its last sign of life; gone when none does."""
 
 TAG_SEARCH: Final = "taugrad.search"
 """On a search's parent run: the search's name. Its trials are nested by `mlflow.parentRunId`."""
@@ -73,6 +77,9 @@ TAG_TRIAL: Final = "taugrad.trial"
 # Artifacts.
 ARTIFACT_LINKS: Final = "links.csv"
 """Messages and bytes from each worker to each other."""
+
+ARTIFACT_STAGES: Final = "stages.csv"
+"""What the command did when, from its start to its end; of its first run."""
 
 # Params that readers look at.
 PARAM_RULE: Final = "compressor.kind"
@@ -94,7 +101,22 @@ LayerQuantity = Literal[
 FIRST_ITERATIONS: Final = 10
 """Those first iterations: what a law (search/law) decides by."""
 
+_WHOLE = 1e4  # from here all digits before the point are more than four
+_LONG_NUMBER = re.compile(r"(?<![\w.])\d+\.\d{3,}(?:e[+-]?\d+)?|(?<![\w.])\d\.?\d*e[+-]?\d+", re.IGNORECASE)
 _REFUSED_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
+
+
+def shown(name: str) -> str:
+    """A name as people read it: numbers in it have at most four significant digits.
+
+    Args:
+        name: Such as `trial 4: wgt(tau=0.15997382191)`, which becomes `trial 4: wgt(tau=0.16)`.
+    """
+    return _LONG_NUMBER.sub(lambda found: _short(float(found[0])), name)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= _WHOLE else f"{value:.4g}"
 
 
 def layer_metric(layer: str, what: LayerQuantity) -> str:

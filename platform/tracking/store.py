@@ -7,20 +7,24 @@ Without settings runs go to `mlflow.db` in the working directory and their artif
 import contextlib
 import fcntl
 import getpass
-import hashlib
 import logging
 import os
 import re
+import shlex
 import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlparse
 
 from . import names
+from .masking import masked
+from .writer import Stored
 
 if TYPE_CHECKING:
+    from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
     from ..spec import RunSpec
@@ -32,6 +36,9 @@ MAX_PARAMS_PER_BATCH = 100
 
 _GIT_TIMEOUT_S = 5
 _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///(?P<path>[^?]+)(?P<query>\?.*)?")
+_LOCK_S = 60.0  # a fresh database's migrations take 10 s on a busy machine
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""MLflow's own is 7 times 120 s a request. A user's settings win."""
 _NOISY_LOGGERS = ("mlflow.store.db.utils", "alembic")
 
 
@@ -69,6 +76,8 @@ def open_client(uri: str | None = None) -> "MlflowClient":
     Returns:
         The client.
     """
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient  # noqa: PLC0415 - takes two seconds
 
     uri = tracking_uri() if uri is None else uri
@@ -113,7 +122,7 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
     if experiment.lifecycle_stage == "deleted":
         raise TrackingError(
             f"the experiment {name!r} was deleted; bring it back with "
-            f"`MLFLOW_TRACKING_URI={client.tracking_uri} mlflow experiments restore "
+            f"`MLFLOW_TRACKING_URI={masked(client.tracking_uri)} mlflow experiments restore "
             f"--experiment-id {experiment.experiment_id}`, or choose another name"
         )
     return str(experiment.experiment_id)
@@ -178,10 +187,53 @@ def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:
     return max((int(point.step) for point in client.get_metric_history(run_id, metric)), default=-1)
 
 
+def in_job() -> bool:
+    """Whether this is the command of a Ray job, whose working directory Ray deletes."""
+    return {"runtime_resources", "working_dir_files"} <= set(Path.cwd().parts)
+
+
+def to_copy(command: str, uri: str) -> str:
+    """A command as it is shown to people; that of a job names the store, which is in no folder of theirs.
+
+    Args:
+        command: as it would be given here.
+        uri: the tracking store; where it holds a password it is left out, and is theirs to set.
+    """
+    if not in_job() or urlparse(uri).password:
+        return command
+    return f"MLFLOW_TRACKING_URI={shlex.quote(uri)} {command}"
+
+
+def stored_steps(client: "MlflowClient", run_id: str) -> Stored:
+    """How far the store has a run's metrics."""
+    of_each_kind = (names.COMM_FRACTION, names.EVAL_ACCURACY, names.TOTAL_SECONDS)
+    return Stored(*(last_step(client, run_id, name) for name in of_each_kind))
+
+
+class LateStore:
+    """A store that is opened when it is first needed, and again as long as that fails."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    @cached_property
+    def client(self) -> "MlflowClient":
+        """The client; raises what `open_client` does."""
+        return open_client(self._uri)
+
+    def log_batch(self, run_id: str, metrics: "Sequence[Metric]" = ()) -> object:
+        """Stores metrics of a run."""
+        return self.client.log_batch(run_id, metrics=metrics)
+
+    def stored(self, run_id: str) -> Stored:
+        """How far the store has a run's metrics."""
+        return stored_steps(self.client, run_id)
+
+
 def home() -> Path:
     """The folder that relative places refer to."""
     cwd = Path.cwd()
-    if {"runtime_resources", "working_dir_files"} <= set(cwd.parts):
+    if in_job():
         home = Path.home() / ".taugrad"
         home.mkdir(parents=True, exist_ok=True)
         return home
@@ -240,12 +292,28 @@ def _git_commit() -> str | None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process or thread at a time, for a file; the lock is not left beside the user's database."""
-    digest = hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:16]
-    lock = Path(tempfile.gettempdir()) / f"taugrad-{os.getuid()}-{digest}.lock"
-    with lock.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    """One process or thread at a time, for the databases of a folder.
+
+    The folder itself is locked: there is no file that another user could put there first, or that stays.
+    Who may read the folder may hold the lock, too, so nobody waits for it for ever; without it, as on file
+    systems that have none for folders, MLflow's own must do.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            folder = os.open(path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, folder)
+            deadline = time.monotonic() + _LOCK_S
+            while not _locks(folder) and time.monotonic() < deadline:
+                time.sleep(0.05)
         yield
+
+
+def _locks(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

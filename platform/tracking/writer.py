@@ -15,7 +15,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, Protocol, TypedDict
+
+from .ended import ENDED
+from .masking import masked
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -35,6 +38,18 @@ class Store(Protocol):
         """Stores metrics of a run."""
 
 
+Kind = Literal["iteration", "evaluation", "total"]
+"""When metrics are logged: at every iteration, at every evaluation, once at the end."""
+
+
+class Stored(NamedTuple):
+    """How far an earlier start of a run has stored its metrics; -1: nothing."""
+
+    iteration: int = -1
+    evaluation: int = -1
+    total: int = -1
+
+
 class PendingMetric(TypedDict):
     """A metric that has not reached the store, as plain data."""
 
@@ -43,6 +58,8 @@ class PendingMetric(TypedDict):
     timestamp: int
     """Milliseconds since 1970."""
     step: int
+    kind: NotRequired[Kind]
+    """Given where the store may have this step already: it has not said yet what an earlier start stored."""
 
 
 class _Point(NamedTuple):
@@ -50,6 +67,19 @@ class _Point(NamedTuple):
     value: float
     timestamp: int
     step: int
+    kind: Kind | None
+    """None: restored, from before `Stored` was known."""
+
+    def is_new(self, stored: Stored) -> bool:
+        """Whether an earlier start has not stored it."""
+        if self.kind == "iteration":
+            return self.step > stored.iteration
+        if self.kind == "evaluation":
+            return self.step > stored.evaluation
+        if self.kind == "total":
+            return self.step > stored.total
+        # Of the last step that is stored, a part may be missing; sending a point again changes nothing.
+        return self.step >= stored.iteration
 
 
 class MetricWriter:
@@ -63,8 +93,8 @@ class MetricWriter:
         run_id: The run.
         batch_size: Metrics in a request, 1 to 1000.
         retry_seconds: Wait before a failed request is sent again; doubles up to 30 s.
-        skip_through: Iterations up to this one are in the store already; a restarted run logs them no
-            second time.
+        stored: Asks how far an earlier start of this run came, so that a restarted run stores no step twice.
+            It is called from the writer's thread before anything is sent, again until it answers.
         notify: Told when the store stops answering, when it answers again, and what it refuses. It is
             called from the writer's thread.
 
@@ -79,7 +109,7 @@ class MetricWriter:
         *,
         batch_size: int = MAX_BATCH,
         retry_seconds: float = 2.0,
-        skip_through: int = -1,
+        stored: Callable[[], Stored] = Stored,
         notify: Callable[[str], None],
     ) -> None:
         if not 1 <= batch_size <= MAX_BATCH:
@@ -90,7 +120,8 @@ class MetricWriter:
         self._run_id = run_id
         self._batch_size = batch_size
         self._retry_seconds = retry_seconds
-        self._skip_through = skip_through
+        self._ask_stored = stored
+        self._stored: Stored | None = None
         self._notify = notify
         self._queue: deque[_Point] = deque()
         self._changed = threading.Condition()
@@ -104,28 +135,25 @@ class MetricWriter:
         self._thread = threading.Thread(target=self._run, name="taugrad-metrics", daemon=True)
         self._thread.start()
 
-    def log(self, step: int, values: Mapping[str, float], *, always: bool = False) -> None:
+    def log(self, step: int, values: Mapping[str, float], *, kind: Kind = "iteration") -> None:
         """Takes metrics of a step and returns at once.
 
         Args:
             step: The iteration.
             values: Metrics by name; NaN and infinities are allowed.
-            always: Keep them even when `step` is not above `skip_through`: for metrics that are not
-                logged at every iteration, whose last step the caller compares itself.
+            kind: What an earlier start's steps are compared with.
 
         Raises:
             RuntimeError: The writer was closed.
         """
-        if step <= self._skip_through and not always:
-            return
         now_ms = time.time_ns() // 1_000_000
-        self._append([_Point(key, float(value), now_ms, step) for key, value in values.items()])
+        self._append([_Point(key, float(value), now_ms, step, kind) for key, value in values.items()])
 
     def restore(self, pending: Iterable[PendingMetric]) -> None:
         """Puts back what an earlier writer had not delivered, with the timestamps of that time.
 
-        Steps below `skip_through` are dropped: delivery is in order, so the store has them. Those of
-        `skip_through` itself may be there in part; sending them again changes nothing that is there.
+        Steps below the last that is stored are dropped: delivery is in order, so the store has them. Those of
+        that step itself may be there in part; sending them again changes nothing that is there.
 
         Args:
             pending: What `pending()` returned.
@@ -133,14 +161,13 @@ class MetricWriter:
         Raises:
             RuntimeError: The writer was closed.
         """
-        points = [_Point(p["key"], p["value"], p["timestamp"], p["step"]) for p in pending]
-        self._append([point for point in points if point.step >= self._skip_through])
+        self._append([_restored(each) for each in pending])
 
     def pending(self) -> list[PendingMetric]:
         """What the store has not confirmed yet, oldest first; a checkpoint keeps it."""
         with self._changed:
-            points = list(self._queue)
-        return [PendingMetric(key=p.key, value=p.value, timestamp=p.timestamp, step=p.step) for p in points]
+            points, known = list(self._queue), self._stored is not None
+        return [_pending(point, known) for point in points]
 
     def flush(self, timeout: float) -> bool:
         """Waits until the store has everything that was logged.
@@ -200,7 +227,8 @@ class MetricWriter:
             if self._closed:
                 raise RuntimeError("the metric writer was closed")
             was_empty = not self._queue
-            self._queue.extend(points)
+            stored = self._stored
+            self._queue.extend(points if stored is None else [p for p in points if p.is_new(stored)])
             if was_empty or len(self._queue) >= self._batch_size:
                 self._changed.notify_all()
 
@@ -208,6 +236,9 @@ class MetricWriter:
         wait = self._retry_seconds
         while batch := self._next_batch():
             try:
+                if self._stored is None:
+                    self._drop_stored(self._ask_stored())
+                    continue
                 refused = _send(self._store, self._run_id, batch)
             except Exception as error:  # whatever fails, training goes on
                 self._tell_down(error)
@@ -216,6 +247,12 @@ class MetricWriter:
                 continue
             wait = self._retry_seconds
             self._delivered(batch, refused)
+
+    def _drop_stored(self, stored: Stored) -> None:
+        with self._changed:
+            self._stored = stored
+            self._queue = deque(point for point in self._queue if point.is_new(stored))
+            self._changed.notify_all()
 
     def _next_batch(self) -> list[_Point]:
         """The oldest metrics, once there are enough or they have waited; empty at the end."""
@@ -242,7 +279,8 @@ class MetricWriter:
             if what not in self._refusals_told:
                 self._refusals_told.add(what)
                 self._tell(
-                    f"MLflow refuses {point.key}={point.value} at step {point.step}, dropped ({error})"
+                    f"MLflow refuses {point.key}={point.value} at step {point.step}, dropped "
+                    f"({masked(str(error))})"
                 )
 
     def _tell_down(self, error: Exception) -> None:
@@ -251,7 +289,7 @@ class MetricWriter:
         self._down = True
         with self._changed:
             waiting = len(self._queue)
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = masked(str(error).strip().partition("\n")[0]) or type(error).__name__
         self._tell(f"MLflow does not answer ({reason}): training goes on, {waiting} metrics wait")
 
     def _tell_backlog(self, waiting: int, sent: int, refused: int) -> None:
@@ -283,13 +321,14 @@ class MetricWriter:
             self._notify(message)
 
 
-def deliver(path: Path, store: Store, run_id: str) -> int:
+def deliver(path: Path, store: Store, run_id: str, stored: Callable[[], Stored] = Stored) -> int:
     """Sends metrics that `MetricWriter.save_undelivered` kept; doing it again changes nothing.
 
     Args:
         path: The file.
         store: An `MlflowClient`, or whatever has its `log_batch`.
         run_id: The run.
+        stored: Asks the store how far the run's steps are there; only called where the file may repeat some.
 
     Returns:
         How many metrics the store accepted; fewer than the file has lines when it refused some for good.
@@ -302,16 +341,37 @@ def deliver(path: Path, store: Store, run_id: str) -> int:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             metric = json.loads(line)
-            points.append(
-                _Point(metric["key"], float(metric["value"]), int(metric["timestamp"]), int(metric["step"]))
-            )
+            if ENDED in metric:
+                continue  # no metric, but how the run ended
+            points.append(_restored(metric))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path}, line {number}: not a metric ({error})") from error
+    if any(point.kind is not None for point in points):
+        there = stored()
+        points = [point for point in points if point.kind is None or point.is_new(there)]
     accepted = 0
-    for start in range(0, len(points), MAX_BATCH):
-        batch = points[start : start + MAX_BATCH]
+    while points:
+        batch = points[: _whole_calls(points, MAX_BATCH)]
         accepted += len(batch) - len(_send(store, run_id, batch))
+        points = points[len(batch) :]
     return accepted
+
+
+def _restored(metric: PendingMetric) -> _Point:
+    return _Point(
+        metric["key"],
+        float(metric["value"]),
+        int(metric["timestamp"]),
+        int(metric["step"]),
+        metric.get("kind"),
+    )
+
+
+def _pending(point: _Point, known: bool) -> PendingMetric:
+    plain = PendingMetric(key=point.key, value=point.value, timestamp=point.timestamp, step=point.step)
+    if not known and point.kind is not None:
+        plain["kind"] = point.kind
+    return plain
 
 
 def _whole_calls(points: list[_Point], limit: int) -> int:

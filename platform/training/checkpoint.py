@@ -1,64 +1,78 @@
 """What a run needs to go on, as files that hold tensors, numbers and strings only.
 
 A checkpoint is a folder: `shared.pt` (what the workers agree on: model, optimizer, position, batch sizes;
-written by process 0) and `worker_00000.pt`, one a process (its workers' residuals and random number
-generators). All are read with `weights_only=True`: nothing in them is executed.
+written by process 0), `worker_00000.pt`, one a process (its workers' residuals and random number
+generators), and `manifest.json`, by which every byte of them is checked. They are read with
+`weights_only=True`: nothing in them is executed.
 """
 
+import io
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-FORMAT = 2
-_SHARED = "shared.pt"
+from .manifest import CheckpointError, Manifest, Read
+
+SHARED = "shared.pt"
 
 
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be used for this run; the message says why."""
+@dataclass(frozen=True)
+class Saved:
+    """What one process goes on from."""
+
+    shared: dict[str, Any]
+    """The same on every process."""
+    own: dict[str, Any]
+    """What only this process's workers have."""
+
+    @classmethod
+    def load(cls, read: Read, manifest: Manifest, rank: int) -> "Saved":
+        """Reads and checks what a process needs of a checkpoint.
+
+        Args:
+            read: reads its files.
+            manifest: the checkpoint's.
+            rank: the process's.
+
+        Raises:
+            Unusable: a file is missing or damaged.
+            CheckpointError: a file is what was written, and no state.
+        """
+        return cls(unpack(manifest.file(read, SHARED)), unpack(manifest.file(read, worker_file(rank))))
 
 
 def save_shared(folder: Path, state: dict[str, Any]) -> None:
     """Writes what all workers have in common; worker 0 does."""
-    torch.save({"format": FORMAT, **state}, folder / _SHARED)
+    torch.save(state, folder / SHARED)
 
 
 def save_worker(folder: Path, rank: int, state: dict[str, Any]) -> None:
     """Writes what only this worker has."""
-    torch.save({"format": FORMAT, **state}, folder / _worker_file(rank))
+    torch.save(state, folder / worker_file(rank))
 
 
-def load_shared(folder: Path) -> dict[str, Any]:
-    """Reads what `save_shared` wrote.
-
-    Raises:
-        CheckpointError: the file is missing, damaged or of another format.
-    """
-    return _load(folder / _SHARED)
-
-
-def load_worker(folder: Path, rank: int) -> dict[str, Any]:
-    """Reads what `save_worker` wrote; raises as `load_shared` does."""
-    return _load(folder / _worker_file(rank))
-
-
-def _worker_file(rank: int) -> str:
+def worker_file(rank: int) -> str:
+    """The name of a process's file."""
     return f"worker_{rank:05d}.pt"
 
 
-def _load(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise CheckpointError(f"checkpoint file {path} is missing")
+def unpack(data: bytes) -> dict[str, Any]:
+    """The state in a file's bytes.
+
+    Raises:
+        CheckpointError: it is none.
+    """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        # torch raises many types for damaged files; all mean the same to the user.
-        raise CheckpointError(f"checkpoint file {path} is damaged: {error}") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        found = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise CheckpointError(f"checkpoint file {path} has format {found}; this program reads {FORMAT}")
+        # torch raises many types; all mean the same to the user.
+        raise CheckpointError(f"no state of a training: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"no state of a training, but {type(state).__name__}")
     return state
 
 

@@ -1,6 +1,6 @@
 """What one iteration came to: kept on each worker, averaged over the workers now and then, then logged.
 
-Averaging costs one small all-reduce every `tracking.flush_interval` iterations. It carries figures, not
+Averaging costs one small all-gather every `tracking.flush_interval` iterations. It carries figures, not
 gradients, and so is not in the ledgers.
 """
 
@@ -39,6 +39,9 @@ def averaged(
 ) -> list[dict[str, float]]:
     """Each iteration's metrics, averaged over the processes; all of them must call this together.
 
+    Every process adds the others' figures in rank order, as those of simulated workers are added; an
+    all-reduce would add in an order of its own.
+
     Args:
         records: this process's, of the same iterations on every process.
         processes: how many there are.
@@ -65,10 +68,12 @@ def averaged(
         dtype=torch.float64,
         device=device,
     )
-    dist.all_reduce(own)
+    everybody = [torch.empty_like(own) for _ in range(processes)]
+    dist.all_gather(everybody, own)
+    by_record = zip(*(rows.tolist() for rows in everybody), strict=True)
     return [
-        _metrics(record, means, workers)
-        for record, means in zip(records, (own / processes).tolist(), strict=True)
+        _metrics(record, [sum(figure) / processes for figure in zip(*rows, strict=True)], workers)
+        for record, rows in zip(records, by_record, strict=True)
     ]
 
 

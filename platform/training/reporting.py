@@ -7,6 +7,9 @@ from typing import Protocol
 
 from ..tracking.writer import PendingMetric
 
+TRAINING = "training"
+"""The stage that begins when the first iteration is done."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -30,6 +33,9 @@ class Progress:
 
 class Listener(Protocol):
     """Where metrics, progress and checkpoints go. Every worker has one; 0's logs."""
+
+    def stage(self, name: str) -> None:
+        """What begins now, in a few words. Must not block."""
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Metrics of an iteration, or of an evaluation after it. Must not block."""

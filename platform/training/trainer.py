@@ -23,11 +23,13 @@ from ..synchronization.building import build_synchronization
 from ..tracking import names
 from ..tracking.writer import PendingMetric
 from .batch_plan import BatchPlan, Position
-from .checkpoint import CheckpointError, load_shared, load_worker, save_shared, save_worker
+from .checkpoint import Saved, save_shared, save_worker
 from .evaluation import Evaluation, evaluate
+from .manifest import CheckpointError
 from .records import IterationRecord, averaged, epoch_metrics, layer_metrics
 from .replica import Examples
-from .reporting import Listener, Progress
+from .reporting import TRAINING, Listener, Progress
+from .warming import warm_up
 
 _CHECKPOINTS_A_RUN = 5
 
@@ -54,6 +56,7 @@ class Trainer:
         ).to(device)
         examples = Examples(data.train_inputs.to(device), data.train_labels.to(device))
         self.sync, self.randomness = build_synchronization(spec, model, examples)
+        self._examples = examples
         self.test_inputs = data.test_inputs.to(device)
         self.test_labels = data.test_labels.to(device)
 
@@ -84,6 +87,9 @@ class Trainer:
             taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the spec refuses that.
             taugrad.compressors.CorruptMessage: a worker received bytes that are no valid message.
         """
+        self.listener.stage("compiling kernels")
+        warm_up(self.spec, self.model, self._examples)
+        self.listener.stage("first iteration")
         self._started, self._done_at_start = perf_counter(), self.done
         if self.plan.needs_untrained:
             untrained = self._evaluated()
@@ -93,6 +99,8 @@ class Trainer:
             order = epoch_order(self.data.train_examples, self.spec.seed, epoch)
             for position in self.plan.rest_of_epoch(self.done):
                 self._iterate(order, position)
+                if self.done == self._done_at_start + 1:
+                    self.listener.stage(TRAINING)
                 if position.ends_epoch:
                     self._evaluate()
                 elif len(self._records) >= self.spec.tracking.flush_interval:
@@ -107,16 +115,16 @@ class Trainer:
             return self.done % interval == 0 or self.done == self.plan.iterations
         return self.plan.ends_part(self.done, _CHECKPOINTS_A_RUN)
 
-    def resume(self, folder: Path) -> list[PendingMetric]:
+    def resume(self, saved: Saved) -> list[PendingMetric]:
         """Takes over a checkpoint.
 
         Returns:
             Metrics that had not reached the store when it was written.
 
         Raises:
-            CheckpointError: it is damaged, or of a run with another number of workers, model or optimizer.
+            CheckpointError: it is of a run with another number of workers, model or optimizer.
         """
-        shared, own = load_shared(folder), load_worker(folder, self.rank)
+        shared, own = saved.shared, saved.own
         if shared["workers"] != self.sync.workers:
             raise CheckpointError(
                 f"the checkpoint is of {shared['workers']} workers, this run has {self.sync.workers}: "
@@ -128,7 +136,7 @@ class Trainer:
             self.randomness.load_state_dict(own["random"])
             self._epoch_began = Totals.from_state_dict(shared["epoch_began"])
         except (KeyError, RuntimeError, ValueError) as error:
-            raise CheckpointError(f"the checkpoint in {folder} does not fit this run: {error}") from error
+            raise CheckpointError(f"the checkpoint does not fit this run: {error}") from error
         self.done = int(shared["done"])
         self._seconds_before = float(shared["seconds"])
         if shared["evaluation"] is not None:
@@ -194,6 +202,7 @@ class Trainer:
         metrics = {
             names.EVAL_ACCURACY: self.evaluation.accuracy,
             names.EVAL_LOSS: self.evaluation.loss,
+            names.EVAL_EXAMPLES: float(len(self.test_labels)),
             names.EPOCH: self.plan.epochs_done(self.done),
             **epoch_metrics(totals, self._epoch_began),
         }

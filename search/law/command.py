@@ -5,18 +5,31 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from taugrad.platform.preflight import usable_store
 from taugrad.platform.reading import SpecError
+from taugrad.platform.tracking.glance import check_experiment, no_experiment
+from taugrad.platform.tracking.probe import answering_client
 
 from .best import best_value
 from .fitting import TOLERANCES, Example, FittedLaw, Kind, LawError, fit, write_law
-from .past import BATCH, RATE, WORKERS, Setting, past_settings
+from .past import (
+    BATCH,
+    RATE,
+    WORKERS,
+    Setting,
+    kinds_with_a_value,
+    past_settings,
+    value_param,
+)
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 _COMMAND_LINE = "command line"
 _MODEL = ("model.kind", "model.widths", "model.activation", "model.width_multiplier", "model.factory")
@@ -61,20 +74,34 @@ def law_of(experiments: Sequence[str], kind: Kind) -> tuple[FittedLaw, list[Exam
     Raises:
         SpecError: an experiment is not there, or no law follows.
     """
-    client = usable_store()
+    for name in experiments:
+        check_experiment(name)
+    client = answering_client(writes=False)
     ids = []
     for name in experiments:
         found = client.get_experiment_by_name(name)
         if found is None or found.lifecycle_stage == "deleted":
-            raise SpecError(_COMMAND_LINE, [f"experiment {name} is not in {client.tracking_uri}"])
+            others = sorted(each.name for each in client.search_experiments(max_results=100))
+            raise no_experiment(name, others, client.tracking_uri)
         ids.append(found.experiment_id)
     examples, remarks = examples_of(past_settings(client, ids, kind), kind)
     try:
         law, judged = fit(kind, examples)
     except LawError as error:
-        problems = [str(error), *remarks] if examples or remarks else [f"no run of {kind} with a number"]
+        problems = [str(error), *remarks] if examples or remarks else [_nothing(client, ids, kind)]
         raise SpecError(", ".join(experiments), problems) from None
     return law, judged, remarks
+
+
+def _nothing(client: "MlflowClient", ids: Sequence[str], kind: Kind) -> str:
+    """What was looked for in vain, what is there, and what could be asked for."""
+    there = kinds_with_a_value(client, ids)
+    counted = ", ".join(f"{runs} of {each}" for each, (runs, _) in sorted(there.items()))
+    found = f"there are {counted}" if counted else "there is no finished run at all"
+    others = [f"--of {each}" for each, (_, numbers) in sorted(there.items()) if numbers and each != kind]
+    asked = f"{' or '.join(others)} reads what is there, or " if others else ""
+    param = value_param(kind)
+    return f"no finished run of {kind} has a number as {param}; {found}; {asked}search over {param} first"
 
 
 def examples_of(settings: Sequence[Setting], kind: str) -> tuple[list[Example], list[str]]:

@@ -122,6 +122,16 @@ def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str)
     return list(settings.values())
 
 
+def kinds_with_a_value(client: "MlflowClient", experiments: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """By method: its finished runs in some experiments, and how many have a number to learn from."""
+    counts: dict[str, tuple[int, int]] = {}
+    for run in _finished(client, experiments):
+        kind = run.data.params.get(names.PARAM_RULE, "?")
+        runs, numbers = counts.get(kind, (0, 0))
+        counts[kind] = runs + 1, numbers + (_number(run.data.params.get(value_param(kind), "")) is not None)
+    return counts
+
+
 def _around(params: Mapping[str, str]) -> str:
     """What does not tell a run from the same one without compression, where momentum is the optimizer's."""
     own = _number(params.get(OWN_MOMENTUM, ""))

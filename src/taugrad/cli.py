@@ -4,47 +4,59 @@ Imports wait until a command needs them, so that `--help` answers at once.
 """
 
 import argparse
+import os
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from taugrad import __version__
+from taugrad.ending import run
 
 if TYPE_CHECKING:
     from taugrad.platform.reading import FieldHelp
+    from taugrad.platform.spec import RunSpec
+    from taugrad.search.auto import Goal
     from taugrad.search.progress import Point, Progress
 
-OK, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, WRONG_INPUT = 0, 1, 2
 
 _SPEC_HELP = "a spec (YAML); fields that it leaves out have their defaults"
 _FIELDS_HINT = (
     "Any field of the spec can be set after the specs, --compressor.tau 1e-3, or by environment, "
-    "TAUGRAD_COMPRESSOR__TAU=1e-3; the command line wins over the environment, and that over the file."
+    "TAUGRAD_COMPRESSOR__TAU=1e-3; the command line wins over the environment, and that over the file. "
+    "TAUGRAD_TRACEBACK=1 shows the whole traceback of an error in your own model or data."
 )
 
 _NO_DEFAULT = {"", "None", "required", "()", "{}"}
+_SUBMITTED = ("train", "search", "auto")
 _VALUE_TYPES = {"bool", "dict", "float", "int", "list", "Path", "str"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the process's exit code."""
+    return run(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = _parser()
     options, overrides = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
     if overrides and not getattr(options, "takes_fields", False):
         parser.error(f"unrecognized arguments: {' '.join(overrides)}")
     handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
+    from taugrad.platform.own_code import TRACEBACK  # noqa: PLC0415
     from taugrad.platform.reading import SpecError  # noqa: PLC0415
 
     try:
         return handler(options, overrides)
     except SpecError as error:
+        if os.environ.get(TRACEBACK):
+            traceback.print_exc()
         print(f"taugrad: {error}", file=sys.stderr)
         return WRONG_INPUT
-    except KeyboardInterrupt:
-        print("taugrad: interrupted", file=sys.stderr)
-        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,10 +79,16 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "submit",
         _submit,
-        "train on a Ray cluster",
-        "SPEC [SPEC ...] --address URL [--FIELD VALUE ...]",
+        "train, search or auto as a job on a Ray cluster",
+        "[train | search | auto] SPEC [SPEC ...] --address URL [--FIELD VALUE ...]",
     )
-    submit.add_argument("specs", nargs="+", type=Path, metavar="SPEC", help=_SPEC_HELP)
+    submit.add_argument(
+        "specs",
+        nargs="+",
+        type=Path,
+        metavar="SPEC",
+        help="as for the command that stands before it, which is train where none does; so are all options",
+    )
     submit.add_argument(
         "--address", required=True, metavar="URL", help="the cluster's job server, http://HOST:8265"
     )
@@ -149,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--server",
         metavar="URL",
-        help="MLflow's address, for links (default: the tracking server)",
+        help="MLflow's address, for links to runs (default: the tracking server; none with a local database)",
     )
     report.set_defaults(handler=_report)
 
@@ -224,20 +242,30 @@ def _command(
 
 
 def _train(options: argparse.Namespace, overrides: list[str]) -> int:
-    from taugrad.platform.reading import SpecError, read_spec  # noqa: PLC0415
-
     if options.resume:
         if options.specs or overrides:
-            raise SpecError("command line", ["--resume takes the run's own spec, and no other arguments"])
+            _refuse("--resume takes the run's own spec, and no other arguments")
         from taugrad.dashboards.console import resume  # noqa: PLC0415
 
         return resume(options.resume)
-    if not options.specs:
-        raise SpecError("command line", ["SPEC: is missing; try experiments/quickstart/*.yaml"])
-    specs = [(str(path), read_spec(path, overrides)) for path in options.specs]
+    specs = _read_train(options, overrides)
     from taugrad.dashboards.console import train  # noqa: PLC0415
 
     return train(specs)
+
+
+def _read_train(options: argparse.Namespace, overrides: list[str]) -> "list[tuple[str, RunSpec]]":
+    from taugrad.platform.reading import read_spec  # noqa: PLC0415
+
+    if not options.specs:
+        _refuse("SPEC: is missing; try experiments/quickstart/*.yaml")
+    return [(str(path), read_spec(path, overrides)) for path in options.specs]
+
+
+def _refuse(problem: str) -> NoReturn:
+    from taugrad.platform.reading import SpecError  # noqa: PLC0415
+
+    raise SpecError("command line", [problem])
 
 
 def _search(options: argparse.Namespace, overrides: list[str]) -> int:
@@ -257,14 +285,28 @@ def _search(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
+    from taugrad.search.auto import run_auto  # noqa: PLC0415
+
+    spec, goal = _read_auto(options, overrides)
+    source = str(options.spec)
+    from taugrad.dashboards.console import train  # noqa: PLC0415
+    from taugrad.platform.launching.cluster import ray_cluster  # noqa: PLC0415
+
+    with ExitStack() as kept:
+
+        def train_next(each: "RunSpec") -> int:
+            kept.enter_context(ray_cluster())  # the first training's Ray is there for all
+            return train([(source, each)])
+
+        return run_auto(spec, source, goal, train_next)
+
+
+def _read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSpec, Goal]":
     from taugrad.platform.reading import read_spec  # noqa: PLC0415
-    from taugrad.search.auto import Goal, run_auto  # noqa: PLC0415
+    from taugrad.search.auto import Goal  # noqa: PLC0415
 
     goal = Goal.read(options.budget, options.tolerance, options.law, once=options.once)
-    spec, source = read_spec(options.spec, overrides), str(options.spec)
-    from taugrad.dashboards.console import train  # noqa: PLC0415
-
-    return run_auto(spec, source, goal, lambda each: train([(source, each)]))
+    return read_spec(options.spec, overrides), goal
 
 
 def _law(options: argparse.Namespace, _: list[str]) -> int:
@@ -291,16 +333,33 @@ def _draw_front(progress: "Progress", path: Path) -> None:
         )
 
     baseline = drawn(progress.baseline) if progress.baseline else None
-    save(search_front(progress.search.name, [drawn(each) for each in progress.points], baseline), path)
+    stopped = [
+        FrontPoint("", 100 * last.accuracy, None, last.wire_bytes / 1e6)
+        for trial in progress.record.ended
+        if trial.ending == "pruned" and (last := trial.course.get(trial.epoch)) is not None
+    ]
+    save(search_front(progress.search.name, [*map(drawn, progress.points)], baseline, stopped), path)
 
 
 def _submit(options: argparse.Namespace, overrides: list[str]) -> int:
-    from taugrad.platform.launching.submit import submit  # noqa: PLC0415
-    from taugrad.platform.reading import read_spec  # noqa: PLC0415
+    words = [str(each) for each in options.specs]
+    command = words.pop(0) if len(words) > 1 and words[0] in _SUBMITTED else "train"
+    there, fields = _parser().parse_known_args([command, *words, *overrides])
+    if getattr(there, "resume", None):
+        _refuse(f"--resume {there.resume}: is no option of submit")
+    if command == "train":
+        _read_train(there, fields)
+    elif command == "auto":
+        _read_auto(there, fields)
+    else:
+        from taugrad.search.reading import name_search, read_search  # noqa: PLC0415
 
-    for path in options.specs:
-        read_spec(path, overrides)
-    return submit(options.specs, overrides, options.address)
+        # The front of a search that is done lies where the job runs.
+        (read_search if there.pick is None else name_search)(there.spec, fields)
+    from taugrad.platform.launching.submit import submit  # noqa: PLC0415
+
+    law = getattr(there, "law", None)
+    return submit(command, [Path(each) for each in words], overrides, options.address, [law] if law else [])
 
 
 def _dashboard(options: argparse.Namespace, _: list[str]) -> int:
@@ -332,18 +391,32 @@ def _doctor(_: argparse.Namespace, __: list[str]) -> int:
 
 
 def _deliver(options: argparse.Namespace, _: list[str]) -> int:
-    from taugrad.platform.tracking.store import open_client  # noqa: PLC0415
+    from taugrad.platform.reading import SpecError  # noqa: PLC0415
+    from taugrad.platform.tracking.ended import recorded_end  # noqa: PLC0415
+    from taugrad.platform.tracking.holding import end_run  # noqa: PLC0415
+    from taugrad.platform.tracking.masking import masked  # noqa: PLC0415
+    from taugrad.platform.tracking.probe import answering_client  # noqa: PLC0415
+    from taugrad.platform.tracking.store import stored_steps  # noqa: PLC0415
     from taugrad.platform.tracking.writer import deliver  # noqa: PLC0415
 
     run_id = options.run or options.file.absolute().parent.name
+    if not options.file.is_file():
+        raise SpecError("command line", [f"FILE {options.file}: there is no such file"])
     try:
-        count = deliver(options.file, open_client(), run_id)
+        end = recorded_end(options.file, run_id)
+        client = answering_client()
+        count = deliver(options.file, client, run_id, lambda: stored_steps(client, run_id))
+        state = end_run(client, run_id, end)
+    except SpecError as error:
+        print(f"taugrad: {error}; {options.file} is kept", file=sys.stderr)
+        return FAILED
     except (OSError, ValueError) as error:
         print(f"taugrad: {error}", file=sys.stderr)
         return WRONG_INPUT
     except Exception as error:
         # The store's errors are of many types; the file is still there for another try.
-        print(f"taugrad: MLflow does not answer: {error}; {options.file} is kept", file=sys.stderr)
+        reason = masked(str(error))
+        print(f"taugrad: MLflow does not answer: {reason}; {options.file} is kept", file=sys.stderr)
         return FAILED
-    print(f"{count} metrics delivered to run {run_id}")
+    print(f"{count} metrics delivered to run {run_id}, which is {state}")
     return OK

@@ -12,6 +12,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -378,11 +379,14 @@ def two_models_at_once() -> Result:
 
 
 def different_taus() -> Result:
-    """Each worker has a threshold of its own; messages carry it."""
+    """Each worker finds a threshold of its own; messages carry it."""
     result = {}
     for rule in RULES:
-        tau = TAU[rule] * (1 + dist.get_rank())
-        result[rule] = Run({"kind": rule, "tau": tau}).steps().digests
+        run, taus = Run({"kind": rule, "tau": {"kind": "density", "target": 0.3}}), []
+        for _ in range(STEPS):
+            run.step()
+            taus.append(list(run.state.last_step.taus))
+        result[rule] = {"digests": run.digests, "taus": taus}
     return result
 
 
@@ -556,8 +560,38 @@ def corrupt_messages() -> Result:
 
 
 def workers_that_disagree() -> Result:
-    """Worker 0 runs wgt, the others bgt."""
-    return failure_of(Run(thresholded("wgt" if dist.get_rank() == 0 else "bgt")))
+    """Worker 0 does what the first way says, the others what the second one says."""
+    first = dist.get_rank() == 0
+    result = {}
+    for name, ways in {
+        "rule": ("wgt(0.01)", "bgt(0.01)"),
+        "none": ("none", "wgt(0.01)"),
+        "powersgd": ("powersgd", "none"),
+        "reduction": ("wgt(0.01)", "wgt(0.01, reduction='sum')"),
+        "reduction of none": ({"kind": "none"}, {"kind": "none", "reduction": "sum"}),
+        "tau": ("wgt(density(0.1))", "wgt(density(0.2))"),
+        "seed": ("powersgd(seed=1)", "powersgd(seed=2)"),
+    }.items():
+        result[name] = timed_failure(Run(ways[not first]))
+    for form in ("padded", "one_shot"):
+        result[form] = timed_failure(Run(thresholded("wgt"), exchange="exact" if first else form))
+    result["buckets"] = timed_failure(
+        Run("none", bucket_cap_mb=25 if first else TINY_BUCKETS, find_unused_parameters=True)
+    )
+    result["unused"] = timed_failure(Run("none", find_unused_parameters=first))
+    named = nn.Sequential(OrderedDict([("first" if first else "other", nn.Linear(6, 5))]))
+    result["names"] = timed_failure(Run("none", model=named))
+    late = Run("wgt(0.01)").steps(2)
+    again = Run("wgt(0.01)")
+    if first:
+        again.state.load_state_dict(late.state.state_dict())
+    result["steps"] = timed_failure(again)
+    return result
+
+
+def timed_failure(run: Run) -> Result:
+    started = monotonic()
+    return {**failure_of(run), "seconds": monotonic() - started}
 
 
 # Checkpoints.
@@ -603,6 +637,10 @@ def states_that_do_not_fit() -> Result:
     low_rank = CompressionState(run.ddp, "powersgd").state_dict()
     wrong = {
         "version": {**good, "version": 1},
+        "before": {**good, "version": 4},
+        "rank": {**good, "rank": 1, "workers": 2},
+        "workers": {**good, "workers": 3},
+        "no rank": {name: value for name, value in good.items() if name != "rank"},
         "no version": {name: value for name, value in good.items() if name != "version"},
         "no velocities": {name: value for name, value in good.items() if name != "velocities"},
         "velocity": {**good, "velocities": {"head.bias": torch.zeros(4)}},

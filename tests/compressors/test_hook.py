@@ -309,9 +309,9 @@ def test_residuals_stay_with_their_parameters_when_ddp_rebuilds_its_buckets(
 
 @every_rule
 def test_workers_may_have_different_taus(rule: str, two: Results) -> None:
-    digests = by_rank(two, "different_taus", rule)
-    assert_all_equal(digests)
-    assert digests[0] != by_rank(two, "every_rule_and_codec", (rule, "auto"), "digests")[0]
+    assert_all_equal(by_rank(two, "different_taus", rule, "digests"))
+    first, second = by_rank(two, "different_taus", rule, "taus")
+    assert all(one != other for one, other in zip(first, second, strict=True))
 
 
 def test_accumulation_without_sync_is_one_larger_gradient(two: Results) -> None:
@@ -549,12 +549,41 @@ def test_a_damaged_message_fails_on_every_worker_and_nothing_is_applied(
             assert torch.equal(failure["gradients"][name], own), "not the worker's own gradient any more"
 
 
-def test_workers_with_different_rules_fail_and_say_so(two: Results) -> None:
-    for failure in by_rank(two, "workers_that_disagree"):
-        assert failure["kind"] == "CorruptMessage"
-        assert "bgt" in failure["text"]
-        assert "wgt" in failure["text"]
+DISAGREEMENTS = {
+    "rule": "rank 0: kind = wgt, rank 1: kind = bgt",
+    "none": "rank 0: kind = none, rank 1: kind = wgt",
+    "powersgd": "rank 0: kind = powersgd, rank 1: kind = none",
+    "reduction": "rank 0: reduction = mean, rank 1: reduction = sum",
+    "reduction of none": "rank 0: reduction = mean, rank 1: reduction = sum",
+    "tau": "rank 0: tau.target = 0.1, rank 1: tau.target = 0.2",
+    "seed": "rank 0: seed = 1, rank 1: seed = 2",
+    "padded": "rank 0: exchange = exact, rank 1: exchange = padded",
+    "one_shot": "rank 0: exchange = exact, rank 1: exchange = one_shot",
+    "unused": "rank 0: find_unused_parameters = True, rank 1: find_unused_parameters = False",
+    "names": "rank 0: parameter 0 = first.weight float32 [5, 6], "
+    "rank 1: parameter 0 = other.weight float32 [5, 6]; "
+    "rank 0: parameter 1 = first.bias float32 [5], rank 1: parameter 1 = other.bias float32 [5]; "
+    "rank 0: bucket 0, parameter 0 = first.weight, rank 1: bucket 0, parameter 0 = other.weight; "
+    "and 1 more",
+    "steps": "rank 0: steps done = 2, rank 1: steps done = 0",
+}
+
+
+@pytest.mark.parametrize("way", DISAGREEMENTS)
+def test_workers_that_do_not_do_the_same_all_fail_at_once_with_the_difference(way: str, two: Results) -> None:
+    for failure in by_rank(two, "workers_that_disagree", way):
+        assert failure["kind"] == "WorkersDisagree"
+        assert failure["text"] == f"the workers do not agree: {DISAGREEMENTS[way]}"
+        assert failure["text"] in failure["raised"]
         assert failure["untouched"]
+        assert failure["seconds"] < 30, "it waited for the group's timeout, which is 60 s"
+
+
+def test_workers_whose_buckets_differ_all_fail_likewise(two: Results) -> None:
+    failures = by_rank(two, "workers_that_disagree", "buckets")
+    assert_all_equal([failure["text"] for failure in failures])
+    assert "rank 1: no bucket 0, parameter" in failures[0]["text"]
+    assert all(failure["seconds"] < 30 for failure in failures)
 
 
 # Checkpoints.
@@ -588,6 +617,10 @@ def misfits(groups: Callable[[int], Results]) -> dict[str, Any]:
     ("misfit", "words"),
     [
         ("version", "version 1"),
+        ("before", "version 4 of a state; this program reads 5"),
+        ("rank", "the state of rank 1 of 2 workers, this is rank 0 of 1"),
+        ("workers", "the state of rank 0 of 3 workers, this is rank 0 of 1"),
+        ("no rank", "without rank"),
         ("no version", "version None"),
         ("no velocities", "without velocities"),
         ("velocity", "the velocity of 'head.bias' is torch.float32 (4,)"),

@@ -74,6 +74,7 @@ def write_run(client: Any, spec: RunSpec, density: float, accuracy: float, **tag
             values |= {
                 names.EVAL_ACCURACY: reached + (0.001 * spec.seed if i == iterations else 0),
                 names.EVAL_LOSS: 0.1,
+                names.EVAL_EXAMPLES: 1000.0,
                 names.EPOCH: i / PER_EPOCH,
                 names.EPOCH_BITS_PER_PARAM: 8 * epoch_wire / part,
                 names.EPOCH_VALUE_BITS_PER_PARAM: 8 * epoch_paper / part,

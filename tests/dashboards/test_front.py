@@ -2,7 +2,10 @@
 
 import pytest
 
+from taugrad.dashboards.dimensions import Trial, accuracy_by_dimension
 from taugrad.dashboards.front import FrontPoint, search_front
+from taugrad.dashboards.palette import RULES
+from taugrad.dashboards.runs import RunHistory
 
 BASELINE = FrontPoint("none", 97.0, None, 100.0)
 POINTS = [
@@ -42,3 +45,36 @@ def test_points_that_hardly_learned_are_named_and_not_drawn():
 def test_a_search_without_points_has_no_figure():
     with pytest.raises(ValueError, match="without points"):
         search_front("mine", [FrontPoint("wgt", 90.0, None, 0.0)], None)
+
+
+def test_stopped_trials_are_crosses_where_they_stopped():
+    stopped = [FrontPoint("wgt", 93.0, None, 0.3), FrontPoint("wgt", 20.0, None, 0.3)]
+    figure = search_front("mine", POINTS, BASELINE, stopped)
+    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert [tuple(float(each[0]) for each in line.get_data()) for line in crosses] == [(0.3, 93.0)]
+    assert "crosses: stopped early" in " ".join(text.get_text() for text in figure.texts)
+
+
+def trial(rule, accuracy, mark, **params):
+    run = RunHistory("id", "name", rule, None, {f"compressor.{k}": str(v) for k, v in params.items()}, {}, {})
+    return Trial(run, accuracy, mark)
+
+
+def test_dimensions_have_panels_of_their_own_scale():
+    trials = [
+        trial("wgt", 90.0, "front", tau=0.001),
+        trial("wgt", 80.0, "beaten", tau=5.0),
+        trial("strom", 70.0, "stopped", tau=0.1),
+        trial("entropy", 95.0, "front", floor=2),
+        trial("entropy", 94.0, "beaten", floor=8),
+    ]
+    named = {"compressor.tau": "tau", "compressor.floor": "floor", "compressor.bits": "bits"}
+    tau, floor = accuracy_by_dimension(trials, named).axes
+    assert (tau.get_xscale(), floor.get_xscale()) == ("log", "linear")
+    placed = {(float(x[0]), float(y[0])): line for line in tau.lines for x, y in [line.get_data()]}
+    assert placed.keys() == {(0.001, 90.0), (5.0, 80.0), (0.1, 70.0)}
+    assert placed[0.001, 90.0].get_color() == RULES["wgt"].color
+    assert placed[5.0, 80.0].get_color() not in (RULES["wgt"].color, placed[0.1, 70.0].get_color())
+    assert placed[0.1, 70.0].get_marker() == "x"
+    with pytest.raises(ValueError, match="no dimension"):
+        accuracy_by_dimension(trials[:1], named)

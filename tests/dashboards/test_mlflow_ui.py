@@ -70,13 +70,14 @@ def finals(prepared: Any, run_ids: list[str], metric: str) -> list[float]:
 
 
 def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared: Any, server: Server) -> None:
-    charts = 13
+    charts = 13  # and four of parallel coordinates, which are none of plotly's
     drawn, text = read_view(
         server, prepared.experiment_id, views.COMPARISON_KEY, "mlflow-comparison", charts, 5200
     )
     for words in (
         "Accuracy against wire MB", "What is sent", "How it learns", "What tau does", "What floor does",
-        "Where a step's time goes", "Fraction of elements sent", "Wire MB so far", "Test accuracy",
+        "Where a step's time goes", "All runs, those without compression too",
+        "Fraction of elements sent", "Wire MB so far", "Test accuracy",
     ):  # fmt: skip
         assert words in text
     assert "layer/" not in text  # no charts of the UI's own
@@ -108,7 +109,7 @@ def test_a_searchs_view_shows_its_front_and_dimensions(prepared: Any, server: Se
     ]
     expected = finals(prepared, prepared.trials, names.TOTAL_WIRE_MB_LOG10)
     assert sorted(front["traces"][0]["x"]) == pytest.approx(expected)
-    (by_tau,) = [chart for chart in drawn if chart["x"] == names.PARAM_TAU]
+    (by_tau,) = [chart for chart in drawn if chart["x"] == "view/compressor.tau_log10"]
     assert len(by_tau["traces"][0]["y"]) == len(prepared.trials)
 
 

@@ -1,5 +1,6 @@
 """The papers' figures: what is drawn is what MLflow holds, and every word lies in the picture."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -255,6 +256,64 @@ def test_every_word_lies_in_the_picture(
                 continue
             assert frame.x0 <= box.x0 <= box.x1 <= frame.x1, (picture.key, text.get_text())
             assert frame.y0 <= box.y0 <= box.y1 <= frame.y1, (picture.key, text.get_text())
+
+
+def tick_boxes(figure: Figure) -> list[tuple[str, Any]]:
+    """The labels that are drawn along all axes, with their boxes in pixels."""
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    labels = {label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)
+              for label in axis.get_ticklabels()}  # fmt: skip
+    return [
+        (label.get_text(), Text.get_window_extent(label, renderer))
+        for label in labels
+        if label.get_visible() and label.get_text() and not is_hidden_tick(label, figure)
+    ]
+
+
+def assert_tick_labels_keep_apart(figure: Figure, name: str) -> None:
+    figure.canvas.draw()
+    for (one, box), (other, beside) in itertools.combinations(tick_boxes(figure), 2):
+        assert not box.overlaps(beside), (name, one, other)
+
+
+@pytest.mark.parametrize("page", [style.WIDE, style.NARROW], ids=["wide", "narrow"])
+def test_no_tick_label_touches_another(
+    groups: list[Group], shown: list[RunHistory], detailed: RunHistory, page: style.Page
+) -> None:
+    for picture in gallery.gallery(groups, shown, detailed):
+        assert_tick_labels_keep_apart(picture.draw(page), picture.key)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0145, 0.034), (0.8, 70_000), (900, 1100), (0.00121, 0.0123), (1e-9, 3e4)]
+)
+def test_logarithmic_ticks_of_small_panels_keep_apart(low: float, high: float) -> None:
+    figure, panels = style.new_panels("t", "", "x", "y", [(f"panel {i}", "black") for i in range(3)])
+    style.log_axis(panels[0].xaxis, low, high, " MB")
+    style.log_axis(panels[0].yaxis, low, high, "%")
+    assert_tick_labels_keep_apart(figure, f"{low} to {high}")
+    assert len(tick_boxes(figure)) >= 4
+
+
+@pytest.mark.parametrize("last", [3, 1000, 2_000_000])
+def test_linear_ticks_of_small_panels_keep_apart_and_are_round(last: float) -> None:
+    figure, panels = style.new_panels("t", "", "x", "y", [(f"panel {i}", "black") for i in range(3)])
+    panels[0].set_xlim(0, last)
+    panels[0].set_ylim(91.3, 97.2)
+    assert_tick_labels_keep_apart(figure, str(last))
+    assert len([each for each in panels[0].get_yticks() if 91.3 <= each <= 97.2]) >= 3
+    for tick in panels[0].get_yticks():
+        assert tick == pytest.approx(round(2 * tick) / 2)
+
+
+def test_headings_of_panels_keep_apart() -> None:
+    headings = ["strom(tau=0.03) | golomb_rice", "a rather long name of a run that nobody can shorten", "wgt"]
+    figure, panels = style.new_panels("t", "", "x", "y", [(each, "black") for each in headings])
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    boxes = [Text.get_window_extent(axes._left_title, renderer) for axes in panels]  # type: ignore[attr-defined]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    assert panels[2].get_title(loc="left") == "wgt"
 
 
 def is_hidden_tick(text: Text, figure: Figure) -> bool:

@@ -81,6 +81,29 @@ def test_every_run_is_linked(prepared: Any, page: str) -> None:
         assert f'href="{SERVER}/#/experiments/{prepared.experiment_id}/runs/{run_id}"' in page
 
 
+def test_without_a_known_server_runs_are_named_and_not_linked(prepared: Any, tmp_path: Path) -> None:
+    report.write_report(prepared.client, "searched", prepared.search_experiment_id, tmp_path, None)
+    page = (tmp_path / "report.html").read_text()
+    assert "href=" not in page
+    assert "5000" not in text_of(page)
+    for run_id in prepared.trials:
+        assert f'title="{run_id}">{run_id[:8]}<' in page
+    assert "taugrad dashboard searched --serve" in text_of(page)
+
+
+def test_no_password_stands_on_the_page() -> None:
+    assert report.without_login("https://me:secret@host:5000/x") == "https://host:5000/x"
+    assert report.without_login("http://host:5000") == "http://host:5000"
+
+
+def test_no_loss_is_claimed_only_with_its_interval(page: str) -> None:
+    """Two seeds on 1,000 examples: equal accuracies say little."""
+    text = text_of(page)
+    assert "is not ruled out" in text
+    assert "No accuracy lost:" not in text
+    assert re.search(r"95% interval −[\d.]+ to \+[\d.]+", text)
+
+
 def test_all_figures_are_there(page: str, folder: Path) -> None:
     expected = {
         "accuracy_by_setting", "accuracy_against_mb", "fraction_per_iteration", "kept_back", "bits_per_epoch",

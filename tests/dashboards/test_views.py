@@ -88,13 +88,94 @@ def test_a_search_has_a_view_of_its_trials_and_dimensions(prepared: Any, written
     found = prepared.client.search_runs([prepared.search_experiment_id], filter_string=state["searchFilter"])
     assert {run.info.run_id for run in found} == set(prepared.trials)
     (parallel,) = [card for card in cards(state) if card["type"] == "PARALLEL"]
-    assert parallel["selectedParams"] == ["compressor.tau"]
+    assert parallel["selectedParams"] == [names.PARAM_RULE]
+    assert parallel["selectedMetrics"][0] == "view/compressor.tau_log10"  # tau spans two powers of ten
+
+
+def test_logarithms_are_those_of_the_settings(prepared: Any, written: list[prepare.View]) -> None:
+    found = [run for run in all_runs(prepared.client, prepared.search_experiment_id)
+             if "compressor.tau" in run.data.params]  # fmt: skip
+    assert len(found) == len(prepared.trials)
+    for run in found:
+        logarithm = run.data.metrics["view/compressor.tau_log10"]
+        assert 10**logarithm == pytest.approx(float(run.data.params["compressor.tau"]))
+
+
+def readmes_trials() -> list[dict[str, str]]:
+    """Params as the trials of experiments/search/digits.yaml have them: three methods, and the baseline."""
+    chains = ("none", "wgt(tau=0.01)", "wgt(tau=2)", "strom(tau=0.02) | golomb_rice",
+              "strom(tau=5) | golomb_rice", "entropy(floor=2)", "entropy(floor=7)")  # fmt: skip
+    import mlflow_data
+
+    return [mlflow_data.spec_of(chain, "search").flat() for chain in chains]
+
+
+def test_every_trial_of_a_search_over_methods_has_a_line() -> None:
+    """MLflow draws a line only where a run has every axis; no trial has both a tau and a floor."""
+    trials = readmes_trials()
+    state = views.search("parent", trials, {"view/compressor.tau_log10"})
+    drawn = [card for card in cards(state) if card["type"] == "PARALLEL"]
+    for params in trials[1:]:
+        held = {*params, *(["view/compressor.tau_log10"] if "compressor.tau" in params else [])}
+        axes = [{*card["selectedParams"], *card["selectedMetrics"]} for card in drawn]
+        always = {names.TOTAL_WIRE_MB_LOG10, names.EVAL_ACCURACY}
+        assert [each for each in axes if each - always <= held and each - always != {names.PARAM_RULE}]
+    across = [card["xaxis"]["key"] for card in cards(state) if card["uuid"].startswith("taugrad-by-")]
+    assert across == ["compressor.floor", "view/compressor.tau_log10"]
+
+
+def test_the_run_without_compression_has_a_line_in_the_comparison(
+    prepared: Any, written: list[prepare.View]
+) -> None:
+    state = shared_view.read_view(prepared.client, prepared.experiment_id, views.COMPARISON_KEY)
+    assert state is not None
+    runs = [run.data for run in all_runs(prepared.client, prepared.experiment_id)]
+    (base, *_) = [run for run in runs if run.params[names.PARAM_RULE] == "none"]
+    drawn = [card for card in cards(state) if card["type"] == "PARALLEL"]
+    assert any(
+        {*card["selectedParams"], *card["selectedMetrics"]} <= {*base.params, *base.metrics} for card in drawn
+    )
+
+
+def test_the_first_step_does_not_flatten_the_time_charts(prepared: Any, written: list[prepare.View]) -> None:
+    state = shared_view.read_view(prepared.client, prepared.experiment_id, views.COMPARISON_KEY)
+    assert state is not None
+    lines = {card["metricKey"]: card["ignoreOutliers"] for card in cards(state) if card["type"] == "LINE"}
+    assert {metric for metric, ignored in lines.items() if ignored} == {
+        metric for metric in lines if metric.startswith("time/")
+    }
+
+
+def test_a_searchs_front_beaten_and_stopped_trials_have_colors_of_their_own(prepared: Any) -> None:
+    import mlflow_data
+
+    client = prepared.client
+    parent, _ = mlflow_data.write_search(client, "marked", "marks", trials=0)
+    runs = {}
+    for i, (name, density, accuracy) in enumerate(
+        [("cheap", 0.001, 0.90), ("beaten", 0.01, 0.85), ("good", 0.02, 0.97), ("stopped", 0.0001, 0.99)]
+    ):
+        tags = {"mlflow.parentRunId": parent, names.TAG_TRIAL: str(i)}
+        spec = mlflow_data.spec_of(f"wgt(tau=0.0{i + 1})", "marked", name=name)
+        runs[name] = mlflow_data.write_run(client, spec, density, accuracy, **tags)
+    mlflow_data.log(client, runs["stopped"], [(names.EPOCH, 2.0, 61)])  # of four
+    prepare.prepare(client, client.get_experiment_by_name("marked").experiment_id)
+    colors = {name: client.get_run(run_id).data.tags["mlflow.runColor"] for name, run_id in runs.items()}
+    assert colors["cheap"] == colors["good"] == RULES["wgt"].color
+    assert len({RULES["wgt"].color, colors["beaten"], colors["stopped"]}) == 3
+
+    def brightness(color: str) -> int:
+        return sum(int(color[i : i + 2], 16) for i in (1, 3, 5))
+
+    assert brightness(colors["beaten"]) > brightness(RULES["wgt"].color) + 200
+    assert len({colors["stopped"][i : i + 2] for i in (1, 3, 5)}) == 1  # grey
 
 
 def test_an_experiment_without_runs_gets_the_papers_knobs(prepared: Any) -> None:
     state = views.comparison([], [])
     shown = [card["selectedParams"] for card in cards(state) if card["type"] == "PARALLEL"]
-    assert shown == [[names.PARAM_RULE, f"compressor.{knob}"] for knob in ("tau", "floor", "block")]
+    assert shown[0] == [names.PARAM_RULE]  # all runs
+    assert shown[1:] == [[names.PARAM_RULE, f"compressor.{knob}"] for knob in ("tau", "floor", "block")]
 
 
 def test_a_model_of_500_layers_fits_without_its_layers(prepared: Any) -> None:

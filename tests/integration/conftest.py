@@ -4,6 +4,8 @@ Starting Ray takes 20 s, so a command here has several runs where they are in no
 """
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -70,3 +72,47 @@ def wrong_input(
         return capsys.readouterr().err
 
     return run
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def readme() -> Callable[[str], list[str]]:
+    """The fenced blocks of commands of a section of the README, as they stand."""
+
+    def blocks(title: str) -> list[str]:
+        _, found, rest = (ROOT / "README.md").read_text().partition(f"\n## {title}\n")
+        assert found, title
+        return re.findall(r"^```\n(.*?)^```$", rest.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+
+    return blocks
+
+
+@pytest.fixture
+def fresh_shell(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Starts commands in a bash that knows nothing but a copy of the repository, and our .venv in it."""
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    copy, home = tmp_path / "taugrad", tmp_path / "home"
+    for name in filter(None, files.stdout.split("\0")):
+        if (ROOT / name).is_symlink() or (ROOT / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    (copy / ".venv").symlink_to(sys.prefix)
+    home.mkdir()
+
+    def start(commands: str, log: Path, **variables: str) -> subprocess.Popen[str]:
+        with log.open("w") as output:
+            return subprocess.Popen(
+                # Where the tests run in the background, Ctrl-C may be ignored, and that is inherited.
+                ["env", "--default-signal=INT", "bash", "-e", "-c", commands],
+                cwd=copy,
+                env={"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin"} | variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                text=True,
+                start_new_session=True,  # what Ctrl-C would reach
+            )
+
+    return start

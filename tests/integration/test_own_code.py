@@ -1,5 +1,7 @@
 """A user's own model and data, and a run that fails between others: one command, three runs."""
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.ray
@@ -18,6 +20,17 @@ def net(channels, height, width, classes, hidden):
     size = channels * height * width
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(size, hidden),
                                torch.nn.ReLU(), torch.nn.Linear(hidden, classes))
+
+class Tires(torch.nn.Linear):
+    steps = 0
+    def forward(self, x):
+        self.steps += self.training
+        if self.steps > 3:
+            raise ValueError("tired")
+        return super().forward(x.flatten(1))
+
+def tires(channels, height, width, classes):
+    return Tires(channels * height * width, classes)
 """
 NOT_FINITE = """
 name: diverges
@@ -35,6 +48,12 @@ compressor: {kind: wgt, tau: 1e-3}
 training: {epochs: 5, batch_size: 32, optimizer: {lr: 0.1}}
 workers: {cpus: 0.5}
 """
+TIRES = """
+name: tires
+data: {kind: digits}
+model: {kind: custom, factory: "mine:tires"}
+workers: {cpus: 0.5}
+"""
 
 
 def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(taugrad, tmp_path):
@@ -42,11 +61,16 @@ def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(taugrad, tmp
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "diverges.yaml").write_text(NOT_FINITE)
     (tmp_path / "own.yaml").write_text(OWN)
-    answer = taugrad("train", "diverges.yaml", "own.yaml")
-    assert answer.returncode == 1, answer.stdout + answer.stderr  # one of two failed
-    failed, after = answer.stdout.split("--resume", 1)
-    assert "diverges: failed" in failed
-    assert "NonFiniteGradient: the gradient of" in failed
-    assert "compressor.nonfinite=skip" in failed
+    (tmp_path / "tires.yaml").write_text(TIRES)
+    answer = taugrad("train", "diverges.yaml", "tires.yaml", "own.yaml")
+    assert answer.returncode == 1, answer.stdout + answer.stderr  # two of three failed
+    diverged, rest = answer.stdout.split("such as --training.optimizer.lr 1e+29")
+    assert "diverges: failed" in diverged
+    assert "NonFiniteGradient: the gradient of" in diverged
+    assert "compressor.nonfinite=skip" in diverged
+    assert "--resume" not in diverged  # it would diverge again
+    tired, after = rest.split("--resume", 1)
+    assert re.search(r"tires: failed: worker \d: ValueError: tired \(\S*mine.py:21 in forward\)", tired)
+    assert "when that is mended" in tired
     assert "epoch 5/5" in after
     assert "own: failed" not in after

@@ -1,9 +1,12 @@
 """A run that dies goes on, and nothing shows that it died."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -130,7 +133,103 @@ def test_killed_runs_end_as_one_that_was_never_killed(start, tmp_path):
         assert_equal(outcome(tmp_path, name), whole, name)
 
 
+SHORT = """
+experiment: resume
+name: short
+data: {kind: synthetic, train_examples: 640}
+model: {kind: mlp, widths: [16]}
+training: {epochs: 4, batch_size: 32, optimizer: {lr: 0.02}}
+compressor: {kind: bgt, tau: 5e-3}
+checkpoint: {interval: 20}
+workers: {cpus: 0.5}
+"""
+
+
+def flip(path: Path) -> None:
+    """Turns one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def on_one_ray(tmp_path: Path, environment: dict[str, str]):
+    """Runs commands in the test's folder; the exit code and all that was said."""
+    line = [sys.executable, str(Path(__file__).with_name("one_ray.py"))]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        line, cwd=tmp_path, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def run(*arguments: str) -> tuple[int, str]:
+        process.stdin.write(json.dumps(arguments) + "\n")
+        process.stdin.flush()
+        said = ""
+        for each in process.stdout:
+            if each.startswith("exit "):
+                return int(each.split()[1]), said
+            said += each
+        raise AssertionError(said)
+
+    yield run
+    process.stdin.close()
+    try:
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_taken(on_one_ray, tmp_path):
+    (tmp_path / "short.yaml").write_text(SHORT)
+    code, said = on_one_ray("train", "short.yaml")
+    assert code == 0, said
+    (newest,) = (tmp_path / "taugrad-runs").glob("*/iteration_00000080")
+    run, snapshot = newest.parent, newest.parent / "checkpoint_manager_snapshot.json"
+    assert sorted(each.name for each in run.glob("iteration_*")) == [
+        "iteration_00000060",
+        "iteration_00000080",
+    ]
+    assert not snapshot.exists()  # Ray's own list is not used
+    undisturbed = outcome(tmp_path, "short")
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+
+    def resumed() -> tuple[int, str]:
+        client.set_terminated(run.name, "FAILED")
+        code, said = on_one_ray("train", "--resume", run.name)
+        assert "Traceback" not in said
+        return code, said
+
+    # A bit of what only worker 1 reads, and a list that Ray would refuse.
+    flip(newest / "worker_00001.pt")
+    snapshot.write_text('{"ray_version": "2.60.0", "checkpoint_re')
+    code, said = resumed()
+    assert code == 0, said
+    damaged = "iteration_00000080: worker_00001.pt is damaged: its SHA-256 is not that in manifest.json"
+    assert f"checkpoint not used: {damaged}; going on from iteration_00000060" in said
+    assert_equal(outcome(tmp_path, "short"), undisturbed)
+
+    # A folder is gone.
+    shutil.rmtree(newest)
+    code, said = resumed()
+    assert (code, "checkpoint not used" in said) == (0, False), said
+    assert_equal(outcome(tmp_path, "short"), undisturbed)
+
+    # None is good. Nothing starts, and the run stays what it was.
+    (newest / "shared.pt").unlink()
+    flip(run / "iteration_00000060" / "manifest.json")
+    code, said = resumed()
+    assert code == 2
+    assert "iteration_00000080: shared.pt is missing; iteration_00000060: manifest.json is damaged" in said
+    assert said.count("\n") == 1
+    assert client.get_run(run.name).info.status == "FAILED"
+
+
 def test_what_cannot_be_resumed_is_refused(taugrad):
     answer = taugrad("train", "--resume", "0" * 32)
     assert answer.returncode == 2
-    assert "--resume 00000000000000000000000000000000: no such run" in answer.stderr
+    (line,) = answer.stderr.splitlines()  # where there is no store there is no run
+    assert line.startswith("taugrad: tracking store: there is no ")
+    assert "mlflow.db, the default" in line

@@ -1,6 +1,7 @@
 """The same run as a Ray job, with our command and with Ray's own."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,10 +14,22 @@ import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 
+from taugrad import cli
 from taugrad.platform.ports import free_port
+from taugrad.platform.reading import read_spec
 
 pytestmark = pytest.mark.ray
 
+SEARCH = """
+experiment: found
+data: {kind: digits}
+model: {kind: mlp, widths: [16]}
+training: {epochs: 1, batch_size: 128}
+sync: {mode: simulated}
+compressor: {kind: wgt, tau: {log: [1e-3, 1e-1]}}
+workers: {cpus: 0.5}
+search: {trials: 2}
+"""
 SPEC = """
 experiment: jobs
 name: {name}
@@ -87,6 +100,7 @@ def head(tmp_path_factory, environment):
 def folder(tmp_path):
     (tmp_path / "submitted.yaml").write_text(SPEC.format(name="submitted"))
     (tmp_path / "job.yaml").write_text(SPEC.format(name="job"))
+    (tmp_path / "find.yaml").write_text(SEARCH)
     (tmp_path / "broken.yaml").write_text(SPEC.format(name="broken").replace("qgt", "custom-kind"))
     return tmp_path
 
@@ -124,7 +138,40 @@ def test_rays_own_command_does_the_same(head, folder):
     answer = run([*command, "--", "taugrad", "train", "job.yaml"], folder, variables)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     # Ray deletes the job's folder; what it tracked lies in the home of the head.
-    assert the_run(f"sqlite:///{home}/.taugrad/mlflow.db").info.run_name == "job"
+    uri = f"sqlite:///{home}/.taugrad/mlflow.db"
+    assert the_run(uri).info.run_name == "job"
+    assert f"Compare them: MLFLOW_TRACKING_URI={uri} taugrad dashboard jobs --serve" in answer.stdout
+
+
+def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
+    address, variables, home = head
+    left = home / ".taugrad" / "taugrad-runs" / "searches" / "found" / "find"
+    ray = str(Path(sys.executable).with_name("ray"))
+    command = [ray, "job", "submit", "--address", address, "--working-dir", "."]
+    answer = run([*command, "--", "taugrad", "search", "find.yaml"], folder, variables)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "trial 1  tau" in answer.stdout
+    uri = f"sqlite:///{home}/.taugrad/mlflow.db"
+    (proposed,) = re.findall(r"^Train point (\d+), which .*: (.*)$", answer.stdout, re.MULTILINE)
+    point = left / "front" / f"{proposed[0]}.yaml"
+    assert proposed[1] == f"MLFLOW_TRACKING_URI={uri} taugrad train {point}"
+    assert read_spec(point, []).compressor.kind == "wgt"
+
+    # The job's folder is gone; one that asks for more goes on where it ended, with our command too.
+    command = [sys.executable, "-m", "taugrad", "submit", "search", "find.yaml", "--address", address]
+    more = run([*command, "--search.trials", "3"], folder, variables | {"MLFLOW_TRACKING_URI": uri})
+    assert more.returncode == 0, more.stdout + more.stderr
+    assert "3 trials, 2 of them done" in more.stdout
+    assert (left / "journal.jsonl").read_text().count('"event":"end"') == 1 + 3  # and the baseline
+
+
+def test_auto_as_a_job(head, folder):
+    address, variables, _ = head
+    command = [sys.executable, "-m", "taugrad", "submit", "auto", "submitted.yaml", "--address", address]
+    answer = run([*command, "--tolerance", "100", "--sync.mode", "simulated"], folder, variables)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "training 2 of at most 3" in answer.stdout
+    assert "within 100 points" in answer.stdout
 
 
 def test_a_failing_job_passes_on_its_exit_code(head, folder):
@@ -135,16 +182,57 @@ def test_a_failing_job_passes_on_its_exit_code(head, folder):
     assert "nowhere" in answer.stdout
 
 
-def test_a_wrong_spec_never_reaches_the_cluster(wrong_input, folder):
-    said = wrong_input("submit", "broken.yaml", "--address", "http://127.0.0.1:9")  # nobody answers there
-    assert "compressor.kind = custom-kind: choose none, powersgd, wgt" in said
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["broken.yaml"], "compressor.kind = custom-kind: choose none, powersgd, wgt"),
+        (["train", "broken.yaml"], "compressor.kind = custom-kind: choose none"),
+        (["search", "submitted.yaml"], "nothing to search"),
+        (["search", "find.yaml", "--search.trials", "0"], "search.trials = 0"),
+        (["find.yaml"], "is the spec of a search"),
+        (["auto", "submitted.yaml", "--tolerance", "101"], "--tolerance 101: must be points, 0 to 100"),
+        (["auto", "submitted.yaml", "--law", "/elsewhere/law.yaml"], "/elsewhere/law.yaml: lies outside"),
+        (["submitted.yaml", "--resume", "0123"], "--resume 0123: is no option of submit"),
+    ],
+)
+def test_what_is_wrong_never_reaches_the_cluster(wrong_input, folder, arguments, problem):
+    assert problem in wrong_input("submit", *arguments, "--address", "http://127.0.0.1:9")  # nobody answers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["submitted.yaml", "job.yaml", "--seed", "3"], "train submitted.yaml job.yaml --seed 3"),
+        (["train", "submitted.yaml"], "train submitted.yaml"),
+        (["search", "find.yaml", "--search.trials=3"], "search find.yaml --search.trials=3"),
+        (["search", "find.yaml", "--pick", "2"], "search find.yaml --pick 2"),
+        (
+            ["auto", "{here}/submitted.yaml", "--law", "{here}/law.yaml", "--tolerance", "2", "--once"],
+            "auto submitted.yaml --law law.yaml --tolerance 2 --once",
+        ),
+    ],
+)
+def test_the_job_gets_the_command_with_its_options(folder, monkeypatch, arguments, command):
+    given = []
+
+    async def follow(address: str, entrypoint: str, runtime_env: object) -> int:
+        given.append(entrypoint)
+        return 7
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("taugrad.platform.launching.submit._follow", follow)
+    monkeypatch.setattr("taugrad.platform.launching.submit.check_job_server", lambda address: None)
+    arguments = [each.format(here=folder) for each in arguments]
+    assert cli.main(["submit", *arguments, "--address", "http://127.0.0.1:9"]) == 7
+    assert given == [f"taugrad {command}"]
 
 
 def test_a_cluster_that_is_not_there_is_said_so(folder, environment):
     command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address"]
     answer = run([*command, f"http://127.0.0.1:{free_port()}"], folder, environment)
-    assert answer.returncode == 1
-    assert "does not take the job" in answer.stderr
+    assert answer.returncode == 2
+    assert "no cluster answers there (Connection refused)" in answer.stderr.replace("[Errno 111] ", "")
+    assert answer.stderr.count("\n") == 1
     answer = run([*command, "127.0.0.1:8265"], folder, environment)
     assert answer.returncode == 2
     assert "must look like http://HOST:8265" in answer.stderr

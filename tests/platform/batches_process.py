@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from trainer_process import Recorder
+from trainer_process import Recorder, saved
 
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
@@ -37,7 +37,7 @@ def main(rank: int, workers: int, folder: Path, spec: RunSpec, checkpoint: Path 
     keeper = Keeper(folder)
     trainer = Trainer(spec, load(spec.data), torch.device("cpu"), keeper)
     if checkpoint is not None:
-        trainer.resume(checkpoint)
+        trainer.resume(saved(checkpoint, rank))
     trainer.fit()
     result = {
         "weights": trainer.model.state_dict(),

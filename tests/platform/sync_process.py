@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from trainer_process import saved
 
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
@@ -18,14 +19,16 @@ from taugrad.platform.synchronization import processes
 from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.training.trainer import Trainer
 
-SENT = {"bytes": 0, "messages": 0}
-"""By this process, point to point, counted where torch is handed the tensors."""
+SENT = {"bytes": 0, "messages": 0, "told": 0}
+"""By this process, point to point, counted where torch is handed tensors: messages, and numbers' bytes."""
 
 
 class CountedOperation(dist.P2POp):
     def __init__(self, op: Any, tensor: torch.Tensor, *where: Any) -> None:
         super().__init__(op, tensor, *where)
-        if op is dist.isend:
+        if op is dist.isend and tensor.dtype == torch.int64:
+            SENT["told"] += 8 * tensor.numel()
+        elif op is dist.isend:
             SENT["bytes"] += tensor.numel()
             SENT["messages"] += 1
 
@@ -43,6 +46,9 @@ class Recorder:
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.logged.append((iteration, dict(metrics)))
+
+    def stage(self, name: str) -> None:
+        pass
 
     def progress(self, progress: object, *, evaluated: bool) -> None:
         pass
@@ -72,7 +78,7 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
             (step, {k: v for k, v in metrics.items() if not k.startswith("time/") and "seconds" not in k})
             for step, metrics in recorder.logged
         ],
-        "accuracies": [each["eval/accuracy"] for each in recorder.evaluations],
+        "evaluations": [(each["eval/accuracy"], each["eval/loss"]) for each in recorder.evaluations],
         "links": None
         if links is None
         else {
@@ -90,14 +96,14 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
 
 def run(spec: RunSpec, folder: Path) -> dict[str, Any]:
     data = load(spec.data)
-    SENT.update(bytes=0, messages=0)
+    SENT.update(bytes=0, messages=0, told=0)
     whole = Recorder(folder)
     trainer = Trainer(spec, data, torch.device("cpu"), whole)
     trainer.fit()
     found = result(trainer, whole) | {"sent": dict(SENT)}
     again = Recorder(folder / "resumed")
     resumed = Trainer(spec, data, torch.device("cpu"), again)
-    resumed.resume(folder / str(spec.checkpoint.interval))
+    resumed.resume(saved(folder / str(spec.checkpoint.interval), dist.get_rank()))
     resumed.fit()
     return found | {"resumed": result(resumed, again)}
 

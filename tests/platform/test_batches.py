@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.platform.data.batches import epoch_order, evaluation_share, iterations_per_epoch, worker_share
+from taugrad.platform.data.batches import epoch_order, iterations_per_epoch, worker_share
 
 examples = st.integers(1, 200)
 batch_sizes = st.integers(1, 70)
@@ -78,20 +78,11 @@ def test_a_last_small_batch_counts(count, batch_size, iterations):
     assert iterations_per_epoch(count, batch_size) == iterations
 
 
-@given(st.integers(0, 200), worker_counts)
-def test_evaluation_parts_cover_every_example_once_in_order(count, workers):
-    parts = [list(range(count))[evaluation_share(count, rank, workers)] for rank in range(workers)]
-    assert [example for part in parts for example in part] == list(range(count))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
 @pytest.mark.parametrize("rank", [-1, 2])
 def test_a_rank_outside_the_workers_is_refused(rank):
     order = epoch_order(8, 0, 0)
     with pytest.raises(ValueError, match=f"rank is {rank}"):
         worker_share(order, 0, 4, rank, 2)
-    with pytest.raises(ValueError, match=f"rank is {rank}"):
-        evaluation_share(8, rank, 2)
 
 
 @pytest.mark.parametrize("iteration", [-1, 2])

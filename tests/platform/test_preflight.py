@@ -1,11 +1,19 @@
 """What is looked at before anything starts: the cluster that RAY_ADDRESS names."""
 
 import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import grpc
 import pytest
 
 from taugrad import cli
+from taugrad.platform.launching.reaching import check_cluster, check_job_server
 from taugrad.platform.preflight import check
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
@@ -13,17 +21,114 @@ from taugrad.platform.spec import RunSpec
 SPEC = {"data": {"kind": "digits"}, "model": {"kind": "mlp", "widths": [8]}}
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
-def test_a_cluster_must_answer(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+TOKEN = "0123456789abcdef"
+
+
+class Head(grpc.GenericRpcHandler):
+    """Answers a cluster's heartbeat, as its head does, to those who have the token."""
+
+    def __init__(self, token: str = "") -> None:
+        self.token = token
+
+    def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        def answer(_: bytes, context: grpc.ServicerContext) -> bytes:
+            given = dict(context.invocation_metadata()).get("authorization", "")
+            if self.token and given != f"Bearer {self.token}":
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken: ...")
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@contextmanager
+def head(token: str = "") -> Iterator[str]:
+    """A cluster's head: its address."""
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[Head(token)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+class JobServer(BaseHTTPRequestHandler):
+    """A cluster's job server that wants the token."""
+
+    def do_GET(self) -> None:
+        given = self.headers.get("Authorization")
+        self.send_response(200 if given == f"Bearer {TOKEN}" else 403 if given else 401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def job_server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), JobServer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a user keeps the token, who has none."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ray").mkdir()
+    return tmp_path / ".ray" / "auth_token"
+
+
+@pytest.mark.parametrize("address", ["{}", "ray://{}"])
+def test_a_cluster_must_answer(address: str, no_token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = RunSpec.model_validate(SPEC)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        named = address.format(server.getsockname()[1])
+    with head() as there:
+        named = address.format(there)
         monkeypatch.setenv("RAY_ADDRESS", named)
         check(spec, "spec.yaml", local=False)
     with pytest.raises(SpecError, match="no cluster answers there") as refused:
         check(spec, "spec.yaml", local=False)
     assert (refused.value.source, named in str(refused.value)) == ("RAY_ADDRESS", True)
     check(spec, "spec.yaml", local=True)  # which needs none
+
+
+def test_what_takes_connections_and_never_answers_is_no_cluster(no_token: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = f"127.0.0.1:{server.getsockname()[1]}"
+        begun = time.monotonic()
+        with pytest.raises(SpecError, match=f"{silent}: no cluster answers there"):
+            check_cluster(silent)
+        with pytest.raises(SpecError, match=r"no cluster answers there \(.*(3 s|timed out)"):
+            check_job_server(f"http://{silent}")
+        assert time.monotonic() - begun < 100
+
+
+def test_a_cluster_that_wants_a_token_says_what_helps(
+    no_token: Path, job_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said_of(ask: Callable[[str], None], address: str) -> str:
+        with pytest.raises(SpecError) as refused:
+            ask(address)
+        (problem,) = refused.value.problems
+        return problem
+
+    copy = "copy ~/.ray/auth_token of the cluster's head to ~/.ray here"
+    with head(TOKEN) as there:
+        for ask, address in ((check_cluster, there), (check_job_server, job_server)):
+            no_token.unlink(missing_ok=True)
+            monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+            wanted = "the cluster wants a token: export RAY_AUTH_MODE=token"
+            assert said_of(ask, address).endswith(f"{wanted}, and {copy}")
+            no_token.write_text(TOKEN + "\n")
+            assert said_of(ask, address).endswith(wanted)
+            monkeypatch.setenv("RAY_AUTH_MODE", "token")
+            ask(address)  # is taken
+            no_token.write_text("another")
+            assert said_of(ask, address).endswith(f"refuses the token that is used here; {copy}")
+            no_token.unlink()
+            assert said_of(ask, address).endswith(f"wants a token, and there is none here; {copy}")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999999", "[::1]:1", "nowhere.invalid:6379", "a..b:6379"])

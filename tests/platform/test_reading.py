@@ -91,7 +91,55 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         ("compressor: {kind: wgt, tau: 0}", [], "compressor.tau = 0: must be greater than 0"),
         ("compressor: {kind: wgt, tau: -1}", [], "compressor.tau = -1: must be greater than 0"),
         ("compressor: {kind: wgt, tau: .nan}", [], "compressor.tau = nan: must be greater than 0"),
-        ("compressor: {kind: wgt, tau: .inf}", [], "compressor.tau = inf: must be greater than 0"),
+        (
+            "compressor: {kind: wgt, tau: .inf}",
+            [],
+            "tau = inf: is no threshold that float32 can hold",
+        ),
+        (
+            "compressor: wgt(1e40)",
+            [],
+            "is no threshold that float32 can hold (1.2e-38 to 6.6e+35)",
+        ),
+        ("compressor: {kind: wgt, tau: [1]}", [], "tau = [1]: give a number, or a policy with its fields in"),
+        ("compressor: {kind: WGT}", [], "or fp8; did you mean wgt?"),
+        ("compressor: wgtt(1)", [], "; did you mean wgt?"),
+        (
+            "compressor: {kind: topk}",
+            [],
+            "compressor.density: is missing (The share of a parameter",
+        ),
+        ("model: mlp", [], "model = mlp: give model.kind, as {kind: mlp} in a file or --model.kind mlp"),
+        ("data: cifar", [], "or --data.kind mnist5k; there are mnist5k, digits, mnist, synthetic, custom"),
+        ("workers:", [], "workers: is empty; indent its fields below it, or leave it out"),
+        ("workers: {count: two}", [], "workers.count = two: input should be a valid integer"),
+        ("workers: {device: cudda}", [], "input should be 'cpu' or 'cuda'; did you mean cuda?"),
+        ("experiment: ''", [], "experiment = '': string should have at least 1 character"),
+        ("storage: 3", [], "storage = 3: give a folder's name"),
+        ("lr: 0.1", [], "lr: no such field; did you mean training.optimizer.lr or sync.outer.lr?"),
+        (
+            "data: {kind: custom, factory: 'a:b', arguments: {n: [1]}}",
+            [],
+            "data.arguments.n = [1]: give text, a number, true or false",
+        ),
+        ("model: {kind: custom, factory: mine.py}", [], "give package.module:function, such as mine:make of"),
+        ("seed:1", [], "holds the text 'seed:1'; write fields as `name: value`"),
+        ("seed: 1\nname: x\nseed: 2", [], "line 3, 'seed: 2': seed is given twice, first in line 1"),
+        ("workers:\n\tcount: 1", [], "line 2, 'count: 1': a tab; indent with spaces"),
+        (
+            "workers:\n  count: 1\n   cpus: 1",
+            [],
+            "line 3, 'cpus: 1': mapping values are not allowed",
+        ),
+        ("", ["--epochs", "3"], "--epochs: no such field; did you mean training.epochs, training.schedule"),
+        ("", ["-training.epochs", "3"], "-training.epochs: a field has two dashes, --training.epochs"),
+        ("", ["--training.batch-size", "3"], "did you mean training.batch_size?"),
+        (
+            "",
+            ["--training", "{epochs: 3}"],
+            "training: is no JSON; give its fields one by one",
+        ),
+        ("", ["--model", "mlp"], "model = mlp: give model.kind"),
         ("compressor: {kind: wgt}", [], "compressor.tau: is missing"),
         ("compressor: {kind: none, tau: 1}", [], "kind none has no such field; wgt, bgt, qgt or strom has"),
         ("compressor: {kind: wqt, tau: 1}", [], "compressor.kind = wqt: choose none, powersgd, wgt, bgt"),
@@ -112,6 +160,49 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
 def test_what_is_wrong_is_said_with_field_value_and_what_would_do(problems, text, overrides, said):
     (problem,) = problems(text, *overrides)
     assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        (
+            "WORKERS__CONT",
+            "3",
+            "TAUGRAD_WORKERS__CONT: workers.cont: no such field; did you mean workers.c",
+        ),
+        (
+            "WORKERS__COUNT",
+            "two",
+            "TAUGRAD_WORKERS__COUNT: workers.count = two: input should be a",
+        ),
+        ("WORKERS", '{"count": 0}', "TAUGRAD_WORKERS: workers.count = 0: input should be greater"),
+        ("WORKERS", "{count: 1}", "TAUGRAD_WORKERS: workers: is no JSON; give its fields one by one"),
+        ("COMPRESSOR__TAU", "abc", "TAUGRAD_COMPRESSOR__TAU: compressor.tau = abc: no number, and no policy"),
+        ("COMPRESSOR__KIND", "foo", "TAUGRAD_COMPRESSOR__KIND: compressor.kind = foo: choose none"),
+        ("SEEED", "1", "TAUGRAD_SEEED: no such field; did you mean TAUGRAD_SEED?"),
+        ("WORKERS_COUNT", "1", "TAUGRAD_WORKERS_COUNT: no such field; did you mean TAUGRAD_WORKERS__COUNT?"),
+    ],
+)
+def test_what_comes_from_the_environment_is_not_blamed_on_the_file(read, monkeypatch, variable, value, said):
+    monkeypatch.setenv(f"TAUGRAD_{variable}", value)
+    with pytest.raises(SpecError) as refusal:
+        read("seed: 1\ncompressor: wgt(1)\n")
+    assert str(refusal.value).startswith(said)
+    assert "\n" not in str(refusal.value)
+
+
+def test_each_problem_names_where_it_comes_from(read, monkeypatch, tmp_path):
+    monkeypatch.setenv("TAUGRAD_SEED", "-1")
+    with pytest.raises(SpecError) as refusal:
+        read("training: {epochs: 0}", "--workers.count", "0")
+    begins = {line.partition(": ")[0] for line in str(refusal.value).splitlines()}
+    assert begins == {"TAUGRAD_SEED", "command line", str(tmp_path / "spec.yaml")}
+
+
+def test_variables_that_resemble_no_field_are_left_alone(read, monkeypatch):
+    monkeypatch.setenv("TAUGRAD_TRACEBACK", "1")
+    monkeypatch.setenv("TAUGRAD_SEARCH__TRIALS", "many")
+    assert read("") == RunSpec()
 
 
 # Compressors: as fields, as a line, as both.
@@ -234,7 +325,7 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
         (
             "compressor: wgt(1)",
             ["--compressor.tau", "abc"],
-            "compressor.tau = abc: input should be a valid number",
+            "tau = abc: no number, and no policy with its fields in brackets: schedule, density, sidco,",
         ),
         (
             "compressor: wgt(1)",
@@ -356,8 +447,18 @@ def test_all_problems_are_said_at_once(problems):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(SpecError, match=r"nowhere\.yaml: no such file"):
+    with pytest.raises(SpecError, match=r"nowhere\.yaml: no such file$"):
         read_spec(tmp_path / "nowhere.yaml")
+    (tmp_path / "2-wgt.yaml").write_text("")
+    with pytest.raises(SpecError, match=r"2-wgt\.yml: no such file; did you mean .*2-wgt\.yaml\?"):
+        read_spec(tmp_path / "2-wgt.yml")
+    with pytest.raises(SpecError, match=r"fields are set as --training\.epochs 3"):
+        read_spec(Path("training.epochs=3"))
+    with pytest.raises(SpecError, match=r"is a folder; give its files, .*/\*\.yaml"):
+        read_spec(tmp_path)
+    (tmp_path / "model.pt").write_bytes(b"\x80\xff")
+    with pytest.raises(SpecError, match=r"model\.pt: is no text"):
+        read_spec(tmp_path / "model.pt")
 
 
 @given(st.floats(min_value=1e-37, max_value=1e30))

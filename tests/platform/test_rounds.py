@@ -1,6 +1,7 @@
 """Patterns without training: what goes in comes out or stays in a residual."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,14 @@ from torch import Tensor
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.config import read_config
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.base import Synchronization
+from taugrad.platform.synchronization.building import build_synchronization
 from taugrad.platform.synchronization.patterns import AllGather, Pattern, Ring, Setting, Sharded
 from taugrad.platform.synchronization.pieces import cut
-from taugrad.platform.synchronization.rounds import RefusedUpdate, Side, Traffic
+from taugrad.platform.synchronization.rounds import Passing, RefusedUpdate, Sending, Side, Traffic
 from taugrad.platform.synchronization.simulation import SimulatedCrew
+from taugrad.platform.training.replica import Examples
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}
 PARAMETERS = sum(SIZES.values())
@@ -123,8 +128,7 @@ def test_a_synchronization_that_is_given_up_leaves_residuals_as_if_nothing_was_s
     with pytest.raises(RefusedUpdate) as refusal:
         synchronize(patterns, bad, 1)
     assert refusal.value.ordinal == 1
-    if name != "ring":  # there a sum is refused wherever it was compressed first
-        assert refusal.value.rank == 2
+    assert refusal.value.rank == 2
     for each in patterns:
         each.put_back()
         each.put_back()
@@ -142,10 +146,14 @@ def test_a_damaged_message_is_refused_and_its_sender_named(name):
     workers = 3
     patterns = [pattern(name, "strom(0.5)", rank, workers) for rank in range(workers)]
     sides = [Side(each.rounds(own, 0)) for each, own in zip(patterns, gradients(workers, 0), strict=True)]
-    assert sides[1].sending is not None
-    for payload in (sides[1].sending.to_all, *sides[1].sending.to.values()):
-        if payload is not None:
-            payload[-1] ^= 1
+    move = sides[1].move
+    if isinstance(move, Passing):
+        payloads = [move.payload]
+    else:
+        assert isinstance(move, Sending)
+        payloads = [each for each in (move.to_all, *move.to.values()) if each is not None]
+    for payload in payloads:
+        payload[-1] ^= 1
     with pytest.raises(CorruptMessage, match="the message of worker 1"):
         patterns[0].assemble(SimulatedCrew(workers).run(sides, Traffic(workers)))
 
@@ -182,3 +190,33 @@ def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
     compressed = {"allgather": workers, "ring": workers, "server": workers + 1, "sharded": workers + 1}[name]
     for rms, bits in sizes.items():
         assert bits == compressed * PARAMETERS * (np.log2(rms + 1) + floor)
+
+
+def simulated(workers: int, mode: str) -> tuple[Synchronization, dict[str, Any]]:
+    """Simulated workers, and what they would save."""
+    spec = RunSpec.model_validate(
+        {
+            "workers": {"count": workers},
+            "compressor": "wgt(0.1)",
+            "sync": {"mode": "simulated", "of": {"mode": mode}},
+        }
+    )
+    examples = Examples(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
+    sync, _ = build_synchronization(spec, torch.nn.Linear(3, 2), examples)
+    return sync, sync.own_state()
+
+
+@pytest.mark.parametrize("mode", ["ring", "weights"])
+def test_workers_states_are_taken_by_the_same_workers_alone(mode):
+    two, own = simulated(2, mode)
+    shared = two.shared_state()
+    two.load(shared, own)
+    _, threes = simulated(3, mode)
+    with pytest.raises(ValueError, match=r"states of ranks \[0, 1, 2\] of 3 workers.* ranks \[0, 1\] of 2"):
+        two.load(shared, threes)
+    other = own | {"patterns": own["patterns"] | {"ranks": {"1": own["patterns"]["ranks"]["1"]}}}
+    with pytest.raises(ValueError, match=r"states of ranks \[1\] of 2 workers"):
+        two.load(shared, other)
+    older = own | {"patterns": {key: each for key, each in own["patterns"].items() if key != "version"}}
+    with pytest.raises(ValueError, match="version None of workers' states; this program reads 2"):
+        two.load(shared, older)

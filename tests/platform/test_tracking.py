@@ -19,7 +19,10 @@ import yaml
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names, store
-from taugrad.platform.tracking.writer import MetricWriter, deliver
+from taugrad.platform.tracking.ended import UNDELIVERED, record_end, recorded_end
+from taugrad.platform.tracking.holding import Hold, end_run
+from taugrad.platform.tracking.masking import masked, without_login
+from taugrad.platform.tracking.writer import MetricWriter, Stored, deliver
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -243,10 +246,10 @@ def test_a_call_larger_than_a_batch_is_sent_in_parts() -> None:
 
 def test_a_restarted_run_skips_what_is_there() -> None:
     fake, told = FakeStore(), Told()
-    metrics = writer(fake, told, skip_through=4)
+    metrics = writer(fake, told, stored=lambda: Stored(iteration=4))
     for step in range(8):
         metrics.log(step, {"a": step})
-    metrics.log(3, {"eval/accuracy": 0.5}, always=True)
+    metrics.log(3, {"eval/accuracy": 0.5}, kind="evaluation")
     metrics.close(10)
     assert fake.accepted == [("a", 5, 5), ("a", 6, 6), ("a", 7, 7), ("eval/accuracy", 3, 0.5)]
 
@@ -261,10 +264,11 @@ def test_pending_metrics_survive_a_restart_with_their_timestamps() -> None:
     first = writer(fake, told)
     for step in range(6):
         first.log(step, {"a": step})
+    wait_until(lambda: bool(told))
     kept = json.loads(json.dumps(first.pending()))
     assert first.close(0.1) == 6
     fake.before = lambda _: None
-    second = writer(fake, told, skip_through=3)
+    second = writer(fake, told, stored=lambda: Stored(iteration=3))
     second.restore(kept)
     second.log(6, {"a": 6})
     assert second.close(10) == 0
@@ -273,6 +277,112 @@ def test_pending_metrics_survive_a_restart_with_their_timestamps() -> None:
     stamps = {point["step"]: point["timestamp"] for point in kept}
     assert [m.timestamp for call in fake.calls for m in call][:3] == [stamps[3], stamps[4], stamps[5]]
     assert abs(stamps[5] - time.time() * 1000) < 60_000
+
+
+def restarted_in_an_outage(fake: FakeStore, told: Told) -> tuple[MetricWriter, Callable[[], None]]:
+    """A writer whose store has iterations to 4, an evaluation at 3, and is away; and what brings it back."""
+    down = [True]
+
+    def stored() -> Stored:
+        if down:
+            raise ConnectionError("down")
+        return Stored(iteration=4, evaluation=3)
+
+    def fail(_: Sequence[Metric]) -> None:
+        assert not down, "sent before it was known what is there"
+
+    fake.before = fail
+    metrics = writer(fake, told, stored=stored)
+    for step in range(8):  # from the checkpoint on
+        metrics.log(step, {"a": step})
+        if step in (3, 6):
+            metrics.log(step, {"eval": step}, kind="evaluation")
+    return metrics, down.clear
+
+
+NEW = [("a", 5, 5), ("a", 6, 6), ("eval", 6, 6), ("a", 7, 7)]
+
+
+def test_a_run_restarted_in_an_outage_asks_later_what_is_there() -> None:
+    fake, told = FakeStore(), Told()
+    metrics, come_back = restarted_in_an_outage(fake, told)
+    wait_until(lambda: bool(told.about("does not answer (down): training goes on")))
+    come_back()
+    assert metrics.close(10) == 0
+    assert fake.accepted == NEW
+
+
+def test_what_such_a_run_could_not_deliver_is_compared_when_it_can(tmp_path: Path) -> None:
+    fake, told = FakeStore(), Told()
+    metrics, come_back = restarted_in_an_outage(fake, told)
+    kept = json.loads(json.dumps(metrics.pending()))
+    assert metrics.close(0.1) == 10
+    assert metrics.save_undelivered(tmp_path / "left.jsonl") == 10
+    come_back()
+
+    third = writer(fake, told, stored=lambda: Stored(iteration=4, evaluation=3))
+    third.restore(kept)  # from that run's checkpoint
+    assert third.close(10) == 0
+    assert fake.accepted == NEW
+
+    fake.calls.clear()
+    assert deliver(tmp_path / "left.jsonl", fake, RUN, lambda: Stored(4, 3)) == len(NEW)
+    assert fake.accepted == NEW
+    assert deliver(tmp_path / "left.jsonl", fake, RUN, lambda: Stored(7, 6)) == 0
+
+
+def test_a_store_is_opened_when_it_is_first_needed(database: str, run_id: str) -> None:
+    late = store.LateStore(database)
+    assert late.stored(run_id) == Stored(-1, -1)
+    late.log_batch(run_id, [Metric("comm/fraction", 1.0, 0, 5), Metric("eval/accuracy", 1.0, 0, 3)])
+    assert late.stored(run_id) == Stored(5, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://me:se/cr:et@host:5432/runs", "postgresql://me:***@host:5432/runs"),
+        ("mysql+pymysql://:secret@host/runs", "mysql+pymysql://:***@host/runs"),
+        ("(at http://u:p@ss@host:5000/x?a=1)", "(at http://u:***@host:5000/x?a=1)"),
+        ("postgresql://host/db?user=me&password=secret&x=1", "postgresql://host/db?user=me&password=***&x=1"),
+        ("http://127.0.0.1:5000/#/experiments/1", "http://127.0.0.1:5000/#/experiments/1"),
+        ("sqlite:////tmp/a:b/mlflow.db", "sqlite:////tmp/a:b/mlflow.db"),
+    ],
+)
+def test_passwords_are_masked(text: str, shown: str) -> None:
+    assert masked(text) == shown
+
+
+def test_links_hold_no_login() -> None:
+    assert without_login("https://me:secret@host:5000/ml") == "https://host:5000/ml"
+    assert without_login("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
+
+
+def test_a_database_is_locked_without_a_file_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    entered = threading.Event()
+
+    def second() -> None:
+        with store._locked(tmp_path / "mlflow.db"):
+            entered.set()
+
+    with store._locked(tmp_path / "mlflow.db"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not entered.wait(0.3)
+        assert list(tmp_path.iterdir()) == []
+    assert entered.wait(10)
+    thread.join()
+
+
+def test_who_holds_the_folder_for_ever_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_LOCK_S", 0.1)
+    with store._locked(tmp_path / "a.db"), store._locked(tmp_path / "b.db"):
+        pass
 
 
 def test_a_metric_that_can_never_be_stored_is_dropped_alone(client: Any, run_id: str) -> None:
@@ -362,6 +472,36 @@ def test_undelivered_metrics_go_through_a_file(client: Any, run_id: str, tmp_pat
     assert [point.step for point in points] == list(range(1200))
     assert math.isnan(points[7].value)
     assert all(point.value == point.step / 3 for point in points if point.step != 7)
+
+
+def test_a_file_says_how_a_run_ended_that_the_store_was_not_told_of(
+    client: Any, run_id: str, tmp_path: Path
+) -> None:
+    path = tmp_path / UNDELIVERED
+    metric = '{"key": "a", "value": 1, "timestamp": 1, "step": 0}\n'
+    path.write_text(metric)
+    assert recorded_end(path, run_id) is None  # of an older program, or of a command that was killed
+    assert end_run(client, run_id, None) == "RUNNING"
+    record_end(path, run_id, "FAILED")
+    record_end(path, run_id, "FINISHED")
+    assert path.read_text().startswith(metric)
+    end = recorded_end(path, run_id)
+    assert end is not None
+    assert end[0] == "FINISHED"
+    assert deliver(path, client, run_id) == 1
+    with Hold(client, run_id, tmp_path):
+        assert end_run(client, run_id, end) == "RUNNING"  # somebody goes on with it
+    assert end_run(client, run_id, end) == "FINISHED"
+    info = client.get_run(run_id).info
+    assert (info.status, info.end_time) == end
+    assert end_run(client, run_id, ("FAILED", 1)) == "FINISHED"  # it has an end
+
+    with pytest.raises(ValueError, match=f"is of run {run_id}, not of another"):
+        recorded_end(path, "another")
+    for line in ('{"ended": "DONE", "run": "r", "time": 1}', '{"ended": "FINISHED"}', '{"ended": "FINIS'):
+        path.write_text(metric + line)
+        with pytest.raises(ValueError, match="last line"):
+            recorded_end(path, "r")
 
 
 def test_a_broken_file_names_its_line(tmp_path: Path) -> None:
@@ -626,14 +766,29 @@ def test_names_are_the_contract() -> None:
         "comm/received_bytes", "comm/messages", "comm/wire_mb_total",
         "comm/bits_per_param", "comm/compression_ratio", "comm/tau", "comm/residual_rms",
         "time/compute_s", "time/compress_s", "time/exchange_s", "time/decompress_s",
-        "eval/accuracy", "eval/loss", "epoch/bits_per_param", "epoch/value_bits_per_param",
+        "eval/accuracy", "eval/loss", "eval/examples", "epoch/bits_per_param", "epoch/value_bits_per_param",
         "total/wire_gb", "total/wire_mb_log10", "total/received_gb", "total/paper_gb", "total/fraction",
         "total/compression_ratio", "total/accuracy_per_gb", "total/seconds", "total/skipped_steps",
     ])  # fmt: skip
     assert names.EPOCH == "epoch"
     tags = {value for value in constants if value.startswith("taugrad.")}
-    names_of_tags = ("spec_hash", "git_commit", "paper", "chain", "checkpoints", "search", "trial")
+    names_of_tags = ("spec_hash", "git_commit", "paper", "chain", "checkpoints", "holder", "search", "trial")
     assert tags == {f"taugrad.{name}" for name in names_of_tags}
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("trial 4: wgt(tau=0.15997382191)", "trial 4: wgt(tau=0.16)"),
+        ("a(tau=1.4116267167542306e-05) | b", "a(tau=1.412e-05) | b"),
+        ("wgt(tau=1e-05)", "wgt(tau=1e-05)"),
+        ("strom(tau=0.001) of 100000", "strom(tau=0.001) of 100000"),
+        ("step 12345.678", "step 12346"),
+        ("v1.2.3456, x0.12345", "v1.2.3456, x0.12345"),
+    ],
+)
+def test_numbers_in_names_are_short(name: str, read: str) -> None:
+    assert names.shown(name) == read
 
 
 @pytest.mark.parametrize("layer", ["fc1.weight", "blocks.0.conv(1)", "größe", "a|b$c"])
@@ -645,3 +800,13 @@ def test_mlflow_accepts_the_metric_of_any_layer(layer: str, client: Any, run_id:
 
 def test_a_usual_layer_keeps_its_name() -> None:
     assert names.layer_metric("fc1.weight", "tau") == "layer/fc1.weight/tau"
+
+
+def test_what_a_job_shows_names_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, uri = "taugrad report digits -o report", "sqlite:////home/a b/mlflow.db"
+    assert store.to_copy(command, uri) == command
+    job = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
+    job.mkdir(parents=True)
+    monkeypatch.chdir(job)
+    assert store.to_copy(command, uri) == f"MLFLOW_TRACKING_URI='{uri}' {command}"
+    assert store.to_copy(command, "https://me:secret@host") == command

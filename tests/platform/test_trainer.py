@@ -142,6 +142,23 @@ def test_the_evaluation_counts_every_test_example_once(trained, plain):
         assert [m["eval/accuracy"] for _, m in other["evaluations"]] == found
 
 
+def test_no_bit_of_an_evaluation_depends_on_the_number_of_workers(results):
+    found = [each["evaluation"] for workers in SPECS for each in results(workers)]
+    assert len(found) == 1 + 2 + 3
+    assert len({(each["accuracy"], each["loss"]) for each in found}) == 1
+    assert all(each["training"] for each in found)
+
+
+def test_an_evaluation_is_that_of_the_formula_in_float64(results):
+    found = results(2)[1]["evaluation"]
+    w1, b1, w2, b2 = (each.double().numpy() for each in found["weights"].values())
+    scores = np.tanh(found["inputs"].double().numpy() @ w1.T + b1) @ w2.T + b2
+    truth = found["labels"].numpy()
+    losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(truth)), truth]
+    assert found["loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    assert found["accuracy"] == (scores.argmax(1) == truth).mean()
+
+
 def test_only_worker_0_logs_and_all_write_checkpoints(trained):
     for rank, result in enumerate(trained):
         assert bool(result["logged"]) == (rank == 0)

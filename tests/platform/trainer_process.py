@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
+from taugrad.platform.training.evaluation import evaluate
 from taugrad.platform.training.trainer import Trainer
 
 
@@ -28,6 +30,9 @@ class Recorder:
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.logged.append((iteration, dict(metrics)))
 
+    def stage(self, name: str) -> None:
+        pass
+
     def progress(self, progress: object, *, evaluated: bool) -> None:
         pass
 
@@ -39,6 +44,11 @@ class Recorder:
 
     def undelivered(self) -> list:
         return []
+
+
+def saved(folder: Path, rank: int) -> Saved:
+    """A checkpoint that a trainer wrote into a folder, which has no manifest."""
+    return Saved(*(unpack((folder / name).read_bytes()) for name in (SHARED, worker_file(rank))))
 
 
 def run(spec: RunSpec) -> dict[str, Any]:
@@ -54,12 +64,29 @@ def run(spec: RunSpec) -> dict[str, Any]:
     }
 
 
+def evaluation(rank: int, workers: int) -> dict[str, Any]:
+    """What the workers make of a net with random weights, and what it needs to do the same elsewhere."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 10))
+    inputs, labels = 3 * torch.randn(1903, 20), torch.randint(10, (1903,))
+    found = evaluate(model, inputs, labels, rank, workers)
+    return {
+        "accuracy": found.accuracy,
+        "loss": found.loss,
+        "training": model.training,
+        "weights": dict(model.state_dict()),
+        "inputs": inputs,
+        "labels": labels,
+    }
+
+
 def main(rank: int, workers: int, folder: Path) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), workers)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=workers)
     specs = json.loads((folder / "specs.json").read_text())
     results = {name: run(RunSpec.model_validate(spec)) for name, spec in specs.items()}
+    results["evaluation"] = evaluation(rank, workers)
     torch.save(results, folder / f"result_{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

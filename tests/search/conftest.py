@@ -4,7 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
+from taugrad.search.journal import Journal
 from taugrad.search.law.fitting import SHIPPED, FittedLaw, read_law
+from taugrad.search.progress import Progress
+from taugrad.search.reading import read_search
+
+SPEC = """
+data: {kind: digits}
+model: {kind: mlp}
+training: {epochs: 2}
+compressor: {kind: {choice: [wgt, bgt]}, tau: {log: [1e-5, 1e-1]}}
+"""
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +27,16 @@ def a_law() -> Callable[..., FittedLaw]:
         return FittedLaw.model_validate(fields | {"optimizers": [optimizer], "momentum_in": momentum_in})
 
     return build
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts the search of the test, or starts it again."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "find.yaml").write_text(SPEC)
+
+    def start(*overrides: str) -> Progress:
+        search = read_search(tmp_path / "find.yaml", overrides)
+        return Progress(search, Journal(tmp_path / "journal.jsonl"))
+
+    return start

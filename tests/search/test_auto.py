@@ -201,7 +201,10 @@ def test_a_tolerance_takes_what_is_trained_already(uri, capsys):
     assert train.trained == ["none", "law", "law", HIGH]
     first, second = (one.compressor.tau.constant for one in train.specs[1:3])
     assert second < first  # a stricter tau
-    assert "within 0.5 points" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "within 0.5 points" in said
+    told = [line for line in said.splitlines() if line.startswith("training ")]
+    assert told == [f"training {i} of at most 4: {one.title}" for i, one in enumerate(train.specs, start=1)]
     assert run_auto(spec(), "spec.yaml", Goal(None, 0.5), train) == OK
     assert train.trained == ["none", "law", "law", HIGH]
     assert capsys.readouterr().out.count("finished before") == 4
@@ -219,7 +222,8 @@ def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, la
     train = Trainer(uri, {"none": 0.9, "law": law, HIGH: allocate})
     assert run_auto(spec(compressor="strom(0.3)"), "spec.yaml", Goal(None, 0.5), train) == FAILED
     assert train.trained == ["none", "law", "law", HIGH]
-    said = f"none is within 0.5 points: {train.specs[nearest].title} is {over} points below that"
+    title = train.specs[nearest].title
+    said = f"no training lost 0.5 points or less: {title} comes nearest, {over} points beyond that"
     assert said in capsys.readouterr().out
 
 
@@ -240,7 +244,9 @@ def test_where_the_law_that_ships_does_not_hold_densities_are_tried(uri, capsys,
     assert run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5), train) == OK
     assert train.trained == ["none", LOW, HIGH]
     assert [one.compressor.kind for one in train.specs[1:]] == [kind, kind]
-    assert reason in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert reason in said
+    assert f"training 3 of at most 3: {train.specs[2].title}" in said
 
 
 @pytest.mark.parametrize(("fields", "threshold"), [({}, "law"), ({"training": ADAM}, LOW)])

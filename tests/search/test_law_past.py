@@ -213,10 +213,18 @@ def test_a_law_is_fitted_shown_and_written(tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("experiments", "kind", "problems"),
     [
-        (["fleet", "nowhere"], "strom", ["experiment nowhere is not in sqlite"]),
-        (["deleted"], "strom", ["experiment deleted is not in sqlite"]),
-        (["empty"], "strom", ["no run of strom with a number"]),
-        (["fleet"], "qgt", ["no run of qgt with a number"]),
+        (["fleet", "nowhere"], "strom", ["EXPERIMENT 'nowhere': not in sqlite"]),
+        (["deleted"], "strom", ["EXPERIMENT 'deleted': not in sqlite"]),
+        (
+            ["empty"],
+            "strom",
+            ["of strom has a number as compressor.tau; there is no finished run at all; search over compr"],
+        ),
+        (
+            ["fleet"],
+            "entropy",
+            [r"as compressor.floor; there are \d of none, \d+ of strom; --of strom reads what is there, or"],
+        ),
         (
             ["few"],
             "strom",

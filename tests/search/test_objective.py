@@ -48,8 +48,8 @@ def test_a_constraint_prefers_whatever_keeps_it():
     assert objective.best([bad]) is None
 
 
-def test_the_ratio_is_percent_over_wire_gigabytes():
-    objective = Objective("ratio")
+def test_accuracy_per_byte_is_percent_over_wire_gigabytes():
+    objective = Objective("accuracy_per_wire_gb")
     assert objective.values(Outcome(0.5, 2e9)) == [pytest.approx(25)]
     assert objective.best([Outcome(0.5, 2e9), Outcome(0.9, 1e9)]) == Outcome(0.9, 1e9)
     assert objective.modes == ["max"]
@@ -60,3 +60,33 @@ def test_a_front_has_two_values_and_no_best_point():
     assert objective.values(Outcome(0.5, 1000)) == [0.5, pytest.approx(3)]
     assert math.isfinite(objective.values(Outcome(0.5, 0))[1])
     assert objective.best([Outcome(0.5, 1000)]) is None
+
+
+POINTS = [Outcome(0.43, 1e4), Outcome(0.93, 1e5), Outcome(0.946, 1e6), Outcome(0.951, 1e7)]
+BARE, TOP = "the accuracy without compression", "the most accurate one"
+
+
+@pytest.mark.parametrize(
+    ("objective", "place", "why"),
+    [
+        (Objective("front", 0.5, BASELINE), 2, f"sends least within 0.5 points of {BARE}"),
+        (Objective("front", 2.5, BASELINE), 1, f"sends least within 2.5 points of {BARE}"),
+        (Objective("front", 0.5), 2, f"sends least within 0.5 points of {TOP}"),
+        (Objective("front", 0.4), 3, f"sends least within 0.4 points of {TOP}"),
+        (Objective("front", 0.5, Outcome(0.97, 1e8)), 2, f"sends least within 0.5 points of {TOP}"),
+        (Objective("constraint", 0.5, BASELINE), 2, f"sends least within 0.5 points of {BARE}"),
+        (Objective("constraint", 0.5, Outcome(0.97, 1e8)), 3, f"comes nearest to {BARE}"),
+        (Objective("accuracy_per_wire_gb"), 0, "reaches most accuracy per wire GB"),
+    ],
+)
+def test_the_proposed_point_is_the_one_that_the_objective_prefers(objective, place, why):
+    assert objective.proposed(POINTS) == (POINTS[place], why)
+
+
+@given(OUTCOMES.filter(len), st.integers(0, 10).map(lambda n: n / 10), st.integers(0, 100))
+def test_the_proposed_point_of_a_front_follows_from_its_formula(points, bare, tolerance):
+    limit = min(bare, max(p.accuracy for p in points)) - tolerance / 100
+    chosen, _ = Objective("front", tolerance, Outcome(bare, 1e8)).proposed(points)
+    least = min(p.wire_bytes for p in points if p.accuracy >= limit - 1e-9)
+    assert chosen.wire_bytes == least
+    assert chosen in front(points)

@@ -8,33 +8,11 @@ import pytest
 
 from taugrad.platform.reading import SpecError, read_spec
 from taugrad.platform.spec import RunSpec
-from taugrad.search.journal import Journal
 from taugrad.search.objective import Outcome
 from taugrad.search.outputs import folder_of, picked, write_outputs
 from taugrad.search.progress import Progress
-from taugrad.search.reading import read_search
 from taugrad.search.sampling import make_sampler
 from taugrad.search.trial import Task
-
-SPEC = """
-data: {kind: digits}
-model: {kind: mlp}
-training: {epochs: 2}
-compressor: {kind: {choice: [wgt, bgt]}, tau: {log: [1e-5, 1e-1]}}
-"""
-
-
-@pytest.fixture
-def start(tmp_path, monkeypatch):
-    """Starts the search of the test, or starts it again."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "find.yaml").write_text(SPEC)
-
-    def start(*overrides: str) -> Progress:
-        search = read_search(tmp_path / "find.yaml", overrides)
-        return Progress(search, Journal(tmp_path / "journal.jsonl"))
-
-    return start
 
 
 def train(progress: Progress, task: Task, accuracies: list[float], megabytes: float) -> None:
@@ -160,7 +138,7 @@ def test_the_sampler_knows_what_earlier_starts_found_and_begins_where_they_broke
     progress.end(broken.number, "failed", "why")
     progress.begin(point(0.033, "bgt"))
     again = start()
-    sampler = make_sampler(again, again.objective, concurrency=1)
+    sampler = make_sampler(again, again.objective, concurrency=2)
     seen = {
         trial.params["compressor.tau"]: trial.values for trial in sampler._ot_study.trials if trial.values
     }
@@ -176,12 +154,12 @@ def test_the_sampler_knows_what_earlier_starts_found_and_begins_where_they_broke
 
 def test_a_search_that_goes_on_draws_other_points_than_it_began_with(start):
     progress = start()
-    sampler = make_sampler(progress, progress.objective, concurrency=1)
+    sampler = make_sampler(progress, progress.objective, concurrency=2)
     drawn = [sampler.suggest(name)["task"] for name in "ab"]
     for task in map(Task.model_validate_json, drawn):
         train(progress, task, [0.5], 1)
     again = start()
-    sampler = make_sampler(again, again.objective, concurrency=1)
+    sampler = make_sampler(again, again.objective, concurrency=2)
     specs = {Task.model_validate_json(task).specs[0] for task in drawn}
     specs |= {Task.model_validate_json(sampler.suggest(name)["task"]).specs[0] for name in "ab"}
     assert len(specs) == 4

@@ -125,10 +125,15 @@ def test_seeds_are_runs_that_differ_in_nothing_else(read):
 
 
 def test_budgets_do_not_make_another_search_but_ranges_do(read):
-    same = read(SPEC + "search: {trials: 9, minutes: 3, objective: ratio}")
+    same = read(SPEC + "search: {trials: 9, minutes: 3, objective: accuracy_per_wire_gb}")
     assert read(SPEC).identity() == same.identity()
     assert read(SPEC).identity() != read(SPEC, "--compressor.tau", "{log: [1e-5, 1]}").identity()
     assert read(SPEC).identity() != read(SPEC, "--training.epochs", "3").identity()
+
+
+def test_the_old_name_of_an_objective_is_refused_with_the_new_one(read):
+    with pytest.raises(SpecError, match=r"search.objective = ratio: .*: accuracy_per_wire_gb is what"):
+        read(SPEC, "--search.objective", "ratio")
 
 
 def test_a_search_is_named_by_its_file_unless_told_otherwise(tmp_path, monkeypatch):
@@ -159,6 +164,6 @@ def test_help_lists_the_fields_of_a_search_before_those_of_a_run(capsys):
     fields = listed[listed.index("search.name") :]
     assert fields[: len(own)] == own
     assert "training.epochs" in fields
-    assert "--search.objective front|ratio|constraint (default front)" in said
+    assert "--search.objective front|accuracy_per_wire_gb|constraint (default front)" in said
     assert "--search.minutes FLOAT\n" in said
     assert "--search.evaluate STR\n" in said

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.bucket import Outgoing
 from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.feedback import FeedbackCompressor
+from taugrad.compressors.message import is_refusal
 
 from ..pieces import cut
-from ..rounds import Agreed, Payload, Rounds, Sending
+from ..rounds import HEAD, NUMBER_BYTES, Agreed, Known, Passed, Passing, Payload, Rounds
 from .base import Pattern, Setting, divide, refused_by
-
-_NOTHING = np.empty(0, np.uint8)
 
 
 class Ring(Pattern):
@@ -33,53 +33,81 @@ class Ring(Pattern):
         super().__init__(method, setting)
         self._chunks = cut(setting.sizes, setting.workers)
         self._hops = [self._compressor(method, chunk) for chunk in self._chunks]
+        self._refused: int | None = None
+        """Ordinal of the first parameter that this worker refused in the present synchronization."""
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """See `Pattern.rounds`."""
+        """See `Pattern.rounds`.
+
+        A worker talks to its neighbours alone. What the others count, and whether one of them has no update,
+        goes round with the sums: in the second half each length goes with the head of the worker that the sum
+        came from.
+        """
         rank, workers = self.setting.rank, self.setting.workers
         after, before = (rank + 1) % workers, (rank - 1) % workers
         self.spent.tallies = []
+        self._refused = None
         own = self._pass_on(rank, gradients, None, iteration)
+        sizes = []
         for hop in range(workers - 1):
-            received = yield self._sending(after, own, (rank - hop) % workers)
-            chunk = (rank - hop - 1) % workers
-            partial = received.get(before, _NOTHING)
-            own = self._pass_on(chunk, gradients, (before, partial), iteration)
+            sizes.append(own.payload.size)
+            passed = yield Passing(after, before, own.payload)
+            assert isinstance(passed, Passed)
+            own = self._pass_on((rank - hop - 1) % workers, gradients, (before, passed[before]), iteration)
         del gradients
-        summed = (rank + 1) % workers
-        agreed = {summed: own.payload}
-        sending = self._sending(after, own, summed)
-        for chunk in [(rank - hop) % workers for hop in range(workers - 1)]:
-            received = yield sending
-            agreed[chunk] = received.get(before, _NOTHING)
-            sending = Sending(to={after: agreed[chunk]})
-        if workers == 1:
-            yield sending  # it may say that there is no update
+        agreed = {(rank + 1) % workers: own.payload}
+        heads = {rank: self._head(sizes)}
+        payload, note = own.payload, heads[rank]
+        for hop in range(workers - 1):
+            passed = yield Passing(after, before, payload, note)
+            assert isinstance(passed, Passed)
+            payload, note = passed[before], passed.note
+            agreed[(rank - hop) % workers] = payload
+            heads[(rank - hop - 1) % workers] = note
+        yield Known(
+            self._heads_of_both_halves(heads, agreed), workers * (workers - 1) * NUMBER_BYTES * (2 + HEAD)
+        )
         return agreed
+
+    def _head(self, sizes: Sequence[int]) -> list[int]:
+        """What this worker did in the first half; see `HEAD`."""
+        return [
+            -1,
+            sum(tally.sent for tally in self.spent.tallies),
+            sum(tally.paper_bits for tally in self.spent.tallies),
+            -1 if self._refused is None else self._refused,
+            sum(sizes),
+            sum(size > 0 for size in sizes),
+        ]
+
+    def _heads_of_both_halves(self, heads: dict[int, list[int]], agreed: Agreed) -> NDArray[np.int64]:
+        """Adds what the second half carried: each worker's sum, once for each hop; int64 [workers, HEAD]."""
+        workers = self.setting.workers
+        both = np.array([heads[rank] for rank in range(workers)], np.int64)
+        for rank in range(workers):
+            size = agreed[(rank + 1) % workers].size
+            both[rank, 4:] += np.array([size, size > 0]) * (workers - 1)
+        return both
 
     def _pass_on(
         self, chunk: int, gradients: Sequence[Tensor], partial: tuple[int, Payload] | None, iteration: int
     ) -> Outgoing:
-        """The partial sum with this worker's gradient added, compressed."""
-        pieces = self._chunks[chunk].of(gradients)
+        """The partial sum with this worker's gradient added, compressed; a refusal as it came."""
+        compressor, pieces = self._hops[chunk], self._chunks[chunk].of(gradients)
         if partial is not None:
+            if is_refusal(partial[1]):
+                return Outgoing(partial[1], [], [])
             with self._clock("decompress_s"):
                 shard = self._chunks[chunk]
                 total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
-                self._add(self._hops[chunk], *partial, total)
+                self._add(compressor, *partial, total)
                 sums = torch.split(total, [piece.stop - piece.start for piece in shard.pieces])
                 pieces = [received + own for received, own in zip(sums, pieces, strict=True)]
-        own = self._compress(self._hops[chunk], pieces, iteration)
+        own = self._compress(compressor, pieces, iteration)
         self.spent.tallies += own.tallies
+        if self._refused is None:
+            self._refused = refused_by(own, compressor, self._chunks[chunk].ordinals)
         return own
-
-    def _sending(self, receiver: int, own: Outgoing, chunk: int) -> Sending:
-        return Sending(
-            to={} if receiver == self.setting.rank else {receiver: own.payload},
-            elements=sum(tally.sent for tally in own.tallies),
-            paper_bits=sum(tally.paper_bits for tally in own.tallies),
-            refused=refused_by(own, self._hops[chunk], self._chunks[chunk].ordinals),
-        )
 
     def assemble(self, agreed: Agreed) -> Tensor:
         """See `Pattern.assemble`."""

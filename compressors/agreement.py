@@ -1,0 +1,135 @@
+"""Whether all workers do the same, asked before their first exchange.
+
+Workers with other methods, exchanges or models would wait for one another's collectives until the group's
+timeout, or drift apart without a word. So each describes what it does, as fields and their values. Digests of
+the descriptions are compared, with a collective that is the same in every protocol of the hook; where they
+differ, the descriptions themselves are, so that every worker raises the same error.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pydantic import BaseModel
+from torch import Tensor
+
+from .errors import WorkersDisagree
+
+KIND = "kind"
+"""The field that names the method; where it differs, so do most others."""
+_MOST_FIELDS, _LONGEST_VALUE, _MOST_RANKS = 3, 100, 4
+_MOST_BYTES = 1 << 26
+
+Description = Mapping[str, str]
+"""By field, its value, in the order in which differences are told."""
+
+
+def flattened(config: BaseModel) -> dict[str, str]:
+    """A configuration's fields, those of its groups as `group.field`."""
+    found: dict[str, str] = {}
+
+    def note(name: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, each in value.items():
+                note(f"{name}.{key}" if name else str(key), each)
+        else:
+            found[name] = value if isinstance(value, str) else json.dumps(value)
+
+    note("", config.model_dump(mode="json"))
+    return {KIND: found[KIND]} | found
+
+
+def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names, types and shapes, in their order."""
+    return {
+        f"parameter {ordinal}": f"{name} {str(each.dtype).removeprefix('torch.')} {list(each.shape)}"
+        for ordinal, (name, each) in enumerate(parameters.items())
+    }
+
+
+def require_agreement(
+    description: Description, group: dist.ProcessGroup, device: torch.device
+) -> list[dist.Work]:
+    """Compares what the workers of a group do; all must call this at the same point.
+
+    Args:
+        description: of this worker.
+        group: whose workers take part.
+        device: where the transport wants its buffers.
+
+    Returns:
+        The collectives; whoever holds them last frees their tensors.
+
+    Raises:
+        WorkersDisagree: on every worker, with the same message.
+    """
+    text = json.dumps(list(description.items())).encode()
+    works: list[dist.Work] = []
+    digests = _gathered(hashlib.sha256(text).digest(), group, device, works)
+    if all(digest == digests[0] for digest in digests):
+        return works
+    lengths = _gathered(len(text).to_bytes(8, "little"), group, device, works)
+    longest = min(max(int.from_bytes(each, "little") for each in lengths), _MOST_BYTES)
+    texts = _gathered(text[:longest].ljust(longest), group, device, works)
+    raise WorkersDisagree(difference([_read(each) for each in texts]))
+
+
+def difference(descriptions: Sequence[Description]) -> str:
+    """What differs, on one line: `rank 0: reduction = mean, rank 1: reduction = sum`.
+
+    Args:
+        descriptions: by rank.
+    """
+    fields = dict.fromkeys(field for description in descriptions for field in description)
+    different = [
+        field for field in fields if len({description.get(field) for description in descriptions}) > 1
+    ]
+    shown = different[:1] if different[:1] == [KIND] else different[:_MOST_FIELDS]
+    told = "; ".join(_sides(field, descriptions) for field in shown)
+    rest = len(different) - len(shown)
+    return f"{told}; and {rest} more" if rest and shown != [KIND] else told
+
+
+def _sides(field: str, descriptions: Sequence[Description]) -> str:
+    ranks: defaultdict[str | None, list[int]] = defaultdict(list)
+    for rank, description in enumerate(descriptions):
+        ranks[description.get(field)].append(rank)
+    return ", ".join(f"{_ranks(who)}: {_side(field, value)}" for value, who in ranks.items())
+
+
+def _side(field: str, value: str | None) -> str:
+    if value is None:
+        return f"no {field}"
+    return f"{field} = {value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 3] + '...'}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    listed = ", ".join(map(str, ranks[:_MOST_RANKS]))
+    return f"ranks {listed}" + (f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else "")
+
+
+def _gathered(
+    own: bytes, group: dist.ProcessGroup, device: torch.device, works: list[dist.Work]
+) -> list[bytes]:
+    """Everybody's bytes, as many from each worker."""
+    mine = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(device)
+    everybody = torch.empty((dist.get_world_size(group), mine.numel()), dtype=torch.uint8, device=device)
+    work = dist.all_gather(list(everybody.unbind()), mine, group=group, async_op=True)
+    assert work is not None
+    work.wait()
+    works.append(work)
+    return [row.numpy().tobytes() for row in everybody.cpu()]
+
+
+def _read(text: bytes) -> Description:
+    """A worker's description; of one that cannot be read, that."""
+    try:
+        return {str(field): str(value) for field, value in json.loads(text)}
+    except (ValueError, TypeError):
+        return {"description": "cannot be read"}

@@ -1,0 +1,121 @@
+"""Ticks whose labels can be read: as many as fit without touching, measured when the figure is drawn."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import cast
+
+import numpy as np
+from matplotlib.axis import Axis, XAxis
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextToPath
+from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
+
+_GAP = 0.07  # inches between two labels
+_MEASURE = TextToPath()  # in points, whatever the figure is written to
+_ROUND = (1, 2, 2.5, 5, 10)
+_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))
+"""Digits of a logarithmic axis' ticks, from coarse to fine."""
+
+
+class Fitting(Locator):
+    """Of several ways to place ticks the first whose labels do not touch."""
+
+    def __init__(self, choices: Sequence[Locator], size: float) -> None:
+        """Takes the ways, finest first, and the size of the labels' letters in points."""
+        self._choices, self._size = choices, size
+
+    def __call__(self) -> Sequence[float]:
+        """The ticks; if none of the ways fits, those of the last."""
+        ticks: Sequence[float] = ()
+        for choice in self._choices:
+            choice.set_axis(self.axis)
+            ticks = choice()
+            if _fit(cast("Axis", self.axis), ticks, self._size):
+                break
+        return ticks
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        """The finest ticks of an interval, whether they fit or not."""
+        return self._choices[0].tick_values(vmin, vmax)
+
+
+def linear(most: int, size: float, *, whole: bool = False) -> Fitting:
+    """Round numbers at equal distances.
+
+    Args:
+        most: Intervals between them, at most.
+        size: Of the labels' letters, in points.
+        whole: Whether only whole numbers are meant.
+    """
+    choices = [MaxNLocator(count, integer=whole, steps=_ROUND, min_n_ticks=1) for count in range(most, 0, -1)]
+    return Fitting(choices, size)
+
+
+def fixed(ticks: Sequence[float], size: float) -> Fitting:
+    """These ticks, or every second, every third and so on, down to the first and the last."""
+    thinner = [ticks[::step] for step in range(1, max(2, len(ticks) - 1))]
+    return Fitting([FixedLocator(each) for each in [*thinner, [ticks[0], ticks[-1]], ticks[:1]]], size)
+
+
+def logarithmic(low: float, high: float, size: float, most: int | None = None) -> Fitting:
+    """Powers of ten; with round numbers between them, or even steps, where those would be too few.
+
+    Args:
+        low: The lower limit, above 0.
+        high: The upper limit.
+        size: Of the labels' letters, in points.
+        most: Ticks, at most.
+    """
+    sets = [_steps(low, high, digits) for digits in _STEPS]
+    enough = [ticks for ticks, least in zip(sets, (4, 4, 4, 3), strict=True) if len(ticks) >= least]
+    wanted = enough[0] if enough else [float(f"{tick:.3g}") for tick in np.geomspace(low, high, 4)]
+    while most is not None and len(wanted) > most:
+        wanted = wanted[::-2][::-1]
+    coarser = [ticks for ticks in sets[::-1] if 2 <= len(ticks) < len(wanted)]
+    powers = [sets[0][::step] for step in range(2, len(sets[0]))]
+    choices = [wanted, *coarser, *powers, [wanted[0], wanted[-1]], wanted[:1]]
+    return Fitting([FixedLocator(each) for each in choices], size)
+
+
+def _steps(low: float, high: float, digits: Sequence[float]) -> list[float]:
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [tick for e in exponents for d in digits if low <= (tick := float(f"{d}e{e}")) <= high]
+
+
+def _fit(axis: Axis, ticks: Sequence[float], size: float) -> bool:
+    """Whether the labels of these ticks keep apart, and do not reach into the axes beside."""
+    begin, end = sorted(axis.get_view_interval())
+    seen = sorted(float(tick) for tick in ticks if begin <= tick <= end)
+    if not seen:
+        return True
+    figure, axes = axis.axes.figure, axis.axes
+    across = isinstance(axis, XAxis)
+    frame = axes.get_window_extent()
+    spans = []
+    for tick, label in zip(seen, axis.get_major_formatter().format_ticks(seen), strict=True):
+        at = axes.transData.transform((tick, 0) if across else (0, tick))[0 if across else 1]
+        lines = [
+            _MEASURE.get_text_width_height_descent(line, FontProperties(size=size), ismath=False)
+            for line in label.split("\n")
+        ]
+        length = max(width for width, _, _ in lines) if across else 1.2 * sum(high for _, high, _ in lines)
+        half = length * figure.dpi / 72 / 2
+        spans.append((at - half, at + half))
+    spans.sort()
+    gap = _GAP * figure.dpi * (1.0 if across else 0.3)
+    room = _room_beside(axis) if across else math.inf
+    inside = frame.x0 - spans[0][0] <= room and spans[-1][1] - frame.x1 <= room
+    return inside and all(after[0] - before[1] >= gap for before, after in pairwise(spans))
+
+
+def _room_beside(axis: Axis) -> float:
+    """Pixels that a label may reach over its axes' side: half of the way to the next axes in the row."""
+    frames = [axes.get_window_extent() for axes in axis.axes.figure.axes]
+    gaps = [
+        right.x0 - left.x1
+        for left in frames
+        for right in frames
+        if right.x0 > left.x1 and right.y0 < left.y1 and left.y0 < right.y1
+    ]
+    return (min(gaps) - _GAP * axis.axes.figure.dpi) / 2 if gaps else math.inf

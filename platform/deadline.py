@@ -1,0 +1,47 @@
+"""Asking something that may never answer."""
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class NoAnswer(TimeoutError):
+    """What was asked did not answer in time."""
+
+
+def in_time(seconds: float, ask: Callable[[], T]) -> T:
+    """Calls a function, and waits no longer than so many seconds for it.
+
+    A function that is too slow goes on in a thread that holds nothing up, not even the interpreter's end;
+    what comes of it is thrown away.
+
+    Args:
+        seconds: how long to wait.
+        ask: the function.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        NoAnswer: it took longer.
+        Exception: what it raised.
+    """
+    answers: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(ask())
+        except BaseException as error:  # raised again where it was asked
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="taugrad-asking", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise NoAnswer(f"no answer within {seconds:.3g} s")
+    return answers[0]

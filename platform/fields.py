@@ -1,0 +1,193 @@
+"""The spec's fields by their dotted names, as on the command line: for `--help` and for messages."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from .spec import RunSpec
+
+METHOD = "compressor"
+TAGS = ("kind", "mode")
+"""Fields that choose among the members of a union; a model has one of them at most."""
+
+
+@dataclass(frozen=True)
+class FieldHelp:
+    """One field of the spec, for `--help`."""
+
+    name: str
+    """Dotted, as on the command line."""
+    type: str
+    default: str
+    kinds: str
+    """The kinds of its union that have it; empty when all have."""
+    description: str
+
+
+def spec_fields() -> list[FieldHelp]:
+    """Every field of the spec, those of several kinds merged."""
+    defaults = RunSpec().flat()
+    found: dict[str, list[tuple[str, FieldInfo]]] = {}
+    for name, kind, info in walk(RunSpec):
+        found.setdefault(name, []).append((kind, info))
+    choices = {
+        name.rpartition(".")[0] + ".": [kind for kind, _ in alike]
+        for name, alike in found.items()
+        if is_tag(name)
+    }
+    fields: list[FieldHelp] = []
+    for name, alike in found.items():
+        if name.startswith(f"{METHOD}.") and not any(field.name == METHOD for field in fields):
+            fields.append(_METHOD_HELP)
+        types = dict.fromkeys(each for _, info in alike for each in _type_name(info.annotation).split("|"))
+        kinds = "" if is_tag(name) else _kinds_text(name, [kind for kind, _ in alike], choices)
+        default = defaults.get(name) or ("" if is_tag(name) else _default_text(alike))
+        described = next((info.description for _, info in alike if info.description), "")
+        fields.append(FieldHelp(name, "|".join(types), default, kinds, " ".join(described.split())))
+    return fields
+
+
+def _kinds_text(name: str, kinds: Sequence[str], choices: dict[str, list[str]]) -> str:
+    """Which kinds of the union around a field have it, in as few words as can be."""
+    kinds = list(dict.fromkeys(kinds))
+    around = [
+        prefix for prefix, all_kinds in choices.items() if name.startswith(prefix) and kinds[0] in all_kinds
+    ]
+    if not kinds[0] or not around:
+        return ", ".join(kinds) if kinds[0] else ""
+    others = [kind for kind in dict.fromkeys(choices[max(around, key=len)]) if kind not in kinds]
+    if not others:
+        return ""
+    return ", ".join(kinds) if len(kinds) <= len(others) + 2 else f"all but {', '.join(others)}"
+
+
+def _default_text(alike: Sequence[tuple[str, FieldInfo]]) -> str:
+    """A field's default, with the kinds where they do not agree on it."""
+    by_default: dict[str, list[str]] = {}
+    for kind, info in alike:
+        own = "required" if info.is_required() else str(info.get_default(call_default_factory=True))
+        by_default.setdefault(own, []).append(kind)
+    if len(by_default) == 1:
+        return next(iter(by_default))
+    usual, *others = sorted(by_default.items(), key=lambda item: -len(item[1]))
+    return "; ".join([usual[0], *(f"{', '.join(dict.fromkeys(kinds))}: {own}" for own, kinds in others)])
+
+
+_METHOD_HELP = FieldHelp(
+    METHOD,
+    "LINE",
+    "none",
+    "",
+    "A method and its links, such as 'wgt(tau=1e-3) | quantile | golomb_rice'; below are its single fields.",
+)
+
+
+def is_tag(name: str) -> bool:
+    """Whether a field chooses among the members of a union."""
+    return name.rpartition(".")[2] in TAGS
+
+
+def below(section: str) -> list[str]:
+    """The fields and groups of a group; of the whole spec if it is empty."""
+    prefix = f"{section}." if section else ""
+    inside = (name.removeprefix(prefix) for name, _, _ in walk(RunSpec) if name.startswith(prefix))
+    return list(dict.fromkeys(name.partition(".")[0] for name in inside))
+
+
+def kinds_of(section: str) -> tuple[str, list[str]]:
+    """The field that chooses a group's kind, and its kinds; ("", []) where there is nothing to choose."""
+    alike = [
+        (name, kind) for name, kind, _ in walk(RunSpec) if is_tag(name) and name.rpartition(".")[0] == section
+    ]
+    kinds = list(dict.fromkeys(kind for _, kind in alike))
+    return (alike[0][0].rpartition(".")[2], kinds) if len(kinds) > 1 else ("", [])
+
+
+def without_tags(where: Sequence[str | int]) -> Iterator[str | int]:
+    """The path of a field without the kinds that pydantic puts in where a union was entered."""
+    inside: list[Any] = [RunSpec]
+    """What the next part may be a part of."""
+    for part in where:
+        models = [model for annotation in inside for model in _models(annotation)]
+        entered = [model for model in models if part in _tags(model)]
+        if entered or (part == "number" and models) or part == "[key]":
+            inside = entered
+            continue
+        fields = [model.model_fields[str(part)].annotation for model in models if part in model.model_fields]
+        inside = fields or [values for annotation in inside for values in _values(annotation)]
+        yield part
+
+
+def _values(annotation: Any) -> Iterator[Any]:
+    """What the values of a dictionary may be, where that is one."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is dict:
+        yield arguments[1]
+    else:
+        for argument in arguments:
+            yield from _values(argument)
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    tag = next((model.model_fields[name] for name in TAGS if name in model.model_fields), None)
+    return get_args(tag.annotation) if tag is not None else ()
+
+
+def walk(
+    model: type[BaseModel],
+    prefix: str = "",
+    kind: str = "",
+    around: tuple[type[BaseModel], ...] = (),
+) -> Iterator[tuple[str, str, FieldInfo]]:
+    """Every field that holds a value: its dotted name, the kind it belongs to, what pydantic knows.
+
+    A choice within one of its own alternatives (a policy of a policy) is not entered again.
+    """
+    for name, info in sorted(model.model_fields.items(), key=lambda item: item[0] not in TAGS):
+        members = list(_models(info.annotation))
+        if not members or _plain(info.annotation):
+            yield prefix + name, kind, info
+        for member in members:
+            kinds = _tags(member) if len(members) > 1 else ()
+            if member in around:
+                continue
+            for each in kinds or ("",):
+                yield from walk(member, f"{prefix}{name}.", str(each) or kind, (*around, *members))
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) not in (list, dict):
+        for argument in get_args(annotation):
+            yield from _models(argument)
+
+
+def _plain(annotation: Any) -> bool:
+    """Whether a field that may hold a model may also hold a number or a text."""
+    if isinstance(annotation, type):
+        return not issubclass(annotation, BaseModel | NoneType)
+    if get_origin(annotation) in (list, dict, Literal):
+        return True
+    return any(_plain(argument) for argument in _alternatives(annotation))
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    arguments = get_args(annotation)
+    return arguments[:1] if get_origin(annotation) is Annotated else arguments
+
+
+def _type_name(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "|".join(str(choice) for choice in get_args(annotation))
+    origin = get_origin(annotation)
+    if origin in (list, dict, tuple):
+        return "list" if origin is tuple else str(origin.__name__)
+    if isinstance(annotation, type):
+        return "" if issubclass(annotation, BaseModel | NoneType) else annotation.__name__
+    named = [_type_name(member) for member in _alternatives(annotation)]
+    return "|".join(name for name in dict.fromkeys(named) if name)

@@ -1,0 +1,42 @@
+"""Why a run failed, and whether to resume it can help."""
+
+from typing import Literal
+
+from taugrad.compressors.errors import NonFiniteGradient
+
+from ..own_code import OwnCodeError, OwnCodeRaised
+
+Cause = Literal["diverged", "own code", "other"]
+"""`diverged` comes again from the same checkpoint; `own code` until the user has mended it."""
+
+
+class RunFailed(RuntimeError):
+    """A run that did not end well; the message says on one line what happened in which worker."""
+
+    def __init__(self, message: str, cause: Cause = "other", worker_traceback: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.worker_traceback = worker_traceback
+        """As the worker saw it; may be empty."""
+
+    def __reduce__(self) -> tuple[type["RunFailed"], tuple[str, Cause, str]]:
+        """Pickles by its arguments, so that Ray can hand it from a trial to the driver."""
+        return type(self), (str(self), self.cause, self.worker_traceback)
+
+
+def run_failed(error: Exception) -> RunFailed:
+    """What Ray Train raised, without its wrapping: the first worker's own error."""
+    failures = getattr(error, "worker_failures", None)
+    if not failures:
+        cause = error.__cause__ or getattr(error, "controller_failure", None) or error
+        return RunFailed(str(cause))
+    rank, failure = min(failures.items())
+    if type(failure).__name__ == "WorkerHealthCheckFailedError":
+        return RunFailed(f"worker {rank}'s process died (killed, out of memory, or crashed)")
+    inner = getattr(failure, "base_exc", None) or getattr(failure, "cause", None) or failure
+    if isinstance(inner, OwnCodeRaised):
+        return RunFailed(f"worker {rank}: {inner}", "own code", str(error))
+    message = f"worker {rank}: {type(inner).__name__}: {inner}"
+    if isinstance(inner, NonFiniteGradient):
+        return RunFailed(message, "diverged", str(error))
+    return RunFailed(message, "own code" if isinstance(inner, OwnCodeError) else "other", str(error))

@@ -1,0 +1,29 @@
+"""A Ray on one machine cannot grow: nothing to coordinate, and nothing to wait for."""
+
+from typing import Any
+
+_COORDINATOR = "AutoscalingCoordinator"
+"""The name and the namespace in which Ray Train looks for this actor before it makes one."""
+
+
+class NoAutoscaling:
+    """Stands where Ray Train's autoscaling coordinator would.
+
+    Every run waits for that one to start, which imports Ray Data. A Ray that asks other things of it notes a
+    warning in its log and goes on.
+    """
+
+    def request_resources(self, **_: Any) -> None:
+        """Nothing to do: the machine is what it is."""
+
+    def cancel_request(self, **_: Any) -> None:
+        """Nothing to do."""
+
+
+def stand_in_for_autoscaling() -> None:
+    """Makes that actor on the connected Ray; returns before it is up."""
+    import ray  # noqa: PLC0415 - takes seconds
+
+    ray.remote(num_cpus=0)(NoAutoscaling).options(
+        name=_COORDINATOR, namespace=_COORDINATOR, lifetime="detached"
+    ).remote()

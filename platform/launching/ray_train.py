@@ -1,0 +1,26 @@
+"""Ray Train's trainer without what runs here do not need."""
+
+from typing import Any
+
+# TorchTrainer is this one with a process group, which the workers make themselves (see `process_group`): its
+# import alone has the controller, a process that trains nothing, load torch.
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+_CLEANER = "PlacementGroupCleanerCallback"
+
+
+class ShortLivedTrainer(DataParallelTrainer):
+    """A trainer on a Ray that ends with the command, and takes its placement groups along.
+
+    Ray Train's own clean-up of them is one more process to start, and without a dashboard to ask takes 12 s
+    to end.
+    """
+
+    def _create_default_callbacks(self) -> list[Any]:
+        callbacks = super()._create_default_callbacks()
+        return [each for each in callbacks if type(each).__name__ != _CLEANER]
+
+
+def trainer_for(alone: bool) -> type[DataParallelTrainer]:
+    """The trainer on a Ray that ends with the command, or on one that goes on."""
+    return ShortLivedTrainer if alone else DataParallelTrainer

@@ -1,0 +1,157 @@
+"""A run's folder in its storage, on a disk or in a bucket, and the checkpoints in it.
+
+Ray Train's own list of checkpoints, a file that is overwritten in place, is not used: once it is damaged, a
+run could no longer go on. Here a folder's name says after which iteration it was written, and its manifest
+that it is whole.
+"""
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..training.choosing import Choice, folder_name, newest_good
+from ..training.manifest import FILE, CheckpointError, Manifest, Read, Unfinished
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_NAME = re.compile(r"iteration_(\d{8,})")
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+SET_ASIDE = ".not-used"
+"""What the name of a file ends with that nobody shall read any more."""
+
+
+class RunFolder:
+    """A run's folder.
+
+    Args:
+        filesystem: of the storage.
+        path: of the folder in it.
+        run_id: the MLflow run.
+    """
+
+    def __init__(self, filesystem: "FileSystem", path: str, run_id: str) -> None:
+        self._filesystem, self._path, self._run_id = filesystem, path, run_id
+
+    @classmethod
+    def at(cls, storage: str, run_id: str) -> "RunFolder":
+        """That of a run under a storage as `storage_path` gives it; raises OSError or ValueError."""
+        from pyarrow.fs import FileSystem  # noqa: PLC0415 - takes half a second
+
+        filesystem, path = FileSystem.from_uri(storage)
+        return cls(filesystem, f"{path.rstrip('/')}/{run_id}", run_id)
+
+    @property
+    def local(self) -> Path | None:
+        """Where it is on this machine's disks; None for a bucket."""
+        return Path(self._path) if self._filesystem.type_name == "local" else None
+
+    def iterations(self) -> list[int]:
+        """After which iterations there may be checkpoints, the newest first."""
+        from pyarrow.fs import FileSelector  # noqa: PLC0415
+
+        found = self._filesystem.get_file_info(FileSelector(self._path, allow_not_found=True))
+        names = (_NAME.fullmatch(each.base_name) for each in found)
+        return sorted((int(name[1]) for name in names if name), reverse=True)
+
+    def reader(self, iteration: int) -> Read:
+        """Reads a checkpoint's files."""
+
+        def read(name: str) -> bytes:
+            with self._filesystem.open_input_stream(self._file(iteration, name)) as stream:
+                return bytes(stream.read())
+
+        return read
+
+    def manifest(self, iteration: int) -> Manifest:
+        """A checkpoint's manifest; raises Unusable."""
+        return Manifest.read(self.reader(iteration), self._run_id, iteration)
+
+    def check(self) -> Choice[Manifest]:
+        """Looks for a good checkpoint, in every byte.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none is good.
+        """
+
+        def whole(iteration: int) -> Manifest:
+            manifest, read = self.manifest(iteration), self.reader(iteration)
+            for name in manifest.files:
+                manifest.file(read, name)
+            return manifest
+
+        return newest_good(self.iterations(), whole)
+
+    def reopen(self, iteration: int) -> None:
+        """Takes the manifest away of what is about to be written anew."""
+        with suppress(FileNotFoundError):
+            self._filesystem.delete_file(self._file(iteration, FILE))
+
+    def to_disk(self, iteration: int, names: list[str]) -> None:
+        """Waits until files are on the disk, where this machine has one for them."""
+        if self.local is not None:
+            for name in names:
+                _to_disk(Path(self._file(iteration, name)))
+
+    def seal(self, manifest: Manifest) -> None:
+        """Makes a folder whose files are all there a checkpoint, at once or not at all."""
+        target = self._file(manifest.iteration, FILE)
+        unfinished = f"{target}.part"
+        with self._filesystem.open_output_stream(unfinished) as stream:
+            stream.write(manifest.to_bytes())
+        self.to_disk(manifest.iteration, [f"{FILE}.part"])
+        self._filesystem.move(unfinished, target)
+        if self.local is not None:
+            _to_disk(self.local / folder_name(manifest.iteration))
+            _to_disk(self.local)
+
+    def keep(self, newest: int, count: int) -> None:
+        """Removes all but the newest checkpoints, and what is left of unfinished ones before them.
+
+        Args:
+            newest: just written; folders of later iterations are left alone.
+            count: how many stay.
+        """
+        stay = 1
+        for iteration in self.iterations():
+            if iteration >= newest:
+                continue
+            try:
+                self.manifest(iteration)
+                stay += 1
+            except Unfinished:
+                self._remove(iteration)
+                continue
+            except CheckpointError:
+                pass  # not ours to remove before its turn
+            if stay > count:
+                self._remove(iteration)
+
+    def set_aside(self, *names: str) -> None:
+        """Renames files that an earlier start of the run left, and that nobody shall read any more."""
+        for name in names:
+            path = f"{self._path}/{name}"
+            with suppress(FileNotFoundError):
+                self._filesystem.move(path, f"{path}{SET_ASIDE}")
+
+    def forget_rays_list(self) -> None:
+        """Keeps Ray Train from reading a list of checkpoints, which it would refuse when it is damaged."""
+        self.set_aside(_SNAPSHOT)
+
+    def _remove(self, iteration: int) -> None:
+        with suppress(OSError):  # the next checkpoint tries again
+            self.reopen(iteration)  # first: what is half removed is no checkpoint
+            self._filesystem.delete_dir(f"{self._path}/{folder_name(iteration)}")
+
+    def _file(self, iteration: int, name: str) -> str:
+        return f"{self._path}/{folder_name(iteration)}/{name}"
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

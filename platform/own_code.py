@@ -1,0 +1,119 @@
+"""A user's own functions: calling them, and saying in one line what went wrong in them."""
+
+import inspect
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TRACEBACK = "TAUGRAD_TRACEBACK"
+"""The environment variable with which whole tracebacks are shown."""
+_LONGEST = 200
+"""Characters of an error's text; torch's can have thousands."""
+_ROOT = Path(__file__).resolve().parent.parent
+_NOT_OWN = (
+    *(f"{_ROOT / room}/" for room in ("compressors", "platform", "search", "dashboards", "src/taugrad")),
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""Where code lies that users did not write: ours (theirs may stand beside it, in a clone), installed code."""
+
+
+class OwnCodeError(ValueError):
+    """A user's function that cannot be used; the message is one line."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"cannot use {path!r}: {reason}")
+        self.path = path
+        """`package.module:function`"""
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["OwnCodeError"], tuple[str, str]]:
+        """Pickles by its two arguments, so that Ray can hand it from a worker to the driver."""
+        return type(self), (self.path, self.reason)
+
+
+class OwnCodeRaised(RuntimeError):
+    """What a user's code raised while it trained; the message is one line, with the place."""
+
+
+@contextmanager
+def placing_errors() -> Iterator[None]:
+    """Raises `OwnCodeRaised` for an error in a user's code, whose type another process may not know."""
+    try:
+        yield
+    except OwnCodeError:
+        raise
+    except Exception as error:
+        if not _place(error):
+            raise
+        raise OwnCodeRaised(told(error)) from error
+
+
+def call(path: str, function: Callable[..., Any], arguments: Mapping[str, Any], contract: str) -> Any:
+    """Calls a user's function.
+
+    Args:
+        path: its `package.module:function`, for messages.
+        function: what that leads to.
+        arguments: its keyword arguments.
+        contract: what it must take and return, for messages.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        OwnCodeError: it takes other arguments, or it raised.
+    """
+    given = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some builtins have none
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(**arguments)
+        except TypeError as error:
+            takes = f"{path.partition(':')[2]}{signature}"
+            raise OwnCodeError(path, f"{takes} cannot be called with {given}: {error}; {contract}") from error
+    try:
+        return function(**arguments)
+    except (Exception, SystemExit) as error:  # whatever it raises
+        raise OwnCodeError(path, f"called with {given} it raised {told(error)}; {contract}") from error
+
+
+def told(error: BaseException) -> str:
+    """An error on one line: its type and text, and the line of the user's code that it came from."""
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} ({_short(error.filename or '?')}:{error.lineno})"
+    text = " ".join(str(error).split())
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    where = _place(error)
+    return f"{type(error).__name__}{': ' * bool(text)}{text}{f' ({where})' if where else ''}"
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return last_own((frame.filename, frame.lineno or 0, frame.name) for frame in frames)
+
+
+def last_own(frames: Iterable[tuple[str, int, str]]) -> str:
+    """The innermost line of the user's own code among frames (file, line, function); "" if there is none."""
+    own = [frame for frame in frames if _is_own(frame[0])]
+    if not own:
+        return ""
+    file, line, function = own[-1]
+    return f"{_short(file)}:{line} in {function}"
+
+
+def _is_own(file: str) -> bool:
+    path = Path(file).resolve()
+    return (
+        not file.startswith("<") and "site-packages" not in path.parts and not str(path).startswith(_NOT_OWN)
+    )
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

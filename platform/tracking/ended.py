@@ -1,0 +1,48 @@
+"""How a run ended, where MLflow could not be told: the last line of the file of undelivered metrics."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Literal, get_args
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+UNDELIVERED = "undelivered-metrics.jsonl"
+"""The file, in a run's folder: a metric a line."""
+ENDED = "ended"
+"""The line's first field; no metric has it."""
+
+
+def record_end(path: Path, run_id: str, status: Status) -> None:
+    """Adds the line to the file, which may be missing: at once or not at all."""
+    line = json.dumps({ENDED: status, "run": run_id, "time": time.time_ns() // 1_000_000})
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(f"{before}{line}\n", encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def recorded_end(path: Path, run_id: str) -> tuple[Status, int] | None:
+    """How the file says that a run ended.
+
+    Returns:
+        The state and its time in milliseconds since 1970; None where the file does not say it, as when the
+        command was killed, or when MLflow could be told.
+
+    Raises:
+        ValueError: it says that of another run, or something that is no end.
+    """
+    text = path.read_text(encoding="utf-8")
+    last = text.rstrip("\n").rpartition("\n")[2]
+    if f'"{ENDED}"' not in last:
+        return None
+    try:
+        end = json.loads(last)
+        status, run, at = end[ENDED], end["run"], int(end["time"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}, last line: not the end of a run ({error})") from error
+    if status not in get_args(Status):
+        raise ValueError(f"{path}, last line: {status!r} is no end; {', '.join(get_args(Status))} are")
+    if run != run_id:
+        raise ValueError(f"{path} is of run {run}, not of {run_id}")
+    return status, at

@@ -1,0 +1,58 @@
+"""A look into a local database without MLflow: whether it has an experiment or a run at all.
+
+MLflow takes seconds to import and to open a database; what is only mistyped is said without it. These two
+tables are as old as MLflow's databases; where they are not as expected, MLflow has the word.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..reading import SpecError
+from .masking import masked
+from .store import sqlite_path, tracking_uri
+
+
+def check_experiment(name: str) -> None:
+    """Refuses an experiment that the local database has not.
+
+    Raises:
+        SpecError: there is none of this name; the message lists those that exist.
+    """
+    rows = _select("SELECT name FROM experiments WHERE lifecycle_stage != 'deleted' ORDER BY name")
+    if rows is not None and (name,) not in rows:
+        raise no_experiment(name, [row[0] for row in rows], tracking_uri())
+
+
+def no_experiment(name: str, others: Sequence[str], uri: str) -> SpecError:
+    """What is said of an experiment that is not there."""
+    there = ", ".join(others) if others else "none"
+    return SpecError("command line", [f"EXPERIMENT {name!r}: not in {masked(uri)}; there is: {there}"])
+
+
+def check_run(run_id: str) -> None:
+    """Refuses a run that the local database has not.
+
+    Raises:
+        SpecError: there is none of this id.
+    """
+    if _select("SELECT run_uuid FROM runs WHERE run_uuid = ?", run_id) == []:
+        raise no_run(run_id, tracking_uri())
+
+
+def no_run(run_id: str, uri: str) -> SpecError:
+    """What is said of a run that is not there."""
+    return SpecError("command line", [f"--resume {run_id}: no such run in {masked(uri)}"])
+
+
+def _select(query: str, *values: str) -> list[tuple[str, ...]] | None:
+    path = sqlite_path(tracking_uri())
+    if path is None or not os.path.isfile(path):
+        return None
+    with contextlib.suppress(sqlite3.Error):
+        read_only = f"{Path(path).absolute().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(read_only, uri=True, timeout=2)) as connection:
+            return connection.execute(query, values).fetchall()
+    return None

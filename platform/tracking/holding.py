@@ -1,0 +1,259 @@
+"""One driver at a run: a lock with a sign of life, so that nobody waits for one that is dead.
+
+The run's tag in MLflow says who has it: whoever wants to go on with a run can read it, from any machine.
+Where the run's folder is on a disk, a locked file in it decides between processes that come at once.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+import psutil
+
+from . import names
+from .ended import Status
+from .patience import impatient
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+BEAT_S = 10.0
+"""From one sign of life to the next."""
+STALE_S = 60.0
+"""Who gave none for so long is dead, as far as another machine can know."""
+_SETTLE_S = 1.0
+_FILE = "lock"
+
+
+class RunHeld(RuntimeError):
+    """Another process has the run; the message says which."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who has a run, as its tag says it."""
+
+    host: str
+    space: str
+    """Of process ids on that host: containers have their own."""
+    pid: int
+    began: float
+    """When the process began: ids are used again. Seconds since 1970, as all times here."""
+    token: str
+    since: float
+    beat: float
+    """The last sign of life."""
+
+    @classmethod
+    def this_process(cls) -> "Holder":
+        """This process, as of now."""
+        now, pid = time.time(), os.getpid()
+        return cls(socket.gethostname(), _space(), pid, _began(pid) or 0.0, uuid.uuid4().hex, now, now)
+
+    @classmethod
+    def of(cls, client: "MlflowClient", run_id: str) -> "Holder | None":
+        """Who has a run; None when nobody says so. Raises what the store raises."""
+        try:
+            return cls(**json.loads(client.get_run(run_id).data.tags[names.TAG_HOLDER]))
+        except (KeyError, ValueError, TypeError):
+            return None
+
+    def is_near(self) -> bool:
+        """Whether it is, or was, a process that this one could see."""
+        return (self.host, self.space) == (socket.gethostname(), _space())
+
+    def lives(self, stale_s: float = STALE_S) -> bool:
+        """Whether it still has the run: it runs on this machine, or gave a sign of life of late."""
+        if self.is_near():
+            return _began(self.pid) == self.began
+        return time.time() - self.beat < stale_s
+
+    def __str__(self) -> str:
+        since, beat = (datetime.fromtimestamp(each).strftime("%H:%M:%S") for each in (self.since, self.beat))
+        return (
+            f"process {self.pid} on {self.host} has it since {since}, with a last sign of life at {beat}; "
+            f"wait for its end, or end that process"
+        )
+
+
+class Hold:
+    """Keeps all other drivers from a run, for as long as a `with` block lasts.
+
+    Args:
+        client: the store that has the run.
+        run_id: the run.
+        folder: the run's folder; None where it is on no disk.
+        beat_s: seconds from one sign of life to the next.
+        stale_s: seconds after which another machine's holder is dead.
+    """
+
+    def __init__(
+        self,
+        client: "MlflowClient",
+        run_id: str,
+        folder: Path | None,
+        *,
+        beat_s: float = BEAT_S,
+        stale_s: float = STALE_S,
+    ) -> None:
+        self._client, self._run_id, self._folder = client, run_id, folder
+        self._beat_s, self._stale_s = beat_s, stale_s
+        self._holder = Holder.this_process()
+        self._file: TextIO | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="taugrad-hold", daemon=True)
+        self._told = False  # the store who has the run
+        self._store_is_away = False
+
+    def __enter__(self) -> "Hold":
+        """Takes the run.
+
+        Raises:
+            RunHeld: another process has it.
+            Exception: the store does not answer, and no file could be locked either.
+        """
+        try:
+            self._lock()
+            self._take()
+        except BaseException:
+            self._unlock()
+            raise
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Lets the run go."""
+        self._ended.set()
+        self._thread.join(_SETTLE_S)
+        with suppress(Exception):  # a store that is away learns by the missing signs of life
+            if not (self._store_is_away or self._thread.is_alive()) and self.is_ours():
+                self._client.delete_tag(self._run_id, names.TAG_HOLDER)
+        self._unlock()
+
+    def is_ours(self) -> bool:
+        """Whether nobody has taken the run over meanwhile, from a process that seemed dead.
+
+        Raises:
+            Exception: what the store raises when it does not answer.
+        """
+        try:
+            found = Holder.of(self._client, self._run_id)
+        except Exception:
+            self._store_is_away = True
+            raise
+        return self._is_of(found)
+
+    def _is_of(self, found: Holder | None) -> bool:
+        return found.token == self._holder.token if found else not self._told
+
+    def _take(self) -> None:
+        try:
+            self._refuse_if_held()
+            try:
+                self._write(self._client)
+            except Exception:  # the store is away, or somebody wrote at this very moment
+                self._refuse_if_held()
+                self._write(self._client)
+            if self._file is None:
+                time.sleep(_SETTLE_S)  # of two that came at the same moment the later one has written over
+                self._refuse_if_held()
+        except RunHeld:
+            raise
+        except Exception:
+            if self._file is None:
+                raise
+            # The store is away; on this machine the file is enough, and signs of life follow.
+
+    def _lock(self) -> None:
+        if self._folder is None:
+            return
+        with suppress(OSError):  # nothing can be locked or even written there; what matters is the tag
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = (self._folder / _FILE).open("a")
+        if self._file is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = None
+            with suppress(Exception):
+                other = Holder.of(self._client, self._run_id)
+            raise RunHeld(str(other or f"another process has {self._folder / _FILE} locked")) from None
+        except OSError:  # a file system without locks
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _refuse_if_held(self) -> None:
+        other = Holder.of(self._client, self._run_id)
+        if other is None or other.token == self._holder.token:
+            return
+        if other.lives(self._stale_s):
+            raise RunHeld(str(other))
+        if not other.is_near():
+            # Clocks may differ: a sign of life in the meantime says more.
+            self._ended.wait(1.5 * self._beat_s)
+            later = Holder.of(self._client, self._run_id)
+            if later is not None and later.beat != other.beat:
+                raise RunHeld(str(later))
+
+    def _write(self, client: "MlflowClient") -> None:
+        self._holder = replace(self._holder, beat=time.time())
+        client.set_tag(self._run_id, names.TAG_HOLDER, json.dumps(asdict(self._holder)))
+        self._told = True
+
+    def _beat(self) -> None:
+        client = impatient(self._client)
+        while not self._ended.wait(self._beat_s):
+            with suppress(Exception):  # an outage: training goes on, and so does this
+                if not self._is_of(Holder.of(client, self._run_id)):
+                    return
+                self._write(client)
+
+
+def end_run(client: "MlflowClient", run_id: str, end: tuple[Status, int] | None) -> str:
+    """Ends a run whose end MLflow was not told, unless it has one by now or a process goes on with it.
+
+    Returns:
+        Its state in the store.
+    """
+    state = str(client.get_run(run_id).info.status)
+    holder = Holder.of(client, run_id)
+    if state != "RUNNING" or end is None or (holder is not None and holder.lives()):
+        return state
+    status, at = end
+    client.set_terminated(run_id, status=status, end_time=at)
+    return status
+
+
+def _began(pid: int) -> float | None:
+    """When a process of this machine began; None: there is none."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+    except psutil.Error:
+        return None
+
+
+def _space() -> str:
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""

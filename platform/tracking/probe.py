@@ -1,0 +1,138 @@
+"""Whether a tracking store answers, asked before MLflow, which takes minutes to give up."""
+
+import http.client
+import os
+import re
+import ssl
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..deadline import NoAnswer, in_time
+from ..reading import SpecError
+from .masking import masked, without_login
+from .store import open_client, sqlite_path, tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+VARIABLE = "MLFLOW_TRACKING_URI"
+_FIRST_S, _SECOND_S = 3.0, 4.0
+_REFUSED = re.compile(r"\b40[13]\b|UNAUTHENTICATED|PERMISSION_DENIED")
+_LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+
+
+def answering_client(*, writes: bool = True) -> "MlflowClient":
+    """A client of the tracking store, which has answered.
+
+    Args:
+        writes: runs, tags or metrics will be stored.
+
+    Raises:
+        SpecError: it cannot be used; known within 5 s, and the seconds that importing MLflow takes.
+    """
+    uri = tracking_uri()
+    probe(uri, writes=writes)
+    import mlflow.tracking  # noqa: F401, PLC0415 - takes seconds, which are not the store's
+
+    def ask() -> "MlflowClient":
+        client = open_client(uri)
+        client.search_experiments(max_results=1)
+        return client
+
+    try:
+        # A local database may have to be made or migrated first: nobody else can keep it from answering.
+        return ask() if sqlite_path(uri) is not None else in_time(_SECOND_S, ask)
+    except Exception as error:
+        # MLflow and its databases raise many types; to the user all mean this.
+        raise _away(uri, _reason(error)) from None
+
+
+def probe(uri: str, *, writes: bool = True) -> None:
+    """Asks a server whether it is there, or a local database's folder whether it can be written.
+
+    Args:
+        uri: of the store; kinds other than these two are left to MLflow.
+        writes: see `answering_client`.
+
+    Raises:
+        SpecError: it is not, or cannot.
+    """
+    path = sqlite_path(uri)
+    if path is not None:
+        _check_folder(path, writes=writes)
+    elif uri.startswith(("http://", "https://")):
+        try:
+            in_time(_FIRST_S, lambda: _ask_server(uri))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise _away(uri, _reason(error)) from None
+
+
+def _ask_server(uri: str) -> None:
+    """Takes any answer of a server that works; who may do what is MLflow's matter."""
+    try:
+        urllib.request.urlopen(f"{without_login(uri).rstrip('/')}/health", timeout=_FIRST_S).close()
+    except urllib.error.HTTPError as error:
+        if error.code >= 500:
+            raise
+    except urllib.error.URLError as error:
+        if not isinstance(error.reason, ssl.SSLError):  # MLflow has settings of its own for certificates
+            raise
+
+
+def _check_folder(path: Path, *, writes: bool) -> None:
+    folder = path.absolute().parent
+    if not writes:
+        if not path.exists():
+            raise _problem(f"there is no {path}{_default()}; give the command where the runs were trained")
+        return
+    problem = unwritable(folder)
+    if problem:
+        what = "correct" if _is_set() else "change to a folder that can be written, or set"
+        raise _problem(f"{path} cannot be written ({problem}){_default()}; {what} {VARIABLE}")
+
+
+def unwritable(folder: Path) -> str:
+    """Why no file can be made in a folder, or in the nearest one above it that is there; empty: it can."""
+    try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".taugrad-"):
+            return ""
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+
+
+def _away(uri: str, reason: str) -> SpecError:
+    if _REFUSED.search(reason):
+        return _problem(f"{masked(uri)} wants to know who asks ({reason}); {_LOGIN}")
+    what = f"start it, or correct {VARIABLE}" if _is_set() else f"set {VARIABLE} to another store"
+    return _problem(f"{masked(uri)} cannot be used: {reason}; {what}")
+
+
+def _problem(text: str) -> SpecError:
+    return SpecError(VARIABLE if _is_set() else "tracking store", [text])
+
+
+def _is_set() -> bool:
+    return bool(os.environ.get(VARIABLE, "").strip())
+
+
+def _default() -> str:
+    return "" if _is_set() else f", the default, as {VARIABLE} is not set"
+
+
+def _reason(error: BaseException) -> str:
+    """An error in one line, without passwords."""
+    if isinstance(error, NoAnswer):
+        return str(error)
+    if isinstance(error, urllib.error.HTTPError):
+        return f"it answers {error.code} {error.reason}"
+    if isinstance(error, urllib.error.URLError):
+        return str(error.reason)
+    if isinstance(error, http.client.HTTPException):
+        return "what answers there is no HTTP server"
+    return masked(str(error).strip().partition("\n")[0]) or type(error).__name__

@@ -1,0 +1,65 @@
+"""Workers agree on the checkpoint to go on from."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from .choosing import Choice, newest_good
+from .manifest import CheckpointError, Unfinished, Unusable
+
+_NONE_LEFT = -1
+_MOST_BYTES = 2000
+"""Of a text that goes to the other workers."""
+_KINDS: dict[str, type[CheckpointError]] = {"f": Unfinished, "u": Unusable, "c": CheckpointError}
+
+T = TypeVar("T")
+
+
+def agreed(
+    iterations: Iterable[int], attempt: Callable[[int], T], rank: int, device: torch.device
+) -> Choice[T]:
+    """`newest_good` on all workers together: a checkpoint is good when it is so for each of them.
+
+    Args:
+        iterations: as worker 0 sees them; the others' are not looked at.
+        attempt: reads what this worker needs of one.
+        rank: this worker's.
+        device: through which the process group sends.
+    """
+
+    def told() -> Iterator[int]:
+        own = iter(iterations)
+        while True:
+            proposed = torch.tensor([next(own, _NONE_LEFT) if rank == 0 else 0], device=device)
+            dist.broadcast(proposed, src=0)
+            if proposed.item() == _NONE_LEFT:
+                return
+            yield int(proposed.item())
+
+    def together(iteration: int) -> T:
+        result, failure = None, ""
+        try:
+            result = attempt(iteration)
+        except CheckpointError as error:
+            kind = next(key for key, each in _KINDS.items() if isinstance(error, each))
+            failure = f"{kind}{error}"
+        failures = [each for each in gathered(failure, device) if each]
+        if failures:
+            # What is worst counts; of equals the first worker's.
+            worst = max(failures, key=lambda each: list(_KINDS).index(each[0]))
+            raise _KINDS[worst[0]](worst[1:])
+        assert result is not None
+        return result
+
+    return newest_good(told(), together)
+
+
+def gathered(text: str, device: torch.device) -> list[str]:
+    """Every worker's text, by rank; one of more than 2000 bytes loses its end."""
+    encoded = text.encode()[:_MOST_BYTES].ljust(_MOST_BYTES, b"\0")
+    own = torch.frombuffer(bytearray(encoded), dtype=torch.uint8).to(device)
+    all_of_them = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_of_them, own)
+    return [bytes(each.tolist()).rstrip(b"\0").decode(errors="ignore") for each in all_of_them]

@@ -1,0 +1,68 @@
+"""What only the first iteration would wait for, done before it: kernels are compiled, libraries set up."""
+
+from copy import deepcopy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from taugrad.compressors.config import AnyMethod, NoCompression, PowerSGD
+from taugrad.compressors.feedback import FeedbackCompressor
+from taugrad.compressors.message import NonFinite
+from taugrad.compressors.observe import gradient_statistics
+
+from ..data.batches import Share
+from ..spec import RunSpec
+from ..synchronization.config import real
+from .checkpoint import random_state, restore_random_state
+from .replica import Examples, Replica
+
+_SHARES = (0.0, 0.001, 0.02, 0.3, 1.0)
+"""Of elements that are sent."""
+_LARGE = 1e3
+"""Above any threshold that makes sense."""
+
+
+def warm_up(spec: RunSpec, model: nn.Module, examples: Examples) -> None:
+    """Makes a step with a copy of the model, and sends it to nobody.
+
+    Random numbers go on as if it had not happened, and nothing of it is kept.
+
+    Args:
+        spec: the run.
+        model: stays as it is; one that cannot be copied is left alone, and its first iteration takes longer.
+        examples: the training part, on the model's device.
+    """
+    try:
+        copy = deepcopy(model)
+    except Exception:  # whatever a user's module does when it is copied; training needs no copy
+        return
+    kept = random_state()
+    try:
+        replica = Replica(copy, spec.training, spec.workers.count)
+        share = min(len(examples.labels), max(1, spec.training.batch_size // spec.workers.count))
+        replica.backward(examples, Share(np.arange(share), 1.0))
+        replica.optimizer.step()
+    finally:
+        restore_random_state(kept)
+    gradients = replica.take_gradients()
+    for method in (spec.compressor, getattr(real(spec.sync), "back", None)):
+        if method is not None:
+            _compress(method, replica.names, gradients)
+    gradient_statistics(gradients[0])
+
+
+def _compress(method: AnyMethod, names: list[str], gradients: list[Tensor]) -> None:
+    """Compresses and reads what gradients may look like: how much is sent decides which codec writes it."""
+    if isinstance(method, NoCompression | PowerSGD):
+        return
+    total = torch.cat(gradients)
+    worker = FeedbackCompressor(method, names, gradients, threads=torch.get_num_threads())
+    generator = torch.Generator(total.device).manual_seed(0)
+    drawn = torch.rand(len(total), generator=generator, device=total.device)
+    sizes = [each.numel() for each in gradients]
+    few_to_all = [list(torch.split(_LARGE * (drawn < share), sizes)) for share in _SHARES]
+    for iteration, each in enumerate([gradients, *few_to_all]):
+        received = worker.read(worker.compress(each, iteration).payload)
+        if not isinstance(received, NonFinite):
+            worker.compressor.add(received, total)

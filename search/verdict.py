@@ -1,0 +1,84 @@
+"""What a search says when it ends: its front, how it ended, and which point to train in full."""
+
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+
+from taugrad.platform.tracking.store import in_job, to_copy
+
+from .console import front_table, say
+from .outputs import SPECS
+from .progress import Progress
+from .reading import Search, name_search
+
+OK, FAILED = 0, 1
+
+
+def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) -> int:
+    """Says how a search ended.
+
+    Args:
+        console: takes it.
+        progress: of the search.
+        problem: what kept it from its trials; empty where nothing did.
+        tracking_uri: where its runs are.
+
+    Returns:
+        The command's exit code: 1 when there is a problem, no point, or trials that should have run are left.
+    """
+    folder, search = progress.journal.path.parent, progress.search
+    if problem:
+        say(console, f"search {search.name}: {problem}", style="red")
+        return FAILED
+    counted = f"{len(progress.record.ended)} of {progress.settings.trials} trials"
+    used_up = progress.exhausted()
+    if used_up and progress.left:
+        say(console, f"the budget {used_up} is used up after {counted}")
+    if not progress.points:
+        say(console, f"no trial ran in full; see {short(folder)}/trials.csv", style="red")
+        return FAILED
+    console.print(front_table(progress))
+    say(console, verdict(progress))
+    say(console, f"Front, trials, figure and a spec for each point: {short(folder)}")
+    say(console, proposal(progress, tracking_uri))
+    if progress.incomplete:
+        say(console, f"search {search.name}: ended after {counted}; the same command goes on", style="red")
+        return FAILED
+    return OK
+
+
+def verdict(progress: Progress) -> str:
+    """How many points there are, or which is best."""
+    settings, best = progress.settings, progress.objective.best(progress.points)
+    if settings.objective == "front":
+        return f"on the front: {len(progress.front)} of {len(progress.points)} points that ran in full"
+    if best is None:
+        return (
+            f"no point keeps within {settings.tolerance:g} points of the baseline's accuracy; "
+            "widen the ranges or search.tolerance"
+        )
+    return f"point {progress.place(best)} {progress.objective.proposed(progress.points)[1]}"
+
+
+def proposal(progress: Progress, tracking_uri: str) -> str:
+    """The command that trains the point that the objective prefers, and why it is that one."""
+    point, why = progress.objective.proposed(progress.points)
+    place = progress.place(point)
+    command = ["taugrad", "search", progress.search.source, *_named(progress.search), "--pick", str(place)]
+    if in_job():  # its folder is not where the command will be given
+        command = ["taugrad", "train", str(progress.journal.path.parent / SPECS / f"{place}.yaml")]
+    return f"Train point {place}, which {why}: {to_copy(shlex.join(command), tracking_uri)}"
+
+
+def _named(search: Search) -> list[str]:
+    """Arguments without which the search would not be found by its file."""
+    name, experiment = search.name, search.spec(search.middle).experiment
+    usual_name, usual_experiment, _ = name_search(Path(search.source), [])
+    arguments = [] if name == usual_name else ["--search.name", name]
+    return arguments if experiment == usual_experiment else [*arguments, "--experiment", experiment]
+
+
+def short(path: Path) -> str:
+    """A path as seen from here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

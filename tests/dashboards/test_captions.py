@@ -1,0 +1,83 @@
+"""Captions follow the data: runs that do the contrary of what runs usually do are described as they are."""
+
+import numpy as np
+import pytest
+
+from taugrad.dashboards import captions
+from taugrad.dashboards.groups import by_setting
+from taugrad.dashboards.runs import RunHistory
+from taugrad.platform.tracking import names
+
+STEPS = np.arange(1, 101)
+
+
+def run(name: str, rule: str, metrics: dict[str, np.ndarray], **more: float | str) -> RunHistory:
+    finals = {key: value for key, value in more.items() if isinstance(value, float)}
+    params = {key: value for key, value in more.items() if isinstance(value, str)}
+    finals |= {metric: float(values[-1]) for metric, values in metrics.items()}
+    histories = {metric: (STEPS[: len(values)], values) for metric, values in metrics.items()}
+    return RunHistory(name, name, rule, 0.01 if rule != "none" else None, params, histories, finals)
+
+
+@pytest.mark.parametrize(
+    ("fractions", "expected"),
+    [
+        (np.linspace(0.01, 0.2, 100), "growing 1.9% to 19% (up)"),
+        (np.linspace(0.2, 0.01, 100), "growing 19% to 1.9% (down)"),
+        (np.full(100, 0.05), "growing 5% to 5% (flat)"),
+        (np.zeros(100), "growing 0% to 0% (flat)"),
+    ],
+)
+def test_what_is_sent_goes_where_it_goes(fractions: np.ndarray, expected: str) -> None:
+    said = captions.sent([run("growing", "wgt", {names.COMM_FRACTION: fractions})])
+    assert expected in said
+    assert "shrink" not in said
+
+
+def test_a_few_iterations_have_no_trend() -> None:
+    assert captions.sent([run("short", "wgt", {names.COMM_FRACTION: np.array([0.5, 0.1])})]) == ""
+
+
+def test_gradients_that_grow_are_said_to_grow() -> None:
+    metrics = {
+        f"layer/{layer}/{what}": np.linspace(1, 10, 100)
+        for layer in ("a", "b")
+        for what in ("grad_p50", "grad_p99")
+    }
+    metrics["layer/a/tau"] = np.full(100, 5.0)
+    metrics["layer/b/grad_p99"] = metrics["layer/b/grad_p99"][::-1]
+    said = captions.gradients(run("x", "wgt", metrics))
+    assert "a 1.4 to 9.6 (up), b 9.6 to 1.4 (down)" in said
+    assert "at least 1% of the layer's elements exceed tau" in said
+
+
+def test_the_wire_is_above_or_below_the_values_as_it_was() -> None:
+    def sending(name: str, wire: float, values: float) -> RunHistory:
+        each = {names.EPOCH_BITS_PER_PARAM: wire, names.EPOCH_VALUE_BITS_PER_PARAM: values}
+        return run(name, "wgt", {metric: np.full(3, value) for metric, value in each.items()})
+
+    said = captions.bits([sending("one bit each", 0.9, 0.3), sending("floats in clusters", 0.5, 1.0)])
+    above, below = said.split("No more on the wire than in the values: ")
+    assert "one bit each (3 times)" in above
+    assert below == "floats in clusters (0.5 times)."
+    assert "More" not in captions.bits([sending("floats", 0.5, 1.0)])
+
+
+def test_dropped_elements_are_not_said_to_be_kept() -> None:
+    said = captions.kept([run("a", "wgt", {}), run("b", "wgt", {}, **{"compressor.decay": "0.95"})])
+    assert said.endswith("fade (the share that stays): b (0.95).")
+
+
+def test_time_is_compared_as_it_was() -> None:
+    def took(rule: str, seconds: float) -> RunHistory:
+        finals = {
+            "total/seconds": seconds,
+            "eval/accuracy": 0.9,
+            "total/wire_gb": 1.0,
+            "total/compression_ratio": 1.0,
+        }
+        return run(rule, rule, {}, **finals, **{"compressor.kind": rule})
+
+    slower = captions.seconds(by_setting([took("none", 10.0), took("wgt", 25.0)]))
+    assert "took 2.5 times as long" in slower
+    assert "without compression" not in captions.seconds(by_setting([took("wgt", 25.0)]))

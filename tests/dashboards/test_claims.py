@@ -1,0 +1,186 @@
+"""What is claimed of an accuracy: against a simulation, against scipy, and on runs that fool a naive eye."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from taugrad.dashboards import statements, verdict
+from taugrad.dashboards.claims import CONFIDENCE, MARGIN, Difference, difference, wilson
+from taugrad.dashboards.groups import by_setting
+from taugrad.dashboards.method_table import change_cell, method_rows, methods_to_csv
+from taugrad.dashboards.runs import RunHistory
+
+EXAMPLES = 1000
+
+
+def by_seed(values: NDArray[np.float64]) -> dict[str, float]:
+    return {str(seed): float(value) for seed, value in enumerate(values)}
+
+
+def run(
+    rule: str, accuracy: float, seed: int, *, examples: float | None = EXAMPLES, **params: str
+) -> RunHistory:
+    finals = {"eval/accuracy": accuracy, "total/wire_gb": 1.0, "total/compression_ratio": 1.0}
+    if rule != "none":
+        finals |= {"total/wire_gb": 0.05, "total/compression_ratio": 20.0}
+    if examples is not None:
+        finals["eval/examples"] = examples
+    held = {"compressor.kind": rule, "data.kind": "mnist5k", "seed": str(seed), **params}
+    return RunHistory(f"{rule}{seed}{accuracy}", rule, rule, None, held, {}, finals)
+
+
+def change_of(runs: list[RunHistory]) -> Difference:
+    (compressed,) = (group for group in by_setting(runs) if not group.is_baseline)
+    (reference,) = (group for group in by_setting(runs) if group.is_baseline)
+    found = verdict.change(compressed, reference)
+    assert found is not None
+    return found
+
+
+# The formula
+
+
+@pytest.mark.parametrize("hits", [0, 7, 500, 975, 1000])
+def test_the_interval_of_a_share_is_wilsons(hits: int) -> None:
+    expected = stats.binomtest(hits, EXAMPLES).proportion_ci(CONFIDENCE, method="wilson")
+    assert wilson(hits / EXAMPLES, EXAMPLES) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_seeds_alone_are_students_t_of_the_pairs() -> None:
+    rng = np.random.default_rng(5)
+    theirs = rng.normal(0.97, 0.004, 5)  # what both share of a seed must not widen the interval
+    mine = theirs + rng.normal(-0.002, 0.001, 5)
+    got = difference(by_seed(mine), by_seed(theirs), 10**12)
+    expected = stats.ttest_rel(mine, theirs).confidence_interval(CONFIDENCE)
+    assert (got.low, got.high) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-3)
+    assert got.seeds == 5
+
+
+def test_seeds_that_differ_are_welchs_t() -> None:
+    rng = np.random.default_rng(6)
+    mine, theirs = rng.normal(0.96, 0.004, 4), rng.normal(0.97, 0.001, 6)
+    others = {f"other {seed}": value for seed, value in by_seed(theirs).items()}
+    got = difference(by_seed(mine), others, 10**12)
+    expected = stats.ttest_ind(mine, theirs, equal_var=False).confidence_interval(CONFIDENCE)
+    assert (got.low, got.high) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "spread", "examples"),
+    [(1, 0.0, 360), (2, 0.01, 1000), (3, 0.004, 1000), (3, 0.02, 10_000), (8, 0.004, 1000)],
+)
+def test_the_interval_holds_the_true_difference_as_often_as_it_says(
+    seeds: int, spread: float, examples: int
+) -> None:
+    """Test sets and seeds are drawn anew each time, one test set for all runs: an example is easy or hard."""
+    rng, times, held = np.random.default_rng([seeds, examples]), 400, 0
+    easy, hard, share = 0.995, 0.6, 0.06
+    for _ in range(times):
+        difficulty = np.where(rng.random(examples) < share, hard, easy)
+        # Each run's own luck moves all its chances; the method is worse by a point on average.
+        chances = [
+            np.clip(difficulty - lost + rng.normal(0, spread, (seeds, 1)), 0, 1) for lost in (0.01, 0.0)
+        ]
+        mine, theirs = ((rng.random(each.shape) < each).mean(axis=1) for each in chances)
+        got = difference(by_seed(mine), by_seed(theirs), examples)
+        assert got.low is not None
+        assert got.high is not None
+        held += got.low <= TRUE[spread] <= got.high
+    # 95% less three standard errors of 400 draws.
+    assert held / times >= CONFIDENCE - 3 * (CONFIDENCE * (1 - CONFIDENCE) / times) ** 0.5
+
+
+def _true(spread: float) -> float:
+    """The expected difference in points: cutting chances at 1 takes a little of it away."""
+    rng = np.random.default_rng(1)
+    luck = rng.normal(0, spread, 2_000_000) if spread else np.zeros(1)
+    means = []
+    for lost in (0.01, 0.0):
+        parts = [np.clip(chance - lost + luck, 0, 1).mean() for chance in (0.6, 0.995)]
+        means.append(0.06 * parts[0] + 0.94 * parts[1])
+    return 100 * float(means[0] - means[1])
+
+
+TRUE = {spread: _true(spread) for spread in (0.0, 0.01, 0.004, 0.02)}
+
+
+# What is said
+
+
+def test_one_seed_on_a_thousand_digits_is_no_claim_of_no_loss() -> None:
+    """Equal accuracies: the naive statement was "No accuracy lost"."""
+    got = change_of([run("none", 0.96, 0), run("wgt", 0.96, 0)])
+    assert got.kind == "open"
+    assert got.mean == 0
+    said = statements.sentence(got)
+    assert "No accuracy lost" not in said + statements.title(got, 0.0)
+    possible = re.search(r"up to ([\d.]+) points is not ruled out", said)
+    assert possible is not None
+    assert float(possible[1]) == pytest.approx(100 * 1.96 * (2 * 0.96 * 0.04 / EXAMPLES) ** 0.5, abs=0.15)
+    assert "Seeds were not repeated" in statements.seeds(got)
+
+
+def test_a_large_test_set_does_not_make_up_for_one_seed() -> None:
+    got = change_of([run(rule, 0.99, 0, examples=1e6) for rule in ("none", "wgt")])
+    assert got.low is not None
+    assert got.low > -MARGIN
+    assert got.kind == "open"
+
+
+def test_three_seeds_and_many_examples_rule_a_loss_out() -> None:
+    runs = [run("none", 0.990 + s / 1000, s, examples=1e5) for s in range(3)]
+    runs += [run("wgt", 0.9899 + s / 1000 + s * 1e-5, s, examples=1e5) for s in range(3)]
+    got = change_of(runs)
+    assert got.kind == "kept"
+    assert statements.sentence(got).startswith("No accuracy lost")
+    assert "rules a loss of 0.5 points out" in statements.sentence(got)
+
+
+def test_the_same_seed_three_times_is_one_seed() -> None:
+    again = [replace(run(rule, 0.97, 0), run_id=f"{rule}{i}") for i in range(3) for rule in ("none", "wgt")]
+    got = change_of(again)
+    assert got.seeds == 1
+    accuracy = by_setting(again)[0].estimate("eval/accuracy")
+    assert accuracy is not None
+    assert accuracy.count == 1
+    assert [row.seeds for row in method_rows(by_setting(again))] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [run("none", 0.97, s) for s in range(3)] + [run("wgt", 0.97, s, examples=None) for s in range(3)],
+        [run("none", 0.97, s) for s in range(3)] + [run("wgt", 0.97, s, examples=500) for s in range(3)],
+        [run("none", 0.97, s) for s in range(3)]
+        + [run("wgt", 0.97, s, **{"data.split_seed": "7"}) for s in range(3)],
+    ],
+    ids=["no count", "another count", "other data"],
+)
+def test_without_a_test_set_that_all_share_nothing_is_claimed(runs: list[RunHistory]) -> None:
+    got = change_of(runs)
+    assert got.kind == "unknown"
+    assert (got.low, got.high, got.most_lost) == (None, None, None)
+    assert "no interval" in statements.sentence(got)
+    assert "interval not known" in change_cell(got)
+
+
+def test_a_clear_loss_is_called_one() -> None:
+    runs = [run(rule, accuracy, s, examples=1e4) for s in range(3) for rule, accuracy in
+            (("none", 0.98 + s / 1e4), ("wgt", 0.95 + s / 5e3))]  # fmt: skip
+    got = change_of(runs)
+    assert got.kind == "lost"
+    assert statements.sentence(got).startswith("Less accurate: −2.9")
+
+
+def test_the_table_holds_the_interval() -> None:
+    runs = [run(rule, 0.97 + s / 1000, s) for s in range(3) for rule in ("none", "wgt")]
+    got = change_of(runs)
+    _, line = methods_to_csv(method_rows(by_setting(runs)))[:-1].split("\n")[1:]
+    header = methods_to_csv(method_rows(by_setting(runs))).split("\n")[0].split(",")
+    cells = dict(zip(header, line.split(","), strict=True))
+    assert float(cells["accuracy_change_points_low"]) == pytest.approx(got.low)
+    assert float(cells["accuracy_change_points_high"]) == pytest.approx(got.high)

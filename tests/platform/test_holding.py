@@ -1,0 +1,175 @@
+"""Two drivers at one run: the second is refused, and a dead one is in nobody's way."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from taugrad.platform.tracking import holding, names
+from taugrad.platform.tracking.holding import Hold, Holder, RunHeld
+from taugrad.platform.tracking.store import open_client
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from taugrad.platform.tracking.holding import Hold
+from taugrad.platform.tracking.store import open_client
+
+folder = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+with Hold(open_client(sys.argv[1]), sys.argv[2], folder):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    return open_client(f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
+
+
+@pytest.fixture
+def run_id(client):
+    return client.create_run("0").info.run_id
+
+
+def tag(client, run_id: str) -> dict | None:
+    text = client.get_run(run_id).data.tags.get(names.TAG_HOLDER)
+    return None if text is None else json.loads(text)
+
+
+def elsewhere(client, run_id: str, beat: float) -> dict:
+    """Has a process of another machine hold the run."""
+    holder = {"host": "elsewhere", "space": "", "pid": 4242, "began": 1.0, "token": "x", "since": 1.0}
+    holder["beat"] = beat
+    client.set_tag(run_id, names.TAG_HOLDER, json.dumps(holder))
+    return holder
+
+
+@pytest.mark.parametrize("on_disk", [True, False], ids=["folder", "bucket"])
+def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, tmp_path, on_disk):
+    arguments = [client.tracking_uri, run_id, *([str(tmp_path)] if on_disk else [])]
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    folder = tmp_path if on_disk else None
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        before = client.get_run(run_id)
+        with pytest.raises(RunHeld) as refused, Hold(client, run_id, folder):
+            pass
+        said = str(refused.value)
+        since = time.strftime("%H:%M:%S", time.localtime(tag(client, run_id)["since"]))
+        assert said.startswith(f"process {child.pid} on {socket.gethostname()} has it since {since}, ")
+        assert "last sign of life at" in said
+        assert "\n" not in said
+        after = client.get_run(run_id)
+        assert (after.info.status, after.data.tags) == (before.info.status, before.data.tags)
+    finally:
+        child.kill()  # a dead process is seen at once: no sign of life is waited for
+        child.wait()
+    with Hold(client, run_id, folder) as hold:
+        assert hold.is_ours()
+    assert tag(client, run_id) is None
+
+
+@pytest.mark.parametrize("on_disk", [True, False], ids=["folder", "bucket"])
+def test_of_those_that_come_at_once_one_gets_the_run(client, run_id, tmp_path, on_disk):
+    all_there, outcomes, done = threading.Barrier(4), [], threading.Event()
+
+    def contend() -> None:
+        hold = Hold(client, run_id, tmp_path if on_disk else None)
+        all_there.wait()
+        try:
+            with hold:
+                outcomes.append("held")
+                done.wait(60)
+        except RunHeld:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=contend) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 60
+    while len(outcomes) < 4 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["held", "refused", "refused", "refused"]
+
+
+def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client, run_id):
+    elsewhere(client, run_id, time.time() - holding.STALE_S / 2)
+    with pytest.raises(RunHeld, match="process 4242 on elsewhere"), Hold(client, run_id, None):
+        pass
+
+    # Its clock is behind, and it lives.
+    elsewhere(client, run_id, beat=1.0)
+    stop = threading.Event()
+
+    def live() -> None:
+        for beat in range(2, 1000):
+            if stop.wait(0.05):
+                return
+            elsewhere(client, run_id, float(beat))
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        with pytest.raises(RunHeld, match="elsewhere"), Hold(client, run_id, None, beat_s=0.5):
+            pass
+    finally:
+        stop.set()
+        thread.join()
+
+    # It is dead.
+    with Hold(client, run_id, None, beat_s=0.1) as hold:
+        assert hold.is_ours()
+        assert tag(client, run_id)["host"] == socket.gethostname()
+
+
+def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id, tmp_path):
+    with Hold(client, run_id, tmp_path, beat_s=0.05) as hold:
+        first = tag(client, run_id)["beat"]
+        deadline = time.monotonic() + 60
+        while tag(client, run_id)["beat"] == first:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        # This process slept for minutes, and another machine took the run.
+        theirs = elsewhere(client, run_id, time.time())
+        time.sleep(0.3)
+        theirs = elsewhere(client, run_id, time.time())  # over a sign of life that was under way
+        time.sleep(0.3)
+        assert tag(client, run_id) == theirs
+        assert not hold.is_ours()
+        client.delete_tag(run_id, names.TAG_HOLDER)  # and ended it
+        assert not hold.is_ours()
+    assert tag(client, run_id) is None
+
+
+def test_a_process_id_that_is_used_again_holds_nothing(client, run_id):
+    ours = Holder.this_process()
+    client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours)))
+    with pytest.raises(RunHeld), Hold(client, run_id, None):
+        pass
+    client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours) | {"began": ours.began - 60}))
+    with Hold(client, run_id, None) as hold:
+        assert hold.is_ours()
+
+
+def test_a_store_that_is_away_is_in_nobodys_way_on_this_machine(tmp_path: Path):
+    class Away:
+        def __getattr__(self, name: str) -> object:
+            raise ConnectionError("down")
+
+    with Hold(Away(), "run", tmp_path), pytest.raises(RunHeld, match="another process has"):  # noqa: SIM117
+        with Hold(Away(), "run", tmp_path):
+            pass
+    with pytest.raises(ConnectionError), Hold(Away(), "run", None):
+        pass

@@ -1,0 +1,81 @@
+"""A user's own functions: what is said of them fits on a line and leads to the place."""
+
+import pickle
+import sys
+
+import pytest
+
+from taugrad.platform.importing import ImportPathError, import_object
+from taugrad.platform.launching.failure import RunFailed
+from taugrad.platform.own_code import OwnCodeError, OwnCodeRaised, call, last_own, placing_errors
+
+MINE = """
+import torch
+def takes(size, scale=1.0): return size
+def fails(**anything): return deeper(anything)
+def deeper(given):
+    raise KeyError("line one\\nline two")
+def in_torch(size): return torch.zeros(size).reshape(7)
+def leaves(): raise SystemExit("usage: ...")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    (tmp_path / "taugrad_mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield "taugrad_mine"
+    sys.modules.pop("taugrad_mine", None)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "said"),
+    [
+        ("takes", {"sise": 3}, "takes(size, scale=1.0) cannot be called with sise=3: missing a required"),
+        ("takes", {}, "cannot be called with no arguments: missing a required argument: 'size'"),
+        ("fails", {"a": 1, "b": "x"}, "called with a=1, b='x' it raised KeyError: "),
+        ("fails", {}, "line one\\\\nline two' (taugrad_mine.py:6 in deeper)"),
+        ("in_torch", {"size": 3}, "it raised RuntimeError: shape '[7]' is invalid"),
+        ("in_torch", {"size": 3}, "(taugrad_mine.py:7 in in_torch)"),
+        ("leaves", {}, "it raised SystemExit: usage: ... (taugrad_mine.py:8 in leaves)"),
+    ],
+)
+def test_what_a_function_does_wrong_is_one_line(mine, function, arguments, said):
+    path = f"{mine}:{function}"
+    with pytest.raises(OwnCodeError) as caught:
+        call(path, import_object(path), arguments, "it takes this and returns that")
+    message = str(caught.value)
+    assert said.replace("\\\\", "\\") in message
+    assert path in message
+    assert message.endswith("; it takes this and returns that")
+    assert "\n" not in message
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.reason) == (message, caught.value.reason)
+
+
+def test_an_error_while_training_is_placed_if_it_comes_from_the_users_code(mine):
+    fails = import_object(f"{mine}:fails")
+    with pytest.raises(OwnCodeRaised, match=r"KeyError: .*\(taugrad_mine.py:6 in deeper\)"), placing_errors():
+        fails()
+    with pytest.raises(OwnCodeError, match="takes this"), placing_errors():
+        call(f"{mine}:fails", fails, {}, "takes this")
+    with pytest.raises(ImportPathError), placing_errors():
+        import_object("nowhere:f")
+
+
+def test_the_users_own_line_is_the_innermost_that_is_neither_ours_nor_installed(tmp_path):
+    import torch
+
+    import taugrad.platform.models.building as ours
+
+    mine, other = str(tmp_path / "a.py"), str(tmp_path / "b.py")
+    theirs = [(mine, 1, "f"), (other, 2, "g"), (str(torch.__file__), 3, "h"), (str(ours.__file__), 4, "i")]
+    assert last_own(theirs) == f"{other}:2 in g"
+    assert last_own([*theirs[2:], ("<string>", 5, "k"), (pickle.__file__, 6, "m")]) == ""
+
+
+def test_why_a_run_failed_survives_the_way_from_a_trial():
+    failed = RunFailed("worker 1: KeyError", "own code", "Traceback")
+    again = pickle.loads(pickle.dumps(failed))
+    assert (str(again), again.cause, again.worker_traceback) == (str(failed), "own code", "Traceback")

@@ -1,0 +1,292 @@
+"""Stores that do not answer are said so at once, in one line, before anything starts."""
+
+import json
+import os
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+from taugrad import cli
+from taugrad.platform.deadline import NoAnswer
+from taugrad.platform.doctor import _mlflow
+from taugrad.platform.launching.storing import check_storage
+from taugrad.platform.reading import SpecError
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking.patience import Patience
+from taugrad.platform.tracking.probe import answering_client, probe
+from taugrad.platform.tracking.store import open_client
+
+SPEC = "data: {kind: digits}\nmodel: {kind: mlp, widths: [8]}\ncompressor: {kind: wgt, tau: 0.1}\n"
+NOWHERE = "http://me:secret@127.0.0.1:1"
+GENEROUS_S = 50  # ten times what is promised: this machine may be busy
+
+
+class Answering(socketserver.ThreadingTCPServer):
+    """Says the same to everyone."""
+
+    daemon_threads = True
+
+    def __init__(self, said: bytes) -> None:
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                self.request.recv(4096)
+                self.request.sendall(said)
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+
+def http_answer(status: str, body: str) -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close"
+    return f"{head}\r\n\r\n{body}".encode()
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[bytes], str]]:
+    servers: list[Answering] = []
+
+    def start(said: bytes) -> str:
+        servers.append(Answering(said))
+        return servers[-1].address
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_", "TAUGRAD_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "search.yaml").write_text(SPEC.replace("0.1", "{log: [1e-3, 1e-1]}"))
+    point = {"key": "comm/fraction", "value": 1.0, "timestamp": 0, "step": 1}
+    (tmp_path / "left.jsonl").write_text(json.dumps(point) + "\n")
+    return tmp_path
+
+
+COMMANDS = [
+    "train spec.yaml",
+    "train --resume nosuchrun",
+    "search search.yaml",
+    "auto spec.yaml",
+    "law digits -o law.yaml",
+    "report digits -o report",
+    "dashboard digits",
+    "deliver left.jsonl --run 1",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_so_in_one_line(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    before, begun = set(folder.iterdir()), time.monotonic()
+    code = cli.main(command.split())
+    assert time.monotonic() - begun < GENEROUS_S
+    assert code == (cli.FAILED if command.startswith("deliver") else cli.WRONG_INPUT)
+    said = capsys.readouterr().err
+    assert said.startswith("taugrad: MLFLOW_TRACKING_URI: http://me:***@127.0.0.1:1 cannot be used: ")
+    assert "Connection refused" in said
+    assert (said.count("\n"), "secret" in said, set(folder.iterdir())) == (1, False, before)
+
+
+def test_a_silent_server_costs_seconds_and_no_import_of_mlflow(folder: Path, silent: str) -> None:
+    begun = time.monotonic()
+    code = "import sys; from taugrad import cli; c = cli.main(['report', 'e', '-o', 'r']); "
+    answer = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit(50 + c if 'mlflow' in sys.modules else c)"],
+        env=os.environ | {"MLFLOW_TRACKING_URI": f"http://{silent}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert time.monotonic() - begun < GENEROUS_S
+    assert (answer.returncode, answer.stderr.count("\n")) == (2, 1), answer.stderr
+    assert f"http://{silent} cannot be used: no answer within 3 s" in answer.stderr
+
+
+def test_doctor_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    (finding,) = _mlflow()
+    assert (finding.state, finding.remedy) == ("wrong", "start it, or correct MLFLOW_TRACKING_URI")
+    assert "http://me:***@127.0.0.1:1 cannot be used" in finding.detail
+    assert "secret" not in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "what answers there is no HTTP server"),
+        (http_answer("500 Internal Server Error", "oops"), "it answers 500 Internal Server Error"),
+        (
+            http_answer("401 Unauthorized", "who?"),
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+        ),
+        (http_answer("200 OK", "<html>A page</html>"), "cannot be used: "),
+        (http_answer("404 Not Found", "<html>A page</html>"), "cannot be used: "),
+    ],
+)
+def test_what_is_no_store_is_refused(
+    said: bytes,
+    reason: str,
+    folder: Path,
+    answering: Callable[[bytes], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", answering(said))
+    with pytest.raises(SpecError) as refused:
+        answering_client()
+    assert reason in str(refused.value)
+    assert str(refused.value).count("\n") == 0
+
+
+def test_a_database_server_that_is_away_is_refused(
+    folder: Path, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://me:secret@{silent}/runs")
+    begun = time.monotonic()
+    with pytest.raises(
+        SpecError, match=r"postgresql://me:\*\*\*@127.0.0.1:\d+/runs cannot be used"
+    ) as refused:
+        answering_client()
+    assert time.monotonic() - begun < GENEROUS_S
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("command", ["train", "search"])
+def test_a_folder_that_cannot_be_written_is_named(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = folder / ("search.yaml" if command == "search" else "spec.yaml")
+    monkeypatch.chdir("/proc")  # where root cannot make a file either
+    assert cli.main([command, str(spec)]) == cli.WRONG_INPUT
+    said = capsys.readouterr().err
+    assert said.startswith("taugrad: tracking store: /proc/mlflow.db cannot be written (/proc: ")
+    assert "the default, as MLFLOW_TRACKING_URI is not set; change to a folder that can be written" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["report x -o r", "dashboard x", "law x -o l", "train --resume x"])
+def test_where_nothing_was_trained_nothing_is_made(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(folder.iterdir())
+    assert cli.main(command.split()) == cli.WRONG_INPUT
+    assert capsys.readouterr().err.startswith(
+        f"taugrad: tracking store: there is no {folder}/mlflow.db, the def"
+    )
+    assert set(folder.iterdir()) == before
+
+
+def test_an_unknown_run_and_an_unknown_experiment_need_no_mlflow(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = open_client()
+    run = client.create_run(client.create_experiment("here")).info.run_id
+    monkeypatch.setitem(sys.modules, "mlflow", None)  # an import would fail
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
+    for command, said in {
+        "report there -o r": "EXPERIMENT 'there': not in sqlite:///",
+        "dashboard there": "EXPERIMENT 'there': not in sqlite:///",
+        "law there -o l": "EXPERIMENT 'there': not in sqlite:///",
+        "train --resume nosuchrun": "--resume nosuchrun: no such run in sqlite:///",
+    }.items():
+        assert cli.main(command.split()) == cli.WRONG_INPUT, command
+        told = capsys.readouterr().err
+        assert said in told
+        assert told.count("\n") == 1
+    with pytest.raises(ImportError):  # there is such a run
+        cli.main(["train", "--resume", run])
+
+
+@pytest.mark.parametrize("place", ["spec.yaml/below", "/proc/1/nowhere", "file:///proc/nowhere"])
+def test_storage_that_cannot_be_written_is_named(
+    place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "spec.yaml", "--storage", place]) == cli.WRONG_INPUT
+    said = capsys.readouterr().err
+    assert said.startswith("taugrad: spec.yaml: storage = ")
+    assert ("cannot be written (" in said, "--storage DIR names another" in said) == (True, True)
+    assert said.count("\n") == 1
+
+
+def test_a_bucket_is_tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = RunSpec(storage=Path("s3:/bucket/runs"))
+    files, bucket = fs.LocalFileSystem(), folder / "bucket"
+    bucket.mkdir()
+
+    class Buckets:
+        @staticmethod
+        def from_uri(uri: str) -> tuple[fs.FileSystem, str]:
+            assert uri == "s3://bucket/runs"
+            return files, str(bucket)
+
+    monkeypatch.setattr(fs, "FileSystem", Buckets)
+    check_storage(spec, "spec.yaml", local=False)
+    assert list(bucket.iterdir()) == []
+    bucket.rmdir()
+    with pytest.raises(SpecError, match="storage = s3:/bucket/runs: s3://bucket/runs cannot be written"):
+        check_storage(spec, "spec.yaml", local=False)
+
+
+def test_a_store_that_goes_away_costs_a_bounded_time() -> None:
+    patience, asked = Patience(0.3), []
+
+    def hang() -> None:
+        asked.append(True)
+        time.sleep(60)
+
+    assert patience(lambda: 1) == 1
+    begun = time.monotonic()
+    with pytest.raises(NoAnswer):
+        patience(hang)  # a last call gets 5 s at least, and here all of what is left
+    for _ in range(100):
+        with pytest.raises(NoAnswer):
+            patience(hang)
+    assert time.monotonic() - begun < GENEROUS_S
+    assert len(asked) == 1
+
+
+def test_one_that_comes_back_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taugrad.platform.tracking.patience._AGAIN_S", 3.0)
+    patience = Patience(1.0)
+
+    def fail() -> None:
+        time.sleep(1.0)
+        raise ConnectionError("down")
+
+    with pytest.raises((ConnectionError, NoAnswer)):
+        patience(fail)
+    with pytest.raises(NoAnswer):
+        patience(lambda: 1)
+    time.sleep(3.1)
+    assert patience(lambda: 1) == 1
+    assert patience(lambda: 2) == 2
+
+
+def test_the_probe_asks_nothing_of_a_server_with_a_certificate_that_it_does_not_know(
+    folder: Path, answering: Callable[[bytes], str]
+) -> None:
+    with pytest.raises(SpecError):
+        probe(answering(b"no TLS").replace("http:", "https:").replace("127.0.0.1", "127.0.0.1.invalid"))
+    probe(answering(b"no TLS").replace("http:", "https:"))  # MLflow has its own settings for that
