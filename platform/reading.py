@@ -110,8 +110,10 @@ def read_tree(tree: dict[str, Any], source: str, overrides: Sequence[str] = ()) 
         sources = [_source(field, given) or source for field in fields]
         raise SpecError(source, problems, sources) from None
     except SettingsError as error:
-        where = next(iter(_variables()), "") if "EnvSettingsSource" in str(error) else _COMMAND_LINE
-        raise SpecError(where, [explain_arguments(str(error))]) from None
+        problem = explain_arguments(str(error))
+        in_variable = "EnvSettingsSource" in str(error)
+        where = _source(problem.partition(":")[0], ()) if in_variable else _COMMAND_LINE
+        raise SpecError(where, [problem]) from None
     return RunSpec.model_validate(settings.model_dump())
 
 

@@ -353,9 +353,11 @@ def assert_same_state(found: Any, expected: Any) -> None:
 @every_method
 def test_a_state_holds_plain_numbers_and_tensors(line: str, two: Results) -> None:
     state = two[0]["never_stopped"][line]["state"]
-    assert state["version"] == 4
+    assert state["version"] == 5
     assert set(state) == {
         "version",
+        "rank",
+        "workers",
         "residuals",
         "velocities",
         "memories",

@@ -184,6 +184,7 @@ def test_what_is_wrong_is_said_with_field_value_and_what_would_do(problems, text
     ],
 )
 def test_what_comes_from_the_environment_is_not_blamed_on_the_file(read, monkeypatch, variable, value, said):
+    monkeypatch.setenv("TAUGRAD_ANOTHER", "1")
     monkeypatch.setenv(f"TAUGRAD_{variable}", value)
     with pytest.raises(SpecError) as refusal:
         read("seed: 1\ncompressor: wgt(1)\n")
