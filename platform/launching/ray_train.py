@@ -6,19 +6,19 @@ from typing import Any
 # import alone has the controller, a process that trains nothing, load torch.
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-_CLEANER = "PlacementGroupCleanerCallback"
+_CLEANER, _DATASETS = "PlacementGroupCleanerCallback", "DatasetsCallback"
 
 
 class ShortLivedTrainer(DataParallelTrainer):
     """A trainer on a Ray that ends with the command, and takes its placement groups along.
 
     Ray Train's own clean-up of them is one more process to start, and without a dashboard to ask takes 12 s
-    to end.
+    to end. Its keeper of datasets is another, which workers that read their own data never ask.
     """
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()
-        return [each for each in callbacks if type(each).__name__ != _CLEANER]
+        return [each for each in callbacks if type(each).__name__ not in (_CLEANER, _DATASETS)]
 
 
 def trainer_for(alone: bool) -> type[DataParallelTrainer]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..deadline import in_time
 from ..reading import SpecError
 
-_ANSWER_S = 3.0
+_ANSWER_S = 2.0
 _HEARTBEAT = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _SILENT = (OSError, OverflowError, UnicodeError)
 
