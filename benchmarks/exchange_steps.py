@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.exchange import ExchangeForm
+from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.models.config import LeNet, ModelConfig, NetworkInNetwork
 
@@ -84,7 +85,7 @@ class Replica:
     def __init__(self, case: Case, form: ExchangeForm) -> None:
         torch.manual_seed(0)
         channels = 1 if isinstance(case.model, LeNet) else 3
-        self.model = build(case.model, channels=channels, height=case.side, width=case.side, classes=10)
+        self.model = build(case.model, Shape.image(channels, case.side, case.side, 10))
         self._ddp = DistributedDataParallel(self.model, bucket_cap_mb=case.bucket_mb)
         self.state = CompressionState(self._ddp, LINE, exchange=form)
         self._ddp.register_comm_hook(self.state, compressed_allgather)

@@ -132,13 +132,7 @@ class Learner:
     def __init__(self, config: CompressedMethod) -> None:
         self.data = load_data(Mnist5k())
         torch.manual_seed(0)
-        self.model = build(
-            LeNet(),
-            channels=self.data.channels,
-            height=self.data.height,
-            width=self.data.width,
-            classes=self.data.classes,
-        )
+        self.model = build(LeNet(), self.data.shape)
         self.parameters = list(self.model.named_parameters())
         self.compressor, self.context = Compressor(config), Context()
         sizes = [parameter.numel() for _, parameter in self.parameters]
@@ -180,11 +174,11 @@ def _gradient(parameter: Tensor) -> Tensor:
 def measure_method(line: str, sizes: Sizes) -> Tally:
     """Trains with one method."""
     learner, tally = Learner(read_config(line)), Tally()  # type: ignore[arg-type]
-    order, epoch, at = epoch_order(learner.data.train_examples, 0, 0), 0, 0
+    order, epoch, at = epoch_order(len(learner.data.train), 0, 0), 0, 0
     for iteration in range(1, sizes.iterations + 1):
         if at + sizes.batch > order.size:
             epoch, at = epoch + 1, 0
-            order = epoch_order(learner.data.train_examples, 0, epoch)
+            order = epoch_order(len(learner.data.train), 0, epoch)
         size, incoming = learner.step(order[at : at + sizes.batch])
         at += sizes.batch
         if iteration >= sizes.first and (iteration - sizes.first) % sizes.every == 0:

@@ -33,8 +33,9 @@ from taugrad.compressors.config import NoCompression
 from taugrad.compressors.config.methods import ThresholdedMethod
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
-from taugrad.platform.data.batches import Share, epoch_order
+from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.config import Synthetic
+from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models import build
 from taugrad.platform.models.config import NetworkInNetwork
 from taugrad.platform.spec import CheckpointConfig, RunSpec
@@ -44,7 +45,6 @@ from taugrad.platform.tracking.store import open_client, start_run
 from taugrad.platform.tracking.writer import MetricWriter, PendingMetric
 from taugrad.platform.training.config import Sgd, TrainingConfig
 from taugrad.platform.training.optimizer import build_optimizer
-from taugrad.platform.training.replica import Examples
 from taugrad.platform.training.reporting import Progress
 from taugrad.platform.training.trainer import Trainer
 
@@ -144,12 +144,11 @@ class BareLoop:
 
     def __init__(self, spec: RunSpec, data: DataSet) -> None:
         torch.manual_seed(spec.seed)
-        size = {"channels": data.channels, "height": data.height, "width": data.width}
-        model = build(spec.model, **size, classes=data.classes)
+        model = build(spec.model, data.shape)
         self._ddp = DistributedDataParallel(model)
         self._optimizer = build_optimizer(spec.training.optimizer, model.parameters())
         self._inputs, self._labels = data.train_inputs, data.train_labels
-        order_N = epoch_order(data.train_examples, spec.seed, 0)
+        order_N = epoch_order(len(data.train), spec.seed, 0)
         shares = order_N.reshape(-1, WORKERS, spec.training.batch_size // WORKERS)[:, dist.get_rank()]
         self._shares = iter(torch.from_numpy(shares.copy()))
 
@@ -232,9 +231,9 @@ def find_tau(trainer: Trainer, iterations: int) -> float:
     tau, taus = config.tau, []
     for i in range(iterations):
         set_tau(sync.state, config, tau)
-        start = (WORKERS * i + trainer.rank) * share % (trainer.data.train_examples - share)
-        examples = Examples(trainer.data.train_inputs, trainer.data.train_labels)
-        sync.replica.backward(examples, Share(np.arange(start, start + share), 1.0), sync.ddp)
+        start = (WORKERS * i + trainer.rank) * share % (len(trainer.data.train) - share)
+        batch = Batch(*trainer.data.train.batch(np.arange(start, start + share), None), 1.0)
+        sync.replica.backward(batch, sync.ddp)
         taus.append(tau)
         excess = float(np.clip(sync.last_step.fraction / TARGET - 1, -1, 1))
         tau *= math.exp(0.4 * excess / (1 + i / 15))

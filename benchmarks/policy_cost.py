@@ -24,6 +24,7 @@ from taugrad.compressors.config import read_config
 from taugrad.compressors.parts import Part
 from taugrad.compressors.policies import Memory, ThresholdPolicy
 from taugrad.compressors.rules import Context
+from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.models.config import LeNet
 
@@ -113,7 +114,7 @@ def resnet50() -> Model:
 
 def lenet() -> Model:
     """The quickstart's."""
-    built = build(LeNet(), channels=1, height=28, width=28, classes=10)
+    built = build(LeNet(), Shape.image(1, 28, 28, 10))
     return Model("LeNet", {name: parameter.numel() for name, parameter in built.named_parameters()})
 
 

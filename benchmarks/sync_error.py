@@ -17,14 +17,16 @@ from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order, worker_share
 from taugrad.platform.data.config import Mnist5k
+from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models import build
 from taugrad.platform.models.config import LeNet
 from taugrad.platform.synchronization.patterns import AllGather, Pattern, Ring, Setting, Sharded
 from taugrad.platform.synchronization.rounds import Side, Traffic
 from taugrad.platform.synchronization.simulation import SimulatedCrew
+from taugrad.platform.tasks.classification import ClassificationTask
 from taugrad.platform.training.batch_plan import BatchPlan, Position
 from taugrad.platform.training.config import TrainingConfig
-from taugrad.platform.training.replica import Examples, Replica
+from taugrad.platform.training.replica import Replica
 
 _SEED = 0
 
@@ -46,13 +48,10 @@ class _Learner:
     def __init__(self, pattern: str, line: str, workers: int, epochs: int) -> None:
         self.data = data = _digits()
         torch.manual_seed(_SEED)
-        model = build(
-            LeNet(), channels=data.channels, height=data.height, width=data.width, classes=data.classes
-        )
+        model = build(LeNet(), data.shape)
         training = TrainingConfig(epochs=epochs)
-        self.replica = Replica(model, training, workers)
-        self.plan = BatchPlan(training, data.train_examples)
-        self._examples = Examples(data.train_inputs, data.train_labels)
+        self.replica = Replica(model, ClassificationTask(), training, workers)
+        self.plan = BatchPlan(training, len(data.train))
         self._crew = SimulatedCrew(workers)
         like = [weights.clone() for weights in self.replica.weights()]
         setting = partial(Setting, self.replica.names, like, workers=workers)
@@ -66,12 +65,13 @@ class _Learner:
             What the workers agreed on and the mean of their gradients, float64 [all elements].
         """
         workers = self._crew.workers
-        order = epoch_order(self.data.train_examples, _SEED, position.epoch)
+        order = epoch_order(len(self.data.train), _SEED, position.epoch)
         truth = torch.zeros(sum(each.numel() for each in self.replica.parameters), dtype=torch.float64)
         sides = []
         for rank, pattern in enumerate(self._patterns):
             share = worker_share(order, position.iteration, position.batch_size, rank, workers)
-            self.replica.backward(self._examples, share)
+            inputs, labels = self.data.train.batch(share.indices, None)
+            self.replica.backward(Batch(inputs, labels, share.weight))
             gradients = self.replica.take_gradients()
             truth += torch.cat(gradients).double() / workers
             sides.append(Side(pattern.rounds(gradients, position.done)))

@@ -51,6 +51,8 @@ class CompressionState:
             `nonfinite: skip`, look at `last_step.skipped` and leave the optimizer's step out if it is set.
         statistics: by parameter name, of the last step observed (see `observe_next_step`).
         failure: what made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes it.
+        gradient_scale: what gradients are multiplied by before anything else; set it to the inverse of a
+            loss's scale, such as 1 / GradScaler.get_scale().
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class CompressionState:
         self.last_step = Step()
         self.statistics: dict[str, GradientStatistics] = {}
         self.failure: CompressionError | None = None
+        self.gradient_scale = 1.0
         self._group: dist.ProcessGroup = ddp.process_group
         self._parameters = {
             name: parameter for name, parameter in ddp.module.named_parameters() if parameter.requires_grad
@@ -195,6 +198,8 @@ class CompressionState:
             self._works, self._waiting = [], []
             if self._observing:
                 self.statistics = {}
+        if self.gradient_scale != 1:
+            bucket.buffer().mul_(self.gradient_scale)
         if self._observing:
             self._observe(bucket)
             self._observing = not bucket.is_last()

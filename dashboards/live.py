@@ -58,14 +58,14 @@ class LiveRun:
         return Text.assemble((self._title, "bold"), f"  {what} {chr(0x2026)}")
 
     def _line(self, p: Progress) -> Text:
-        accuracy = "   --  " if p.accuracy is None else f"{100 * p.accuracy:6.2f}%"
+        value = "--" if p.value is None else p.metric.shown(p.value)
         digits = len(str(p.iterations))
         return Text.assemble(
             (self._title, "bold"),
             f"  epoch {p.epoch:{len(str(p.epochs))}}/{p.epochs}",
             f"  iteration {p.iteration:{digits}}/{p.iterations}",
             f"  loss {p.loss:.4f}",
-            f"  accuracy {accuracy}",
+            f"  {p.metric.label} {value:>7}",
             f"  fraction {100 * p.fraction:6.2f}%",
             f"  {p.wire_bytes / 1e6:8.2f} MB sent",
             f"  {_clock(p.seconds_left)} left",

@@ -6,6 +6,8 @@ from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from taugrad.compressors.config import NoCompression, PowerSGD
 from taugrad.compressors.config.thresholds import LayeredTau
 
@@ -16,6 +18,7 @@ from .models import build, try_out
 from .own_code import OwnCodeError
 from .reading import SpecError
 from .spec import RunSpec
+from .tasks import build_task, try_task
 from .tracking.patience import patient
 from .tracking.probe import answering_client
 
@@ -65,12 +68,26 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     except (ValueError, ImportError, OSError) as error:
         raise SpecError(source, [_of_section("data", error)]) from error
     try:
-        model = build(
-            spec.model, channels=data.channels, height=data.height, width=data.width, classes=data.classes
-        )
-        try_out(spec.model, model, data.train_inputs[:2], data.classes)
+        task = build_task(spec.task, data.shape)
+    except (ValueError, ImportError) as error:
+        raise SpecError(source, [_of_section("task", error)]) from error
+    try:
+        model = build(spec.model, data.shape)
+        inputs, targets = data.train.batch(np.arange(min(2, len(data.train))), None)
+        try_out(spec.model, model, inputs, data.shape)
     except (ValueError, ImportError) as error:
         raise SpecError(source, [_of_section("model", error)]) from error
+    try:
+        try_task(spec.task, task, model, inputs, targets)
+    except ValueError as error:
+        raise SpecError(source, [_of_section("task", error)]) from error
+    unknown = spec.training.until.keys() - {metric.name for metric in task.metrics}
+    if unknown:
+        has = ", ".join(metric.name for metric in task.metrics)
+        raise SpecError(
+            source,
+            [f"training.until.{min(unknown)}: no metric of task.kind = {spec.task.kind}, which has {has}"],
+        )
     _check_patterns(spec, source, [name for name, each in model.named_parameters() if each.requires_grad])
 
 

@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from taugrad.compressors.config import CompressorConfig, NoCompression
+from taugrad.compressors.config import CompressorConfig, NoCompression, PowerSGD
 
 from .config import Config
 from .data.config import DataConfig, Mnist5k
 from .models.config import LeNet, ModelConfig
 from .synchronization.config import AllGatherSync, SimulatedSync, SyncConfig
 from .synchronization.refusals import check_sync
+from .tasks.config import Classification, TaskConfig
 from .training.config import TrainingConfig
 
 
@@ -61,6 +62,7 @@ class RunSpec(Config):
     """The paper that the run repeats, as a tag for the dashboards."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Initial weights, order of the examples, dropout: everything random follows from it."""
+    task: TaskConfig = Classification()
     model: ModelConfig = LeNet()
     data: DataConfig = Mnist5k()
     training: TrainingConfig = TrainingConfig()
@@ -75,6 +77,15 @@ class RunSpec(Config):
     @model_validator(mode="after")
     def _possible(self) -> "RunSpec":
         check_sync(self.sync, self.compressor, getattr(self.training.optimizer, "momentum", 0.0))
+        training = self.training
+        if training.precision == "fp16" and isinstance(self.compressor, PowerSGD):
+            raise ValueError(
+                "training.precision = fp16: gradients may overflow, which compressor.kind = powersgd cannot "
+                "leave out; choose bf16, or another compressor"
+            )
+        if training.batch_per_worker is not None:
+            whole = training.batch_per_worker * self.workers.count
+            object.__setattr__(self, "training", training.model_copy(update={"batch_size": whole}))
         return self
 
     @property

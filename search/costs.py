@@ -127,9 +127,7 @@ def cost_of(spec: RunSpec) -> Cost:
     from taugrad.platform.training.batch_plan import BatchPlan  # noqa: PLC0415
 
     data = load(spec.data)
-    model = build(
-        spec.model, channels=data.channels, height=data.height, width=data.width, classes=data.classes
-    )
+    model = build(spec.model, data.shape)
     sizes = {name: each.numel() for name, each in model.named_parameters() if each.requires_grad}
     layers, whole = _parameters(sizes, method)
     return Cost(
@@ -138,7 +136,7 @@ def cost_of(spec: RunSpec) -> Cost:
         buckets=_buckets(4 * (sum(layers) + whole)),
         own_messages=method.kind != "wgt" or getattr(method, "quantize", None) is not None,
         value_bits=value_bits(method),
-        sendings=spec.workers.count * BatchPlan(spec.training, data.train_examples).iterations,
+        sendings=spec.workers.count * BatchPlan(spec.training, len(data.train)).iterations,
         swing=SWING * (1 + _LONGEST * math.log2(spec.workers.count) if padded else 1),
         alignment=_ALIGNMENT_BYTES if padded else 0.0,
     )

@@ -150,8 +150,8 @@ def _launched(spec: RunSpec, client: "MlflowClient", run_id: str, on_epoch: OnEp
     while True:
         match heard.get():
             case Progress() as progress:
-                assert progress.accuracy is not None  # it comes from an evaluation
-                on_epoch(progress.epoch, Outcome(progress.accuracy, progress.wire_bytes))
+                assert progress.value is not None  # it comes from an evaluation
+                on_epoch(progress.epoch, Outcome(progress.value, progress.wire_bytes))
             case RunResult(metrics=metrics):
                 return Outcome(metrics[names.EVAL_ACCURACY], 1e9 * metrics[names.TOTAL_WIRE_GB])
             case BaseException() as error:

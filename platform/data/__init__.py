@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING
 
 from ..importing import export_lazily
 
-__all__ = ["DataError", "DataSet", "load"]
+__all__ = ["Data", "DataError", "DataSet", "Draw", "Examples", "Parts", "Shape", "load"]
 
 if TYPE_CHECKING:
     from .dataset import DataError, DataSet
+    from .examples import Data, Draw, Examples, Parts
     from .loading import load
+    from .shape import Shape
 else:
-    __getattr__ = export_lazily(__name__, {"DataError": "dataset", "DataSet": "dataset", "load": "loading"})
+    __getattr__ = export_lazily(
+        __name__,
+        {
+            **dict.fromkeys(("DataError", "DataSet"), "dataset"),
+            **dict.fromkeys(("Data", "Draw", "Examples", "Parts"), "examples"),
+            "load": "loading",
+            "Shape": "shape",
+        },
+    )

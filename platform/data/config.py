@@ -55,7 +55,7 @@ class Synthetic(Config):
 
 
 class CustomData(Config):
-    """Your own data: a function that returns a taugrad.platform.data.DataSet."""
+    """Your own data: a function that returns a taugrad.platform.data.DataSet, or Parts."""
 
     kind: Literal["custom"] = "custom"
     factory: ImportPath

@@ -1,10 +1,13 @@
-"""What every source of data comes down to: four tensors and a number of classes."""
+"""Images to classify that lie in memory: four tensors and a number of classes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from .examples import Tensors
+from .shape import Shape
 
 
 class DataError(ValueError):
@@ -91,29 +94,20 @@ class DataSet:
         )
 
     @property
-    def channels(self) -> int:
-        """Channels of an image."""
-        return self.train_inputs.shape[1]
+    def train(self) -> Tensors:
+        """The training part."""
+        return Tensors(self.train_inputs, self.train_labels)
 
     @property
-    def height(self) -> int:
-        """Rows of an image."""
-        return self.train_inputs.shape[2]
+    def test(self) -> Tensors:
+        """The part held out for evaluation."""
+        return Tensors(self.test_inputs, self.test_labels)
 
     @property
-    def width(self) -> int:
-        """Columns of an image."""
-        return self.train_inputs.shape[3]
-
-    @property
-    def train_examples(self) -> int:
-        """Examples to train on."""
-        return self.train_inputs.shape[0]
-
-    @property
-    def test_examples(self) -> int:
-        """Examples held out for evaluation."""
-        return self.test_inputs.shape[0]
+    def shape(self) -> Shape:
+        """Of an example."""
+        channels, height, width = self.train_inputs.shape[1:]
+        return Shape.image(channels, height, width, self.classes)
 
 
 def _normalized(pixels: NDArray[np.uint8], mean: float, deviation: float) -> torch.Tensor:

@@ -7,11 +7,12 @@ from ..own_code import OwnCodeError, call
 from .config import CustomData, DataConfig, Digits, Mnist, Mnist5k, Synthetic
 from .dataset import DataSet
 from .embedded import digits, mnist5k
+from .examples import Data, Parts
 from .idx import load_idx_folder
 from .synthetic import synthetic
 
 
-def load(config: DataConfig) -> DataSet:
+def load(config: DataConfig) -> Data:
     """Reads, splits or makes the data that a config describes.
 
     Args:
@@ -39,11 +40,11 @@ def load(config: DataConfig) -> DataSet:
             assert_never(config)
 
 
-_CONTRACT = "a data set's factory takes what data.arguments holds and returns a taugrad.platform.data.DataSet"
+_CONTRACT = "a data set's factory takes what data.arguments holds and returns a taugrad.platform.data.DataSet, or Parts"
 
 
-def _custom(config: CustomData) -> DataSet:
+def _custom(config: CustomData) -> Data:
     made = call(config.factory, import_object(config.factory), config.arguments, _CONTRACT)
-    if not isinstance(made, DataSet):
+    if not isinstance(made, DataSet | Parts):
         raise OwnCodeError(config.factory, f"it returned a {type(made).__name__}; {_CONTRACT}")
     return made

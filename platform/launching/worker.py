@@ -75,9 +75,7 @@ class _Tracker:
         self._shown = 0.0
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self.writer.log(
-            iteration, metrics, kind="evaluation" if names.EVAL_ACCURACY in metrics else "iteration"
-        )
+        self.writer.log(iteration, metrics, kind="evaluation" if names.EVAL_LOSS in metrics else "iteration")
 
     def show(self, progress: Progress, *, evaluated: bool) -> None:
         if evaluated or monotonic() - self._shown >= _PROGRESS_S:

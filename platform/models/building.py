@@ -1,10 +1,12 @@
 """From a config to a network."""
 
+import math
 from typing import assert_never
 
 import torch
 from torch import nn
 
+from ..data.shape import Shape
 from ..importing import import_object
 from ..own_code import OwnCodeError, call, told
 from .config import CustomModel, LeNet, Mlp, ModelConfig, NetworkInNetwork
@@ -12,96 +14,96 @@ from .lenet import lenet
 from .mlp import mlp
 from .nin import nin
 
-_CONTRACT = (
-    "a model's factory takes channels, height, width, classes and what model.arguments holds, "
-    "and returns a torch.nn.Module"
-)
+_CONTRACT = "a model's factory takes {size} and what model.arguments holds, and returns a torch.nn.Module"
 
 
-def build(config: ModelConfig, *, channels: int, height: int, width: int, classes: int) -> nn.Module:
-    """Builds the network that a config describes, for images of a given size.
+def build(config: ModelConfig, shape: Shape) -> nn.Module:
+    """Builds the network that a config describes, for examples of a given shape.
 
     The first weights come from torch's global random generator: seed it before, the same on every worker.
 
     Args:
         config: Any of the model configs.
-        channels: Channels of an image.
-        height: Rows of an image.
-        width: Columns of an image.
-        classes: How many classes there are.
+        shape: Of the data's examples.
 
     Returns:
-        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes]; on the CPU.
+        Maps inputs [N, ...] to float32 [N, outputs], tokens to [N, positions, outputs]; on the CPU.
 
     Raises:
-        ValueError: The images are too small for the network.
+        ValueError: The network does not take such inputs, or images are too small for it.
         OwnCodeError: A custom factory cannot be found or called, raised, or returned no `torch.nn.Module`.
     """
     match config:
         case LeNet():
-            return lenet(channels, height, width, classes)
+            return lenet(*_image(config, shape))
         case Mlp():
-            return mlp(channels * height * width, config.widths, classes, config.activation)
+            if shape.token_inputs:
+                raise ValueError(f"kind = mlp: takes numbers, these data have {shape}; gpt takes them")
+            return mlp(math.prod(shape.inputs), config.widths, shape.outputs, config.activation)
         case NetworkInNetwork():
             return nin(
-                channels,
-                height,
-                width,
-                classes,
-                dropout=config.dropout,
-                width_multiplier=config.width_multiplier,
+                *_image(config, shape), dropout=config.dropout, width_multiplier=config.width_multiplier
             )
         case CustomModel():
-            return _custom(config, channels, height, width, classes)
+            return _custom(config, shape)
         case _:
             assert_never(config)
 
 
-def _custom(config: CustomModel, channels: int, height: int, width: int, classes: int) -> nn.Module:
-    size = {"channels": channels, "height": height, "width": width, "classes": classes}
+def _image(config: ModelConfig, shape: Shape) -> tuple[int, int, int, int]:
+    """Channels, height, width and outputs, for networks that take images only."""
+    if not shape.is_image:
+        better = "gpt" if shape.token_inputs else "mlp"
+        raise ValueError(f"kind = {config.kind}: takes images, these data have {shape}; {better} takes them")
+    channels, height, width = shape.inputs
+    return channels, height, width, shape.outputs
+
+
+def _custom(config: CustomModel, shape: Shape) -> nn.Module:
+    size = shape.keywords()
     path = config.factory
+    contract = _CONTRACT.format(size=", ".join(size))
     if taken := size.keys() & config.arguments.keys():
         names = ", ".join(sorted(taken))
         raise OwnCodeError(
             path, f"model.arguments has {names}; these come from the data and must not be given"
         )
-    made = call(path, import_object(path), {**size, **config.arguments}, _CONTRACT)
+    made = call(path, import_object(path), {**size, **config.arguments}, contract)
     if not isinstance(made, nn.Module):
-        raise OwnCodeError(path, f"it returned {made!r:.60} of type {type(made).__name__}; {_CONTRACT}")
+        raise OwnCodeError(path, f"it returned {made!r:.60} of type {type(made).__name__}; {contract}")
     return made
 
 
-def try_out(config: ModelConfig, model: nn.Module, inputs: torch.Tensor, classes: int) -> None:
+def try_out(config: ModelConfig, model: nn.Module, inputs: torch.Tensor, shape: Shape) -> None:
     """Runs a user's own network once, before workers do.
 
     Args:
         config: What it was built from; the networks that come with taugrad are left alone.
         model: The network.
-        inputs: float32 [N, channels, height, width], a few examples.
-        classes: How many classes there are.
+        inputs: [N, ...], a few examples' inputs.
+        shape: Of an example.
 
     Raises:
-        OwnCodeError: It has nothing to train, raised, or does not return scores of [N, classes].
+        OwnCodeError: It has nothing to train, raised, or does not return what `build` says.
     """
     if not isinstance(config, CustomModel):
         return
     path = config.factory
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise OwnCodeError(path, "its network has no parameter that is trained (requires_grad)")
-    shape, wanted = list(inputs.shape), [len(inputs), classes]
+    given = f"{'tokens' if shape.token_inputs else 'images' if shape.is_image else 'inputs'} of shape"
+    given = f"{given} {list(inputs.shape)}"
+    wanted = [len(inputs), *shape.inputs * shape.token_inputs, shape.outputs]
     try:
         with torch.no_grad():
-            scores = model.eval()(inputs)
+            outputs = model.eval()(inputs)
     except Exception as error:  # whatever a user's network raises
-        raise OwnCodeError(
-            path, f"its network, called with images of shape {shape}, raised {told(error)}"
-        ) from error
+        raise OwnCodeError(path, f"its network, called with {given}, raised {told(error)}") from error
     finally:
         model.train()
-    found = list(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if found != wanted:
         raise OwnCodeError(
             path,
-            f"its network, called with images of shape {shape}, returned {found}; "
-            f"expected class scores of shape {wanted}",
+            f"its network, called with {given}, returned {found}; expected scores of shape {wanted}",
         )

@@ -39,9 +39,10 @@ class NetworkInNetwork(Config):
 
 
 class CustomModel(Config):
-    """Your own network: a function that returns a torch.nn.Module which maps images to class scores.
+    """Your own network: a function that returns a torch.nn.Module.
 
-    It is called with keywords channels, height, width, classes and `arguments`.
+    It is called with `arguments` and, as keywords, what the data say: channels, height, width and classes of
+    images, positions and vocabulary of text.
     """
 
     kind: Literal["custom"] = "custom"

@@ -10,7 +10,7 @@ from torch import nn
 from taugrad.compressors import Step, Totals
 from taugrad.compressors.observe import GradientStatistics
 
-from ..data.batches import Share
+from ..data.feeding import Batch
 from ..training.batch_plan import Position
 from .links import Links
 
@@ -38,15 +38,15 @@ class Synchronization(ABC):
     """What the workers agreed on last."""
 
     @abstractmethod
-    def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
-        """Every worker here learns from its share of a batch.
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
+        """Every worker here learns from its part of a batch.
 
         Args:
-            shares: one a rank of this process.
+            batches: one a rank of this process.
             moment: see there.
 
         Returns:
-            The mean of the shares' weighted losses.
+            The mean of the parts' weighted losses.
 
         Raises:
             taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the method refuses that.

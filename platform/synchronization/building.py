@@ -7,11 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from taugrad.compressors.config import AnyMethod, NoCompression
+from taugrad.compressors.config import AnyMethod, NoCompression, PowerSGD
 
 from ..spec import RunSpec
+from ..tasks.base import Task
 from ..training.randomness import Randomness
-from ..training.replica import Examples, Replica
+from ..training.replica import Replica
 from .base import Synchronization
 from .config import AllGatherSync, PatternName, SimulatedSync, WeightsSync, real
 from .gradients import GradientsInRounds
@@ -24,31 +25,52 @@ from .weights import LocalTraining
 
 
 def build_synchronization(
-    spec: RunSpec, model: nn.Module, examples: Examples
+    spec: RunSpec, model: nn.Module, task: Task, device: torch.device
 ) -> tuple[Synchronization, Randomness]:
     """The workers of this process, in the mode that the spec asks for; torch's process group must exist.
 
     Args:
         spec: the run.
         model: of the same weights on every worker.
-        examples: the training part, on the model's device.
+        task: what it is trained for.
+        device: the model's.
     """
-    device = examples.labels.device
     simulated = isinstance(spec.sync, SimulatedSync)
     mode = real(spec.sync)
-    if isinstance(mode, AllGatherSync) and not simulated:
+    if isinstance(mode, AllGatherSync) and not simulated and not _clips_own(spec):
         randomness = Randomness(spec.seed, [dist.get_rank()])
-        replica = Replica(model, spec.training, dist.get_world_size())
-        return HookedGradients(spec, replica, examples), randomness
+        replica = Replica(model, task, spec.training, dist.get_world_size())
+        return HookedGradients(spec, _exchanged(spec), replica, device), randomness
     crew: Crew = SimulatedCrew(spec.workers.count, _counting(spec)) if simulated else ProcessCrew(device)
     randomness = Randomness(spec.seed, crew.ranks)
-    replica = Replica(model, spec.training, crew.workers)
+    replica = Replica(model, task, spec.training, crew.workers)
     patterns = _patterns(spec, replica, crew)
     if not isinstance(mode, WeightsSync):
-        return GradientsInRounds(crew, patterns, replica, examples, randomness), randomness
+        return _in_rounds(spec, crew, patterns, replica, randomness), randomness
     replicas = [replica]
-    replicas += [Replica(deepcopy(model), spec.training, crew.workers) for _ in crew.ranks[1:]]
-    return LocalTraining(mode, crew, patterns, replicas, examples, randomness), randomness
+    replicas += [Replica(deepcopy(model), task, spec.training, crew.workers) for _ in crew.ranks[1:]]
+    return LocalTraining(mode, crew, patterns, replicas, randomness), randomness
+
+
+def _in_rounds(
+    spec: RunSpec, crew: Crew, patterns: list[Pattern], replica: Replica, randomness: Randomness
+) -> GradientsInRounds:
+    refuses = spec.compressor.nonfinite == "refuse"
+    return GradientsInRounds(crew, patterns, replica, randomness, refuses=refuses)
+
+
+def _clips_own(spec: RunSpec) -> bool:
+    """Whether a gradient must be whole before any of it is compressed: the hook has it bucket by bucket."""
+    return bool(spec.training.clip.norm) and spec.training.clip.of == "worker"
+
+
+def _exchanged(spec: RunSpec) -> AnyMethod:
+    """The compressor; with fp16 it leaves out steps whose gradients overflowed."""
+    method = spec.compressor
+    mode = real(spec.sync)
+    if spec.training.precision != "fp16" or isinstance(method, PowerSGD) or isinstance(mode, WeightsSync):
+        return method
+    return method.model_copy(update={"nonfinite": "skip"})
 
 
 def _counting(spec: RunSpec) -> Counting:
@@ -71,8 +93,8 @@ def _patterns(spec: RunSpec, replica: Replica, crew: Crew) -> list[Pattern]:
     )
     mode = real(spec.sync)
     name: PatternName = mode.pattern if isinstance(mode, WeightsSync) else mode.mode
-    back = getattr(mode, "back", None) or _returning(spec.compressor)
-    method = spec.compressor
+    method = _exchanged(spec)
+    back = getattr(mode, "back", None) or _returning(method)
     if isinstance(mode, WeightsSync) and mode.exchange == "weights":
         method, back = _self_contained(method), _self_contained(back)
     return [_pattern(name, method, back, replace(setting, rank=rank)) for rank in crew.ranks]

@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.observe import gradient_statistics
 
-from ..data.batches import Share
+from ..data.feeding import Batch
 from ..training.randomness import Randomness
-from ..training.replica import Examples, Replica
+from ..training.replica import Replica
 from .base import Moment
 from .in_rounds import InRounds
 from .patterns import Pattern
@@ -25,25 +26,28 @@ class GradientsInRounds(InRounds):
         crew: Crew,
         patterns: Sequence[Pattern],
         replica: Replica,
-        examples: Examples,
         randomness: Randomness,
+        *,
+        refuses: bool = True,
     ) -> None:
+        """Takes charge; with `refuses` a gradient that is not finite ends the run, unless fp16 made it so."""
+        self._refuses = refuses
         super().__init__(crew, patterns, replica.names)
-        self._replica, self._examples, self._randomness = replica, examples, randomness
+        self._replica, self._randomness = replica, randomness
         self.model = replica.model
         self._crew.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
 
-    def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
         """See `Synchronization.iterate`."""
         self._begin()
         losses, sides = [], []
         self._crew.broadcast(list(self.model.buffers()))
         before = [buffer.clone() for buffer in self.model.buffers()]
         after: list[Tensor] = []
-        for local, (rank, share) in enumerate(zip(self.ranks, shares, strict=True)):
+        for local, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
             _set(self.model.buffers(), before)
             with self._randomness.of(rank):
-                losses.append(self._replica.backward(self._examples, share))
+                losses.append(self._replica.backward(batch))
             after = after or [buffer.clone() for buffer in self.model.buffers()]
             sides.append(self._begin_side(local, rank, moment))
         _set(self.model.buffers(), after)  # worker 0's, as DDP has it
@@ -51,9 +55,12 @@ class GradientsInRounds(InRounds):
         if mean is not None:
             self._replica.put_gradients(mean)
             self._replica.step(moment.position)
+        elif not self._replica.scale.overflowed() and self._refuses:
+            raise NonFiniteGradient(*self._step.nonfinite[0])
         return sum(losses) / len(losses)
 
     def _begin_side(self, local: int, rank: int, moment: Moment) -> Side:
+        self._replica.prepare_own()
         gradients = self._replica.take_gradients()
         if moment.observe and rank == 0:
             seen = zip(self._replica.names, gradients, strict=True)
@@ -64,7 +71,7 @@ class GradientsInRounds(InRounds):
         """See `Synchronization.shared_state`."""
         return {
             "model": self.model.state_dict(),
-            "optimizer": self._replica.optimizer.state_dict(),
+            "replica": self._replica.state_dict(),
             "ledger": self._ledger_state(),
         }
 
@@ -76,7 +83,7 @@ class GradientsInRounds(InRounds):
         """See `Synchronization.load`."""
         self._require_own(own["patterns"])
         self.model.load_state_dict(shared["model"])
-        self._replica.optimizer.load_state_dict(shared["optimizer"])
+        self._replica.load_state_dict(shared["replica"])
         self._load_ledger(shared["ledger"])
         self._load_patterns(own["patterns"])
 

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, Step, Totals, compressed_allgather
+from taugrad.compressors import CompressionState, NonFiniteGradient, Step, Totals, compressed_allgather
+from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.observe import GradientStatistics
 
-from ..data.batches import Share
+from ..data.feeding import Batch
 from ..spec import RunSpec
-from ..training.replica import Examples, Replica
+from ..training.replica import Replica
 from .base import Moment, Synchronization
 from .config import AllGatherSync
 
@@ -25,32 +27,35 @@ class HookedGradients(Synchronization):
         state: of the hook.
     """
 
-    def __init__(self, spec: RunSpec, replica: Replica, examples: Examples) -> None:
+    def __init__(self, spec: RunSpec, method: AnyMethod, replica: Replica, device: torch.device) -> None:
         self.ranks, self.workers = [dist.get_rank()], dist.get_world_size()
-        self.replica, self._examples = replica, examples
+        self.replica = replica
         self.model = replica.model
-        device = examples.labels.device
         self.ddp = DistributedDataParallel(
             self.model,
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=spec.training.find_unused_parameters,
         )
         assert isinstance(spec.sync, AllGatherSync)
-        self.state = CompressionState(self.ddp, spec.compressor, exchange=spec.sync.exchange)
+        self.state = CompressionState(self.ddp, method, exchange=spec.sync.exchange)
+        self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 
-    def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
         """See `Synchronization.iterate`."""
         if moment.observe:
             self.state.observe_next_step()
+        self.state.gradient_scale = 1 / self.replica.scale.factor
         try:
-            loss = self.replica.backward(self._examples, shares[0], self.ddp)
+            loss = self.replica.backward(batches[0], self.ddp, self.ddp.no_sync)
         except RuntimeError:
             if self.state.failure is not None:
                 raise self.state.failure from None  # DDP's own error only quotes it
             raise
         if not self.state.last_step.skipped:
             self.replica.step(moment.position)
+        elif not self.replica.scale.overflowed() and self._refuses:
+            raise NonFiniteGradient(*self.state.last_step.nonfinite[0])
         return loss
 
     @property
@@ -70,7 +75,7 @@ class HookedGradients(Synchronization):
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""
-        return {"model": self.model.state_dict(), "optimizer": self.replica.optimizer.state_dict()}
+        return {"model": self.model.state_dict(), "replica": self.replica.state_dict()}
 
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`."""
@@ -79,5 +84,5 @@ class HookedGradients(Synchronization):
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
         self.model.load_state_dict(shared["model"])
-        self.replica.optimizer.load_state_dict(shared["optimizer"])
+        self.replica.load_state_dict(shared["replica"])
         self.state.load_state_dict(own)

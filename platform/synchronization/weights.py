@@ -3,16 +3,18 @@
 import math
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.observe import gradient_statistics
 
-from ..data.batches import Share
+from ..data.feeding import Batch
 from ..training.randomness import Randomness
-from ..training.replica import Examples, Replica
+from ..training.replica import Replica
 from .base import Moment
 from .config import WeightsSync
 from .in_rounds import InRounds
@@ -35,11 +37,10 @@ class LocalTraining(InRounds):
         crew: Crew,
         patterns: Sequence[Pattern],
         replicas: Sequence[Replica],
-        examples: Examples,
         randomness: Randomness,
     ) -> None:
         super().__init__(crew, patterns, replicas[0].names)
-        self._sync, self._replicas, self._examples = sync, list(replicas), examples
+        self._sync, self._replicas = sync, list(replicas)
         self._randomness = randomness
         self.model = deepcopy(replicas[0].model)
         crew.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
@@ -55,17 +56,18 @@ class LocalTraining(InRounds):
         """By worker and parameter, the sum of the gradients' mean squares since the last exchange."""
         self._go_on_from_agreed()
 
-    def iterate(self, shares: Sequence[Share], moment: Moment) -> float:
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
         """See `Synchronization.iterate`. Losses are of each worker's own model."""
         self._begin()
         losses = []
-        for rank, replica, share in zip(self.ranks, self._replicas, shares, strict=True):
-            if not share.weight:
+        for rank, replica, batch in zip(self.ranks, self._replicas, batches, strict=True):
+            if not batch.weight:
                 losses.append(0.0)
                 continue  # without examples a worker stays where it is
             with self._randomness.of(rank):
-                loss = replica.backward(self._examples, Share(share.indices, 1.0))
-            losses.append(share.weight * loss)
+                loss = replica.backward(replace(batch, weight=1.0))
+            losses.append(batch.weight * loss)
+            replica.prepare_own()
             if self._sync.exchange == "weights":
                 self._note_squares(replica)
             if moment.observe and rank == 0:
@@ -73,12 +75,22 @@ class LocalTraining(InRounds):
                 self._statistics = {
                     name: gradient_statistics(each if each.grad is None else each.grad) for name, each in seen
                 }
-            replica.step(moment.position)
+            self._step_alone(replica, rank, moment)
         self._steps += 1
         due = self._steps == self._sync.every if self._sync.every else moment.position.ends_epoch
         if due or moment.last:
             self._exchange()
         return sum(losses) / len(losses)
+
+    def _step_alone(self, replica: Replica, rank: int, moment: Moment) -> None:
+        """One worker's own step; in fp16 it is left out where gradients overflowed."""
+        if replica.scale.factor != 1 and not replica.is_finite():
+            if not replica.scale.overflowed():
+                broken = zip(replica.names, replica.parameters, strict=True)
+                name = next(name for name, each in broken if not _finite(each.grad))
+                raise NonFiniteGradient(name, rank)
+            return
+        replica.step(moment.position)
 
     def _note_squares(self, replica: Replica) -> None:
         """Oland-Raj's section 3.2 decides on weights' bits by the gradients (entropy(form='rms'))."""
@@ -135,7 +147,7 @@ class LocalTraining(InRounds):
         replicas = {
             str(rank): {
                 "model": replica.model.state_dict(),
-                "optimizer": replica.optimizer.state_dict(),
+                "replica": replica.state_dict(),
                 "squares": squares,
             }
             for rank, replica, squares in zip(self.ranks, self._replicas, self._squares, strict=True)
@@ -151,9 +163,13 @@ class LocalTraining(InRounds):
         self._steps = int(shared["steps"])
         for rank, replica in zip(self.ranks, self._replicas, strict=True):
             replica.model.load_state_dict(own["replicas"][str(rank)]["model"])
-            replica.optimizer.load_state_dict(own["replicas"][str(rank)]["optimizer"])
+            replica.load_state_dict(own["replicas"][str(rank)]["replica"])
         self._squares = [dict(own["replicas"][str(rank)]["squares"]) for rank in self.ranks]
         self._load_patterns(own["patterns"])
+
+
+def _finite(gradient: Tensor | None) -> bool:
+    return gradient is None or bool(torch.isfinite(gradient).all())
 
 
 @torch.no_grad()

@@ -26,6 +26,8 @@ COMM_COMPRESSION_RATIO: Final = "comm/compression_ratio"
 """Baseline bytes (4 a parameter a worker) over wire bytes."""
 COMM_TAU: Final = "comm/tau"
 COMM_RESIDUAL_RMS: Final = "comm/residual_rms"
+TIME_DATA: Final = "time/data_s"
+"""How long a step waited for its examples."""
 TIME_COMPUTE: Final = "time/compute_s"
 TIME_COMPRESS: Final = "time/compress_s"
 TIME_EXCHANGE: Final = "time/exchange_s"
@@ -36,7 +38,7 @@ EVAL_ACCURACY: Final = "eval/accuracy"
 """A fraction, 0 to 1."""
 EVAL_LOSS: Final = "eval/loss"
 EVAL_EXAMPLES: Final = "eval/examples"
-"""How many test examples stand behind the accuracy: without it nobody can say how sure that is."""
+"""How many test examples stand behind an evaluation: without it nobody can say how sure that is."""
 EPOCH: Final = "epoch"
 EPOCH_BITS_PER_PARAM: Final = "epoch/bits_per_param"
 """Wire bits over parameters x workers, mean of the epoch's iterations (Oland-Raj, figure 5)."""
@@ -55,6 +57,8 @@ TOTAL_COMPRESSION_RATIO: Final = "total/compression_ratio"
 """Baseline bytes over wire bytes."""
 TOTAL_ACCURACY_PER_GB: Final = "total/accuracy_per_gb"
 """The papers' Ratio: accuracy in percent over paper GB."""
+TOTAL_ITERATIONS_TO_TARGET: Final = "total/iterations_to_target"
+"""Of a run that stopped at `training.until`; its other totals are those until then."""
 TOTAL_SECONDS: Final = "total/seconds"
 TOTAL_SKIPPED_STEPS: Final = "total/skipped_steps"
 
@@ -66,6 +70,8 @@ TAG_CHAIN: Final = "taugrad.chain"
 """The compressor as one line."""
 TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
 """Where the run's checkpoints lie."""
+TAG_METRIC: Final = "taugrad.metric"
+"""The metric that counts, as JSON (`tasks.metric.Metric`); a run without it is judged by its accuracy."""
 TAG_HOLDER: Final = "taugrad.holder"
 """Which process trains the run, with its last sign of life; gone when none does."""
 
@@ -117,6 +123,11 @@ def shown(name: str) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= _WHOLE else f"{value:.4g}"
+
+
+def eval_metric(name: str) -> str:
+    """The name in MLflow of a metric of an evaluation: `eval/<name>`."""
+    return f"eval/{_REFUSED_IN_NAMES.sub('_', name)}"
 
 
 def layer_metric(layer: str, what: LayerQuantity) -> str:

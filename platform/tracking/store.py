@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlparse
 
+from ..tasks.counting import counting_metric
 from . import names
 from .masking import masked
 from .writer import Stored
@@ -206,7 +207,7 @@ def to_copy(command: str, uri: str) -> str:
 
 def stored_steps(client: "MlflowClient", run_id: str) -> Stored:
     """How far the store has a run's metrics."""
-    of_each_kind = (names.COMM_FRACTION, names.EVAL_ACCURACY, names.TOTAL_SECONDS)
+    of_each_kind = (names.COMM_FRACTION, names.EVAL_LOSS, names.TOTAL_SECONDS)
     return Stored(*(last_step(client, run_id, name) for name in of_each_kind))
 
 
@@ -267,6 +268,7 @@ def _tags(spec: "RunSpec") -> dict[str, str]:
         "mlflow.source.name": "taugrad",
         names.TAG_SPEC_HASH: spec.fingerprint(),
         names.TAG_CHAIN: str(spec.compressor),
+        names.TAG_METRIC: counting_metric(spec).to_json(),
     }
     if spec.paper:
         tags[names.TAG_PAPER] = spec.paper

@@ -1,4 +1,4 @@
-"""How large each epoch's batches are, and where in the run an iteration lies."""
+"""How large each epoch's batches are, where in the run an iteration lies, and what is due after it."""
 
 import math
 from bisect import bisect_right
@@ -59,6 +59,8 @@ class Position:
     """Iterations of the run before it."""
     batch_size: int
     """Examples of a whole batch in this epoch."""
+    total: int = 0
+    """Iterations of the whole run, as far as they are decided."""
 
     @property
     def ends_epoch(self) -> bool:
@@ -77,23 +79,30 @@ class BatchPlan:
         """Plans a run.
 
         Args:
-            training: Epochs, first batch size and how it grows.
+            training: Epochs or iterations, first batch size and how it grows, when to evaluate.
             examples: Training examples, at least 1.
         """
-        self.epochs, self.examples = training.epochs, examples
+        self.examples = examples
         self._growth, self._start = training.batch_growth, training.batch_size
+        self._most, self._evaluate_every = training.iterations, training.evaluate_every
         self._untrained: float | None = None
-        grows = isinstance(self._growth, AdaBatch)
-        self._set_sizes([self._start] * (1 if grows else self.epochs))
+        self._grows = isinstance(self._growth, AdaBatch)
+        self.epochs = training.epochs
+        if self._most is not None:  # more than enough where batches grow
+            longest = self._growth.most if isinstance(self._growth, AdaBatch) else self._start
+            self.epochs = -(-self._most // iterations_per_epoch(examples, longest))
+        self._set_sizes([self._start] * (1 if self._grows else self.epochs))
 
     @property
     def needs_untrained(self) -> bool:
         """Whether `measured` must be told of the untrained model before the first iteration."""
-        return isinstance(self._growth, AdaBatch) and self._untrained is None
+        return self._grows and self._untrained is None
 
     @property
     def iterations(self) -> int:
         """The whole run's iterations; epochs that are not decided yet count with the latest batch size."""
+        if self._most is not None:
+            return self._most
         undecided = self.epochs - len(self._sizes)
         return self._ends[-1] + undecided * iterations_per_epoch(self.examples, self._sizes[-1])
 
@@ -132,12 +141,31 @@ class BatchPlan:
         if done < 0 or epoch == len(self._sizes):
             raise ValueError(f"after {done} iterations: the plan has {self._ends[-1]} so far")
         start = self._ends[epoch - 1] if epoch else 0
-        return Position(epoch, done - start, self._ends[epoch] - start, done, self._sizes[epoch])
+        length = self._ends[epoch] - start
+        return Position(epoch, done - start, length, done, self._sizes[epoch], self.iterations)
 
     def rest_of_epoch(self, done: int) -> Iterator[Position]:
-        """The epoch's iterations from the one after `done` on; raises as `position` does."""
+        """The epoch's iterations after `done`, as far as the run goes; raises as `position` does."""
         here = self.position(done)
-        return (self.position(each) for each in range(done, done + here.iterations - here.iteration))
+        end = min(done + here.iterations - here.iteration, self.iterations)
+        return (self.position(each) for each in range(done, end))
+
+    def is_evaluation_due(self, done: int) -> bool:
+        """Whether the model is to be evaluated after so many iterations, at least 1."""
+        ends_epoch = self.position(done - 1).ends_epoch
+        if done == self.iterations or (self._grows and ends_epoch):
+            return True
+        return ends_epoch if self._evaluate_every is None else done % self._evaluate_every == 0
+
+    def evaluations(self, done: int) -> int:
+        """How many evaluations are due in the first `done` iterations; of a run without growing batches."""
+        every = self._evaluate_every
+        due = bisect_right(self._ends, done) if every is None else done // every
+        last = self._most is not None or self._evaluate_every is not None
+        return due + (last and done == self.iterations and not self._is_regular(done))
+
+    def _is_regular(self, done: int) -> bool:
+        return done in self._ends if self._evaluate_every is None else done % self._evaluate_every == 0
 
     def epochs_done(self, done: int) -> float:
         """Epochs in so many iterations, with the part of the one that has begun.
@@ -159,8 +187,11 @@ class BatchPlan:
             ValueError: `done` is below 1 or beyond what is decided.
         """
         last = self.position(done - 1)
-        before = last.epoch * last.iterations + last.iteration
-        whole = self.epochs * last.iterations
+        if self._most is not None:
+            before, whole = done - 1, self._most
+        else:
+            before = last.epoch * last.iterations + last.iteration
+            whole = self.epochs * last.iterations
         return (before + 1) * parts // whole > before * parts // whole
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How to train: epochs, batch, optimizer, learning rate."""
+"""How to train: how long, batch, precision, optimizer, learning rate."""
 
 from typing import Annotated, Literal
 
@@ -8,6 +8,7 @@ from ..config import Config
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Sgd(Config):
@@ -26,6 +27,10 @@ class Adam(Config):
     kind: Literal["adam", "adamw"] = "adam"
     lr: Rate = 1e-3
     weight_decay: Decay = 0.0
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """How much of the averages of gradients and of their squares stays at each step."""
+    eps: Rate = 1e-8
+    """What is added to the root of the squares' average."""
 
 
 class Lars(Config):
@@ -58,21 +63,34 @@ class ConstantRate(Config):
     kind: Literal["constant"] = "constant"
 
 
-class StepDecay(Config):
+class _Every(Config):
+    epochs: int = Field(default=10, ge=1)
+    """Epochs between two changes, counted from the start of the run."""
+    iterations: int = Field(default=0, ge=0)
+    """Iterations between two changes, in place of epochs; 0: epochs count."""
+
+
+class StepDecay(_Every):
     """The learning rate is multiplied by `factor` every `epochs` epochs."""
 
     kind: Literal["step"] = "step"
-    epochs: int = Field(default=10, ge=1)
-    """Epochs between two changes, counted from the start of the run."""
     factor: float = Field(default=0.1, gt=0, le=1)
 
 
-class Halving(Config):
+class Halving(_Every):
     """The learning rate is halved every `epochs` epochs."""
 
     kind: Literal["halving"] = "halving"
-    epochs: int = Field(default=10, ge=1)
-    """Epochs between two changes, counted from the start of the run."""
+
+
+class Cosine(Config):
+    """The learning rate falls along half a cosine, from the end of the warm-up to the end of the run."""
+
+    kind: Literal["cosine"] = "cosine"
+    final: float = Field(default=0.1, ge=0, le=1)
+    """What the rate is multiplied by at the end."""
+    iterations: int = Field(default=0, ge=0)
+    """After how many iterations it has fallen; 0: at the run's last one."""
 
 
 class ExponentialDecay(Config):
@@ -82,7 +100,9 @@ class ExponentialDecay(Config):
     factor: float = Field(default=0.95, gt=0, le=1)
 
 
-ScheduleConfig = Annotated[ConstantRate | StepDecay | Halving | ExponentialDecay, Field(discriminator="kind")]
+ScheduleConfig = Annotated[
+    ConstantRate | StepDecay | Halving | ExponentialDecay | Cosine, Field(discriminator="kind")
+]
 
 
 class WarmUp(Config):
@@ -147,12 +167,45 @@ class Scaling(Config):
 ScalingConfig = Annotated[NoScaling | Scaling, Field(discriminator="kind")]
 
 
+class Clip(Config):
+    """Gradients of a large norm are made smaller."""
+
+    norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """The largest norm of all parameters' gradient together; 0: gradients stay as they are."""
+    of: Literal["mean", "worker"] = "mean"
+    """The mean that all workers agreed on; or each worker's own gradient before compression, at
+    norm / sqrt(workers), as Deep Gradient Compression does (Lin et al. 2018, section 3.2)."""
+
+
 class TrainingConfig(Config):
     """How long and how fast to train."""
 
     epochs: int = Field(default=10, ge=1)
+    iterations: int | None = Field(default=None, ge=1)
+    """How many iterations to train, in place of epochs."""
+    evaluate_every: int | None = Field(default=None, ge=1)
+    """Iterations between two evaluations; without it there is one at the end of every epoch. There is always
+    one at the end."""
+    evaluation_block: int = Field(default=250, ge=1)
+    """Test examples that go through the model at once. Another number may change the last bits of a loss."""
+    until: dict[str, float] = Field(default={})
+    """Metrics and the values at which to stop early, such as {accuracy: 0.95}; all must be reached."""
     batch_size: int = Field(default=64, ge=1)
     """The whole batch of one step; the workers share it (Anoosheh, section 2.2)."""
+    batch_per_worker: int | None = Field(default=None, ge=1)
+    """Examples of one worker in one step; `batch_size` is then that times `workers.count`."""
+    accumulate: int = Field(default=1, ge=1)
+    """Parts that a worker's batch is cut into, one after the other through the model: less memory, the same
+    step."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Of the forward and backward pass (autocast); weights and what is exchanged stay float32. fp16 scales
+    the loss: a step that overflows is left out on all workers and loses nothing."""
+    compile: bool = False
+    """Whether torch.compile makes the model faster; its first iterations take longer."""
+    loss_reduction: Literal["mean", "sum"] = "mean"
+    """What a worker's gradient is of: the mean of its examples' losses, or their sum, as thresholds in the
+    papers meet it. The learning rate has to follow."""
+    clip: Clip = Clip()
     batch_growth: BatchGrowthConfig = ConstantBatch()
     optimizer: OptimizerConfig = Sgd()
     schedule: ScheduleConfig = ConstantRate()

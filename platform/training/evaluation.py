@@ -1,67 +1,75 @@
-"""Accuracy and loss on the test examples: the same bits, however many workers share them.
+"""How good a model is on the test examples: the same bits, however many workers share them.
 
 The examples are cut into blocks of one size, whatever the number of workers, and whole blocks are dealt out.
-An example's loss is float32, as the model computes it; the sum of a block, and that of the blocks in their
-order, are float64. So the number of workers decides who computes a block, and nothing else. A block's scores
+An example's loss is float32, as the model computes it; the sums of a block, and those of the blocks in their
+order, are float64. So the number of workers decides who computes a block, and nothing else. A block's outputs
 may depend on the kind of CPU, and on the number of threads.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-_BLOCK = 250
-"""Examples that go through the model at once. Another number may change the last bits of a loss."""
+from ..data.examples import Examples
+from ..tasks.base import Task
+from .precision import Precision, autocast
+
+Evaluation = Mapping[str, float]
+"""By the name of a task's metric."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """How good the model is."""
-
-    accuracy: float
-    """Share of the test examples classified rightly, 0 to 1."""
-    loss: float
-    """Mean cross entropy, in nats."""
-
-
-def evaluate(model: nn.Module, inputs: Tensor, labels: Tensor, rank: int, workers: int) -> Evaluation:
+def evaluate(
+    model: nn.Module,
+    task: Task,
+    examples: Examples,
+    rank: int,
+    workers: int,
+    device: torch.device,
+    precision: Precision = "fp32",
+    block_size: int = 250,
+) -> Evaluation:
     """Evaluates the model, each worker on its blocks; every worker gets the whole result.
 
     Args:
-        model: maps float32 [batch, channels, height, width] to scores [batch, classes]. An example's scores
-            must not depend on the rest of its batch.
-        inputs: all test inputs, float32 [examples, channels, height, width].
-        labels: int64 [examples].
+        model: maps inputs to outputs. An example's outputs must not depend on the rest of its batch.
+        task: what it was trained for.
+        examples: the test part.
         rank: this worker.
         workers: how many share the examples.
+        device: the model's.
+        precision: of the model's arithmetic.
+        block_size: examples of a block; another number may change the last bits.
     """
-    sums = _block_sums(model, inputs, labels, rank, workers)
-    dist.all_reduce(sums)  # exact: of a row all workers but one have zeros
-    right = loss = 0.0
-    for block_right, block_loss in sums.tolist():
-        right += block_right
-        loss += block_loss
-    return Evaluation(right / len(labels), loss / len(labels))
-
-
-@torch.no_grad()
-def _block_sums(model: nn.Module, inputs: Tensor, labels: Tensor, rank: int, workers: int) -> Tensor:
-    """What this worker's blocks come to; arguments as `evaluate` has them.
-
-    Returns:
-        float64 [blocks, 2]: examples classified rightly, and the sum of the losses in nats; zeros for the
-        blocks of other workers.
-    """
-    blocks = -(-len(labels) // _BLOCK)
-    sums = torch.zeros((blocks, 2), dtype=torch.float64, device=inputs.device)
+    found = {}
+    blocks = -(-len(examples) // block_size)
     model.eval()
-    for block in range(rank, blocks, workers):
-        part = slice(block * _BLOCK, (block + 1) * _BLOCK)
-        scores, truth = model(inputs[part]), labels[part]
-        losses = nn.functional.cross_entropy(scores, truth, reduction="none")
-        sums[block, 0] = (scores.argmax(1) == truth).sum()
-        sums[block, 1] = losses.double().sum()
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        for block in range(rank, blocks, workers):
+            first = block * block_size
+            numbers = np.arange(first, min(first + block_size, len(examples)), dtype=np.int64)
+            inputs, targets = examples.batch(numbers, None)
+            with autocast(precision, device):
+                outputs = model(inputs.to(device))
+            sums = task.sums(outputs, targets.to(device))
+            found[block] = torch.stack([torch.as_tensor(each, dtype=torch.float64).cpu() for each in sums])
     model.train()
-    return sums
+    return task.evaluation(_added(found, blocks, device), len(examples))
+
+
+def _added(found: Mapping[int, Tensor], blocks: int, device: torch.device) -> list[float]:
+    """The sums of all workers' blocks, added in the order of the blocks."""
+    # A worker without a block learns from the others how many sums there are.
+    width = torch.tensor([max((len(each) for each in found.values()), default=0)], device=device)
+    dist.all_reduce(width, dist.ReduceOp.MAX)
+    rows = torch.zeros((blocks, int(width)), dtype=torch.float64)
+    for block, sums in found.items():
+        rows[block] = sums
+    rows = rows.to(device)
+    dist.all_reduce(rows)  # exact: of a row all workers but one have zeros
+    totals = [0.0] * int(width)
+    for row in rows.tolist():
+        totals = [total + each for total, each in zip(totals, row, strict=True)]
+    return totals

@@ -23,7 +23,13 @@ def build_optimizer(settings: config.OptimizerConfig, parameters: Iterable[Param
             )
         case config.Adam():
             kind = Adam if settings.kind == "adam" else AdamW
-            return kind(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+            return kind(
+                parameters,
+                lr=settings.lr,
+                betas=settings.betas,
+                eps=settings.eps,
+                weight_decay=settings.weight_decay,
+            )
         case config.Lars():
             import pytorch_optimizer  # noqa: PLC0415 - takes more than a second, and only LARS is from there
 

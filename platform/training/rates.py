@@ -16,19 +16,40 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-def schedule_factor(schedule: config.ScheduleConfig, epoch: int) -> float:
-    """What the learning rate is multiplied by in an epoch, counted from 0."""
+def schedule_factor(schedule: config.ScheduleConfig, position: Position, warmed_up: float) -> float:
+    """What the learning rate is multiplied by at an iteration.
+
+    Args:
+        schedule: the rule.
+        position: of the iteration.
+        warmed_up: iterations that the warm-up takes.
+    """
     match schedule:
         case config.ConstantRate():
             return 1.0
         case config.StepDecay():
-            return schedule.factor ** (epoch // schedule.epochs)
+            return schedule.factor ** _changes(schedule, position)
         case config.Halving():
-            return math.ldexp(1.0, -(epoch // schedule.epochs))
+            return math.ldexp(1.0, -_changes(schedule, position))
         case config.ExponentialDecay():
-            return schedule.factor**epoch
+            return schedule.factor**position.epoch
+        case config.Cosine():
+            whole = (schedule.iterations or position.total) - warmed_up
+            part = min(1.0, max(0.0, position.done - warmed_up) / whole) if whole > 0 else 1.0
+            return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * part)) / 2
         case _:
             assert_never(schedule)
+
+
+def _changes(schedule: config.StepDecay | config.Halving, position: Position) -> int:
+    if schedule.iterations:
+        return position.done // schedule.iterations
+    return position.epoch // schedule.epochs
+
+
+def warmup_iterations(warmup: config.WarmUp, position: Position) -> float:
+    """How many iterations a warm-up takes; one in epochs, by the length of the present one."""
+    return float(warmup.iterations or warmup.epochs * position.iterations)
 
 
 def warmup_factor(warmup: config.WarmUp, position: Position) -> float:
@@ -79,7 +100,7 @@ def rate_at(training: config.TrainingConfig, position: Position, workers: int) -
     optimizer, scaling = training.optimizer, training.scaling
     rate = (
         optimizer.lr
-        * schedule_factor(training.schedule, position.epoch)
+        * schedule_factor(training.schedule, position, warmup_iterations(training.warmup, position))
         * warmup_factor(training.warmup, position)
     )
     if isinstance(scaling, config.NoScaling):

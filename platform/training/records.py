@@ -25,8 +25,10 @@ class IterationRecord:
     """Counted from 1 over the whole run: MLflow's step."""
     loss: float
     """Mean cross entropy of its workers' parts, weighted so that the mean of all is the batch's."""
+    data_s: float
+    """Seconds that its workers waited for their examples."""
     compute_s: float
-    """Seconds outside compression, decompression and waiting for the exchange."""
+    """Seconds outside data, compression, decompression and waiting for the exchange."""
     step: Step
     layers: dict[str, float] = field(default_factory=dict)
     """Metrics by layer, in the iterations that record them."""
@@ -57,6 +59,7 @@ def averaged(
         [
             [
                 r.loss,
+                r.data_s,
                 r.compute_s,
                 r.step.compress_s,
                 r.step.exchange_s,
@@ -79,7 +82,7 @@ def averaged(
 
 def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[str, float]:
     step = record.step
-    loss, compute_s, compress_s, exchange_s, decompress_s, squares = means
+    loss, data_s, compute_s, compress_s, exchange_s, decompress_s, squares = means
     metrics = {
         names.TRAIN_LOSS: loss,
         names.COMM_FRACTION: step.fraction,
@@ -89,6 +92,7 @@ def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[
         names.COMM_RECEIVED_BYTES: step.received_bytes / workers,
         names.COMM_MESSAGES: step.messages,
         names.COMM_BITS_PER_PARAM: step.bits_per_param,
+        names.TIME_DATA: data_s,
         names.TIME_COMPUTE: compute_s,
         names.TIME_COMPRESS: compress_s,
         names.TIME_EXCHANGE: exchange_s,

@@ -1,64 +1,95 @@
 """A model and what trains it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data.batches import Share
+from ..data.feeding import Batch
+from ..tasks.base import Task
 from .batch_plan import Position
 from .config import TrainingConfig
 from .optimizer import build_optimizer
+from .precision import LossScale, autocast
 from .rates import Rates
 
 
-@dataclass(frozen=True)
-class Examples:
-    """What a worker learns from, on its device."""
-
-    inputs: Tensor
-    """float32 [examples, channels, height, width]."""
-    labels: Tensor
-    """int64 [examples]."""
-
-
 class Replica:
-    """One worker's model with its optimizer."""
+    """One worker's model with its optimizer.
 
-    def __init__(self, model: nn.Module, training: TrainingConfig, workers: int) -> None:
+    Attributes:
+        model: the model.
+        scale: of the loss; gradients are multiplied by it until they are unscaled.
+        names: of the parameters that are trained, the last one first.
+        parameters: those.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, training: TrainingConfig, workers: int) -> None:
         self.model = model
         self.optimizer = build_optimizer(training.optimizer, model.parameters())
+        self.scale = LossScale(training.precision)
+        self._task, self._training, self._workers = task, training, workers
         self._rates = Rates(self.optimizer, training, workers)
         parameters = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
         # The last one first, as gradients come out of a backward pass and as the DDP hook has them.
         self.names = [name for name, _ in reversed(parameters)]
         self.parameters = [each for _, each in reversed(parameters)]
+        if training.compile:
+            model.compile()
 
     def backward(
-        self, examples: Examples, share: Share, forward: Callable[[Tensor], Tensor] | None = None
+        self,
+        batch: Batch,
+        forward: Callable[[Tensor], Any] | None = None,
+        alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> float:
-        """Leaves the gradients of a share's weighted mean loss in the parameters.
+        """Leaves the gradients of a batch's weighted loss, times `scale`, in the parameters.
 
         Args:
-            examples: the training part.
-            share: of the batch.
-            forward: computes scores in place of the model, such as DDP around it.
+            batch: this worker's part of one; it goes through the model in `training.accumulate` parts.
+            forward: computes outputs in place of the model, such as DDP around it.
+            alone: entered for all parts but the last, such as DDP's `no_sync`.
 
         Returns:
-            That loss: cross entropy in nats, times the share's weight.
+            The mean loss times the batch's weight, whatever `loss_reduction` is.
         """
         self.optimizer.zero_grad()
-        indices = torch.from_numpy(share.indices).to(examples.labels.device)
-        scores = (forward or self.model)(examples.inputs[indices])
-        loss = share.weight * nn.functional.cross_entropy(scores, examples.labels[indices])
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item()
+        total = 0.0
+        parts = list(_cut(batch, self._training.accumulate))
+        for part, share in parts:
+            with alone() if part is not parts[-1][0] else nullcontext():
+                with autocast(self._training.precision, batch.inputs.device):
+                    outputs = (forward or self.model)(part.inputs)
+                    mean = self._task.loss(outputs, part.targets)
+                loss = self._factor(part, share) * mean
+                scaled = loss * self.scale.factor if self.scale.factor != 1 else loss
+                scaled.backward()  # type: ignore[no-untyped-call]
+                total += share * batch.weight * mean.item()
+        return total
+
+    def _factor(self, part: Batch, share: float) -> float:
+        """What a part's mean loss is multiplied by, so that its gradients add up to the worker's."""
+        if self._training.loss_reduction == "mean":
+            return share * part.weight
+        return float(self._task.terms(part.targets)) if part.weight else 0.0
 
     def step(self, position: Position) -> None:
         """Has the optimizer apply the gradients, at the rate of this position in the run."""
+        if self._training.clip.norm and self._training.clip.of == "mean":
+            nn.utils.clip_grad_norm_(self.parameters, self._training.clip.norm)
         self._rates.set(position)
         self.optimizer.step()
+        self.scale.stepped()
+
+    def prepare_own(self) -> None:
+        """Unscales this worker's own gradients, and clips them where each worker's own are to be."""
+        gradients = [each.grad for each in self.parameters if each.grad is not None]
+        if self.scale.factor != 1:
+            torch._foreach_mul_(gradients, 1 / self.scale.factor)
+        if self._training.clip.norm and self._training.clip.of == "worker":
+            nn.utils.clip_grad_norm_(self.parameters, self._training.clip.norm / self._workers**0.5)
 
     def take_gradients(self) -> list[Tensor]:
         """The gradients, flat [numel], in the order of `names`; the parameters have none afterwards."""
@@ -78,3 +109,27 @@ class Replica:
     def weights(self) -> list[Tensor]:
         """The parameters, flat [numel], in the order of `names`; views."""
         return [parameter.detach().reshape(-1) for parameter in self.parameters]
+
+    def is_finite(self) -> bool:
+        """Whether no gradient holds NaN or Inf."""
+        return all(each.grad is None or bool(torch.isfinite(each.grad).all()) for each in self.parameters)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of the optimizer and the loss's scale; the model has its own."""
+        return {"optimizer": self.optimizer.state_dict(), "scale": self.scale.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` gave."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scale.load_state_dict(state["scale"])
+
+
+def _cut(batch: Batch, parts: int) -> Iterator[tuple[Batch, float]]:
+    """The batch in nearly equal parts, none of them empty, with each one's share of the examples."""
+    if parts == 1:
+        yield batch, 1.0
+        return
+    inputs, targets = batch.inputs.tensor_split(parts), batch.targets.tensor_split(parts)
+    for some, wanted in zip(inputs, targets, strict=True):
+        if len(wanted):
+            yield Batch(some, wanted, batch.weight), len(wanted) / len(batch)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ..tasks.metric import Metric
 from ..tracking.writer import PendingMetric
 
 TRAINING = "training"
@@ -20,8 +21,14 @@ class Progress:
     iteration: int
     iterations: int
     loss: float
-    accuracy: float | None
-    """Of the last evaluation; None before the first."""
+    metric: Metric
+    """The one that counts."""
+    value: float | None
+    """Its value at the last evaluation; None before the first."""
+    evaluation: int
+    """How many evaluations are behind."""
+    evaluations: int
+    """How many the run has, if it does not stop early."""
     fraction: float
     """Elements sent over elements, of the latest iteration."""
     wire_bytes: int

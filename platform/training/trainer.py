@@ -7,19 +7,19 @@ import math
 from pathlib import Path
 from time import perf_counter
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from taugrad.compressors import Totals
 
-from ..data import DataSet
-from ..data.batches import epoch_order, worker_share
+from ..data import Data, Draw
+from ..data.feeding import Feed
 from ..models import build
 from ..spec import RunSpec
 from ..synchronization.base import Moment
 from ..synchronization.building import build_synchronization
+from ..tasks import build_task
+from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
 from ..tracking.writer import PendingMetric
 from .batch_plan import BatchPlan, Position
@@ -27,7 +27,6 @@ from .checkpoint import Saved, save_shared, save_worker
 from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError
 from .records import IterationRecord, averaged, epoch_metrics, layer_metrics
-from .replica import Examples
 from .reporting import TRAINING, Listener, Progress
 from .warming import warm_up
 
@@ -37,30 +36,20 @@ _CHECKPOINTS_A_RUN = 5
 class Trainer:
     """Trains this process's workers: one of many, or all of them where they are simulated."""
 
-    def __init__(self, spec: RunSpec, data: DataSet, device: torch.device, listener: Listener) -> None:
+    def __init__(self, spec: RunSpec, data: Data, device: torch.device, listener: Listener) -> None:
         """Builds model, optimizer and compression; the default process group must exist.
 
         Raises:
-            ValueError: the model cannot be built for the data.
+            ValueError: the model cannot be built for the data, or the task is not one of them.
         """
         self.spec, self.data, self.device, self.listener = spec, data, device, listener
         self.rank, self.processes = dist.get_rank(), dist.get_world_size()
 
         torch.manual_seed(spec.seed)  # the same weights on every worker
-        model = build(
-            spec.model,
-            channels=data.channels,
-            height=data.height,
-            width=data.width,
-            classes=data.classes,
-        ).to(device)
-        examples = Examples(data.train_inputs.to(device), data.train_labels.to(device))
-        self.sync, self.randomness = build_synchronization(spec, model, examples)
-        self._examples = examples
-        self.test_inputs = data.test_inputs.to(device)
-        self.test_labels = data.test_labels.to(device)
-
-        self.plan = BatchPlan(spec.training, data.train_examples)
+        model = build(spec.model, data.shape).to(device)
+        self.task = build_task(spec.task, data.shape)
+        self.sync, self.randomness = build_synchronization(spec, model, self.task, device)
+        self.plan = BatchPlan(spec.training, len(data.train))
         self.done = 0
         """Iterations behind us."""
         self.evaluation: Evaluation | None = None
@@ -81,36 +70,56 @@ class Trainer:
         return self._seconds_before + perf_counter() - self._started
 
     def fit(self) -> None:
-        """Trains to the end of the last epoch.
+        """Trains to the end of the run, or until its metrics are what `training.until` asks for.
 
         Raises:
             taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the spec refuses that.
             taugrad.compressors.CorruptMessage: a worker received bytes that are no valid message.
         """
         self.listener.stage("compiling kernels")
-        warm_up(self.spec, self.model, self._examples)
+        warm_up(self.spec, self.model, self.task, self.data.train, self.device)
         self.listener.stage("first iteration")
         self._started, self._done_at_start = perf_counter(), self.done
         if self.plan.needs_untrained:
-            untrained = self._evaluated()
-            self.plan.measured(0, 1 - untrained.accuracy, untrained.loss)
-        while self.done < self.plan.iterations:
-            epoch = self.plan.position(self.done).epoch
-            order = epoch_order(self.data.train_examples, self.spec.seed, epoch)
-            for position in self.plan.rest_of_epoch(self.done):
-                self._iterate(order, position)
+            self._measure(self._evaluated())
+        while self.done < self.plan.iterations and not self.reached:
+            self._train_epoch()
+
+    def _train_epoch(self) -> None:
+        """The present epoch, or what is left of it."""
+        positions = list(self.plan.rest_of_epoch(self.done))
+        draw = Draw(self.spec.seed, positions[0].epoch)
+        with Feed(self.data.train, draw, positions, self.sync.ranks, self.sync.workers, self.device) as feed:
+            for position in positions:
+                self._iterate(feed, position)
                 if self.done == self._done_at_start + 1:
                     self.listener.stage(TRAINING)
-                if position.ends_epoch:
+                if self.plan.is_evaluation_due(self.done):
                     self._evaluate()
                 elif len(self._records) >= self.spec.tracking.flush_interval:
                     self._flush()
                 if self._is_checkpoint_due():
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
+                if self.reached:
+                    return
+
+    @property
+    def reached(self) -> bool:
+        """Whether every metric is what `training.until` asks for, if it asks for any."""
+        wanted, found = self.spec.training.until, self.evaluation
+        if not wanted or found is None:
+            return False
+        metrics = {metric.name: metric for metric in self.task.metrics}
+        return all(
+            found[name] == value or metrics[name].is_better(found[name], value)
+            for name, value in wanted.items()
+        )
 
     def _is_checkpoint_due(self) -> bool:
         interval = self.spec.checkpoint.interval
+        if self.reached:
+            return True
         if interval is not None:
             return self.done % interval == 0 or self.done == self.plan.iterations
         return self.plan.ends_part(self.done, _CHECKPOINTS_A_RUN)
@@ -140,7 +149,7 @@ class Trainer:
         self.done = int(shared["done"])
         self._seconds_before = float(shared["seconds"])
         if shared["evaluation"] is not None:
-            self.evaluation = Evaluation(*shared["evaluation"])
+            self.evaluation = dict(shared["evaluation"])
         return list(shared["undelivered"])
 
     def totals(self) -> dict[str, float]:
@@ -158,29 +167,29 @@ class Trainer:
         }
         if wire_gb:
             metrics[names.TOTAL_WIRE_MB_LOG10] = math.log10(1000 * wire_gb)
-        if self.evaluation is not None and paper_gb:
-            metrics[names.TOTAL_ACCURACY_PER_GB] = 100 * self.evaluation.accuracy / paper_gb
+        if self.evaluation is not None and paper_gb and ACCURACY.name in self.evaluation:
+            metrics[names.TOTAL_ACCURACY_PER_GB] = 100 * self.evaluation[ACCURACY.name] / paper_gb
+        if self.reached:
+            metrics[names.TOTAL_ITERATIONS_TO_TARGET] = float(self.done)
         return metrics
 
-    def _iterate(self, order: NDArray[np.int64], position: Position) -> None:
+    def _iterate(self, feed: Feed, position: Position) -> None:
         """One step: forward, backward, synchronization, optimizer, in the order that the mode asks for."""
         started = perf_counter()
         due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
         observe = self.rank == 0 and due
-        workers = self.sync.workers
-        shares = [
-            worker_share(order, position.iteration, position.batch_size, rank, workers)
-            for rank in self.sync.ranks
-        ]
+        batches = feed.next()
         last = self.done + 1 == self.plan.iterations
-        loss = self.sync.iterate(shares, Moment(position, last, observe))
+        loss = self.sync.iterate(batches, Moment(position, last, observe))
         self.done += 1
         step = self.sync.last_step
-        elsewhere = step.compress_s + step.decompress_s + step.blocked_s
-        compute_s = (perf_counter() - started) / len(self.sync.ranks) - elsewhere
+        here = len(self.sync.ranks)
+        data_s = feed.waited_s / here
+        elsewhere = step.compress_s + step.decompress_s + step.blocked_s + data_s
+        compute_s = (perf_counter() - started) / here - elsewhere
         layers = layer_metrics(step, self.sync.statistics) if observe else {}
         so_far = self.sync.totals.wire_bytes
-        self._records.append(IterationRecord(self.done, loss, compute_s, step, layers, so_far))
+        self._records.append(IterationRecord(self.done, loss, data_s, compute_s, step, layers, so_far))
 
     def _flush(self, *, evaluated: bool = False) -> None:
         """Averages what was recorded over the workers and logs it."""
@@ -192,17 +201,30 @@ class Trainer:
             self.listener.progress(self._progress(metrics[-1]), evaluated=evaluated)
 
     def _evaluated(self) -> Evaluation:
-        return evaluate(self.model, self.test_inputs, self.test_labels, self.rank, self.processes)
+        return evaluate(
+            self.model,
+            self.task,
+            self.data.test,
+            self.rank,
+            self.processes,
+            self.device,
+            self.spec.training.precision,
+            self.spec.training.evaluation_block,
+        )
+
+    def _measure(self, evaluation: Evaluation) -> None:
+        """Tells the plan, whose batches may follow from it."""
+        error = 1 - evaluation[ACCURACY.name] if ACCURACY.name in evaluation else math.nan
+        self.plan.measured(self.done, error, evaluation[LOSS.name])
 
     def _evaluate(self) -> None:
-        """At the end of an epoch: how good the model is, and what the epoch sent."""
+        """How good the model is, and what was sent since the last evaluation."""
         self.evaluation = self._evaluated()
-        self.plan.measured(self.done, 1 - self.evaluation.accuracy, self.evaluation.loss)
+        self._measure(self.evaluation)
         totals = self.sync.totals
         metrics = {
-            names.EVAL_ACCURACY: self.evaluation.accuracy,
-            names.EVAL_LOSS: self.evaluation.loss,
-            names.EVAL_EXAMPLES: float(len(self.test_labels)),
+            **{names.eval_metric(name): value for name, value in self.evaluation.items()},
+            names.EVAL_EXAMPLES: float(len(self.data.test)),
             names.EPOCH: self.plan.epochs_done(self.done),
             **epoch_metrics(totals, self._epoch_began),
         }
@@ -211,20 +233,24 @@ class Trainer:
         totals_so_far = self.totals()
         if self.rank == 0:
             # Charts fill up while a run goes on; the last totals are logged when it has ended.
-            live = totals_so_far if self.done < self.plan.iterations else {}
+            live = totals_so_far if self.done < self.plan.iterations and not self.reached else {}
             self.listener.log(self.done, metrics | live)
         self.listener.evaluated(self.done, metrics | totals_so_far)
 
     def _progress(self, latest: dict[str, float]) -> Progress:
         behind = self.done - self._done_at_start
+        metric = self.task.metrics[0]
         pace = (perf_counter() - self._started) / behind if behind else 0.0
         return Progress(
             epoch=self.plan.position(self.done - 1).epoch + 1,
-            epochs=self.spec.training.epochs,
+            epochs=self.plan.epochs,
             iteration=self.done,
             iterations=self.plan.iterations,
             loss=latest[names.TRAIN_LOSS],
-            accuracy=self.evaluation.accuracy if self.evaluation else None,
+            metric=metric,
+            value=self.evaluation[metric.name] if self.evaluation else None,
+            evaluation=self.plan.evaluations(self.done),
+            evaluations=self.plan.evaluations(self.plan.iterations),
             fraction=latest[names.COMM_FRACTION],
             wire_bytes=self.sync.totals.wire_bytes,
             seconds=self.seconds,
@@ -241,7 +267,7 @@ class Trainer:
                 "workers": self.sync.workers,
                 "done": self.done,
                 "seconds": self.seconds,
-                "evaluation": [evaluation.accuracy, evaluation.loss] if evaluation else None,
+                "evaluation": dict(evaluation) if evaluation else None,
                 "agreed": self.sync.shared_state(),
                 "plan": self.plan.state_dict(),
                 "epoch_began": self._epoch_began.state_dict(),

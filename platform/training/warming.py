@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,11 +10,13 @@ from taugrad.compressors.feedback import FeedbackCompressor
 from taugrad.compressors.message import NonFinite
 from taugrad.compressors.observe import gradient_statistics
 
-from ..data.batches import Share
+from ..data.examples import Examples
+from ..data.feeding import first_batch
 from ..spec import RunSpec
 from ..synchronization.config import real
+from ..tasks.base import Task
 from .checkpoint import random_state, restore_random_state
-from .replica import Examples, Replica
+from .replica import Replica
 
 _SHARES = (0.0, 0.001, 0.02, 0.3, 1.0)
 """Of elements that are sent."""
@@ -23,7 +24,7 @@ _LARGE = 1e3
 """Above any threshold that makes sense."""
 
 
-def warm_up(spec: RunSpec, model: nn.Module, examples: Examples) -> None:
+def warm_up(spec: RunSpec, model: nn.Module, task: Task, examples: Examples, device: torch.device) -> None:
     """Makes a step with a copy of the model, and sends it to nobody.
 
     Random numbers go on as if it had not happened, and nothing of it is kept.
@@ -31,7 +32,9 @@ def warm_up(spec: RunSpec, model: nn.Module, examples: Examples) -> None:
     Args:
         spec: the run.
         model: stays as it is; one that cannot be copied is left alone, and its first iteration takes longer.
-        examples: the training part, on the model's device.
+        task: what it is trained for.
+        examples: the training part.
+        device: the model's.
     """
     try:
         copy = deepcopy(model)
@@ -39,9 +42,10 @@ def warm_up(spec: RunSpec, model: nn.Module, examples: Examples) -> None:
         return
     kept = random_state()
     try:
-        replica = Replica(copy, spec.training, spec.workers.count)
-        share = min(len(examples.labels), max(1, spec.training.batch_size // spec.workers.count))
-        replica.backward(examples, Share(np.arange(share), 1.0))
+        replica = Replica(copy, task, spec.training.model_copy(update={"compile": False}), spec.workers.count)
+        replica.backward(
+            first_batch(examples, max(1, spec.training.batch_size // spec.workers.count), device)
+        )
         replica.optimizer.step()
     finally:
         restore_random_state(kept)

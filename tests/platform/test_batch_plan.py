@@ -78,7 +78,7 @@ def test_positions_are_those_of_a_walk_through_the_run(errors, examples):
     for epoch in range(4):
         starts = range(0, examples, size)
         for iteration, _ in enumerate(starts):
-            expected = Position(epoch, iteration, len(starts), done, size)
+            expected = Position(epoch, iteration, len(starts), done, size, plan.iterations)
             assert plan.position(done) == expected
             assert next(plan.rest_of_epoch(done)) == expected
             assert expected.ends_epoch == (iteration == len(starts) - 1)

@@ -12,6 +12,7 @@ from torch import nn
 
 from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.spec import RunSpec
 
@@ -70,7 +71,7 @@ def written_out() -> dict:
     spec = RunSpec.model_validate(SPEC)
     data = load(spec.data)
     torch.manual_seed(spec.seed)
-    model = build(spec.model, channels=1, height=4, width=4, classes=10)
+    model = build(spec.model, Shape.image(1, 4, 4, 10))
     momentum = [torch.zeros_like(p) for p in model.parameters()]
 
     def wrong() -> int:

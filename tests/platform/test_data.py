@@ -35,7 +35,7 @@ def valid():
 def test_a_data_set_knows_its_sizes():
     data = DataSet(**valid())
     assert (data.channels, data.height, data.width) == (2, 3, 5)
-    assert (data.train_examples, data.test_examples) == (4, 2)
+    assert (len(data.train), len(data.test)) == (4, 2)
 
 
 def with_one_value(value):
@@ -155,7 +155,7 @@ def test_digits_keep_their_images_and_labels_together():
     data = load(Digits())
     images, labels = load_digits(return_X_y=True)
     assert (data.channels, data.height, data.width, data.classes) == (1, 8, 8, 10)
-    assert data.train_examples + data.test_examples == 1797
+    assert len(data.train) + len(data.test) == 1797
     share = torch.bincount(data.test_labels).numpy() / np.bincount(labels)
     np.testing.assert_allclose(share, 0.2, atol=0.5 / 174)
     whole = {(image.tobytes(), label) for image, label in zip(images, labels, strict=True)}
@@ -433,7 +433,7 @@ def user_module(tmp_path, monkeypatch):
 
 def test_custom_data_come_from_the_users_function(user_module):
     data = load(CustomData(factory=f"{user_module}:make", arguments={"examples": 6, "scale": 0.5}))
-    assert data.train_examples == 6
+    assert len(data.train) == 6
     assert data.train_inputs.unique().tolist() == [0.5]
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build, try_out
 from taugrad.platform.models.config import CustomModel, LeNet, Mlp, NetworkInNetwork
 from taugrad.platform.own_code import OwnCodeError
@@ -24,22 +25,22 @@ def parameters(model):
 )
 def test_the_papers_networks_have_their_number_of_parameters(config, size, expected):
     channels, height, width = size
-    model = build(config, channels=channels, height=height, width=width, classes=10)
+    model = build(config, Shape.image(channels, height, width, 10))
     assert parameters(model) == expected
 
 
 def test_a_narrow_network_in_network_keeps_at_least_one_map():
-    half = build(NetworkInNetwork(width_multiplier=0.5), channels=3, height=32, width=32, classes=7)
+    half = build(NetworkInNetwork(width_multiplier=0.5), Shape.image(3, 32, 32, 7))
     maps = [layer.out_channels for layer in half.modules() if isinstance(layer, nn.Conv2d)]
     assert maps == [96, 80, 48, 96, 96, 96, 96, 96, 7]
-    least = build(NetworkInNetwork(width_multiplier=1e-6), channels=3, height=32, width=32, classes=7)
+    least = build(NetworkInNetwork(width_multiplier=1e-6), Shape.image(3, 32, 32, 7))
     maps = [layer.out_channels for layer in least.modules() if isinstance(layer, nn.Conv2d)]
     assert maps == [1, 1, 1, 1, 1, 1, 1, 1, 7]
 
 
 def test_network_in_network_pools_as_caffe_does():
     # Caffe rounds up: 32 -> 16 -> 8; rounding down would give 15 and 7.
-    model = build(NetworkInNetwork(width_multiplier=0.02), channels=3, height=32, width=32, classes=10)
+    model = build(NetworkInNetwork(width_multiplier=0.02), Shape.image(3, 32, 32, 10))
     sizes = []
     for name in ("pool1", "pool2"):
         model.get_submodule(name).register_forward_hook(lambda *call: sizes.append(call[2].shape[-1]))
@@ -61,7 +62,7 @@ def test_network_in_network_pools_as_caffe_does():
 )
 def test_images_become_class_scores(config, size):
     channels, height, width = size
-    model = build(config, channels=channels, height=height, width=width, classes=6)
+    model = build(config, Shape.image(channels, height, width, 6))
     scores = model(torch.randn(3, *size))
     assert scores.shape == (3, 6)
     assert scores.dtype == torch.float32
@@ -77,7 +78,7 @@ def test_images_become_class_scores(config, size):
 )
 def test_images_that_are_too_small_are_refused_with_the_smallest_size(config, height, width, smallest):
     with pytest.raises(ValueError, match=rf"{height} x {width} are too small .* at least {smallest}"):
-        build(config, channels=1, height=height, width=width, classes=10)
+        build(config, Shape.image(1, height, width, 10))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_images_that_are_too_small_are_refused_with_the_smallest_size(config, he
     [("relu", torch.relu), ("tanh", torch.tanh), ("sigmoid", torch.sigmoid), ("gelu", nn.functional.gelu)],
 )
 def test_an_mlp_is_its_matrices_and_its_activation(activation, function):
-    model = build(Mlp(widths=[5, 4], activation=activation), channels=2, height=3, width=1, classes=3)
+    model = build(Mlp(widths=[5, 4], activation=activation), Shape.image(2, 3, 1, 3))
     images = torch.randn(7, 2, 3, 1)
     w1, b1, w2, b2, w3, b3 = model.parameters()
     hidden = function(function(images.reshape(7, 6) @ w1.T + b1) @ w2.T + b2)
@@ -94,7 +95,7 @@ def test_an_mlp_is_its_matrices_and_its_activation(activation, function):
 
 def test_he_weights_keep_the_signal_through_nine_layers():
     torch.manual_seed(0)
-    model = build(NetworkInNetwork(dropout=0), channels=3, height=16, width=16, classes=10)
+    model = build(NetworkInNetwork(dropout=0), Shape.image(3, 16, 16, 10))
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d) and layer.weight.numel() > 5000:
             fan_in = layer.weight[0].numel()
@@ -105,7 +106,7 @@ def test_he_weights_keep_the_signal_through_nine_layers():
 
 def test_lenet_begins_as_caffe_fills_it():
     torch.manual_seed(0)
-    model = build(LeNet(), channels=1, height=28, width=28, classes=10)
+    model = build(LeNet(), Shape.image(1, 28, 28, 10))
     for name, fan_in in (("conv2", 500), ("fc1", 800), ("fc2", 500)):
         layer = model.get_submodule(name)
         assert layer.weight.std().item() == pytest.approx(fan_in**-0.5, rel=0.05)
@@ -116,9 +117,9 @@ def test_lenet_begins_as_caffe_fills_it():
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (3, 20), (15, 16)])
 def test_lenet_surrounds_small_images_with_zeros(height: int, width: int) -> None:
     torch.manual_seed(0)
-    model = build(LeNet(), channels=1, height=height, width=width, classes=10)
+    model = build(LeNet(), Shape.image(1, height, width, 10))
     torch.manual_seed(0)
-    large = build(LeNet(), channels=1, height=max(height, 16), width=max(width, 16), classes=10)
+    large = build(LeNet(), Shape.image(1, max(height, 16), max(width, 16), 10))
     images = torch.randn(4, 1, height, width)
     around = torch.zeros(4, 1, max(height, 16), max(width, 16))
     top, left = (around.shape[2] - height) // 2, (around.shape[3] - width) // 2
@@ -127,9 +128,7 @@ def test_lenet_surrounds_small_images_with_zeros(height: int, width: int) -> Non
 
 
 def test_dropout_is_the_configs_and_stops_in_evaluation():
-    model = build(
-        NetworkInNetwork(dropout=0.25, width_multiplier=0.1), channels=1, height=8, width=8, classes=3
-    )
+    model = build(NetworkInNetwork(dropout=0.25, width_multiplier=0.1), Shape.image(1, 8, 8, 3))
     assert [layer.p for layer in model.modules() if isinstance(layer, nn.Dropout)] == [0.25, 0.25]
     images = torch.randn(4, 1, 8, 8)
     assert not torch.equal(model(images), model(images))
@@ -144,7 +143,7 @@ def test_dropout_is_the_configs_and_stops_in_evaluation():
 )
 def test_training_lowers_the_loss_on_a_fixed_batch_and_reaches_every_parameter(config):
     torch.manual_seed(0)
-    model = build(config, channels=1, height=16, width=16, classes=4)
+    model = build(config, Shape.image(1, 16, 16, 4))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     images, labels = torch.randn(16, 1, 16, 16), torch.arange(16) % 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -164,7 +163,7 @@ def test_training_lowers_the_loss_on_a_fixed_batch_and_reaches_every_parameter(c
 def test_weights_follow_torchs_seed():
     def first_weights(seed):
         torch.manual_seed(seed)
-        model = build(LeNet(), channels=1, height=16, width=16, classes=10)
+        model = build(LeNet(), Shape.image(1, 16, 16, 10))
         return nn.utils.parameters_to_vector(model.parameters())
 
     assert torch.equal(first_weights(1), first_weights(1))
@@ -186,7 +185,7 @@ def user_module(tmp_path, monkeypatch):
 
 def test_a_custom_model_gets_the_sizes_and_its_arguments(user_module):
     config = CustomModel(factory=f"{user_module}:make", arguments={"hidden": 3})
-    model = build(config, channels=2, height=4, width=5, classes=6)
+    model = build(config, Shape.image(2, 4, 5, 6))
     assert parameters(model) == 40 * 3 + 3 + 3 * 6 + 6
 
 
@@ -202,7 +201,7 @@ def test_a_custom_model_gets_the_sizes_and_its_arguments(user_module):
 def test_a_custom_factory_that_makes_no_network_is_refused(user_module, function, arguments, said):
     config = CustomModel(factory=f"{user_module}:{function}", arguments=arguments)
     with pytest.raises(OwnCodeError) as refused:
-        build(config, channels=1, height=2, width=2, classes=2)
+        build(config, Shape.image(1, 2, 2, 2))
     assert said in str(refused.value)
 
 

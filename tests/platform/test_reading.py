@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.compressors.config import read_config
+from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.models.config import Mlp
 from taugrad.platform.preflight import check
@@ -427,10 +428,7 @@ def test_what_is_wrong_with_a_compressor_is_said_in_one_line(problems, text, ove
 )
 def test_a_pattern_that_fits_no_parameter_is_refused_before_anything_starts(compressor, said):
     fields = {"data": {"kind": "synthetic", "height": 4, "width": 4}, "model": {"kind": "mlp", "widths": [8]}}
-    names = [
-        name
-        for name, _ in build(Mlp(widths=[8]), channels=1, height=4, width=4, classes=10).named_parameters()
-    ]
+    names = [name for name, _ in build(Mlp(widths=[8]), Shape.image(1, 4, 4, 10)).named_parameters()]
     with pytest.raises(SpecError) as refusal:
         check(RunSpec.model_validate(fields | {"compressor": compressor}), "here", local=False)
     (problem,) = refusal.value.problems

@@ -1,0 +1,146 @@
+"""Batches for this process's workers, read beside the step that uses the ones before."""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .batches import worker_share
+from .examples import Draw, Examples, Pair
+
+if TYPE_CHECKING:
+    from ..training.batch_plan import Position
+
+_AHEAD = 4
+"""Workers' batches that are read before they are asked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One worker's part of one batch, on its device."""
+
+    inputs: Tensor
+    """[n, ...], n at least 1."""
+    targets: Tensor
+    """[n, ...]"""
+    weight: float
+    """Factor for their mean loss: the plain mean of the products over all workers is the batch's."""
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+class Feed:
+    """An epoch's batches, or the rest of them."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        draw: Draw,
+        positions: Sequence["Position"],
+        ranks: Sequence[int],
+        workers: int,
+        device: torch.device,
+    ) -> None:
+        """Begins to read.
+
+        Args:
+            examples: the training part.
+            draw: the run's seed and the epoch.
+            positions: the epoch's iterations, from the next one on.
+            ranks: this process's workers.
+            workers: how many share a batch.
+            device: where batches go.
+        """
+        self.waited_s = 0.0
+        """How long the latest iteration waited for its batches."""
+        self._device = device
+        order = examples.order(draw)
+        shares = [
+            worker_share(order, position.iteration, position.batch_size, rank, workers)
+            for position in positions
+            for rank in ranks
+        ]
+        self._weights = iter([share.weight for share in shares])
+        self._ranks = len(ranks)
+        pairs = examples.stream((share.indices for share in shares), draw)
+        self._pairs: Iterator[Pair] = pairs if examples.in_memory else _ReadAhead(pairs)
+
+    def next(self) -> list[Batch]:
+        """The next iteration's batches, one a rank.
+
+        Raises:
+            DataError: one of them could not be read.
+        """
+        started = perf_counter()
+        batches = []
+        for _ in range(self._ranks):
+            inputs, targets = next(self._pairs)
+            batches.append(Batch(inputs.to(self._device), targets.to(self._device), next(self._weights)))
+        self.waited_s = perf_counter() - started
+        return batches
+
+    def close(self) -> None:
+        """Reads no further."""
+        if isinstance(self._pairs, _ReadAhead):
+            self._pairs.close()
+
+    def __enter__(self) -> "Feed":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _ReadAhead(Iterator[Pair]):
+    """What an iterator gives, fetched by a thread a few items before it is asked for."""
+
+    def __init__(self, pairs: Iterator[Pair]) -> None:
+        self._ready: queue.Queue[Pair | BaseException] = queue.Queue(_AHEAD)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(pairs,), name="data", daemon=True)
+        self._thread.start()
+
+    def _read(self, pairs: Iterator[Pair]) -> None:
+        try:
+            for pair in pairs:
+                self._put(pair)
+                if self._ended.is_set():
+                    return
+            self._put(StopIteration())
+        except BaseException as error:  # whoever asks next is told
+            self._put(error)
+
+    def _put(self, item: Pair | BaseException) -> None:
+        while not self._ended.is_set():
+            try:
+                self._ready.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def __next__(self) -> Pair:
+        item = self._ready.get()
+        if isinstance(item, BaseException):
+            self._ready.put(item)
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+        self._thread.join()
+
+
+def first_batch(examples: Examples, count: int, device: torch.device) -> Batch:
+    """The first examples, in their own order."""
+    indices: NDArray[np.int64] = np.arange(min(count, len(examples)), dtype=np.int64)
+    inputs, targets = examples.batch(indices, None)
+    return Batch(inputs.to(device), targets.to(device), 1.0)

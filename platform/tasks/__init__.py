@@ -1,0 +1,19 @@
+"""What a model is trained for: its loss on a batch, its metrics, which one counts and which way.
+
+`config` and `metric` need no torch, so the names below are imported only when they are asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..importing import export_lazily
+
+__all__ = ["Metric", "Task", "build_task", "try_task"]
+
+if TYPE_CHECKING:
+    from .base import Task
+    from .building import build_task, try_task
+    from .metric import Metric
+else:
+    __getattr__ = export_lazily(
+        __name__, {"Metric": "metric", "Task": "base", "build_task": "building", "try_task": "building"}
+    )

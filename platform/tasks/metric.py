@@ -1,0 +1,74 @@
+"""A metric of an evaluation, as tables, figures and searches need to know it."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a number says of a model.
+
+    Attributes:
+        name: in MLflow, behind `eval/`; also in a spec.
+        label: in words, for tables and axes.
+        unit: of what `shown` gives; empty if it has none.
+        scale: what a value is multiplied by where people see it.
+        digits: behind the point, where people see it.
+        more_is_better: which way it should go.
+        is_share: whether it is the share of the test examples that a model does right, 0 to 1.
+    """
+
+    name: str
+    label: str
+    unit: str = ""
+    scale: float = 1.0
+    digits: int = 4
+    more_is_better: bool = False
+    is_share: bool = False
+
+    @property
+    def title(self) -> str:
+        """The label with the unit, as an axis has it: `accuracy (%)`."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, else -1: values times it are to be made large."""
+        return 1 if self.more_is_better else -1
+
+    def shown(self, value: float) -> str:
+        """A value as people read it: `96.38%`, `2.0551 nats`."""
+        text = f"{self.scale * value:.{self.digits}f}" if math.isfinite(value) else str(value)
+        return f"{text}{'' if self.unit in ('', '%') else ' '}{self.unit}"
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether one value is better than another; what is no number is worse than any."""
+        if math.isnan(value) or math.isnan(than):
+            return math.isnan(than) and not math.isnan(value)
+        return self.sign * value > self.sign * than
+
+    def to_json(self) -> str:
+        """For a run's tag."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Metric":
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError: it did not write that.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"no metric: {text!r:.100}") from error
+
+
+ACCURACY: Final = Metric("accuracy", "accuracy", "%", 100.0, 2, more_is_better=True, is_share=True)
+LOSS: Final = Metric("loss", "test loss", "nats")
+PERPLEXITY: Final = Metric("perplexity", "perplexity", digits=3)
+BITS_PER_BYTE: Final = Metric("bits_per_byte", "bits per byte")
+ERROR: Final = Metric("loss", "test error")
+"""The loss of a regression; in the targets' units, or their square."""
