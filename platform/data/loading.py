@@ -40,7 +40,10 @@ def load(config: DataConfig) -> Data:
             assert_never(config)
 
 
-_CONTRACT = "a data set's factory takes what data.arguments holds and returns a taugrad.platform.data.DataSet, or Parts"
+_CONTRACT = (
+    "a data set's factory takes what data.arguments holds and returns a taugrad.platform.data.DataSet "
+    "or Parts"
+)
 
 
 def _custom(config: CustomData) -> Data:

@@ -34,7 +34,7 @@ def valid():
 
 def test_a_data_set_knows_its_sizes():
     data = DataSet(**valid())
-    assert (data.channels, data.height, data.width) == (2, 3, 5)
+    assert data.shape.inputs == (2, 3, 5)
     assert (len(data.train), len(data.test)) == (4, 2)
 
 
@@ -127,7 +127,7 @@ def test_a_splits_seed_decides_it():
 
 def test_mnist5k_is_split_by_class_and_normalised():
     data = load(Mnist5k(test_fraction=0.1))
-    assert (data.channels, data.height, data.width, data.classes) == (1, 28, 28, 10)
+    assert (*data.shape.inputs, data.classes) == (1, 28, 28, 10)
     assert torch.bincount(data.train_labels).tolist() == [450] * 10
     assert torch.bincount(data.test_labels).tolist() == [50] * 10
     assert data.train_inputs.double().mean().item() == pytest.approx(0, abs=1e-5)
@@ -154,7 +154,7 @@ def test_digits_keep_their_images_and_labels_together():
 
     data = load(Digits())
     images, labels = load_digits(return_X_y=True)
-    assert (data.channels, data.height, data.width, data.classes) == (1, 8, 8, 10)
+    assert (*data.shape.inputs, data.classes) == (1, 8, 8, 10)
     assert len(data.train) + len(data.test) == 1797
     share = torch.bincount(data.test_labels).numpy() / np.bincount(labels)
     np.testing.assert_allclose(share, 0.2, atol=0.5 / 174)
@@ -207,7 +207,7 @@ def test_a_folder_of_idx_files_is_read(tmp_path, mark, end):
     arrays = mnist_arrays()
     write_folder(tmp_path, arrays, mark, end)
     data = load(Mnist(path=tmp_path))
-    assert (data.channels, data.height, data.width, data.classes) == (1, 3, 4, 4)
+    assert (*data.shape.inputs, data.classes) == (1, 3, 4, 4)
     assert data.train_labels.tolist() == arrays["train-labels"].tolist()
     assert data.test_labels.tolist() == arrays["t10k-labels"].tolist()
     train = arrays["train-images"].astype(np.float64)
@@ -443,7 +443,7 @@ def test_a_custom_factory_that_returns_something_else_is_refused(user_module):
 
 
 def test_an_import_path_may_have_dots_behind_the_colon(user_module):
-    assert import_object(f"{user_module}:Factory.make")().train_examples == 2
+    assert len(import_object(f"{user_module}:Factory.make")().train) == 2
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_a_custom_factory_that_makes_no_network_is_refused(user_module, function
         (nn.Flatten(), "no parameter that is trained"),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(16, 3)),
-            "returned [2, 3]; expected class scores of shape [2, 5]",
+            "returned [2, 3]; expected scores of shape [2, 5]",
         ),
         (nn.Linear(4, 5).requires_grad_(False), "no parameter that is trained"),
     ],
@@ -220,10 +220,10 @@ def test_a_custom_factory_that_makes_no_network_is_refused(user_module, function
 def test_a_users_network_is_tried_before_workers_start(network, said):
     own, images = CustomModel(factory="mine:net"), torch.zeros(2, 1, 4, 4)
     with pytest.raises(OwnCodeError, match="mine:net") as refused:
-        try_out(own, network, images, 5)
+        try_out(own, network, images, Shape.image(1, 4, 4, 5))
     assert said in str(refused.value)
     fitting = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 5))
     before = {name: value.clone() for name, value in fitting.state_dict().items()}
-    try_out(own, fitting, images, 5)
+    try_out(own, fitting, images, Shape.image(1, 4, 4, 5))
     assert fitting.training
     assert all(torch.equal(value, before[name]) for name, value in fitting.state_dict().items())

@@ -19,7 +19,7 @@ from taugrad.platform.synchronization.patterns import AllGather, Pattern, Ring, 
 from taugrad.platform.synchronization.pieces import cut
 from taugrad.platform.synchronization.rounds import Passing, RefusedUpdate, Sending, Side, Traffic
 from taugrad.platform.synchronization.simulation import SimulatedCrew
-from taugrad.platform.training.replica import Examples
+from taugrad.platform.tasks.classification import ClassificationTask
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}
 PARAMETERS = sum(SIZES.values())
@@ -201,8 +201,7 @@ def simulated(workers: int, mode: str) -> tuple[Synchronization, dict[str, Any]]
             "sync": {"mode": "simulated", "of": {"mode": mode}},
         }
     )
-    examples = Examples(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
-    sync, _ = build_synchronization(spec, torch.nn.Linear(3, 2), examples)
+    sync, _ = build_synchronization(spec, torch.nn.Linear(3, 2), ClassificationTask(), torch.device("cpu"))
     return sync, sync.own_state()
 
 

@@ -334,7 +334,7 @@ def test_what_such_a_run_could_not_deliver_is_compared_when_it_can(tmp_path: Pat
 def test_a_store_is_opened_when_it_is_first_needed(database: str, run_id: str) -> None:
     late = store.LateStore(database)
     assert late.stored(run_id) == Stored(-1, -1)
-    late.log_batch(run_id, [Metric("comm/fraction", 1.0, 0, 5), Metric("eval/accuracy", 1.0, 0, 3)])
+    late.log_batch(run_id, [Metric("comm/fraction", 1.0, 0, 5), Metric("eval/loss", 1.0, 0, 3)])
     assert late.stored(run_id) == Stored(5, 3)
 
 
@@ -765,14 +765,14 @@ def test_names_are_the_contract() -> None:
         "train/loss", "comm/fraction", "comm/elements", "comm/paper_bytes", "comm/wire_bytes",
         "comm/received_bytes", "comm/messages", "comm/wire_mb_total",
         "comm/bits_per_param", "comm/compression_ratio", "comm/tau", "comm/residual_rms",
-        "time/compute_s", "time/compress_s", "time/exchange_s", "time/decompress_s",
+        "time/data_s", "time/compute_s", "time/compress_s", "time/exchange_s", "time/decompress_s",
         "eval/accuracy", "eval/loss", "eval/examples", "epoch/bits_per_param", "epoch/value_bits_per_param",
         "total/wire_gb", "total/wire_mb_log10", "total/received_gb", "total/paper_gb", "total/fraction",
-        "total/compression_ratio", "total/accuracy_per_gb", "total/seconds", "total/skipped_steps",
+        "total/compression_ratio", "total/accuracy_per_gb", "total/iterations_to_target", "total/seconds", "total/skipped_steps",
     ])  # fmt: skip
     assert names.EPOCH == "epoch"
     tags = {value for value in constants if value.startswith("taugrad.")}
-    names_of_tags = ("spec_hash", "git_commit", "paper", "chain", "checkpoints", "holder", "search", "trial")
+    names_of_tags = ("spec_hash", "git_commit", "paper", "chain", "metric", "checkpoints", "holder", "search", "trial")
     assert tags == {f"taugrad.{name}" for name in names_of_tags}
 
 

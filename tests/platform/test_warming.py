@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from taugrad.platform.data.examples import Tensors
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.training.replica import Examples
+from taugrad.platform.tasks.classification import ClassificationTask
 from taugrad.platform.training.warming import warm_up
 
 torch.set_num_threads(1)
-EXAMPLES = Examples(torch.randn(64, 1, 4, 4), torch.arange(64) % 10)
+EXAMPLES = Tensors(torch.randn(64, 1, 4, 4), torch.arange(64) % 10)
 
 
 def model() -> nn.Module:
@@ -23,11 +24,15 @@ def model() -> nn.Module:
     )
 
 
+def prepare(spec: RunSpec, network: nn.Module) -> None:
+    warm_up(spec, network, ClassificationTask(), EXAMPLES, torch.device("cpu"))
+
+
 def test_neither_the_model_nor_random_numbers_change():
     network, spec = model(), RunSpec(compressor="strom(density(0.01)) | golomb_rice")
     before = {name: each.clone() for name, each in network.state_dict().items()}
     drawn = torch.get_rng_state()
-    warm_up(spec, network, EXAMPLES)
+    prepare(spec, network)
     assert torch.equal(torch.get_rng_state(), drawn)
     assert all(torch.equal(each, before[name]) for name, each in network.state_dict().items())
     assert all(each.grad is None for each in network.parameters())
@@ -38,7 +43,7 @@ def test_a_model_that_cannot_be_copied_is_left_alone():
         def __deepcopy__(self, memo: object) -> "Uncopied":
             raise TypeError("there is one of me")
 
-    warm_up(RunSpec(), nn.Sequential(Uncopied(), nn.Linear(16, 10)), EXAMPLES)
+    prepare(RunSpec(), nn.Sequential(Uncopied(), nn.Linear(16, 10)))
 
 
 def compiled() -> int:
@@ -55,7 +60,7 @@ def first_steps() -> None:
     for line in ("wgt(tau=0.01)", "strom(density(0.05)) | golomb_rice", "linear(bits=4)"):
         spec, network = RunSpec(compressor=line), model()
         before = compiled()
-        warm_up(spec, network, EXAMPLES)
+        prepare(spec, network)
         warmed = compiled()
         names = [name for name, _ in network.named_parameters()]
         for scale in (1e-4, 3e-3, 1.0):  # nothing of it is sent, little, nearly all

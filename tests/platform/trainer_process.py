@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 
 from taugrad.platform.data import load
+from taugrad.platform.data.examples import Tensors
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.classification import ClassificationTask
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
 from taugrad.platform.training.evaluation import evaluate
 from taugrad.platform.training.trainer import Trainer
@@ -69,10 +71,11 @@ def evaluation(rank: int, workers: int) -> dict[str, Any]:
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 10))
     inputs, labels = 3 * torch.randn(1903, 20), torch.randint(10, (1903,))
-    found = evaluate(model, inputs, labels, rank, workers)
+    examples, device = Tensors(inputs, labels), torch.device("cpu")
+    found = evaluate(model, ClassificationTask(), examples, rank, workers, device)
     return {
-        "accuracy": found.accuracy,
-        "loss": found.loss,
+        "accuracy": found["accuracy"],
+        "loss": found["loss"],
         "training": model.training,
         "weights": dict(model.state_dict()),
         "inputs": inputs,
