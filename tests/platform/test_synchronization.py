@@ -81,6 +81,30 @@ SPECS: dict[str, dict[str, Any]] = {
         for form in ("padded", "one_shot")
     },
     "allgather: momentum": BASE | NO_MOMENTUM | {"compressor": "topk(0.1, momentum=0.9, warmup=warmup(5))"},
+    "allgather: bf16, in parts": BASE
+    | {"training": BASE["training"] | {"precision": "bf16", "accumulate": 3}, "compressor": "wgt(0.01)"},
+    "allgather: fp16": BASE
+    | {"training": BASE["training"] | {"precision": "fp16"}, "compressor": "wgt(0.01)"},
+    "allgather: clipped": BASE
+    | {"training": BASE["training"] | {"clip": {"norm": 0.5, "of": "worker"}}, "compressor": STROM},
+    "sharded: fp16, clipped": BASE
+    | {
+        "training": BASE["training"] | {"clip": {"norm": 0.5}, "precision": "fp16"},
+        "sync": {"mode": "sharded"},
+        "compressor": "wgt(0.01)",
+    },
+    "differences: fp16, clipped": BASE
+    | {
+        "training": BASE["training"] | {"clip": {"norm": 0.5, "of": "worker"}, "precision": "fp16"},
+        "sync": MODES["differences"],
+        "compressor": "wgt(0.01)",
+    },
+    "allgather: by iterations": BASE
+    | {
+        "training": BASE["training"]
+        | {"iterations": 14, "evaluate_every": 6, "schedule": {"kind": "cosine"}, "batch_per_worker": 9},
+        "compressor": STROM,
+    },
     "sharded: momentum": BASE
     | NO_MOMENTUM
     | {"sync": {"mode": "sharded"}, "compressor": "strom(density(0.2), momentum=0.9)"},

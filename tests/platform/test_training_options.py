@@ -1,0 +1,312 @@
+"""How people train - precision, accumulation, clipping, schedules - against a plain loop without taugrad."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+
+from taugrad.compressors import NonFiniteGradient
+from taugrad.platform.data import DataSet, Draw, Examples, Parts, load
+from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.data.feeding import Feed
+from taugrad.platform.data.shape import Shape
+from taugrad.platform.models import build
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.training.batch_plan import BatchPlan
+from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
+from taugrad.platform.training.trainer import Trainer
+
+EXAMPLES, BATCH, ITERATIONS = 200, 30, 17  # seven batches an epoch, the last of 20
+BASE: dict[str, Any] = {
+    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 60, "height": 4, "width": 4},
+    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
+    "workers": {"count": 1},
+    "checkpoint": {"interval": 5},
+}
+TRAINING: dict[str, Any] = {
+    "iterations": ITERATIONS,
+    "batch_size": BATCH,
+    "optimizer": {"kind": "adamw", "lr": 0.01, "betas": [0.8, 0.95], "eps": 1e-6, "weight_decay": 0.1},
+    "schedule": {"kind": "cosine", "final": 0.2},
+    "warmup": {"iterations": 4, "start": 0.25},
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "bf16": {"precision": "bf16"},
+    "fp16": {"precision": "fp16"},
+    "accumulated": {"accumulate": 4},
+    "clipped": {"clip": {"norm": 0.3}},
+    "clipped, each worker's own": {"clip": {"norm": 0.3, "of": "worker"}},
+    "sum of losses": {"loss_reduction": "sum", "accumulate": 2},
+    "compiled": {"compile": True},
+    "by epochs": {"epochs": 2, "iterations": None, "batch_per_worker": 25},
+}
+
+
+class Recorder:
+    """A listener that keeps what it hears; checkpoints go to folders by iteration."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.evaluations: list[tuple[int, dict[str, float]]] = []
+
+    def stage(self, name: str) -> None:
+        pass
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self.logged.append((iteration, dict(metrics)))
+
+    def progress(self, progress: Any, *, evaluated: bool) -> None:
+        assert 0 <= progress.evaluation <= progress.evaluations
+
+    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self.evaluations.append((iteration, dict(metrics)))
+
+    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
+        if self.folder is not None:
+            (self.folder / str(iteration)).mkdir(parents=True)
+            write(self.folder / str(iteration))
+
+    def undelivered(self) -> list[Any]:
+        return []
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """A process group of one."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def spec_of(**training: Any) -> RunSpec:
+    return RunSpec.model_validate(BASE | {"training": TRAINING | training})
+
+
+def train(spec: RunSpec, recorder: Recorder | None = None) -> Trainer:
+    trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder or Recorder())
+    trainer.fit()
+    return trainer
+
+
+def plain_loop(spec: RunSpec) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """The same in as few lines as torch needs: the weights, and each batch's mean loss."""
+    training, data = spec.training, load(spec.data)
+    assert isinstance(data, DataSet)
+    torch.manual_seed(spec.seed)
+    model = build(spec.model, data.shape)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)
+    batch = 25 if training.batch_per_worker else BATCH
+    a_epoch = math.ceil(EXAMPLES / batch)
+    total = training.iterations or training.epochs * a_epoch
+    losses = []
+    for done in range(total):
+        order = epoch_order(EXAMPLES, spec.seed, done // a_epoch)
+        chosen = torch.from_numpy(order[done % a_epoch * batch :][:batch])
+        rising = min(1.0, 0.25 + 0.75 * done / 4)
+        fallen = 0.2 + 0.4 * (1 + math.cos(math.pi * max(0, done - 4) / (total - 4)))
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * rising * fallen
+        optimizer.zero_grad()
+        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(training.precision)
+        with torch.autocast("cpu", kind, enabled=kind is not None):
+            outputs = model(data.train_inputs[chosen])
+            loss = nn.functional.cross_entropy(outputs, data.train_labels[chosen])
+        losses.append(loss.item())
+        (loss * len(chosen) if training.loss_reduction == "sum" else loss).backward()
+        if training.clip.norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip.norm)
+        optimizer.step()
+    return model.state_dict(), losses
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
+def test_a_run_is_a_plain_loop_with_these_options(options):
+    spec, recorder = spec_of(**options), Recorder()
+    trainer = train(spec, recorder)
+    weights, losses = plain_loop(spec)
+    # fp16's plain loop has no scale, and loses small gradients; Adam makes much of them.
+    rough = {"rtol": 0.02, "atol": 0.01} if options.get("precision") else {"rtol": 1e-4, "atol": 1e-5}
+    for name, expected in weights.items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], expected, **rough)
+    logged = [metrics["train/loss"] for _, metrics in recorder.logged if "train/loss" in metrics]
+    np.testing.assert_allclose(logged, losses, rtol=0.01 if options.get("precision") else 1e-4)
+    assert recorder.evaluations[-1][0] == len(losses) == trainer.done
+
+
+def test_bf16_computes_in_bf16_and_keeps_weights_and_gradients_in_float32():
+    spec = spec_of(precision="bf16")
+    trainer = train(spec)
+    assert {each.dtype for each in trainer.model.state_dict().values()} == {torch.float32}
+    exact = train(spec_of())
+    assert not all(
+        torch.equal(one, other)
+        for one, other in zip(trainer.model.parameters(), exact.model.parameters(), strict=True)
+    )
+
+
+class Exploding(nn.Module):
+    """A linear model whose gradients overflow fp16 unless the loss's scale is small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(16, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.fc(8 * inputs.flatten(1))
+
+
+@pytest.mark.parametrize("compressor", ["none", "wgt(0.001)"])
+def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compressor, monkeypatch):
+    monkeypatch.setattr("taugrad.platform.training.precision._FIRST", 2.0**24)
+    monkeypatch.setattr("taugrad.platform.training.trainer.build", lambda config, shape: Exploding())
+    spec = RunSpec.model_validate(
+        BASE | {"training": TRAINING | {"precision": "fp16", "iterations": 20}, "compressor": compressor}
+    )
+    recorder = Recorder()
+    trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder)
+    first = {name: each.clone() for name, each in trainer.model.state_dict().items()}
+    steps = []
+    step = trainer.sync.replica.step
+
+    def counted(position: Any) -> None:
+        steps.append(position.done)
+        step(position)
+
+    trainer.sync.replica.step = counted
+    trainer.fit()
+    skipped = int(trainer.totals()["total/skipped_steps"])
+    assert 1 <= skipped < 15
+    assert len(steps) == 20 - skipped
+    assert 0 not in steps, "the first step overflows"
+    assert trainer.sync.replica.scale.factor == 2.0 ** (24 - skipped)
+    assert all(torch.isfinite(each).all() for each in trainer.model.parameters())
+    assert not torch.equal(trainer.model.state_dict()["fc.weight"], first["fc.weight"])
+    if compressor != "none":
+        sent = {
+            number - 1: metrics["comm/elements"]
+            for number, metrics in recorder.logged
+            if "comm/elements" in metrics
+        }
+        assert [done for done, elements in sent.items() if elements] == steps
+
+
+def test_a_gradient_that_is_not_finite_at_any_scale_is_refused(monkeypatch):
+    class Broken(Exploding):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs) * math.inf
+
+    monkeypatch.setattr("taugrad.platform.training.trainer.build", lambda config, shape: Broken())
+    spec = spec_of(precision="fp16", iterations=60)
+    with pytest.raises(NonFiniteGradient, match=r"fc\.(weight|bias)"):
+        train(spec)
+
+
+def test_a_run_by_iterations_goes_on_exactly_in_the_middle_of_an_epoch(tmp_path):
+    spec = RunSpec.model_validate(
+        BASE | {"training": TRAINING | {"evaluate_every": 4}, "compressor": "wgt(density(0.1))"}
+    )
+    recorder = Recorder(tmp_path)
+    whole = train(spec, recorder)
+    assert [number for number, _ in recorder.evaluations] == [4, 8, 12, 16, 17]
+    again = Recorder()
+    resumed = Trainer(spec, load(spec.data), torch.device("cpu"), again)
+    files = [(tmp_path / "10" / name).read_bytes() for name in (SHARED, worker_file(0))]
+    resumed.resume(Saved(*map(unpack, files)))
+    resumed.fit()
+    assert again.evaluations[-1][1]["eval/loss"] == recorder.evaluations[-1][1]["eval/loss"]
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_run_stops_where_its_metric_is_good_enough(tmp_path):
+    spec = spec_of(iterations=200, evaluate_every=5, until={"accuracy": 0.9})
+    recorder = Recorder(tmp_path)
+    trainer = train(spec, recorder)
+    found = [metrics["eval/accuracy"] for _, metrics in recorder.evaluations]
+    assert found[-1] >= 0.9 > max(found[:-1])
+    assert trainer.totals()["total/iterations_to_target"] == trainer.done == 5 * len(found) < 200
+    assert (tmp_path / str(trainer.done)).is_dir()
+
+
+class Counted(Examples):
+    """Examples from elsewhere, which differ from epoch to epoch."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def __len__(self) -> int:
+        return 50
+
+    def batch(self, indices: np.ndarray, draw: Draw | None) -> tuple[torch.Tensor, torch.Tensor]:
+        noise = [0.0 if draw is None else draw.of(int(index)).standard_normal() for index in indices]
+        return torch.tensor(noise, dtype=torch.float32)[:, None], torch.from_numpy(indices)
+
+
+def feed(examples: Examples, epoch: int, done: int, ranks: list[int]) -> list[tuple[torch.Tensor, ...]]:
+    plan = BatchPlan(spec_of(batch_size=12, iterations=15).training, len(examples))
+    positions = list(plan.rest_of_epoch(done))
+    with Feed(examples, Draw(3, epoch), positions, ranks, 3, torch.device("cpu")) as batches:
+        return [
+            (torch.tensor(position.done), each.inputs, each.targets)
+            for position in positions
+            for each in batches.next()
+            if each.weight
+        ]
+
+
+def test_a_feed_begun_anywhere_in_an_epoch_gives_the_same_batches():
+    whole = feed(Counted(), 1, 5, [0, 1, 2])
+    assert len(whole) == 5 * 3 - 1, "the last batch has 2 examples for 3 workers"
+    assert sorted(int(index) for _, _, targets in whole for index in targets) == list(range(50))
+    for done in (6, 8, 9):
+        rest = feed(Counted(), 1, done, [0, 1, 2])
+        expected = [each for each in whole if int(each[0]) >= done]
+        assert all(
+            torch.equal(a, b)
+            for one, other in zip(rest, expected, strict=True)
+            for a, b in zip(one, other, strict=True)
+        )
+    first = feed(Counted(), 1, 5, [0])
+    assert all(torch.equal(one[1], other[1]) for one, other in zip(first, whole[::3], strict=True))
+
+
+def test_what_a_source_raises_reaches_the_step_that_needs_it():
+    class Damaged(Counted):
+        def batch(self, indices: np.ndarray, draw: Draw | None) -> tuple[torch.Tensor, torch.Tensor]:
+            if 17 in indices:
+                raise ValueError("example 17 is damaged")
+            return super().batch(indices, draw)
+
+    with pytest.raises(ValueError, match="example 17 is damaged"):
+        feed(Damaged(), 0, 0, [0])
+
+
+def test_data_that_come_beside_the_step_train_as_data_in_memory():
+    spec = spec_of()
+    data = load(spec.data)
+
+    class Beside(Counted):
+        def __len__(self) -> int:
+            return len(data.train)
+
+        def batch(self, indices: np.ndarray, draw: Draw | None) -> tuple[torch.Tensor, torch.Tensor]:
+            return data.train.batch(indices, None)
+
+    recorder = Recorder()
+    trainer = Trainer(
+        spec, Parts(Beside(), data.test, Shape.image(1, 4, 4, 10)), torch.device("cpu"), recorder
+    )
+    trainer.fit()
+    for one, other in zip(trainer.model.parameters(), train(spec).model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert all(metrics["time/data_s"] >= 0 for _, metrics in recorder.logged if "time/data_s" in metrics)
