@@ -26,6 +26,7 @@ from taugrad.compressors.config.chain import parse as parse_chain
 
 from .explaining import explain, explain_arguments
 from .fields import METHOD, TAGS, FieldHelp, below, spec_fields, walk
+from .models.config import spelled_out
 from .refusal import SpecError
 from .spec import RunSpec
 from .yaml_file import read_numbers, read_yaml
@@ -118,7 +119,9 @@ def read_tree(tree: dict[str, Any], source: str, overrides: Sequence[str] = ()) 
 
 
 def _expand_chains(tree: dict[str, Any], source: str) -> dict[str, Any]:
-    """Methods given as a line, as the mapping that it stands for: single fields of it can then be changed."""
+    """Methods and models given as a line, as the mapping that it stands for, whose fields can be changed."""
+    if "model" in tree:
+        tree = {**tree, "model": spelled_out(tree["model"])}
     written = tree.get(METHOD)
     return {**tree, METHOD: _chain(written, source)} if isinstance(written, str) else tree
 

@@ -9,15 +9,33 @@ from torch import nn
 from ..data.shape import Shape
 from ..importing import import_object
 from ..own_code import OwnCodeError, call, told
-from .config import CustomModel, LeNet, Mlp, ModelConfig, NetworkInNetwork
+from .alexnet import alexnet
+from .config import (
+    AlexNet,
+    CustomModel,
+    Gpt,
+    LeNet,
+    Mlp,
+    ModelConfig,
+    NetworkInNetwork,
+    ResNet,
+    SigmoidStack,
+    Timm,
+    Vgg16,
+)
+from .gpt import GptNetwork
 from .lenet import lenet
 from .mlp import mlp
 from .nin import nin
+from .resnet import resnet
+from .sigmoid_stack import sigmoid_stack
+from .timm_models import timm_model
+from .vgg import vgg16
 
 _CONTRACT = "a model's factory takes {size} and what model.arguments holds, and returns a torch.nn.Module"
 
 
-def build(config: ModelConfig, shape: Shape) -> nn.Module:
+def build(config: ModelConfig, shape: Shape) -> nn.Module:  # noqa: PLR0911 (one for each kind)
     """Builds the network that a config describes, for examples of a given shape.
 
     The first weights come from torch's global random generator: seed it before, the same on every worker.
@@ -30,20 +48,35 @@ def build(config: ModelConfig, shape: Shape) -> nn.Module:
         Maps inputs [N, ...] to float32 [N, outputs], tokens to [N, positions, outputs]; on the CPU.
 
     Raises:
-        ValueError: The network does not take such inputs, or images are too small for it.
+        ValueError: The network does not take such inputs, images are too small for it, or timm refuses.
+        ImportError: timm is not installed.
         OwnCodeError: A custom factory cannot be found or called, raised, or returned no `torch.nn.Module`.
     """
     match config:
         case LeNet():
             return lenet(*_image(config, shape))
         case Mlp():
-            if shape.token_inputs:
-                raise ValueError(f"kind = mlp: takes numbers, these data have {shape}; gpt takes them")
-            return mlp(math.prod(shape.inputs), config.widths, shape.outputs, config.activation)
-        case NetworkInNetwork():
-            return nin(
-                *_image(config, shape), dropout=config.dropout, width_multiplier=config.width_multiplier
+            return mlp(
+                _numbers(config, shape),
+                config.widths,
+                shape.outputs,
+                config.activation,
+                activate_outputs=config.activate_outputs,
             )
+        case SigmoidStack():
+            return sigmoid_stack(_numbers(config, shape), config.depth, config.width, shape.outputs)
+        case NetworkInNetwork():
+            return nin(config, *_image(config, shape))
+        case AlexNet():
+            return alexnet(config, *_image(config, shape))
+        case ResNet():
+            return resnet(config.depth, *_image(config, shape))
+        case Vgg16():
+            return vgg16(config, *_image(config, shape))
+        case Gpt():
+            return GptNetwork(config, *_tokens(config, shape))
+        case Timm():
+            return timm_model(config, *_image(config, shape))
         case CustomModel():
             return _custom(config, shape)
         case _:
@@ -57,6 +90,21 @@ def _image(config: ModelConfig, shape: Shape) -> tuple[int, int, int, int]:
         raise ValueError(f"kind = {config.kind}: takes images, these data have {shape}; {better} takes them")
     channels, height, width = shape.inputs
     return channels, height, width, shape.outputs
+
+
+def _numbers(config: ModelConfig, shape: Shape) -> int:
+    """How many numbers an example has, for networks that take any."""
+    if shape.token_inputs:
+        raise ValueError(f"kind = {config.kind}: takes numbers, these data have {shape}; gpt takes them")
+    return math.prod(shape.inputs)
+
+
+def _tokens(config: ModelConfig, shape: Shape) -> tuple[int, int]:
+    """Positions and vocabulary, for networks that take tokens only."""
+    if not shape.token_inputs:
+        better = "lenet" if shape.is_image else "mlp"
+        raise ValueError(f"kind = {config.kind}: takes tokens, these data have {shape}; {better} takes them")
+    return shape.inputs[0], shape.outputs
 
 
 def _custom(config: CustomModel, shape: Shape) -> nn.Module:

@@ -16,21 +16,29 @@ _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
 }
 
 
-def mlp(inputs: int, widths: Sequence[int], classes: int, activation: Activation) -> nn.Sequential:
+def mlp(
+    inputs: int,
+    widths: Sequence[int],
+    outputs: int,
+    activation: Activation,
+    *,
+    activate_outputs: bool = False,
+) -> nn.Sequential:
     """Builds the network; its weights begin as torch fills them.
 
     Args:
-        inputs: Numbers in an image: channels * height * width.
-        widths: The hidden layers' widths; none at all makes it a linear classifier.
-        classes: How many classes there are.
+        inputs: Numbers in an example, such as channels * height * width.
+        widths: The hidden layers' widths; none at all makes it a linear model.
+        outputs: How many numbers it returns, such as classes.
         activation: What follows every hidden layer.
+        activate_outputs: Whether it follows the last layer too.
 
     Returns:
-        Maps float32 [N, ...] of `inputs` numbers an example to class scores, float32 [N, classes].
+        Maps float32 [N, ...] of `inputs` numbers an example to float32 [N, outputs].
     """
     layers = OrderedDict[str, nn.Module](flatten=nn.Flatten())
-    for number, (fan_in, fan_out) in enumerate(pairwise([inputs, *widths, classes]), start=1):
+    for number, (fan_in, fan_out) in enumerate(pairwise([inputs, *widths, outputs]), start=1):
         layers[f"fc{number}"] = nn.Linear(fan_in, fan_out)
-        if number <= len(widths):
+        if number <= len(widths) or activate_outputs:
             layers[f"{activation}{number}"] = _ACTIVATIONS[activation]()
     return nn.Sequential(layers)

@@ -1,25 +1,26 @@
-"""Network in Network (Lin, Chen and Yan 2013), as its authors trained it on CIFAR."""
+"""Network in Network (Lin, Chen and Yan 2013), in its authors' two forms."""
 
 from collections import OrderedDict
 
 from torch import nn
 
-SMALLEST = 4
-"""Fewer rows or columns than this leave the second pooling nothing to pool."""
+from .config import Form, NetworkInNetwork
+from .sizes import check_size, scaled
+
+SMALLEST: dict[Form, int] = {"small": 4, "imagenet": 39}
+"""Fewer rows or columns than this leave the last pooling but one nothing to pool."""
 
 
-def nin(
-    channels: int, height: int, width: int, classes: int, *, dropout: float, width_multiplier: float
-) -> nn.Sequential:
+def nin(config: NetworkInNetwork, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Builds the network; its weights begin as He et al. (2015) fill them, as no batch norm follows them.
 
     Args:
+        config: Its form: `small` as trained on CIFAR, with dropout after two poolings; `imagenet` as in
+            Caffe's model zoo, for 224 x 224, with dropout after the third.
         channels: Channels of an image.
-        height: Rows of an image, at least 4.
-        width: Columns of an image, at least 4.
+        height: Rows of an image, at least `SMALLEST`.
+        width: Columns of an image, at least `SMALLEST`.
         classes: How many classes there are.
-        dropout: The share of maps' values that is dropped after each of the two poolings.
-        width_multiplier: Scales the hidden layers' numbers of maps (192, 160, 96), each at least 1.
 
     Returns:
         Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
@@ -27,25 +28,10 @@ def nin(
     Raises:
         ValueError: The images are too small.
     """
-    if min(height, width) < SMALLEST:
-        raise ValueError(
-            f"images of {height} x {width} are too small for Network in Network, whose two poolings need "
-            f"at least {SMALLEST} x {SMALLEST}; `mlp` takes smaller ones"
-        )
-    wide, middle, narrow = (max(1, round(width_multiplier * maps)) for maps in (192, 160, 96))
-    net = nn.Sequential(
-        OrderedDict[str, nn.Module](
-            block1=_mlpconv((channels, wide, middle, narrow), 5),
-            pool1=nn.MaxPool2d(3, stride=2, ceil_mode=True),
-            dropout1=nn.Dropout(dropout),
-            block2=_mlpconv((narrow, wide, wide, wide), 5),
-            pool2=nn.AvgPool2d(3, stride=2, ceil_mode=True),
-            dropout2=nn.Dropout(dropout),
-            block3=_mlpconv((wide, wide, wide, classes), 3),
-            pool3=nn.AdaptiveAvgPool2d(1),
-            flatten=nn.Flatten(),
-        )
-    )
+    smaller = "mlp" if config.form == "small" else "nin with form: small"
+    check_size("Network in Network", height, width, SMALLEST[config.form], instead=smaller)
+    build = _small if config.form == "small" else _imagenet
+    net = nn.Sequential(build(config, channels, classes))
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -54,16 +40,57 @@ def nin(
     return net
 
 
-def _mlpconv(maps: tuple[int, int, int, int], kernel: int) -> nn.Sequential:
-    """A convolution that keeps the image's size, then two of 1 x 1, with a ReLU after each."""
+def _small(config: NetworkInNetwork, channels: int, classes: int) -> OrderedDict[str, nn.Module]:
+    wide, middle, narrow = (scaled(maps, config.width_multiplier) for maps in (192, 160, 96))
+    bias = config.bias
+    return OrderedDict[str, nn.Module](
+        block1=_mlpconv((channels, wide, middle, narrow), 5, bias=bias),
+        pool1=nn.MaxPool2d(3, stride=2, ceil_mode=True),
+        dropout1=nn.Dropout(config.dropout),
+        block2=_mlpconv((narrow, wide, wide, wide), 5, bias=bias),
+        pool2=nn.AvgPool2d(3, stride=2, ceil_mode=True),
+        dropout2=nn.Dropout(config.dropout),
+        block3=_mlpconv((wide, wide, wide, classes), 3, bias=bias),
+        pool3=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+    )
+
+
+def _imagenet(config: NetworkInNetwork, channels: int, classes: int) -> OrderedDict[str, nn.Module]:
+    first, second, third, fourth = (scaled(maps, config.width_multiplier) for maps in (96, 256, 384, 1024))
+    bias = config.bias
+    return OrderedDict[str, nn.Module](
+        block1=_mlpconv((channels, first, first, first), 11, bias=bias, stride=4, padding=0),
+        pool1=nn.MaxPool2d(3, stride=2, ceil_mode=True),
+        block2=_mlpconv((first, second, second, second), 5, bias=bias),
+        pool2=nn.MaxPool2d(3, stride=2, ceil_mode=True),
+        block3=_mlpconv((second, third, third, third), 3, bias=bias),
+        pool3=nn.MaxPool2d(3, stride=2, ceil_mode=True),
+        dropout3=nn.Dropout(config.dropout),
+        block4=_mlpconv((third, fourth, fourth, classes), 3, bias=bias),
+        pool4=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+    )
+
+
+def _mlpconv(
+    maps: tuple[int, int, int, int],
+    kernel: int,
+    *,
+    bias: bool,
+    stride: int = 1,
+    padding: int | None = None,
+) -> nn.Sequential:
+    """A convolution, then two of 1 x 1, with a ReLU after each; by default the image keeps its size."""
     first, second, third, fourth = maps
+    padding = kernel // 2 if padding is None else padding
     return nn.Sequential(
         OrderedDict[str, nn.Module](
-            conv=nn.Conv2d(first, second, kernel, padding=kernel // 2),
+            conv=nn.Conv2d(first, second, kernel, stride, padding, bias=bias),
             relu=nn.ReLU(inplace=True),
-            cccp1=nn.Conv2d(second, third, 1),
+            cccp1=nn.Conv2d(second, third, 1, bias=bias),
             relu1=nn.ReLU(inplace=True),
-            cccp2=nn.Conv2d(third, fourth, 1),
+            cccp2=nn.Conv2d(third, fourth, 1, bias=bias),
             relu2=nn.ReLU(inplace=True),
         )
     )

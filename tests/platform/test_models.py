@@ -1,10 +1,26 @@
+import inspect
+import sys
+import types
+
+import pydantic
 import pytest
 import torch
 from torch import nn
 
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.models import build, try_out
-from taugrad.platform.models.config import CustomModel, LeNet, Mlp, NetworkInNetwork
+from taugrad.platform.models import alexnet, build, nin, resnet, try_out, vgg
+from taugrad.platform.models.config import (
+    AlexNet,
+    CustomModel,
+    Gpt,
+    LeNet,
+    Mlp,
+    NetworkInNetwork,
+    ResNet,
+    SigmoidStack,
+    Timm,
+    Vgg16,
+)
 from taugrad.platform.own_code import OwnCodeError
 
 torch.set_num_threads(1)
@@ -21,12 +37,74 @@ def parameters(model):
         (Mlp(activation="tanh"), (1, 28, 28), 784 * 392 + 392 * 50 + 50 * 10 + 392 + 50 + 10),
         (Mlp(widths=[]), (3, 4, 5), 60 * 10 + 10),
         (NetworkInNetwork(), (3, 32, 32), 966_986),
+        (AlexNet(), (3, 32, 32), 2_251_584 + 1024 * 4096 + 4096 + 4096 * 4097 + 4097 * 10),
+        (AlexNet(), (1, 28, 28), 2_250_432 + 256 * 4096 + 4096 + 4096 * 4097 + 4097 * 10),
+        (ResNet(depth=18), (3, 32, 32), 11_173_962),
+        # The paper's convolutions, two numbers a map for batch norm, and one layer.
+        (Vgg16(), (3, 32, 32), 14_714_688 + 2 * 4224 + 513 * 10),
     ],
 )
 def test_the_papers_networks_have_their_number_of_parameters(config, size, expected):
-    channels, height, width = size
-    model = build(config, Shape.image(channels, height, width, 10))
-    assert parameters(model) == expected
+    assert parameters(on_meta(config, Shape.image(*size, 10))) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "pixels", "expected"),
+    [
+        # Anoosheh, section 4: 60,719,360 gradients of 8 nodes, which are weights alone.
+        (NetworkInNetwork(form="imagenet", bias=False), 224, 60_719_360 // 8),
+        (NetworkInNetwork(form="imagenet"), 224, 60_719_360 // 8 + 3 * (96 + 256 + 384) + 2 * 1024 + 1000),
+        # "60 million parameters" in the paper; this is Caffe's count of it.
+        (AlexNet(form="imagenet"), 227, 60_965_224),
+        (AlexNet(form="imagenet"), 224, 60_965_224),
+        (AlexNet(form="imagenet", grouped=False), 224, 62_378_344),
+        # Simonyan and Zisserman's table 2 says 138 million.
+        (Vgg16(form="imagenet"), 224, 138_357_544),
+    ],
+)
+def test_the_imagenet_forms_have_the_papers_number_of_parameters(config, pixels, expected):
+    assert parameters(on_meta(config, Shape.image(3, pixels, pixels, 1000))) == expected
+
+
+@pytest.mark.parametrize(
+    ("depth", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7), (1202, 19.4)]
+)
+def test_residual_nets_have_the_papers_number_of_parameters(depth, millions):
+    # He et al., table 6.
+    count = parameters(on_meta(ResNet(depth=depth), Shape.image(3, 32, 32, 10)))
+    assert round(count / 1e6, 2 if millions < 1 else 1) == millions
+    layers = 1 + (depth - 2) + 1
+    assert layers == depth
+
+
+@pytest.mark.parametrize(("depth", "width", "millions"), [(5, 1536, 14.6), (8, 1536, 21.7), (5, 2048, 23.7)])
+def test_the_sigmoid_stack_has_stroms_number_of_weights(depth, width, millions):
+    # Strom, table 4; the paper gives neither widths nor outputs, see docs/models.md.
+    count = parameters(on_meta(SigmoidStack(depth=depth, width=width), Shape((17, 20), 3020)))
+    assert round(count / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize(
+    ("config", "positions", "vocabulary", "expected"),
+    [
+        # Issue 16's probe: bytes, context 64.
+        (Gpt(bias=True, tied=False), 64, 256, 867_072),
+        (Gpt(layers=12, heads=12, width=768, bias=True), 1024, 50257, 124_439_808),  # GPT-2
+    ],
+)
+def test_gpts_have_the_known_number_of_parameters(config, positions, vocabulary, expected):
+    assert parameters(on_meta(config, Shape.text(positions, vocabulary))) == expected
+
+
+def test_nanogpts_small_character_model_has_its_number_of_parameters():
+    # nanoGPT prints 0.80M, without the embedding of positions: 65 characters, context 64.
+    model = on_meta(Gpt(), Shape.text(64, 65))
+    assert round((parameters(model) - model.positions.weight.numel()) / 1e6, 2) == 0.80
+
+
+def on_meta(config, shape):
+    with torch.device("meta"):
+        return build(config, shape)
 
 
 def test_a_narrow_network_in_network_keeps_at_least_one_map():
@@ -58,6 +136,15 @@ def test_network_in_network_pools_as_caffe_does():
         (NetworkInNetwork(width_multiplier=0.1), (1, 4, 4)),
         (NetworkInNetwork(width_multiplier=0.1), (1, 8, 8)),
         (NetworkInNetwork(width_multiplier=0.1), (3, 11, 9)),
+        (NetworkInNetwork(form="imagenet", width_multiplier=0.02), (3, 64, 40)),
+        (SigmoidStack(width=8), (1, 3, 5)),
+        (AlexNet(width_multiplier=0.02), (1, 28, 28)),
+        (AlexNet(width_multiplier=0.02), (3, 32, 40)),
+        (AlexNet(form="imagenet", width_multiplier=0.02), (3, 64, 100)),
+        (ResNet(depth=8), (1, 8, 9)),
+        (ResNet(depth=18), (3, 9, 10)),
+        (Vgg16(width_multiplier=0.02), (3, 32, 65)),
+        (Vgg16(form="imagenet", width_multiplier=0.02), (3, 64, 32)),
     ],
 )
 def test_images_become_class_scores(config, size):
@@ -74,11 +161,240 @@ def test_images_become_class_scores(config, size):
     [
         (NetworkInNetwork(), 3, 8, "4 x 4"),
         (NetworkInNetwork(), 8, 3, "4 x 4"),
+        (NetworkInNetwork(form="imagenet"), 224, 38, "39 x 39"),
+        (AlexNet(), 14, 32, "15 x 15"),
+        (AlexNet(form="imagenet"), 62, 224, "63 x 63"),
+        (ResNet(), 4, 32, "5 x 5"),
+        (ResNet(depth=18), 8, 8, "9 x 9"),
+        (Vgg16(), 31, 32, "32 x 32"),
+        (Vgg16(form="imagenet"), 32, 28, "32 x 32"),
     ],
 )
 def test_images_that_are_too_small_are_refused_with_the_smallest_size(config, height, width, smallest):
     with pytest.raises(ValueError, match=rf"{height} x {width} are too small .* at least {smallest}"):
         build(config, Shape.image(1, height, width, 10))
+
+
+@pytest.mark.parametrize(
+    ("config", "module", "smallest"),
+    [
+        (NetworkInNetwork(width_multiplier=0.02), nin, 4),
+        (NetworkInNetwork(form="imagenet", width_multiplier=0.02), nin, 39),
+        (AlexNet(width_multiplier=0.02), alexnet, 15),
+        (AlexNet(form="imagenet", width_multiplier=0.02), alexnet, 63),
+        (ResNet(depth=8), resnet, 5),
+        (ResNet(depth=18), resnet, 9),
+        (Vgg16(width_multiplier=0.02), vgg, 32),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_the_smallest_images_are_those_that_a_network_can_learn_from(config, module, smallest, monkeypatch):
+    def learn(size):
+        build(config, Shape.image(1, size, size, 2)).train()(torch.ones(1, 1, size, size)).sum().backward()
+
+    learn(smallest)
+    monkeypatch.setattr(module, "check_size", lambda *_, **__: None)
+    with pytest.raises((RuntimeError, ValueError, ZeroDivisionError)):
+        learn(smallest - 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "said"),
+    [
+        (
+            Gpt(),
+            Shape.image(1, 8, 8, 10),
+            "kind = gpt: takes tokens, these data have images of 1 x 8 x 8; lenet",
+        ),
+        (Gpt(), Shape((17, 20), 40), "takes tokens, these data have inputs of 17 x 20; mlp takes them"),
+        (
+            SigmoidStack(),
+            Shape.text(8, 9),
+            "kind = sigmoid_stack: takes numbers, .* tokens of 8; gpt takes them",
+        ),
+        (Mlp(), Shape.text(8, 9), "kind = mlp: takes numbers, these data have tokens of 8; gpt takes them"),
+        (
+            ResNet(),
+            Shape.text(8, 9),
+            "kind = resnet: takes images, these data have tokens of 8; gpt takes them",
+        ),
+        (Vgg16(), Shape((17, 20), 4), "kind = vgg16: takes images, .* inputs of 17 x 20; mlp takes them"),
+    ],
+)
+def test_a_network_refuses_data_of_another_sort(config, shape, said):
+    with pytest.raises(ValueError, match=said):
+        build(config, shape)
+
+
+@pytest.mark.parametrize("config", [AlexNet(), AlexNet(form="imagenet"), Vgg16(), Vgg16(form="imagenet")])
+def test_convolutional_and_fully_connected_parameters_are_told_apart_by_name(config):
+    model = on_meta(config, Shape.image(3, 224, 224, 10))
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d | nn.BatchNorm2d | nn.Linear):
+            assert name.startswith("fc." if isinstance(module, nn.Linear) else "conv."), name
+    assert {name.partition(".")[0] for name, _ in model.named_parameters()} == {"conv", "fc"}
+
+
+def test_alexnets_images_shrink_as_in_the_paper():
+    # Figure 2: 55, 27, 13, 13, 13 rows where convolutions end; then 6 x 6 x 256 numbers.
+    model = on_meta(AlexNet(form="imagenet"), Shape.image(3, 224, 224, 1000))
+    rows = []
+    for layer in model.conv:
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(lambda *call: rows.append(call[2].shape[-1]))
+    model(torch.zeros(1, 3, 224, 224, device="meta"))
+    assert rows == [55, 27, 13, 13, 13]
+    assert model.fc.fc6.in_features == 6 * 6 * 256
+
+
+def test_alexnets_norm_is_the_papers_formula():
+    norm = build(AlexNet(form="imagenet", width_multiplier=0.02), Shape.image(1, 63, 63, 2)).conv.norm1
+    maps = torch.randn(1, 9, 1, 1) * 100  # large, so that 1e-4 times squares is something beside 2
+    values = maps.flatten().tolist()
+    expected = []
+    for i, value in enumerate(values):
+        squares = sum(values[j] ** 2 for j in range(max(0, i - 2), min(9, i + 3)))
+        expected.append(value / (2 + 1e-4 * squares) ** 0.75)
+    torch.testing.assert_close(norm(maps).flatten(), torch.tensor(expected))
+
+
+def test_alexnet_begins_as_in_the_paper():
+    model = build(AlexNet(form="imagenet", width_multiplier=0.1), Shape.image(3, 63, 63, 10))
+    biases = {
+        name.split(".")[1]: set(p.tolist()) for name, p in model.named_parameters() if name.endswith("bias")
+    }
+    ones = {name for name, values in biases.items() if values == {1.0}}
+    assert ones == {"conv2", "conv4", "conv5", "fc6", "fc7"}
+    assert all(biases[name] == {0.0} for name in biases.keys() - ones)
+    assert model.fc.fc7.weight.std().item() == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_residual_block_adds_every_second_pixel_and_maps_of_zeros():
+    model = build(ResNet(depth=8), Shape.image(1, 6, 6, 3)).eval()
+    block = model.stage2.block1
+    inputs = torch.randn(2, 16, 6, 5)
+    hidden = nn.functional.conv2d(inputs, block.conv1.weight, stride=2, padding=1).clamp(min=0)
+    added = nn.functional.conv2d(hidden, block.conv2.weight, padding=1)
+    for n in range(2):
+        for i in range(3):
+            for j in range(3):
+                added[n, :16, i, j] += inputs[n, :, 2 * i, 2 * j]
+    # Untrained batch norms in evaluation divide by sqrt(1 + 1e-5).
+    torch.testing.assert_close(block(inputs), added.clamp(min=0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("depth", [9, 10, 19, 21, 7])
+def test_depths_of_no_residual_net_are_refused(depth):
+    with pytest.raises(pydantic.ValidationError, match=r"6n \+ 2, such as|greater than or equal to 8"):
+        ResNet(depth=depth)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gpt_is_its_formula(bias, tied):
+    torch.manual_seed(0)
+    config = Gpt(layers=2, heads=3, width=12, bias=bias, tied=tied)
+    model = build(config, Shape.text(7, 11)).double()
+    for parameter in model.parameters():  # zeros and ones would hide what is left out
+        nn.init.normal_(parameter, std=0.5)
+    tokens = torch.randint(11, (3, 5))
+    torch.testing.assert_close(model(tokens), slow_gpt(dict(model.state_dict()), config, tokens))
+
+
+def slow_gpt(weights, config, tokens_NT):
+    """The formulas of GPT-2, one position and one head after the other."""
+    texts, length = tokens_NT.shape
+    size = config.width // config.heads
+
+    def linear(name, x):
+        y = weights[f"{name}.weight"] @ x
+        return y + weights[f"{name}.bias"] if config.bias else y
+
+    def norm(name, x):
+        y = (x - x.mean()) / (((x - x.mean()) ** 2).mean() + 1e-5).sqrt() * weights[f"{name}.weight"]
+        return y + weights[f"{name}.bias"] if config.bias else y
+
+    scores = []
+    for n in range(texts):
+        stream = [
+            weights["tokens.weight"][tokens_NT[n, t]] + weights["positions.weight"][t] for t in range(length)
+        ]
+        for number in range(config.layers):
+            at = f"blocks.{number}"
+            qkv = [
+                linear(f"{at}.attention.qkv", norm(f"{at}.norm1", x)).view(3, config.heads, size)
+                for x in stream
+            ]
+            for t in range(length):
+                mixed = []
+                for h in range(config.heads):
+                    match = torch.stack([qkv[t][0, h] @ qkv[s][1, h] for s in range(t + 1)]) / size**0.5
+                    share = match.exp() / match.exp().sum()
+                    mixed.append(sum(share[s] * qkv[s][2, h] for s in range(t + 1)))
+                stream[t] = stream[t] + linear(f"{at}.attention.out", torch.cat(mixed))
+            for t in range(length):
+                z = linear(f"{at}.mlp.fc", norm(f"{at}.norm2", stream[t]))
+                z = z * (1 + torch.erf(z / 2**0.5)) / 2
+                stream[t] = stream[t] + linear(f"{at}.mlp.out", z)
+        scores.append(torch.stack([weights["head.weight"] @ norm("norm", x) for x in stream]))
+    return torch.stack(scores)
+
+
+def test_a_gpt_does_not_look_ahead():
+    model = build(Gpt(width=16), Shape.text(8, 10)).eval()
+    tokens = torch.randint(10, (2, 8))
+    scores = model(tokens)
+    assert scores.shape == (2, 8, 10)
+    assert scores.dtype == torch.float32
+    for t in range(8):
+        other = tokens.clone()
+        other[:, t] = (other[:, t] + 1) % 10
+        changed = model(other)
+        assert torch.equal(changed[:, :t], scores[:, :t])
+        assert not torch.isclose(changed[:, t:], scores[:, t:]).all(-1).any()
+
+
+def test_a_gpt_begins_as_gpt2_does():
+    torch.manual_seed(0)
+    model = build(Gpt(bias=True), Shape.text(64, 256))
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            assert torch.equal(
+                parameter, torch.full_like(parameter, float("norm" in name and "weight" in name))
+            )
+        else:
+            expected = 0.02 / 8**0.5 if name.endswith("out.weight") else 0.02
+            assert parameter.std().item() == pytest.approx(expected, rel=0.05), name
+    assert model.head.weight is model.tokens.weight
+    tokens = torch.randint(256, (4, 65))
+    loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    assert loss.item() == pytest.approx(torch.tensor(256.0).log().item(), rel=0.02)
+
+
+def test_a_gpt_drops_out_only_in_training_and_refuses_longer_texts():
+    model = build(Gpt(width=16, dropout=0.5), Shape.text(4, 10))
+    tokens = torch.zeros(1, 4, dtype=torch.int64)
+    assert not torch.equal(model(tokens), model(tokens))
+    model.eval()
+    assert torch.equal(model(tokens), model(tokens))
+    with pytest.raises(ValueError, match="texts of 5 tokens: this network was built for at most 4"):
+        model(torch.zeros(1, 5, dtype=torch.int64))
+    with pytest.raises(pydantic.ValidationError, match="width = 10: must be a multiple of heads, which is 4"):
+        Gpt(width=10)
+
+
+def test_a_deep_sigmoid_stack_lets_gradients_through():
+    torch.manual_seed(0)
+    frames, labels = torch.randn(64, 17, 20), torch.randint(40, (64,))
+
+    def share(model):  # of the first layer's gradient in the last one's, by their root mean squares
+        nn.functional.cross_entropy(model(frames), labels).backward()
+        first, *_, last = (p.grad.square().mean().sqrt().item() for p in model.parameters() if p.ndim == 2)
+        return first / last
+
+    shape = Shape((17, 20), 40)
+    assert share(build(SigmoidStack(depth=8, width=128), shape)) > 0.05
+    assert share(build(Mlp(widths=[128] * 8, activation="sigmoid"), shape)) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -91,6 +407,9 @@ def test_an_mlp_is_its_matrices_and_its_activation(activation, function):
     w1, b1, w2, b2, w3, b3 = model.parameters()
     hidden = function(function(images.reshape(7, 6) @ w1.T + b1) @ w2.T + b2)
     torch.testing.assert_close(model(images), hidden @ w3.T + b3)
+    every = build(Mlp(widths=[5, 4], activation=activation, activate_outputs=True), Shape.image(2, 3, 1, 3))
+    every.load_state_dict(model.state_dict())
+    torch.testing.assert_close(every(images), function(hidden @ w3.T + b3))
 
 
 def test_he_weights_keep_the_signal_through_nine_layers():
@@ -137,16 +456,27 @@ def test_dropout_is_the_configs_and_stops_in_evaluation():
 
 
 @pytest.mark.parametrize(
-    "config",
-    [LeNet(), Mlp(), Mlp(activation="tanh"), NetworkInNetwork(width_multiplier=0.2, dropout=0)],
-    ids=["lenet", "mlp", "mlp-tanh", "nin"],
+    ("config", "size", "lr"),
+    [
+        (LeNet(), 16, 0.01),
+        (Mlp(), 16, 0.01),
+        (Mlp(activation="tanh"), 16, 0.01),
+        (SigmoidStack(width=64), 16, 0.01),
+        (NetworkInNetwork(width_multiplier=0.2, dropout=0), 16, 0.01),
+        (NetworkInNetwork(form="imagenet", width_multiplier=0.2, dropout=0), 64, 1e-3),
+        (AlexNet(width_multiplier=0.1, dropout=0), 28, 1e-3),
+        (ResNet(depth=8), 16, 0.01),
+        (ResNet(depth=18), 16, 0.01),
+        (Vgg16(width_multiplier=0.1), 32, 0.01),
+        (Vgg16(form="imagenet", width_multiplier=0.1, dropout=0), 32, 1e-3),
+    ],
 )
-def test_training_lowers_the_loss_on_a_fixed_batch_and_reaches_every_parameter(config):
+def test_training_lowers_the_loss_on_a_fixed_batch_and_reaches_every_parameter(config, size, lr):
     torch.manual_seed(0)
-    model = build(config, Shape.image(1, 16, 16, 4))
+    model = build(config, Shape.image(1, size, size, 4))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    images, labels = torch.randn(16, 1, 16, 16), torch.arange(16) % 4
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    images, labels = torch.randn(16, 1, size, size), torch.arange(16) % 4
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     losses = []
     for _ in range(6):
         optimizer.zero_grad()
@@ -219,11 +549,73 @@ def test_a_custom_factory_that_makes_no_network_is_refused(user_module, function
 )
 def test_a_users_network_is_tried_before_workers_start(network, said):
     own, images = CustomModel(factory="mine:net"), torch.zeros(2, 1, 4, 4)
+    shape = Shape.image(1, 4, 4, 5)
     with pytest.raises(OwnCodeError, match="mine:net") as refused:
-        try_out(own, network, images, Shape.image(1, 4, 4, 5))
+        try_out(own, network, images, shape)
     assert said in str(refused.value)
     fitting = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 5))
     before = {name: value.clone() for name, value in fitting.state_dict().items()}
-    try_out(own, fitting, images, Shape.image(1, 4, 4, 5))
+    try_out(own, fitting, images, shape)
     assert fitting.training
     assert all(torch.equal(value, before[name]) for name, value in fitting.state_dict().items())
+
+
+@pytest.fixture
+def fake_timm(monkeypatch):
+    """A module that answers as timm does: torchvision, which timm needs, has no CPU build here."""
+    module = types.ModuleType("timm")
+    module.calls = []
+
+    def create_model(model_name, pretrained=False, in_chans=3, num_classes=1000, wide=1):
+        module.calls.append(inspect.getargvalues(inspect.currentframe()).locals)
+        if wide < 1:
+            raise TypeError("wide must be 1 at least")
+        pool = [] if model_name == "tiny_flat" else [nn.AdaptiveAvgPool2d(1)]
+        return nn.Sequential(*pool, nn.Flatten(), nn.Linear(in_chans * wide, num_classes))
+
+    module.create_model = create_model
+    module.list_models = lambda: ["tiny_pool", "tiny_flat"]
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return module
+
+
+def test_a_timm_network_is_made_for_the_data_and_without_download(fake_timm):
+    model = build(Timm(name="tiny_pool.a1_in1k"), Shape.image(3, 9, 8, 6))
+    assert model(torch.zeros(2, 3, 9, 8)).shape == (2, 6)
+    assert model.training
+    asked = fake_timm.calls[0]
+    assert (asked["model_name"], asked["pretrained"]) == ("tiny_pool.a1_in1k", False)
+    assert (asked["in_chans"], asked["num_classes"]) == (3, 6)
+    with pytest.raises(ValueError, match="pretrained=False"):
+        build(Timm(name="tiny_pool", arguments={"pretrained": True, "wide": 0}), Shape.image(3, 9, 8, 6))
+    assert not any(call["pretrained"] for call in fake_timm.calls)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("tiny_pol", {}, r"name = tiny_pol: timm has no such network; did you mean tiny_pool"),
+        ("nothing", {}, r"name = nothing: timm has no such network; see timm.list_models\(\)"),
+        (
+            "tiny_pool",
+            {"wide": 0},
+            "wide=0, pretrained=False and images of 4 x 4, raised TypeError: wide must",
+        ),
+        ("tiny_flat", {}, "images of 4 x 4, raised RuntimeError: mat1 and mat2"),
+        (
+            "tiny_pool",
+            {"num_classes": 3},
+            r"returns \[1, 3\] for an image; expected scores of shape \[1, 5\]",
+        ),
+    ],
+)
+def test_what_timm_refuses_is_said_in_one_line(fake_timm, name, arguments, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        build(Timm(name=name, arguments=arguments), Shape.image(1, 4, 4, 5))
+    assert "\n" not in str(refused.value)
+
+
+def test_without_timm_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ImportError, match=r"timm cannot be imported \(.*\); pip install 'taugrad\[timm\]'"):
+        build(Timm(name="resnet10t"), Shape.image(3, 32, 32, 10))

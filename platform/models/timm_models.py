@@ -1,0 +1,62 @@
+"""Networks of the timm package."""
+
+import difflib
+from importlib import import_module
+from typing import cast
+
+import torch
+from torch import nn
+
+from ..own_code import told
+from .config import Timm
+
+_MANY = 5
+"""Names of networks in a message."""
+
+
+def timm_model(config: Timm, channels: int, height: int, width: int, classes: int) -> nn.Module:
+    """Builds a network of timm with weights as timm begins them: nothing is downloaded.
+
+    Args:
+        config: Its name, and further arguments.
+        channels: Channels of an image.
+        height: Rows of an image. Many networks take one size only, unless `arguments` name another.
+        width: Columns of an image.
+        classes: How many classes there are.
+
+    Returns:
+        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+
+    Raises:
+        ImportError: timm, or a package that it needs, is not installed.
+        ValueError: timm has no such network, refuses the arguments, or the network does not take such images.
+    """
+    try:
+        timm = import_module("timm")
+    except ImportError as error:
+        raise ImportError(
+            f"kind = timm: timm cannot be imported ({error}); pip install 'taugrad[timm]' brings it with "
+            "torchvision, whose build must be for the same torch"
+        ) from error
+    names: list[str] = timm.list_models()
+    if config.name.partition(".")[0] not in names:
+        near = difflib.get_close_matches(config.name, names, n=_MANY)
+        meant = f"; did you mean {', '.join(near)}?" if near else "; see timm.list_models()"
+        raise ValueError(f"name = {config.name}: timm has no such network{meant}")
+    given = {"in_chans": channels, "num_classes": classes, **config.arguments, "pretrained": False}
+    said = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    size = (1, channels, height, width)
+    try:  # each network has its own arguments, its own sizes of images and its own errors
+        made = cast(nn.Module, timm.create_model(config.name, **given))
+        with torch.no_grad():
+            scores = made.eval()(torch.zeros(size))
+    except Exception as error:
+        raise ValueError(
+            f"name = {config.name}: timm, with {said} and images of {height} x {width}, raised {told(error)}"
+        ) from error
+    if scores.shape != (1, classes):
+        raise ValueError(
+            f"name = {config.name}: with {said} it returns {list(scores.shape)} for an image; "
+            f"expected scores of shape {[1, classes]}"
+        )
+    return made.train()

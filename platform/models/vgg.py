@@ -1,0 +1,68 @@
+"""VGG16 (Simonyan and Zisserman 2014, configuration D), with a form for small images."""
+
+from collections import OrderedDict
+
+from torch import nn
+
+from .config import Vgg16
+from .sizes import check_size, scaled
+
+SMALLEST = 32
+"""Five poolings of 2 x 2 leave nothing of fewer rows or columns."""
+_BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+"""Maps, and how many convolutions there are before a pooling."""
+
+
+def vgg16(config: Vgg16, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+    """Builds the network; its weights begin as He et al. (2015) fill them.
+
+    The paper had to train a smaller net first.
+
+    Args:
+        config: Its form: `imagenet` as in the paper, with two hidden fully connected layers of 4,096; `small`
+            has batch norm after each convolution and one fully connected layer, as is usual for CIFAR.
+        channels: Channels of an image.
+        height: Rows of an image, at least 32.
+        width: Columns of an image, at least 32.
+        classes: How many classes there are.
+
+    Returns:
+        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes]. Parameters of its
+        convolutions are named conv.*, those of its fully connected layers fc.*.
+
+    Raises:
+        ValueError: The images are too small.
+    """
+    check_size("VGG16", height, width, SMALLEST, instead="resnet")
+    small = config.form == "small"
+    conv, before = OrderedDict[str, nn.Module](), channels
+    for block, (maps, count) in enumerate(_BLOCKS, start=1):
+        after = scaled(maps, config.width_multiplier)
+        for number in range(1, count + 1):
+            name = f"{block}_{number}"
+            conv[f"conv{name}"] = nn.Conv2d(before, after, 3, padding=1)
+            if small:
+                conv[f"norm{name}"] = nn.BatchNorm2d(after)
+            conv[f"relu{name}"] = nn.ReLU(inplace=True)
+            before = after
+        conv[f"pool{block}"] = nn.MaxPool2d(2)
+    inputs = before * (height // SMALLEST) * (width // SMALLEST)
+    units = scaled(4096, config.width_multiplier)
+    fc = OrderedDict[str, nn.Module]()
+    if not small:
+        fc["fc6"] = nn.Linear(inputs, units)
+        fc["relu6"] = nn.ReLU(inplace=True)
+        fc["dropout6"] = nn.Dropout(config.dropout)
+        fc["fc7"] = nn.Linear(units, units)
+        fc["relu7"] = nn.ReLU(inplace=True)
+        fc["dropout7"] = nn.Dropout(config.dropout)
+    fc["fc8"] = nn.Linear(inputs if small else units, classes)
+    net = nn.Sequential(
+        OrderedDict[str, nn.Module](conv=nn.Sequential(conv), flatten=nn.Flatten(), fc=nn.Sequential(fc))
+    )
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return net
