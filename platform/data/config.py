@@ -54,6 +54,38 @@ class Synthetic(Config):
     data_seed: int = Field(default=0, ge=0)
 
 
+class _Windows(Config):
+    context: int = Field(default=64, ge=1)
+    """Positions of an example; with a language model each of them has the next token as its target."""
+    test_examples: int = Field(default=500, ge=1)
+    """How many windows an evaluation looks at, evenly spaced over the test part; all if there are fewer."""
+
+
+class Text(_Windows):
+    """Text of any files, by bytes or by a tokenizer; without a path Python's own standard library."""
+
+    kind: Literal["text"] = "text"
+    path: str | tuple[str, ...] | None = None
+    """A file, a folder, a pattern such as books/**/*.txt, or several; None: the source files of the running
+    Python's standard library."""
+    tokenizer: Path | None = None
+    """A tokenizer.json of the package tokenizers; None: every byte is a token."""
+    test_fraction: Fraction = 0.1
+    """The share of files that is held out for evaluation; of a single file the share at its end."""
+    split_seed: int = Field(default=0, ge=0)
+    """Which files are held out; apart from the run's seed, so that seeds share one test set."""
+
+
+class Tokens(_Windows):
+    """A folder with nanoGPT's train.bin and val.bin: tokens of 16 bits."""
+
+    kind: Literal["tokens"] = "tokens"
+    path: Path
+    """The folder that holds train.bin and val.bin."""
+    vocabulary: int | None = Field(default=None, ge=2, le=65536)
+    """How many tokens there are; None: one more than the largest that the files hold."""
+
+
 class CustomData(Config):
     """Your own data: a function that returns a taugrad.platform.data.DataSet, or Parts."""
 
@@ -64,4 +96,6 @@ class CustomData(Config):
     """Keyword arguments for the function."""
 
 
-DataConfig = Annotated[Mnist5k | Digits | Mnist | Synthetic | CustomData, Field(discriminator="kind")]
+DataConfig = Annotated[
+    Mnist5k | Digits | Mnist | Synthetic | Text | Tokens | CustomData, Field(discriminator="kind")
+]
