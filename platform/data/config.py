@@ -86,6 +86,27 @@ class Tokens(_Windows):
     """How many tokens there are; None: one more than the largest that the files hold."""
 
 
+class _Cifar(Config):
+    path: Path
+    """The folder that holds the files of the binary version."""
+    augment: bool = False
+    """Cut training images at a random place out of a frame of 4 black pixels, and mirror half of them."""
+
+
+class Cifar10(_Cifar):
+    """CIFAR-10, binary version: data_batch_1.bin to data_batch_5.bin and test_batch.bin."""
+
+    kind: Literal["cifar10"] = "cifar10"
+
+
+class Cifar100(_Cifar):
+    """CIFAR-100, binary version: train.bin and test.bin."""
+
+    kind: Literal["cifar100"] = "cifar100"
+    labels: Literal["fine", "coarse"] = "fine"
+    """100 classes, or the 20 that these belong to."""
+
+
 class CustomData(Config):
     """Your own data: a function that returns a taugrad.platform.data.DataSet, or Parts."""
 
@@ -97,5 +118,6 @@ class CustomData(Config):
 
 
 DataConfig = Annotated[
-    Mnist5k | Digits | Mnist | Synthetic | Text | Tokens | CustomData, Field(discriminator="kind")
+    Mnist5k | Digits | Mnist | Synthetic | Text | Tokens | Cifar10 | Cifar100 | CustomData,
+    Field(discriminator="kind"),
 ]

@@ -6,7 +6,8 @@ from typing import Any
 from ..config import Config
 from ..importing import import_object
 from ..own_code import OwnCodeError, call
-from .config import CustomData, DataConfig, Digits, Mnist, Mnist5k, Synthetic, Text, Tokens
+from .cifar import load_cifar10, load_cifar100
+from .config import Cifar10, Cifar100, CustomData, DataConfig, Digits, Mnist, Mnist5k, Synthetic, Text, Tokens
 from .dataset import DataSet
 from .embedded import digits, mnist5k
 from .examples import Data, Parts
@@ -52,5 +53,7 @@ _READERS: Mapping[type[Config], Callable[[Any], Data]] = {
     Synthetic: synthetic,
     Text: load_text,
     Tokens: load_tokens,
+    Cifar10: load_cifar10,
+    Cifar100: load_cifar100,
     CustomData: _custom,
 }

@@ -55,7 +55,8 @@ def load_text(config: Text) -> Parts:
         except OSError as error:
             raise DataError(
                 f"{error.filename or token_cache.folder()}: {error.strerror or error}; "
-                f"the files of a text must be readable, and {token_cache.folder()} (see XDG_CACHE_HOME) must take their tokens"
+                "the files of a text must be readable, and "
+                f"{token_cache.folder()} (see XDG_CACHE_HOME) must take their tokens"
             ) from error
     train_tokens, test_tokens = token_cache.mapped(key, kept)
     bytes_per_token = kept.test_bytes / kept.test_tokens if kept.test_tokens else 1.0
