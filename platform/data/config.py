@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ..config import Config
 
@@ -107,6 +107,27 @@ class Cifar100(_Cifar):
     """100 classes, or the 20 that these belong to."""
 
 
+class Frames(Config):
+    """Frames of speech with a class each, as `taugrad data speech` makes them; windows around each frame."""
+
+    kind: Literal["frames"] = "frames"
+    path: Path
+    """The folder that holds frames.json, train, validation and test."""
+    context: int = Field(default=17, ge=1)
+    """Frames of a window, an odd number: the one that is classified is in the middle."""
+    evaluate_on: Literal["validation", "test"] = "validation"
+    """Which part evaluations look at. Whoever chooses settings by it must judge them by the other."""
+    test_examples: int = Field(default=5000, ge=1)
+    """How many frames an evaluation looks at, evenly spaced over the part; all if there are fewer."""
+
+    @field_validator("context")
+    @classmethod
+    def _has_a_middle(cls, context: int) -> int:
+        if context % 2 == 0:
+            raise ValueError(f"must be odd; {context - 1} or {context + 1} would do")
+        return context
+
+
 class CustomData(Config):
     """Your own data: a function that returns a taugrad.platform.data.DataSet, or Parts."""
 
@@ -118,6 +139,6 @@ class CustomData(Config):
 
 
 DataConfig = Annotated[
-    Mnist5k | Digits | Mnist | Synthetic | Text | Tokens | Cifar10 | Cifar100 | CustomData,
+    Mnist5k | Digits | Mnist | Synthetic | Text | Tokens | Cifar10 | Cifar100 | Frames | CustomData,
     Field(discriminator="kind"),
 ]

@@ -7,10 +7,23 @@ from ..config import Config
 from ..importing import import_object
 from ..own_code import OwnCodeError, call
 from .cifar import load_cifar10, load_cifar100
-from .config import Cifar10, Cifar100, CustomData, DataConfig, Digits, Mnist, Mnist5k, Synthetic, Text, Tokens
+from .config import (
+    Cifar10,
+    Cifar100,
+    CustomData,
+    DataConfig,
+    Digits,
+    Frames,
+    Mnist,
+    Mnist5k,
+    Synthetic,
+    Text,
+    Tokens,
+)
 from .dataset import DataSet
 from .embedded import digits, mnist5k
 from .examples import Data, Parts
+from .frames import load_frames
 from .idx import load_idx_folder
 from .synthetic import synthetic
 from .text import load_text
@@ -55,5 +68,6 @@ _READERS: Mapping[type[Config], Callable[[Any], Data]] = {
     Tokens: load_tokens,
     Cifar10: load_cifar10,
     Cifar100: load_cifar100,
+    Frames: load_frames,
     CustomData: _custom,
 }
