@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ..config import Config
 
@@ -54,6 +54,80 @@ class Synthetic(Config):
     data_seed: int = Field(default=0, ge=0)
 
 
+class _Windows(Config):
+    context: int = Field(default=64, ge=1)
+    """Positions of an example; with a language model each of them has the next token as its target."""
+    test_examples: int = Field(default=500, ge=1)
+    """How many windows an evaluation looks at, evenly spaced over the test part; all if there are fewer."""
+
+
+class Text(_Windows):
+    """Text of any files, by bytes or by a tokenizer; without a path Python's own standard library."""
+
+    kind: Literal["text"] = "text"
+    path: str | tuple[str, ...] | None = None
+    """A file, a folder, a pattern such as books/**/*.txt, or several; None: the source files of the running
+    Python's standard library."""
+    tokenizer: Path | None = None
+    """A tokenizer.json of the package tokenizers; None: every byte is a token."""
+    test_fraction: Fraction = 0.1
+    """The share of files that is held out for evaluation; of a single file the share at its end."""
+    split_seed: int = Field(default=0, ge=0)
+    """Which files are held out; apart from the run's seed, so that seeds share one test set."""
+
+
+class Tokens(_Windows):
+    """A folder with nanoGPT's train.bin and val.bin: tokens of 16 bits."""
+
+    kind: Literal["tokens"] = "tokens"
+    path: Path
+    """The folder that holds train.bin and val.bin."""
+    vocabulary: int | None = Field(default=None, ge=2, le=65536)
+    """How many tokens there are; None: one more than the largest that the files hold."""
+
+
+class _Cifar(Config):
+    path: Path
+    """The folder that holds the files of the binary version."""
+    augment: bool = False
+    """Cut training images at a random place out of a frame of 4 black pixels, and mirror half of them."""
+
+
+class Cifar10(_Cifar):
+    """CIFAR-10, binary version: data_batch_1.bin to data_batch_5.bin and test_batch.bin."""
+
+    kind: Literal["cifar10"] = "cifar10"
+
+
+class Cifar100(_Cifar):
+    """CIFAR-100, binary version: train.bin and test.bin."""
+
+    kind: Literal["cifar100"] = "cifar100"
+    labels: Literal["fine", "coarse"] = "fine"
+    """100 classes, or the 20 that these belong to."""
+
+
+class Frames(Config):
+    """Frames of speech with a class each, as `taugrad data speech` makes them; windows around each frame."""
+
+    kind: Literal["frames"] = "frames"
+    path: Path
+    """The folder that holds frames.json, train, validation and test."""
+    context: int = Field(default=17, ge=1)
+    """Frames of a window, an odd number: the one that is classified is in the middle."""
+    evaluate_on: Literal["validation", "test"] = "validation"
+    """Which part evaluations look at. Whoever chooses settings by it must judge them by the other."""
+    test_examples: int = Field(default=5000, ge=1)
+    """How many frames an evaluation looks at, evenly spaced over the part; all if there are fewer."""
+
+    @field_validator("context")
+    @classmethod
+    def _has_a_middle(cls, context: int) -> int:
+        if context % 2 == 0:
+            raise ValueError(f"must be odd; {context - 1} or {context + 1} would do")
+        return context
+
+
 class CustomData(Config):
     """Your own data: a function that returns a taugrad.platform.data.DataSet, or Parts."""
 
@@ -64,4 +138,7 @@ class CustomData(Config):
     """Keyword arguments for the function."""
 
 
-DataConfig = Annotated[Mnist5k | Digits | Mnist | Synthetic | CustomData, Field(discriminator="kind")]
+DataConfig = Annotated[
+    Mnist5k | Digits | Mnist | Synthetic | Text | Tokens | Cifar10 | Cifar100 | Frames | CustomData,
+    Field(discriminator="kind"),
+]

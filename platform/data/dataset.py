@@ -103,6 +103,9 @@ class DataSet:
         """The part held out for evaluation."""
         return Tensors(self.test_inputs, self.test_labels)
 
+    fingerprint = ""
+    """Not taken: see `Data.fingerprint`."""
+
     @property
     def shape(self) -> Shape:
         """Of an example."""

@@ -79,14 +79,19 @@ class Data(Protocol):
     def shape(self) -> Shape:
         """Of an example."""
 
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all content, to be logged with the run; empty where none was taken."""
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A `Data` that holds its three fields."""
+    """A `Data` that holds its fields."""
 
     train: Examples
     test: Examples
     shape: Shape
+    fingerprint: str = ""
 
 
 class Tensors(Examples):

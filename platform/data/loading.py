@@ -1,15 +1,33 @@
 """From a config to a data set."""
 
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from ..config import Config
 from ..importing import import_object
 from ..own_code import OwnCodeError, call
-from .config import CustomData, DataConfig, Digits, Mnist, Mnist5k, Synthetic
+from .cifar import load_cifar10, load_cifar100
+from .config import (
+    Cifar10,
+    Cifar100,
+    CustomData,
+    DataConfig,
+    Digits,
+    Frames,
+    Mnist,
+    Mnist5k,
+    Synthetic,
+    Text,
+    Tokens,
+)
 from .dataset import DataSet
 from .embedded import digits, mnist5k
 from .examples import Data, Parts
+from .frames import load_frames
 from .idx import load_idx_folder
 from .synthetic import synthetic
+from .text import load_text
+from .tokens import load_tokens
 
 
 def load(config: DataConfig) -> Data:
@@ -25,19 +43,7 @@ def load(config: DataConfig) -> Data:
         DataError: The data are missing, damaged or not valid.
         OwnCodeError: A custom factory cannot be found or called, raised, or returned no data set.
     """
-    match config:
-        case Mnist5k():
-            return mnist5k(config)
-        case Digits():
-            return digits(config)
-        case Mnist():
-            return load_idx_folder(config.path)
-        case Synthetic():
-            return synthetic(config)
-        case CustomData():
-            return _custom(config)
-        case _:
-            assert_never(config)
+    return _READERS[type(config)](config)
 
 
 _CONTRACT = (
@@ -51,3 +57,17 @@ def _custom(config: CustomData) -> Data:
     if not isinstance(made, DataSet | Parts):
         raise OwnCodeError(config.factory, f"it returned a {type(made).__name__}; {_CONTRACT}")
     return made
+
+
+_READERS: Mapping[type[Config], Callable[[Any], Data]] = {
+    Mnist5k: mnist5k,
+    Digits: digits,
+    Mnist: lambda config: load_idx_folder(config.path),
+    Synthetic: synthetic,
+    Text: load_text,
+    Tokens: load_tokens,
+    Cifar10: load_cifar10,
+    Cifar100: load_cifar100,
+    Frames: load_frames,
+    CustomData: _custom,
+}

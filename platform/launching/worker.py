@@ -1,6 +1,8 @@
 """What runs in a Ray Train worker: a trainer whose listener speaks Ray and MLflow."""
 
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -46,7 +48,9 @@ def train(job: Job) -> None:
         listener = _RayListener(tracker, storage, checkpoints)
         try:
             listener.stage("reading the data")
-            trainer = Trainer(spec, load(spec.data), device, listener)
+            data = load(spec.data)
+            listener.read(data.fingerprint)
+            trainer = Trainer(spec, data, device, listener)
             saved = listener.checkpoints.newest()
             if saved is not None:
                 listener.restore(trainer.resume(saved))
@@ -76,6 +80,15 @@ class _Tracker:
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.writer.log(iteration, metrics, kind="evaluation" if names.EVAL_LOSS in metrics else "iteration")
+
+    def tag(self, name: str, value: str) -> None:
+        """Tags the run, if the store answers; nothing waits for that."""
+
+        def tag() -> None:
+            with suppress(Exception):
+                self._store.client.set_tag(self._run_id, name, value)
+
+        threading.Thread(target=tag, daemon=True).start()
 
     def show(self, progress: Progress, *, evaluated: bool) -> None:
         if evaluated or monotonic() - self._shown >= _PROGRESS_S:
@@ -116,6 +129,11 @@ class _RayListener:
     def stage(self, name: str) -> None:
         if self._tracker is not None:
             self._tracker.enter(name)
+
+    def read(self, fingerprint: str) -> None:
+        """Logs which data the run has, if that is known."""
+        if self._tracker is not None and fingerprint:
+            self._tracker.tag(names.TAG_DATA, fingerprint)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         if self._tracker is not None:

@@ -72,6 +72,8 @@ TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
 """Where the run's checkpoints lie."""
 TAG_METRIC: Final = "taugrad.metric"
 """The metric that counts, as JSON (`tasks.metric.Metric`); a run without it is judged by its accuracy."""
+TAG_DATA: Final = "taugrad.data"
+"""A hash of all that the run's data hold, where their source takes one (`data.Data.fingerprint`)."""
 TAG_HOLDER: Final = "taugrad.holder"
 """Which process trains the run, with its last sign of life; gone when none does."""
 

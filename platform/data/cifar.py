@@ -1,0 +1,99 @@
+"""CIFAR-10 and CIFAR-100, the binary version.
+
+A file is records, one after the other: one label byte (CIFAR-100: two, the coarse class and the fine one),
+then 1,024 bytes of red, 1,024 of green and 1,024 of blue, row by row. The Python version holds pickles, which
+can run any code when they are read; it is not read.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import Cifar10, Cifar100
+from .dataset import DataError
+from .examples import Parts
+from .pixels import Normalization, Pixels
+from .shape import Shape
+
+_SIDE = 32
+_PIXELS = 3 * _SIDE * _SIDE
+_TEN = [f"data_batch_{number}.bin" for number in range(1, 6)]
+
+Records = NDArray[np.uint8]
+"""[N, labels + 3072]"""
+
+
+def load_cifar10(config: Cifar10) -> Parts:
+    """Reads the six files of CIFAR-10.
+
+    Args:
+        config: their folder, and whether to augment.
+
+    Returns:
+        Images 3 x 32 x 32 in ten classes, normalised by channel.
+
+    Raises:
+        DataError: a file is missing, not whole, or holds a label that is none.
+    """
+    return _parts(config.path, _TEN, ["test_batch.bin"], [10], 0, augment=config.augment)
+
+
+def load_cifar100(config: Cifar100) -> Parts:
+    """Reads the two files of CIFAR-100; as `load_cifar10`, with 100 classes or 20."""
+    use = 0 if config.labels == "coarse" else 1
+    return _parts(config.path, ["train.bin"], ["test.bin"], [20, 100], use, augment=config.augment)
+
+
+def _parts(
+    folder: Path,
+    train_names: Sequence[str],
+    test_names: Sequence[str],
+    classes: Sequence[int],
+    use: int,
+    *,
+    augment: bool,
+) -> Parts:
+    """Reads files whose records have several labels, and uses one of these."""
+    digest = hashlib.sha256()
+    train, test = (
+        np.concatenate([_records(folder / name, classes, digest) for name in names])
+        for names in (train_names, test_names)
+    )
+    images = [each[:, len(classes) :].reshape(-1, 3, _SIDE, _SIDE) for each in (train, test)]
+    labels = [each[:, use].copy() for each in (train, test)]
+    normalize = Normalization.of(images[0], str(folder))
+    return Parts(
+        Pixels(images[0], labels[0], normalize, augment=augment),
+        Pixels(images[1], labels[1], normalize, augment=False),
+        Shape.image(3, _SIDE, _SIDE, classes[use]),
+        digest.hexdigest(),
+    )
+
+
+def _records(path: Path, classes: Sequence[int], digest: "hashlib._Hash") -> Records:
+    length = len(classes) + _PIXELS
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error}); expected a file of CIFAR's binary version"
+        ) from error
+    if len(data) % length or not data:
+        raise DataError(
+            f"{path}: holds {len(data)} bytes; expected a multiple of {length}, but the record at offset "
+            f"{len(data) // length * length} has {len(data) % length}"
+        )
+    digest.update(data)
+    records = np.frombuffer(data, np.uint8).reshape(-1, length)
+    for column, count in enumerate(classes):
+        wrong = np.flatnonzero(records[:, column] >= count)
+        if len(wrong):
+            at = int(wrong[0])
+            raise DataError(
+                f"{path}: label {records[at, column]} at offset {at * length + column} (image {at}); "
+                f"every one must be in 0..{count - 1}"
+            )
+    return records

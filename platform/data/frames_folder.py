@@ -1,0 +1,153 @@
+"""The folder of a set of frames: what lies in it, and whether it is whole.
+
+`frames.json` says `{"version": 1, "features": F, "classes": [names], "frame_ms": 10, "sha256": {file: hex}}`.
+Beside it lie `train`, `validation` and `test`, each with `features.npy` float32 [frames, F], `labels.npy`
+uint16 [frames] and `offsets.npy` int64 [utterances + 1]: utterance u is frames offsets[u] to offsets[u + 1].
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from .dataset import DataError
+
+VERSION = 1
+"""Of the form above."""
+MANIFEST = "frames.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What frames.json says."""
+
+    features: int
+    classes: Sequence[str]
+    sha256: Mapping[str, str]
+    """By a file's place in the folder, `train/features.npy`; what is not named is not checked."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Training, validation or test, mapped from its files."""
+
+    features: NDArray[np.float32]
+    """[frames, F]"""
+    labels: NDArray[np.uint16]
+    """[frames]"""
+    offsets: NDArray[np.int64]
+    """[utterances + 1], ascending, from 0 to the number of frames."""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads frames.json.
+
+    Raises:
+        DataError: it is missing, no JSON, of another version, or lacks something.
+    """
+    path = folder / MANIFEST
+    try:
+        said: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error}); taugrad data speech makes such a folder"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{path}: is no JSON ({error})") from error
+    if not isinstance(said, dict) or said.get("version") != VERSION:
+        found = said.get("version") if isinstance(said, dict) else said
+        raise DataError(f"{path}: version is {found!r:.40}; expected {VERSION}")
+    features, classes, hashes = said.get("features"), said.get("classes"), said.get("sha256", {})
+    if type(features) is not int or features < 1:
+        raise DataError(f"{path}: features is {features!r:.40}; expected how many numbers a frame has")
+    names = classes if isinstance(classes, list) and all(isinstance(each, str) for each in classes) else []
+    if not 2 <= len(names) <= 1 << 16:
+        raise DataError(f"{path}: classes is {classes!r:.40}; expected a list of 2 to 65536 names")
+    if not isinstance(hashes, dict):
+        raise DataError(f"{path}: sha256 is {hashes!r:.40}; expected a hash for each file")
+    return Manifest(features, names, hashes)
+
+
+def read_part(folder: Path, name: str, manifest: Manifest) -> Part:
+    """Maps a part's files, after each was read once for its hash.
+
+    Args:
+        folder: of the whole set.
+        name: `train`, `validation` or `test`.
+        manifest: of the set.
+
+    Raises:
+        DataError: a file is missing, damaged, of another form, or does not fit the others.
+    """
+    paths = {file: folder / name / f"{file}.npy" for file in ("features", "labels", "offsets")}
+    features = _mapped(paths["features"], "<f4", 2)
+    labels = _mapped(paths["labels"], "<u2", 1)
+    offsets = _mapped(paths["offsets"], "<i8", 1)
+    if features.shape[1] != manifest.features:
+        raise DataError(
+            f"{paths['features']}: has {features.shape[1]} features; {MANIFEST} says {manifest.features}"
+        )
+    if len(features) == 0:
+        raise DataError(f"{paths['features']}: has no frames; expected one at least")
+    if len(labels) != len(features):
+        raise DataError(
+            f"{paths['labels']}: holds {len(labels)} labels; expected {len(features)}, one for each frame"
+        )
+    _check_offsets(paths["offsets"], offsets, len(features))
+    for path in paths.values():
+        _check_hash(path, manifest.sha256.get(path.relative_to(folder).as_posix()))
+    wrong = np.flatnonzero(labels >= len(manifest.classes))
+    if len(wrong):
+        at = int(wrong[0])
+        raise DataError(
+            f"{paths['labels']}: label {labels[at]} of frame {at}; every one must be in "
+            f"0..{len(manifest.classes) - 1}, as {MANIFEST} names {len(manifest.classes)} classes"
+        )
+    return Part(features, labels, offsets)
+
+
+def _mapped(path: Path, dtype: str, dimensions: int) -> NDArray[Any]:
+    form = f"{np.dtype(dtype).name} with {dimensions} dimension{'s' * (dimensions > 1)}"
+    try:
+        array: NDArray[Any] = open_memmap(path, mode="r")  # reads no pickles
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected {form}") from error
+    except (ValueError, EOFError, SyntaxError) as error:  # what a damaged header leads to
+        problem = " ".join(str(error).split())
+        raise DataError(f"{path}: is no whole .npy file ({problem}); expected {form}") from error
+    if array.dtype != np.dtype(dtype) or array.ndim != dimensions or not array.flags.c_contiguous:
+        shape = " x ".join(map(str, array.shape))
+        order = "" if array.flags.c_contiguous else ", column by column"
+        raise DataError(f"{path}: holds {array.dtype}, {shape}{order}; expected {form}, row by row")
+    end = array.offset + array.nbytes if isinstance(array, np.memmap) else path.stat().st_size
+    if path.stat().st_size != end:
+        raise DataError(f"{path}: holds {path.stat().st_size} bytes; its header says {end}")
+    return array
+
+
+def _check_offsets(path: Path, offsets: NDArray[np.int64], frames: int) -> None:
+    if len(offsets) < 2 or offsets[0] != 0:
+        raise DataError(f"{path}: begins with {offsets[:2].tolist()}; expected 0 and the ends of utterances")
+    wrong = np.flatnonzero(np.diff(offsets) <= 0)
+    if len(wrong):
+        at = int(wrong[0]) + 1
+        raise DataError(f"{path}: entry {at} is {offsets[at]} after {offsets[at - 1]}; they must ascend")
+    if offsets[-1] != frames:
+        raise DataError(f"{path}: ends with {offsets[-1]}; expected {frames}, the number of frames")
+
+
+def _check_hash(path: Path, wanted: str | None) -> None:
+    if wanted is None:
+        return
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wanted:
+        raise DataError(
+            f"{path}: is damaged: its SHA-256 begins with {found[:12]}, {MANIFEST} says {wanted[:12]:.12}"
+        )

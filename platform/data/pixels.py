@@ -1,0 +1,106 @@
+"""Small colour images, kept as bytes in memory; only a batch of them is float32."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .dataset import DataError
+from .examples import Draw, Examples, Pair
+
+_FRAME = 4
+"""Pixels around an image that a random cut may take in."""
+
+_CHUNK = 1000
+"""Images whose pixels are added together."""
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Normalization:
+    """What is taken from a channel's pixels, and what they are divided by: float32 [channels] each."""
+
+    mean: Floats
+    deviation: Floats
+
+    @classmethod
+    def of(cls, pixels: NDArray[np.uint8], name: str) -> "Normalization":
+        """That of a training part, by channel, from exact integer sums: the same bits on every machine.
+
+        Args:
+            pixels: uint8 [N, channels, height, width], N at least 1.
+            name: what they are called in messages.
+
+        Raises:
+            DataError: a channel is the same everywhere.
+        """
+        count = pixels.size // pixels.shape[1]
+        sums, squares = np.zeros((2, pixels.shape[1]), np.int64)
+        for start in range(0, len(pixels), _CHUNK):
+            chunk = pixels[start : start + _CHUNK]
+            sums += chunk.sum((0, 2, 3), dtype=np.int64)
+            squares += np.square(chunk, dtype=np.uint16).sum((0, 2, 3), dtype=np.int64)
+        deviations = []
+        for channel, (whole, square) in enumerate(zip(sums.tolist(), squares.tolist(), strict=True)):
+            spread = count * square - whole * whole
+            if spread == 0:
+                raise DataError(
+                    f"{name}: channel {channel} is {whole // count} everywhere; "
+                    "its pixels must not all be equal"
+                )
+            deviations.append(spread**0.5 / count)
+        return cls((sums / count).astype(np.float32), np.array(deviations, np.float32))
+
+    def __call__(self, pixels: NDArray[np.uint8]) -> torch.Tensor:
+        """Of pixels uint8 [n, channels, height, width]: float32 of that shape."""
+        inputs = pixels.astype(np.float32)
+        inputs -= self.mean[:, np.newaxis, np.newaxis]
+        inputs /= self.deviation[:, np.newaxis, np.newaxis]
+        return torch.from_numpy(inputs)
+
+
+class Pixels(Examples):
+    """Images and their classes."""
+
+    def __init__(
+        self, pixels: NDArray[np.uint8], labels: NDArray[np.uint8], normalize: Normalization, *, augment: bool
+    ) -> None:
+        """Takes pixels uint8 [N, channels, height, width], labels uint8 [N], and what is done to a batch."""
+        self.pixels, self.labels = pixels, labels
+        self._normalize, self._augment = normalize, augment
+        self.in_memory = not augment
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: NDArray[np.int64], draw: Draw | None) -> Pair:
+        """See `Examples.batch`: float32 [n, channels, height, width] and int64 [n]."""
+        pixels = self.pixels[indices]
+        if self._augment and draw is not None:
+            pixels = cut_and_mirrored(pixels, [draw.of(int(index)) for index in indices])
+        return self._normalize(pixels), torch.from_numpy(self.labels[indices].astype(np.int64))
+
+
+def cut_and_mirrored(pixels: NDArray[np.uint8], generators: list[np.random.Generator]) -> NDArray[np.uint8]:
+    """Moves each image by up to 4 pixels in each direction, black behind it, and mirrors half of them.
+
+    Args:
+        pixels: uint8 [n, channels, height, width].
+        generators: one for each image.
+
+    Returns:
+        uint8, of that shape.
+    """
+    count, channels, height, width = pixels.shape
+    framed = np.pad(pixels, ((0, 0), (0, 0), (_FRAME, _FRAME), (_FRAME, _FRAME)))
+    moves = [generator.integers(2 * _FRAME + 1, size=2) for generator in generators]
+    tops, lefts = np.array(moves).reshape(-1, 2).T
+    mirrored = np.array([generator.random() < 0.5 for generator in generators])
+    across = np.where(mirrored[:, np.newaxis], np.arange(width)[::-1], np.arange(width))
+    rows = (tops[:, np.newaxis] + np.arange(height))[:, np.newaxis, :, np.newaxis]
+    columns = (lefts[:, np.newaxis] + across)[:, np.newaxis, np.newaxis, :]
+    which = np.arange(count).reshape(-1, 1, 1, 1)
+    found: NDArray[np.uint8] = framed[which, np.arange(channels).reshape(-1, 1, 1), rows, columns]
+    return found

@@ -1,0 +1,110 @@
+"""Which files a text is made of, and which of them are held out."""
+
+import glob
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .dataset import DataError
+
+_NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+_SCALE = 2.0**64
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of a text, or a part of it."""
+
+    name: str
+    """Below the folder that all files have in common, with `/`: the same wherever that folder lies."""
+    path: Path
+    start: int
+    """The first byte."""
+    end: int
+    """Behind the last byte."""
+
+
+def standard_library() -> list[Path]:
+    """The running Python's own source files, without tests and installed packages."""
+    root = sysconfig.get_path("stdlib")
+    return [path for path in _below(root, _NOT_LIBRARY) if path.suffix == ".py"]
+
+
+def find(patterns: Sequence[str]) -> list[Path]:
+    """All files that paths and patterns lead to, each once.
+
+    Args:
+        patterns: files, folders (all below them, but for hidden ones), or patterns with `*`, `?`, `**`.
+
+    Raises:
+        DataError: one of them leads to no file.
+    """
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        given = Path(pattern).expanduser()
+        if given.is_dir():
+            files = list(_below(str(given), set()))
+        elif given.is_file():
+            files = [given]
+        else:
+            files = [each for each in map(Path, glob.glob(str(given), recursive=True)) if each.is_file()]
+        if not files:
+            raise DataError(
+                f"{pattern}: there is no file; expected a file, a folder that holds some, or a pattern"
+            )
+        found |= dict.fromkeys(each.resolve() for each in files)
+    return list(found)
+
+
+def split(paths: Sequence[Path], fraction: float, seed: int) -> tuple[list[TextFile], list[TextFile]]:
+    """Shares files out between training and test, by a hash of their names.
+
+    A single file is cut instead, behind the end of a line, or between two characters of its only line: its
+    end is the test part. Of several files at least one is on either side.
+
+    Args:
+        paths: the files, whole paths.
+        fraction: how many of them to hold out, between 0 and 1.
+        seed: decides which.
+
+    Returns:
+        Files to train on and files to test on, each in the order of their names.
+    """
+    folder = os.path.commonpath([path.parent for path in paths])
+    files = sorted(
+        (TextFile(path.relative_to(folder).as_posix(), path, 0, path.stat().st_size) for path in paths),
+        key=lambda file: file.name,
+    )
+    if len(files) == 1:
+        return _cut(files[0], fraction)
+    by_chance = sorted(files, key=lambda file: _drawn(file.name, seed))
+    below = sum(_drawn(file.name, seed) < fraction for file in files)
+    held_out = set(by_chance[: min(max(below, 1), len(files) - 1)])
+    return [each for each in files if each not in held_out], [each for each in files if each in held_out]
+
+
+def _drawn(name: str, seed: int) -> float:
+    """A number in 0..1 that follows from a name."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode(errors="surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") / _SCALE
+
+
+def _cut(file: TextFile, fraction: float) -> tuple[list[TextFile], list[TextFile]]:
+    at = int(file.end * (1 - fraction))
+    with file.path.open("rb") as text:
+        text.seek(at)
+        line = text.readline()
+    if at + len(line) < file.end:
+        at += len(line)
+    else:
+        at += next((i for i, byte in enumerate(line) if byte & 0xC0 != 0x80), 0)
+    return [TextFile(file.name, file.path, 0, at)], [TextFile(file.name, file.path, at, file.end)]
+
+
+def _below(root: str, left_out: set[str]) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(each for each in folders if each not in left_out and not each.startswith("."))
+        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))

@@ -1,0 +1,46 @@
+"""What a run's batches are, from any iteration of an epoch on."""
+
+import numpy as np
+import torch
+
+from taugrad.platform.data import Draw
+from taugrad.platform.data.batches import iterations_per_epoch
+from taugrad.platform.data.feeding import Feed
+from taugrad.platform.training.batch_plan import Position
+
+
+def batches(data, *, first=0, epoch=0, seed=3, batch_size=8, workers=2, most=10**9):
+    """The batches of all workers, [(inputs, targets)], from an iteration of an epoch on."""
+    count = iterations_per_epoch(len(data.train), batch_size)
+    positions = [
+        Position(epoch, iteration, count, iteration, batch_size)
+        for iteration in range(first, min(count, first + most))
+    ]
+    with Feed(data.train, Draw(seed, epoch), positions, range(workers), workers, torch.device("cpu")) as feed:
+        return [(batch.inputs, batch.targets) for _ in positions for batch in feed.next()]
+
+
+def same(some, others):
+    return len(some) == len(others) and all(
+        torch.equal(a, b)
+        for one, other in zip(some, others, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def check_resumes(load):
+    """Batches from the middle of an epoch on are those of a run that began before, in another process even.
+
+    Args:
+        load: makes the data; called twice, so that nothing is remembered from the first time.
+    """
+    whole = batches(load(), epoch=1)
+    assert len(whole) >= 6
+    middle = (len(whole) // 2) // 2
+    assert same(batches(load(), first=middle, epoch=1), whole[2 * middle :])
+    assert not same(batches(load(), epoch=2), whole)
+    assert not same(batches(load(), epoch=1, seed=4), whole)
+
+
+def all_examples(examples, draw=None):
+    return examples.batch(np.arange(len(examples), dtype=np.int64), draw)

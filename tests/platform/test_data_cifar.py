@@ -1,0 +1,186 @@
+"""CIFAR's binary version, against records that the tests write byte by byte."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from feeds import all_examples, check_resumes
+
+from taugrad.platform.data import DataError, Draw, load
+from taugrad.platform.data.config import Cifar10, Cifar100
+from taugrad.platform.data.pixels import cut_and_mirrored
+
+torch.set_num_threads(1)
+TEN = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+
+
+def image(generator):
+    """Red, green and blue, each 32 rows of 32 bytes."""
+    return [[generator.integers(0, 256, 32).tolist() for _ in range(32)] for _ in range(3)]
+
+
+def record(labels, planes):
+    return bytes(labels) + b"".join(bytes(row) for plane in planes for row in plane)
+
+
+@pytest.fixture
+def ten(tmp_path):
+    """The images and labels of six files."""
+    generator = np.random.default_rng(0)
+    made = {name: [(i % 10, image(generator)) for i in range(3 + (name == "test_batch.bin"))] for name in TEN}
+    for name, examples in made.items():
+        (tmp_path / name).write_bytes(b"".join(record([label], planes) for label, planes in examples))
+    return tmp_path, made
+
+
+def normalised(train, test):
+    """In float64, by channel."""
+    mean, deviation = (
+        statistic.reshape(3, 1, 1) for statistic in (train.mean((0, 2, 3)), train.std((0, 2, 3)))
+    )
+    return (train - mean) / deviation, (test - mean) / deviation
+
+
+def check(data, train, test):
+    """Inputs and labels against [(label, planes)]."""
+    wanted = normalised(*(np.array([planes for _, planes in part], np.float64) for part in (train, test)))
+    for examples, inputs, part in zip((data.train, data.test), wanted, (train, test), strict=True):
+        found, labels = all_examples(examples)
+        assert found.dtype == torch.float32
+        assert labels.dtype == torch.int64
+        np.testing.assert_allclose(found.numpy(), inputs, rtol=1e-5, atol=1e-5)
+        assert labels.tolist() == [label for label, _ in part]
+
+
+def test_cifar10_is_read(ten):
+    folder, made = ten
+    data = load(Cifar10(path=folder))
+    assert data.shape.inputs == (3, 32, 32)
+    assert data.shape.outputs == 10
+    check(data, [each for name in TEN[:5] for each in made[name]], made[TEN[5]])
+    assert (
+        data.fingerprint == hashlib.sha256(b"".join((folder / name).read_bytes() for name in TEN)).hexdigest()
+    )
+
+
+@pytest.mark.parametrize(("labels", "classes"), [("coarse", 20), ("fine", 100)])
+def test_cifar100_is_read(tmp_path, labels, classes):
+    generator = np.random.default_rng(1)
+    parts = {
+        name: [
+            (int(generator.integers(20)), int(generator.integers(100)), image(generator))
+            for _ in range(count)
+        ]
+        for name, count in (("train.bin", 7), ("test.bin", 3))
+    }
+    for name, examples in parts.items():
+        content = b"".join(record([coarse, fine], planes) for coarse, fine, planes in examples)
+        (tmp_path / name).write_bytes(content)
+    data = load(Cifar100(path=tmp_path, labels=labels))
+    assert data.shape.outputs == classes
+    which = 0 if labels == "coarse" else 1
+    check(data, *([(each[which], each[2]) for each in part] for part in parts.values()))
+
+
+@pytest.mark.parametrize("name", TEN)
+def test_a_missing_file_is_named(ten, name):
+    (ten[0] / name).unlink()
+    with pytest.raises(DataError, match=r"cannot be read .* binary version") as caught:
+        load(Cifar10(path=ten[0]))
+    assert str(ten[0] / name) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        (0, "holds 0 bytes"),
+        (3 * 3073 - 1, "record at offset 6146 has 3072"),
+        (3072, "record at offset 0 has 3072"),
+        (3 * 3074, "record at offset 9219 has 3"),
+    ],
+)
+def test_a_file_of_a_wrong_length_is_named(ten, length, said):
+    path = ten[0] / "data_batch_3.bin"
+    path.write_bytes((path.read_bytes() + bytes(10))[:length])
+    with pytest.raises(DataError, match=said) as caught:
+        load(Cifar10(path=ten[0]))
+    assert str(path) in str(caught.value)
+
+
+def test_a_label_that_is_none_is_named_with_its_offset(ten):
+    path = ten[0] / "data_batch_2.bin"
+    content = bytearray(path.read_bytes())
+    content[2 * 3073] = 10
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"label 10 at offset 6146 \(image 2\); every one must be in 0\.\.9"):
+        load(Cifar10(path=ten[0]))
+
+
+def test_a_fine_label_that_is_none_is_named_with_its_offset(tmp_path):
+    generator = np.random.default_rng(1)
+    for name in ("train.bin", "test.bin"):
+        (tmp_path / name).write_bytes(record([3, 99], image(generator)) + record([19, 100], image(generator)))
+    with pytest.raises(DataError, match="label 100 at offset 3075 ") as caught:
+        load(Cifar100(path=tmp_path, labels="coarse"))
+    assert "train.bin" in str(caught.value)
+
+
+def test_a_channel_without_spread_is_named(tmp_path):
+    for name in TEN:
+        (tmp_path / name).write_bytes(
+            (bytes([1]) + bytes(range(256)) * 4 + b"\x07" * 1024 + bytes(range(256)) * 4) * 2
+        )
+    with pytest.raises(DataError, match="channel 1 is 7 everywhere"):
+        load(Cifar10(path=tmp_path))
+
+
+# Augmentation.
+
+
+def test_augmented_images_are_cut_out_of_a_black_frame_and_half_are_mirrored():
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(1, 256, (300, 3, 6, 5), dtype=np.uint8)
+    found = cut_and_mirrored(pixels, [np.random.default_rng([1, i]) for i in range(300)])
+    seen, mirrored = set(), 0
+    for one, original in zip(found, pixels, strict=True):
+        framed = np.zeros((3, 14, 13), np.uint8)
+        framed[:, 4:10, 4:9] = original
+        matches = [
+            (top, left, flip)
+            for top in range(9)
+            for left in range(9)
+            for flip in (False, True)
+            if np.array_equal(framed[:, top : top + 6, left : left + 5][:, :, :: -1 if flip else 1], one)
+        ]
+        assert len(matches) == 1
+        seen.add(matches[0][:2])
+        mirrored += matches[0][2]
+    assert {top for top, _ in seen} == {left for _, left in seen} == set(range(9))
+    assert len(seen) > 70
+    assert 115 < mirrored < 185
+
+
+def test_augmentation_follows_from_seed_epoch_and_example_alone(ten):
+    data = load(Cifar10(path=ten[0], augment=True))
+    plain = load(Cifar10(path=ten[0]))
+    assert torch.equal(all_examples(data.train)[0], all_examples(plain.train)[0])
+    assert torch.equal(all_examples(data.test, Draw(1, 0))[0], all_examples(plain.test)[0])
+    whole = all_examples(data.train, Draw(1, 2))[0]
+    some = data.train.batch(np.array([9, 2, 14]), Draw(1, 2))[0]
+    assert torch.equal(some, whole[[9, 2, 14]])
+    assert not torch.equal(all_examples(data.train, Draw(1, 3))[0], whole)
+    assert not data.train.in_memory
+    assert plain.train.in_memory
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_cifar_resumes_at_any_iteration(ten, augment):
+    def load_more():
+        data = load(Cifar10(path=ten[0], augment=augment))
+        data.train.pixels, data.train.labels = (
+            np.concatenate([each] * 5) for each in (data.train.pixels, data.train.labels)
+        )
+        return data
+
+    check_resumes(load_more)

@@ -1,0 +1,249 @@
+"""Frames of speech, against .npy files that the tests write byte by byte."""
+
+import hashlib
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+import torch
+from feeds import all_examples, check_resumes
+from pydantic import ValidationError
+
+from taugrad.platform.data import DataError, load
+from taugrad.platform.data.config import Frames
+
+torch.set_num_threads(1)
+FEATURES = 3
+CLASSES = ["a", "b", "c", "d"]
+LENGTHS = {"train": [4, 1, 9, 12], "validation": [6, 5], "test": [3]}
+
+
+def npy(dtype, shape, numbers, *, fortran=False):
+    """NumPy's format 1.0: magic, version, the header's length, the header, the numbers."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': {fortran}, 'shape': ({', '.join(map(str, shape))},), }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    letter = {"<f4": "f", "<u2": "H", "<i8": "q", "<i4": "i", "<f8": "d"}[dtype]
+    return (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", len(header))
+        + header.encode()
+        + struct.pack(f"<{len(numbers)}{letter}", *numbers)
+    )
+
+
+def utterances(part):
+    """[(frames [[F numbers]], labels)], as the test knows them."""
+    generator = np.random.default_rng(list(LENGTHS).index(part))
+    return [
+        (
+            [
+                [round(float(x), 2) for x in row]
+                for row in generator.normal([5, -1, 0], [2, 1, 9], (n, FEATURES))
+            ],
+            generator.integers(0, len(CLASSES), n).tolist(),
+        )
+        for n in LENGTHS[part]
+    ]
+
+
+def write(folder):
+    hashes = {}
+    for part, lengths in LENGTHS.items():
+        (folder / part).mkdir()
+        rows = [row for frames, _ in utterances(part) for row in frames]
+        labels = [label for _, own in utterances(part) for label in own]
+        ends = np.cumsum([0, *lengths]).tolist()
+        files = {
+            "features": npy("<f4", (len(rows), FEATURES), [x for row in rows for x in row]),
+            "labels": npy("<u2", (len(labels),), labels),
+            "offsets": npy("<i8", (len(ends),), ends),
+        }
+        for name, content in files.items():
+            (folder / part / f"{name}.npy").write_bytes(content)
+            hashes[f"{part}/{name}.npy"] = hashlib.sha256(content).hexdigest()
+    write_manifest(folder, sha256=hashes)
+
+
+def write_manifest(folder, **changes):
+    path = folder / "frames.json"
+    said = json.loads(path.read_text()) if path.exists() else {}
+    said = {"version": 1, "features": FEATURES, "classes": CLASSES, "frame_ms": 10} | said | changes
+    path.write_text(json.dumps(said))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path)
+    return tmp_path
+
+
+def windows(part, context):
+    """As plain loops make them: normalised by the training part, edge frames repeated."""
+    rows = [row for frames, _ in utterances("train") for row in frames]
+    means = [sum(row[f] for row in rows) / len(rows) for f in range(FEATURES)]
+    deviations = [
+        math.sqrt(sum((row[f] - means[f]) ** 2 for row in rows) / len(rows)) for f in range(FEATURES)
+    ]
+    inputs, labels = [], []
+    for frames, own in utterances(part):
+        for middle in range(len(frames)):
+            places = [
+                min(max(middle + k, 0), len(frames) - 1) for k in range(-(context // 2), context // 2 + 1)
+            ]
+            inputs.append(
+                [(frames[t][f] - means[f]) / deviations[f] for t in places for f in range(FEATURES)]
+            )
+        labels += own
+    return inputs, labels
+
+
+@pytest.mark.parametrize("context", [1, 3, 17])
+@pytest.mark.parametrize("evaluate_on", ["validation", "test"])
+def test_windows_are_what_plain_loops_make(folder, context, evaluate_on):
+    data = load(Frames(path=folder, context=context, evaluate_on=evaluate_on))
+    assert data.shape.inputs == (context * FEATURES,)
+    assert (data.shape.outputs, data.shape.targets) == (len(CLASSES), "classes")
+    for examples, part in ((data.train, "train"), (data.test, evaluate_on)):
+        wanted, labels = windows(part, context)
+        found, found_labels = all_examples(examples)
+        assert found.dtype == torch.float32
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)
+        assert found_labels.tolist() == labels
+        assert not examples.in_memory
+
+
+def test_evaluations_look_at_some_frames_evenly_spaced(folder):
+    whole = all_examples(load(Frames(path=folder)).test)
+    some = all_examples(load(Frames(path=folder, test_examples=4)).test)
+    assert torch.equal(some[0], whole[0][[0, 2, 5, 8]])
+    assert torch.equal(some[1], whole[1][[0, 2, 5, 8]])
+
+
+def test_the_default_is_to_evaluate_on_the_validation_part(folder):
+    assert len(load(Frames(path=folder)).test) == sum(LENGTHS["validation"])
+
+
+def test_features_stay_in_their_file(folder):
+    features = load(Frames(path=folder)).train._part.features
+    assert isinstance(features, np.memmap)
+    assert not features.flags.writeable
+
+
+def test_frames_resume_at_any_iteration(folder):
+    check_resumes(lambda: load(Frames(path=folder)))
+
+
+def test_a_context_without_a_middle_is_refused(folder):
+    with pytest.raises(ValidationError, match="must be odd; 15 or 17 would do"):
+        Frames(path=folder, context=16)
+
+
+def test_a_constant_feature_is_only_centred(folder):
+    rows = [x for frames, _ in utterances("train") for row in frames for x in (row[0], 7.0, row[2])]
+    (folder / "train" / "features.npy").write_bytes(npy("<f4", (26, FEATURES), rows))
+    write_manifest(folder, sha256={})
+    data = load(Frames(path=folder, context=1))
+    assert all_examples(data.train)[0][:, 1].tolist() == [0.0] * 26
+    assert data.fingerprint == ""
+
+
+def test_the_fingerprint_follows_the_files(folder):
+    first = load(Frames(path=folder)).fingerprint
+    assert len(first) == 64
+    assert load(Frames(path=folder, evaluate_on="test")).fingerprint == first
+    hashes = json.loads((folder / "frames.json").read_text())["sha256"]
+    write_manifest(folder, sha256=hashes | {"test/labels.npy": "0" * 64})
+    assert load(Frames(path=folder)).fingerprint != first
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"{part}/{file}.npy" for part in ("train", "validation") for file in ("features", "labels", "offsets")],
+)
+def test_a_flipped_bit_is_found(folder, name):
+    content = bytearray((folder / name).read_bytes())
+    content[-8] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load(Frames(path=folder))
+    assert str(folder / name) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("features", None, "cannot be read (No such file"),
+        ("features", b"", "is no whole .npy file"),
+        ("features", b"\x93NUMPY", "is no whole .npy file"),
+        ("features", b"PK\x03\x04 no array", "is no whole .npy file"),
+        ("features", npy("<f4", (26, FEATURES), [0] * 77), "is no whole .npy file"),
+        ("features", npy("<f4", (26, FEATURES), [0] * 79), "bytes; its header says 440"),
+        ("features", npy("<f4", (0, FEATURES), []), "has no frames"),
+        ("features", npy("<f8", (26, FEATURES), [0] * 78), "holds float64, 26 x 3; expected float32 with 2"),
+        ("features", npy("<f4", (78,), [0] * 78), "holds float32, 78; expected float32 with 2 dimensions"),
+        ("features", npy("<f4", (26, FEATURES), [0] * 78, fortran=True), "column by column; expected"),
+        ("features", npy("<f4", (26, 2), [0] * 52), "has 2 features; frames.json says 3"),
+        ("features", npy("<f4", (26, 3), [0] * 41 + [math.nan] + [0] * 36), "feature 2 of frame 13 is nan"),
+        ("features", npy("<f4", (26, 3), [0] * 6 + [-math.inf] + [0] * 71), "feature 0 of frame 2 is -inf"),
+        ("labels", npy("<u2", (25,), [0] * 25), "holds 25 labels; expected 26"),
+        ("labels", npy("<u2", (26,), [0] * 20 + [4] + [0] * 5), "label 4 of frame 20; .* 0..3"),
+        ("offsets", npy("<i8", (3,), [0, 9, 25]), "ends with 25; expected 26"),
+        ("offsets", npy("<i8", (4,), [0, 9, 9, 26]), "entry 2 is 9 after 9; they must ascend"),
+        ("offsets", npy("<i8", (2,), [1, 26]), "begins with [1, 26]"),
+        ("offsets", npy("<i8", (1,), [0]), "begins with [0]"),
+        ("offsets", npy("<i4", (2,), [0, 26]), "holds int32, 2; expected int64"),
+    ],
+)
+def test_a_wrong_file_is_named(folder, name, content, said):
+    path = folder / "train" / f"{name}.npy"
+    write_manifest(folder, sha256={})
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load(Frames(path=folder))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    for piece in said.split(".* "):
+        assert piece in str(caught.value)
+
+
+def test_pickles_are_not_read(folder):
+    content = npy("<f4", (26, FEATURES), [0] * 78).replace(b"'<f4'", b"'|O' ")
+    (folder / "train" / "features.npy").write_bytes(content)
+    with pytest.raises(DataError, match=r"is no whole \.npy file"):
+        load(Frames(path=folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"version": 2}, "version is 2; expected 1"),
+        ({"features": 0}, "features is 0"),
+        ({"features": True}, "features is True"),
+        ({"classes": ["one"]}, "classes is ['one']"),
+        ({"classes": [1, 2]}, "classes is [1, 2]"),
+        ({"sha256": []}, "sha256 is []"),
+    ],
+)
+def test_a_wrong_manifest_is_named(folder, changes, said):
+    write_manifest(folder, **changes)
+    with pytest.raises(DataError) as caught:
+        load(Frames(path=folder))
+    assert str(folder / "frames.json") in str(caught.value)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null"])
+def test_a_manifest_that_is_none_is_named(folder, content):
+    (folder / "frames.json").write_text(content)
+    with pytest.raises(DataError, match=r"frames\.json: (is no JSON|version is)"):
+        load(Frames(path=folder))
+
+
+def test_a_missing_folder_says_how_to_make_one(tmp_path):
+    with pytest.raises(DataError, match="taugrad data speech makes such a folder"):
+        load(Frames(path=tmp_path / "nowhere"))

@@ -1,0 +1,418 @@
+"""Text and tokens: which files, which tokens, which windows."""
+
+import hashlib
+import json
+import os
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from feeds import all_examples, batches, check_resumes, same
+
+from taugrad.platform.data import DataError, Draw, load
+from taugrad.platform.data.config import Text, Tokens
+from taugrad.platform.data.text_files import split, standard_library
+from taugrad.platform.data.windows import evenly_spaced
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder / "taugrad"
+
+
+LINES = "".join(f"line {i} of the text, ends here\n" for i in range(400)).encode()
+
+
+@pytest.fixture
+def one_file(tmp_path):
+    path = tmp_path / "input.txt"
+    path.write_bytes(LINES)
+    return path
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "files"
+    for i in range(12):
+        path = folder / f"part{i % 3}" / f"{i}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([i]) * (40 + i))
+    (folder / ".hidden").write_bytes(b"\xff" * 100)
+    return folder
+
+
+def row_of(windows):
+    """The tokens of a part, put together again from windows side by side."""
+    inputs, targets = all_examples(windows)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert torch.equal(inputs[1:, 0], targets[:-1, -1])
+    return torch.cat([inputs.flatten(), targets[-1, -1:]]).tolist()
+
+
+# By bytes.
+
+
+def test_a_single_files_end_is_the_test_part(one_file):
+    data = load(Text(path=str(one_file), context=16, test_fraction=0.25, test_examples=10**6))
+    train, test = bytes(row_of(data.train)), bytes(row_of(data.test))
+    cut = LINES.index(b"\n", int(0.75 * len(LINES))) + 1
+    assert LINES[:cut].startswith(train)
+    assert LINES[cut:].startswith(test)
+    assert len(LINES[:cut]) - 2 * 16 < len(train)
+    assert len(LINES[cut:]) - 16 <= len(test)
+    assert data.shape.inputs == (16,)
+    assert (data.shape.outputs, data.shape.targets, data.shape.token_inputs) == (256, "tokens", True)
+    assert data.shape.bytes_per_token == 1.0
+
+
+@pytest.mark.parametrize("text", ["no line ends " * 30, "\u00e4\u00f6\u00fc\u20ac" * 60])
+def test_a_single_line_is_cut_between_characters(tmp_path, text):
+    path = tmp_path / "line.txt"
+    path.write_text(text, encoding="utf-8")
+    (train,), (test,) = split([path], 0.3, seed=0)
+    content = path.read_bytes()
+    assert train.end == test.start
+    assert abs(train.end - 0.7 * len(content)) < 4
+    assert content[: train.end].decode() + content[test.start :].decode() == text
+
+
+def test_whole_files_are_held_out_by_name(files):
+    paths = list(files.rglob("*.txt"))
+    train, test = split(paths, 0.3, seed=1)
+    assert {each.name for each in train}.isdisjoint(each.name for each in test)
+    assert sorted(each.name for each in [*train, *test]) == sorted(
+        path.relative_to(files).as_posix() for path in paths
+    )
+    names = {name: hashlib.sha256(f"1:{name}".encode()).digest()[:8] for name in (each.name for each in test)}
+    assert all(int.from_bytes(digest, "big") < 0.3 * 2**64 for digest in names.values())
+    assert {each.name for each in split(paths[::-1], 0.3, seed=1)[1]} == set(names)
+    assert {frozenset(each.name for each in split(paths, 0.3, seed)[1]) for seed in range(9)} != {
+        frozenset(names)
+    }
+
+
+@pytest.mark.parametrize(("fraction", "most"), [(1e-9, 1), (1 - 1e-9, 11)])
+def test_of_several_files_one_at_least_is_on_either_side(files, fraction, most):
+    _, test = split(list(files.rglob("*.txt")), fraction, seed=0)
+    assert len(test) == most
+
+
+def test_a_folder_a_pattern_and_a_list_lead_to_the_same_files(files):
+    def parts(path):
+        data = load(Text(path=path, context=4))
+        return row_of(data.train), data.fingerprint
+
+    whole = parts(str(files))
+    assert 255 not in whole[0]  # hidden files stay out
+    assert parts(f"{files}/**/*.txt") == whole
+    assert parts((f"{files}/part2", f"{files}/part[01]/*", f"{files}/part0/0.txt")) == whole
+
+
+def test_all_bytes_of_all_files_are_there_in_the_order_of_their_names(files):
+    config = Text(path=str(files), context=1, test_fraction=0.4, test_examples=10**6)
+    data = load(config)
+    train, test = split(list(files.rglob("*.txt")), config.test_fraction, config.split_seed)
+    for windows, part in ((data.train, train), (data.test, test)):
+        wanted = b"".join(
+            (files / each.name).read_bytes() for each in sorted(part, key=lambda each: each.name)
+        )
+        row = bytes(row_of(windows))
+        assert wanted.startswith(row)
+        assert len(wanted) - len(row) <= 1
+
+
+def test_the_default_is_the_standard_library_without_its_tests(cache):
+    paths = standard_library()
+    names = {path.name for path in paths}
+    assert {"argparse.py", "heapq.py", "typing.py"} <= names
+    assert not any({"test", "tests", "site-packages"} & set(path.parts[-3:-1]) for path in paths)
+    data = load(Text())
+    assert len(data.train) * 64 > 2e6
+    assert len(data.test) == 500
+    text = bytes(row_of_inputs(data.test))
+    assert text.isascii() or text.decode("utf-8", errors="ignore")
+    assert b"def " in text
+    assert len(list(cache.iterdir())) == 2
+
+
+def row_of_inputs(windows):
+    return all_examples(windows)[0].flatten().tolist()
+
+
+def test_the_fingerprint_is_of_names_and_contents(files):
+    first = load(Text(path=str(files), context=4)).fingerprint
+    train, test = split(list(files.rglob("*.txt")), 0.1, 0)
+    wanted = hashlib.sha256()
+    for each in [*train, *test]:
+        content = (files / each.name).read_bytes()
+        wanted.update(f"{each.name}\0{len(content)}\0".encode() + content)
+    assert first == wanted.hexdigest()
+    moved = files.rename(files.with_name("elsewhere"))
+    assert load(Text(path=str(moved), context=4)).fingerprint == first
+    (moved / "part0" / "0.txt").write_bytes(b"another")
+    assert load(Text(path=str(moved), context=4)).fingerprint != first
+
+
+# Windows.
+
+
+def test_each_epoch_cuts_the_windows_at_another_place(one_file):
+    data = load(Text(path=str(one_file), context=32))
+    shifts = []
+    for epoch in range(20):
+        inputs, targets = all_examples(data.train, Draw(5, epoch))
+        assert torch.equal(inputs[:, 1:], targets[:, :-1])
+        text = bytes(inputs.flatten().tolist())
+        assert text in LINES
+        shifts.append(LINES.index(text))
+        assert same([all_examples(data.train, Draw(5, epoch))], [(inputs, targets)])
+    assert set(shifts) <= set(range(32))
+    assert len(set(shifts)) > 8
+    assert LINES.startswith(bytes(all_examples(data.train)[0].flatten().tolist()))
+
+
+def test_test_windows_are_spaced_evenly(one_file):
+    data = load(Text(path=str(one_file), context=8, test_fraction=0.5, test_examples=7))
+    every = load(Text(path=str(one_file), context=8, test_fraction=0.5, test_examples=10**6))
+    assert len(data.test) == 7
+    whole = all_examples(every.test)[0]
+    distance = len(whole) / 7
+    wanted = whole[[int(i * distance) for i in range(7)]]
+    assert torch.equal(all_examples(data.test)[0], wanted)
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 1), (10, 3), (7, 7), (7, 100), (10**9, 500)])
+def test_evenly_spaced_numbers_differ_and_stay_inside(count, most):
+    chosen = evenly_spaced(count, most)
+    assert len(set(chosen.tolist())) == min(count, most)
+    assert chosen[0] == 0
+    gaps = np.diff(np.append(chosen, count))
+    assert gaps.max() - gaps.min() <= 1
+
+
+def test_a_part_that_is_too_short_for_a_window_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"x" * 300)
+    (tmp_path / "b.txt").write_bytes(b"y" * 20)
+    with pytest.raises(DataError, match=r"part: holds \d+ tokens; .*context = 200"):
+        load(Text(path=str(tmp_path), context=200))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "a.txt").write_bytes(b"")
+    with pytest.raises(DataError, match="training part: holds 0 tokens"):
+        load(Text(path=str(tmp_path / "empty")))
+
+
+def test_a_path_that_leads_nowhere_is_named(tmp_path):
+    for path in (tmp_path / "missing.txt", tmp_path / "*.txt"):
+        with pytest.raises(DataError, match="there is no file") as caught:
+            load(Text(path=(str(path),)))
+        assert str(path) in str(caught.value)
+
+
+def test_text_resumes_at_any_iteration(one_file):
+    check_resumes(lambda: load(Text(path=str(one_file), context=16)))
+
+
+# By a tokenizer.
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    """Words, as a tokenizer.json written here; every unknown word is token 0."""
+    words = ["[UNK]", "line", "of", "the", "text", "ends", "here", ",", *map(str, range(390))]
+    path = tmp_path / "tokenizer.json"
+    model = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "[UNK]"}
+    path.write_text(
+        json.dumps(
+            {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+        )
+    )
+    return path, words
+
+
+def test_a_tokenizer_makes_the_tokens(one_file, tokenizer):
+    path, words = tokenizer
+    config = Text(path=str(one_file), tokenizer=path, context=8, test_fraction=0.5, test_examples=10**6)
+    data = load(config)
+    split_text = LINES.decode().replace(",", " ,").split()
+    numbers = [words.index(word) if word in words else 0 for word in split_text]
+    train, test = row_of(data.train), row_of(data.test)
+    assert numbers[: len(train)] == train
+    cut = LINES.index(b"\n", len(LINES) // 2) + 1
+    before = len(LINES[:cut].decode().replace(",", " ,").split())
+    assert numbers[before : before + len(test)] == test
+    assert data.shape.outputs == len(words)
+    assert data.shape.bytes_per_token == pytest.approx((len(LINES) - cut) / (len(numbers) - before))
+    assert load(config).fingerprint == data.fingerprint
+
+
+def test_many_tokens_have_four_bytes(one_file, tmp_path, cache):
+    path = tmp_path / "large.json"
+    model = {"type": "WordLevel", "vocab": {"line": 70_000, "[UNK]": 3}, "unk_token": "[UNK]"}
+    path.write_text(json.dumps({"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model}))
+    data = load(Text(path=str(one_file), tokenizer=path, context=8))
+    assert set(row_of(data.train)) == {3, 70_000}
+    assert data.shape.outputs == 70_001
+    (file,) = cache.glob("*.bin")
+    assert file.stat().st_size == 4 * 400 * 8  # eight words and commas a line
+
+
+def test_text_is_cut_into_pieces_at_the_ends_of_lines(one_file, tokenizer, monkeypatch):
+    config = Text(path=str(one_file), tokenizer=tokenizer[0], context=8)
+    whole = row_of(load(config).train)
+    monkeypatch.setattr("taugrad.platform.data.text._PIECE", 100)
+    monkeypatch.setattr("taugrad.platform.data.token_cache.VERSION", 99)
+    assert row_of(load(config).train) == whole
+
+
+def test_what_is_no_utf8_is_named_with_its_offset(one_file, tokenizer):
+    one_file.write_bytes(LINES[:3000] + b"\xff" + LINES[3000:])
+    with pytest.raises(DataError, match="byte 0xff at offset 3000 is no UTF-8") as caught:
+        load(Text(path=str(one_file), tokenizer=tokenizer[0]))
+    assert str(one_file) in str(caught.value)
+    load(Text(path=str(one_file)))
+
+
+def test_a_wrong_tokenizer_is_named(one_file, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(DataError, match="cannot be read"):
+        load(Text(path=str(one_file), tokenizer=path))
+    path.write_text("{}")
+    with pytest.raises(DataError, match=r"is no tokenizer\.json") as caught:
+        load(Text(path=str(one_file), tokenizer=path))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_package_the_extra_is_named(one_file, tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(DataError, match=r"tokenizers is not installed; pip install 'taugrad\[text\]'"):
+        load(Text(path=str(one_file), tokenizer=tokenizer[0]))
+
+
+# The cache.
+
+
+def test_tokens_are_made_once(one_file, cache, monkeypatch):
+    config = Text(path=str(one_file), context=8)
+    first = row_of(load(config).train)
+    monkeypatch.setattr("taugrad.platform.data.text._make", None)
+    assert row_of(load(config).train) == first
+    assert sorted(each.suffix for each in cache.iterdir()) == [".bin", ".json"]
+
+
+@pytest.mark.parametrize("which", ["bin", "json"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "longer"])
+def test_a_damaged_cache_is_made_anew(one_file, cache, which, damage):
+    config = Text(path=str(one_file), context=8)
+    whole = row_of(load(config).train)
+    (path,) = cache.glob(f"*.{which}")
+    good = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        middle = len(good) // 2
+        flipped = good[:middle] + bytes([good[middle] ^ 0x55]) + good[middle + 1 :]
+        path.write_bytes({"flipped": flipped, "cut": good[:-5], "longer": good + b"x"}[damage])
+    assert row_of(load(config).train) == whole
+    assert path.read_bytes() == good
+
+
+def test_changed_files_are_read_again(one_file):
+    config = Text(path=str(one_file), context=8)
+    first = load(config)
+    time = one_file.stat()
+    one_file.write_bytes(LINES.upper())
+    os.utime(one_file, ns=(time.st_atime_ns, time.st_mtime_ns + 1))
+    second = load(config)
+    assert bytes(row_of(second.train)) == bytes(row_of(first.train)).upper()
+    assert second.fingerprint != first.fingerprint
+
+
+def test_a_cache_that_cannot_be_written_is_named(one_file, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="XDG_CACHE_HOME"):
+        load(Text(path=str(one_file)))
+
+
+def test_text_is_mapped_and_not_read(one_file):
+    data = load(Text(path=str(one_file), context=8))
+    assert isinstance(data.train._tokens, np.memmap)
+    assert not data.train.in_memory
+
+
+# nanoGPT's tokens.
+
+
+def write_tokens(folder, train, val):
+    for name, tokens in (("train.bin", train), ("val.bin", val)):
+        (folder / name).write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+def test_nanogpts_tokens_are_read(tmp_path):
+    train, val = [*range(90), 50_256], [7, 8, 9, 65, 66, 67, 68]
+    write_tokens(tmp_path, train, val)
+    data = load(Tokens(path=tmp_path, context=5, test_examples=100))
+    assert data.shape.outputs == 50_257
+    assert data.shape.bytes_per_token is None
+    assert row_of(data.train) == train[:86]
+    inputs, targets = all_examples(data.test)
+    assert (inputs.tolist(), targets.tolist()) == ([val[:5]], [val[1:6]])
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert load(Tokens(path=tmp_path, context=5, vocabulary=50_304)).shape.outputs == 50_304
+    content = (tmp_path / "train.bin").read_bytes() + (tmp_path / "val.bin").read_bytes()
+    assert data.fingerprint == hashlib.sha256(content).hexdigest()
+    check_resumes(lambda: load(Tokens(path=tmp_path, context=1)))
+
+
+@pytest.mark.parametrize("name", ["train.bin", "val.bin"])
+def test_a_token_beyond_the_vocabulary_is_named_with_its_offset(tmp_path, name, monkeypatch):
+    monkeypatch.setattr("taugrad.platform.data.tokens._CHUNK", 16)
+    tokens = [1] * 100
+    tokens[37] = 600
+    write_tokens(tmp_path, *((tokens, [1] * 100) if name == "train.bin" else ([1] * 100, tokens)))
+    with pytest.raises(DataError, match=r"token 600 at offset 74; .* below vocabulary = 600") as caught:
+        load(Tokens(path=tmp_path, context=5, vocabulary=600))
+    assert str(tmp_path / name) in str(caught.value)
+    load(Tokens(path=tmp_path, context=5, vocabulary=601))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "half a token is at offset 198"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.unlink(), "cannot be read (No such file"),
+        (lambda path: path.write_bytes(bytes(8)), "holds 4 tokens; .* context = 5"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train.bin", "val.bin"])
+def test_a_wrong_file_of_tokens_is_named(tmp_path, name, damage, said):
+    write_tokens(tmp_path, [1] * 100, [1] * 100)
+    damage(tmp_path / name)
+    with pytest.raises(DataError, match=said.replace("(", r"\(")) as caught:
+        load(Tokens(path=tmp_path, context=5))
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_only_what_a_batch_needs_is_in_memory(tmp_path):
+    """A file of 1 GiB, nearly all of it a hole."""
+    import resource
+
+    for name, size in (("train.bin", 1 << 30), ("val.bin", 4096)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    data = load(Tokens(path=tmp_path, context=64))
+    assert len(data.train) == (1 << 29) // 64 - 1
+    batches(data, batch_size=64, most=3)
+    assert Path(tmp_path / "train.bin").stat().st_size == 1 << 30
+    # Mapped pages count while they are in memory, though they can go at any time; order() has 8 bytes each.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < (2 << 30) // 1024
