@@ -106,11 +106,11 @@ class Outcome:
         return self.messages / self.steps
 
 
-class _Accuracy:
-    """A listener that keeps the last accuracy."""
+class Silent:
+    """A listener that keeps the last evaluation."""
 
     def __init__(self) -> None:
-        self.last = 0.0
+        self.last: dict[str, float] = {}
 
     def stage(self, name: str) -> None:
         """Nobody watches."""
@@ -122,8 +122,8 @@ class _Accuracy:
         """Nobody watches."""
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Keeps the accuracy."""
-        self.last = metrics[names.EVAL_ACCURACY]
+        """Keeps the evaluation."""
+        self.last = dict(metrics)
 
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         """Nothing is saved."""
@@ -163,7 +163,7 @@ def _work(rank: int, texts: Sequence[str], processes: int, folder: Path) -> None
 
 def train_here(spec: RunSpec) -> Outcome:
     """Trains a spec in this process, which must be in a process group."""
-    listener = _Accuracy()
+    listener = Silent()
     trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
     trainer.fit()
     totals = trainer.sync.totals
@@ -171,7 +171,7 @@ def train_here(spec: RunSpec) -> Outcome:
         workers=trainer.sync.workers,
         parameters=totals.elements // totals.steps // trainer.sync.workers,
         steps=totals.steps,
-        accuracy=listener.last,
+        accuracy=listener.last[names.EVAL_ACCURACY],
         elements=totals.sent,
         wire_bytes=totals.wire_bytes,
         received_bytes=totals.received_bytes,

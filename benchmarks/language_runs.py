@@ -1,0 +1,147 @@
+"""A GPT on the source of Python's standard library, for benchmarks/language.py and benchmarks/adamw.py."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from report import Options, Table, number
+from scipy.stats import t as student
+from sync_runs import Silent
+from trainings import Trainings
+
+from taugrad.platform.data import Data, load
+from taugrad.platform.data.config import DataConfig
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.training.trainer import Trainer
+
+FOLDER = Path(__file__).resolve().parent.parent / "build"
+SIXTEEN = 2
+"""How many times fewer bytes a 16-bit exchange sends than float32."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train.
+
+    Attributes:
+        name: for the table.
+        line: the compressor.
+        sync: the mode that is simulated.
+        optimizer: fields that differ from the others'.
+    """
+
+    name: str
+    line: str
+    sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "allgather"})
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+
+    def spec(self, size: "Size", seed: int) -> RunSpec:
+        """The run with a seed."""
+        return RunSpec.model_validate(
+            {
+                "task": {"kind": "language_model"},
+                "model": {"kind": "gpt", "layers": size.layers, "heads": 4, "width": size.width},
+                "data": {"kind": "text", "context": 64},
+                "training": {
+                    "iterations": size.iterations,
+                    "evaluate_every": size.iterations,
+                    "batch_per_worker": 12,
+                    "optimizer": {
+                        "kind": "adamw",
+                        "lr": 2e-3,
+                        "betas": [0.9, 0.99],
+                        "weight_decay": 0.1,
+                        **self.optimizer,
+                    },
+                    "schedule": {"kind": "cosine"},
+                    "warmup": {"iterations": size.iterations // 12},
+                    "clip": {"norm": 1.0},
+                },
+                "compressor": self.line,
+                "sync": {"mode": "simulated", "of": dict(self.sync)},
+                "workers": {"count": size.workers},
+                "seed": seed,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much to train."""
+
+    workers: int
+    iterations: int = 600
+    layers: int = 4
+    width: int = 128
+
+
+QUICK = Size(2, iterations=12, layers=1, width=16)
+
+
+def measured(name: str, size: Size, settings: Sequence[Setting], seeds: Sequence[int]) -> Trainings:
+    """Trains what is not in the benchmark's file yet; a benchmark that was stopped goes on from there."""
+    trainings = Trainings(FOLDER / f"{name}.jsonl", train, lambda spec: spec.training.iterations or 0)
+    specs = [setting.spec(size, seed) for seed in seeds for setting in settings]
+    trainings.train(specs, print, every=1)
+    return trainings
+
+
+def train(text: str) -> dict[str, float]:
+    """A run's last validation loss, and how many times fewer bytes than float32 it sent."""
+    spec = RunSpec.model_validate_json(text)
+    listener = Silent()
+    trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
+    trainer.fit()
+    return {"loss": listener.last["eval/loss"], "smaller": trainer.sync.totals.compression_ratio}
+
+
+@cache
+def _data(config: str) -> Data:
+    return load(TypeAdapter(DataConfig).validate_json(config))
+
+
+def table(
+    title: str,
+    size: Size,
+    settings: Sequence[Setting],
+    seeds: Sequence[int],
+    trainings: Trainings,
+    notes: tuple[str, ...] = (),
+) -> Table:
+    """Every setting's loss and bytes; differences are from the first setting's, seed by seed."""
+    bare = [trainings.of(settings[0].spec(size, seed))["loss"] for seed in seeds]
+    rows = []
+    for setting in settings:
+        found = [trainings.of(setting.spec(size, seed)) for seed in seeds]
+        losses = [each["loss"] for each in found]
+        smaller = fmean(each["smaller"] for each in found)
+        rows.append(
+            (
+                setting.name,
+                f"{fmean(losses):.3f}",
+                interval([loss - other for loss, other in zip(losses, bare, strict=True)]),
+                f"{number(smaller)}x",
+                f"{number(smaller / SIXTEEN)}x",
+            )
+        )
+    columns = ("setting", "validation loss, nats", "more than the first (95%)", "than float32", "than 16 bits")
+    return Table(title, columns, rows, notes)
+
+
+def interval(differences: Sequence[float]) -> str:
+    """The mean with its 95% interval over seeds (Student's t); one seed has none."""
+    mean = fmean(differences)
+    if len(differences) < 2:  # noqa: PLR2004 - a deviation takes two
+        return f"{mean:+.3f}"
+    half = float(student.ppf(0.975, len(differences) - 1)) * stdev(differences) / len(differences) ** 0.5
+    return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
+
+
+def seeds_of(options: Options, most: int) -> list[int]:
+    """One in a quick run."""
+    return list(range(1 if options.quick else most))
