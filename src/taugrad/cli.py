@@ -176,6 +176,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(handler=_doctor)
 
+    data = commands.add_parser("data", help="make data to train on", allow_abbrev=False)
+    sources = data.add_subparsers(title="sources", metavar="SOURCE", required=True)
+    speech = sources.add_parser(
+        "speech",
+        help="sentences spoken by espeak-ng, as frames of 20 log mel energies with their phonemes",
+        description="Speaks sentences with espeak-ng's English voices and writes frames with their phonemes, "
+        "for data: {kind: frames}. Training, validation and test have other voices and other words.",
+        allow_abbrev=False,
+    )
+    speech.add_argument(
+        "--minutes", type=float, default=30.0, metavar="N", help="of speech, in all parts (default: 30)"
+    )
+    speech.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder to write")
+    speech.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="what texts and voices follow from (default: 0)"
+    )
+    speech.set_defaults(handler=_speech)
+
     deliver = commands.add_parser(
         "deliver", help="send metrics to MLflow that it did not take during a run", allow_abbrev=False
     )
@@ -372,6 +390,12 @@ def _report(options: argparse.Namespace, _: list[str]) -> int:
     from taugrad.dashboards.report import report  # noqa: PLC0415
 
     return report(options.experiment, options.output, options.server)
+
+
+def _speech(options: argparse.Namespace, _: list[str]) -> int:
+    from taugrad.platform.data.speech.command import run_speech  # noqa: PLC0415
+
+    return run_speech(options.minutes, options.out, options.seed)
 
 
 _MARKS = {"ok": "ok    ", "absent": "absent", "wrong": "WRONG "}

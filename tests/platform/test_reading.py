@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from taugrad.compressors.config import read_config
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
-from taugrad.platform.models.config import Mlp
+from taugrad.platform.models.config import Mlp, Timm
 from taugrad.platform.preflight import check
 from taugrad.platform.reading import SpecError, read_spec, spec_fields
 from taugrad.platform.spec import RunSpec
@@ -59,6 +59,17 @@ RUNS = sorted(path for path in EXPERIMENTS.glob("**/*.yaml") if path.parent.name
 def test_every_shipped_spec_is_valid(path):
     spec = read_spec(path)
     assert spec.experiment == yaml.safe_load(path.read_text())["experiment"]
+
+
+def test_a_network_of_timm_is_given_by_its_name(read, monkeypatch):
+    assert read("model: timm:resnet10t\n").model == Timm(name="resnet10t")
+    fields = ["--model.arguments", '{"img_size": 64}']
+    assert read("model: timm:resnet10t\n", *fields).model == Timm(
+        name="resnet10t", arguments={"img_size": 64}
+    )
+    assert read("model: {kind: nin}\n", "--model", "timm:vit").model == Timm(name="vit")
+    monkeypatch.setenv("TAUGRAD_MODEL", "timm:vgg11")
+    assert read("seed: 1\n").model == Timm(name="vgg11")
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(read, monkeypatch):

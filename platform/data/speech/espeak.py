@@ -1,0 +1,177 @@
+"""Debian's espeak-ng, through its library: samples, and where each phoneme begins."""
+
+import ctypes
+import ctypes.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PACKAGES = "espeak-ng libespeak-ng1"
+"""Debian's packages that bring the library and its voices."""
+
+# From speak_lib.h of espeak-ng 1.51 (API revision 12).
+_SYNCHRONOUS = 2
+_PHONEME_EVENTS, _RETURN_ON_ERROR = 0x0001, 0x8000
+_RATE, _PITCH, _RANGE = 1, 3, 4
+_UTF8 = 1
+_END_OF_LIST, _PHONEME = 0, 7
+
+
+class SpeechError(RuntimeError):
+    """Speech that cannot be made; the message says why, and what would help."""
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What was spoken.
+
+    Attributes:
+        samples: int16 [n].
+        phonemes: espeak's names, in order.
+        starts: int64, the sample at which each of them begins, ascending, below n.
+    """
+
+    samples: NDArray[np.int16]
+    phonemes: list[str]
+    starts: NDArray[np.int64]
+
+
+class _Value(ctypes.Union):
+    _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8))
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("unique_identifier", ctypes.c_uint),
+        ("text_position", ctypes.c_int),
+        ("length", ctypes.c_int),
+        ("audio_position", ctypes.c_int),
+        ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p),
+        ("id", _Value),
+    )
+
+
+_Callback = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event)
+)
+
+
+def find_library() -> str:
+    """The library's file name.
+
+    Raises:
+        SpeechError: it is not installed.
+    """
+    found = ctypes.util.find_library("espeak-ng")
+    if found is None:
+        raise SpeechError(f"libespeak-ng is missing; on Debian: apt-get install {PACKAGES}")
+    return found
+
+
+def library_version(library: str) -> str:
+    """The version of a library that `find_library` found.
+
+    Raises:
+        SpeechError: it cannot be loaded.
+    """
+    return _version(_load(library))
+
+
+def _load(library: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(library)
+    except OSError as error:
+        raise SpeechError(f"{library} cannot be loaded ({error}); it needs {PACKAGES}") from error
+
+
+def _version(library: ctypes.CDLL) -> str:
+    library.espeak_Info.restype = ctypes.c_char_p
+    version: bytes = library.espeak_Info(None)
+    return version.decode()
+
+
+class Speaker:
+    """The library, of which a process has one.
+
+    It keeps something from each text to the next, so that the same texts give the same samples only in the
+    same order, from the start of a process.
+
+    Attributes:
+        rate: samples a second.
+        version: of the library.
+    """
+
+    def __init__(self) -> None:
+        """Loads the library.
+
+        Raises:
+            SpeechError: it is not installed, or finds no voices.
+        """
+        self._library = _load(find_library())
+        self._samples: list[bytes] = []
+        self._phonemes: list[str] = []
+        self._starts: list[int] = []
+        self.rate: int = self._library.espeak_Initialize(
+            _SYNCHRONOUS, 0, None, _PHONEME_EVENTS | _RETURN_ON_ERROR
+        )
+        if self.rate <= 0:
+            raise SpeechError(f"espeak-ng finds no voices; on Debian: apt-get install --reinstall {PACKAGES}")
+        self.version = _version(self._library)
+        self._callback: Callable[..., Any] = _Callback(self._take)  # must live as long as the library
+        self._library.espeak_SetSynthCallback(self._callback)
+
+    def speak(self, text: str, voice: str, *, words_a_minute: int, pitch: int, pitch_range: int) -> Speech:
+        """Speaks a text.
+
+        Args:
+            text: what to say.
+            voice: a voice's name, with a variant such as `en-us+f3`.
+            words_a_minute: 80 to 450.
+            pitch: 0 to 100, 50 as the voice has it.
+            pitch_range: 0 (monotone) to 100.
+
+        Raises:
+            SpeechError: there is no such voice, or the library failed.
+        """
+        self._samples, self._phonemes, self._starts = [], [], []
+        self._must("voice", voice, self._library.espeak_SetVoiceByName(voice.encode()))
+        for parameter, value in ((_RATE, words_a_minute), (_PITCH, pitch), (_RANGE, pitch_range)):
+            self._must("parameter", value, self._library.espeak_SetParameter(parameter, value, 0))
+        spoken = text.encode()
+        size = ctypes.c_size_t(len(spoken) + 1)
+        self._must("text", text, self._library.espeak_Synth(spoken, size, 0, 1, 0, _UTF8, None, None))
+        self._must("text", text, self._library.espeak_Synchronize())
+        samples = np.frombuffer(b"".join(self._samples), dtype=np.int16)
+        starts = np.array(self._starts, dtype=np.int64)
+        inside = starts < len(samples)  # the last pause may begin where the samples end
+        return Speech(
+            samples, [p for p, kept in zip(self._phonemes, inside, strict=True) if kept], starts[inside]
+        )
+
+    def _take(self, samples: Any, count: int, events: Any) -> int:
+        """Keeps what the library hands over; 0 lets it go on."""
+        if samples and count:
+            self._samples.append(ctypes.string_at(samples, count * ctypes.sizeof(ctypes.c_short)))
+        for event in _until_end(events):
+            if event.type == _PHONEME:
+                self._phonemes.append(bytes(event.id)[: _Value.string.size].partition(b"\0")[0].decode())
+                self._starts.append(event.sample)
+        return 0
+
+    def _must(self, what: str, value: object, code: int) -> None:
+        if code:
+            raise SpeechError(
+                f"espeak-ng {self.version} refuses {what} {value!r} (error {code}); it needs {PACKAGES}"
+            )
+
+
+def _until_end(events: Any) -> Any:
+    number = 0
+    while events[number].type != _END_OF_LIST:
+        yield events[number]
+        number += 1

@@ -1,0 +1,118 @@
+"""Speaks a number of minutes, several blocks at a time."""
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .espeak import SpeechError
+from .features import FRAME_MS
+from .folder import in_one_go, write_manifest, write_part
+from .sentences import PartName
+from .utterances import PARTS, Frames, speak_block
+
+SHARES: dict[PartName, float] = {"train": 0.8, "validation": 0.1, "test": 0.1}
+"""Of the minutes."""
+_A_MINUTE = 60_000 // FRAME_MS
+_RECIPE = 1
+"""To be counted up when other frames come out of the same settings."""
+
+
+def settings(minutes: float, seed: int, espeak: str) -> dict[str, Any]:
+    """All that frames follow from, as it is written beside them."""
+    return {
+        "by": "taugrad data speech",
+        "recipe": _RECIPE,
+        "minutes": minutes,
+        "seed": seed,
+        "espeak": espeak,
+    }
+
+
+def make(folder: Path, minutes: float, seed: int, espeak: str, spoken: Callable[[float], None]) -> None:
+    """Makes a folder of frames.
+
+    Args:
+        folder: is not there, or is empty; appears when it is whole.
+        minutes: of speech, all parts together; each part ends with the utterance that reaches its share.
+        seed: what it follows from.
+        espeak: the library's version.
+        spoken: is told how many minutes are done, now and then.
+
+    Raises:
+        SpeechError: espeak-ng failed.
+        OSError: the folder cannot be written.
+    """
+    done = 0.0
+    with in_one_go(folder) as beside:
+        for part in PARTS:
+            wanted = max(1, round(minutes * SHARES[part] * _A_MINUTE))
+            blocks: list[Frames] = []
+            frames = 0
+            for block in _blocks(part, seed):
+                blocks.append(block)
+                frames += len(block.labels)
+                spoken(done + min(frames, wanted) / _A_MINUTE)
+                if frames >= wanted:
+                    break
+            done += wanted / _A_MINUTE
+            write_part(beside, part, _first(blocks, wanted))
+        write_manifest(beside, settings(minutes, seed, espeak))
+
+
+def _blocks(part: PartName, seed: int) -> Iterator[Frames]:
+    """A part's blocks in order, each from a process of its own, as many at a time as there are CPUs."""
+    at_once = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_once) as threads:
+        ahead: list[Future[Frames]] = []
+        numbers = count()
+        try:
+            while True:
+                while len(ahead) < at_once:
+                    ahead.append(threads.submit(_in_a_process, part, seed, next(numbers), Path(folder)))
+                yield ahead.pop(0).result()
+        finally:
+            for waiting in ahead:
+                waiting.cancel()
+
+
+def _in_a_process(part: PartName, seed: int, block: int, folder: Path) -> Frames:
+    path = folder / f"{block}.npz"
+    process = multiprocessing.get_context("spawn").Process(
+        target=_speak_into, args=(part, seed, block, path), daemon=True
+    )
+    process.start()
+    process.join()
+    failed = path.with_suffix(".txt")
+    if process.exitcode or failed.exists():
+        reason = failed.read_text() if failed.exists() else f"its process ended with {process.exitcode}"
+        raise SpeechError(f"espeak-ng: block {block} of {part}: {reason}")
+    with np.load(path, allow_pickle=False) as arrays:
+        return Frames(arrays["features"], arrays["labels"], arrays["lengths"])
+
+
+def _speak_into(part: PartName, seed: int, block: int, path: Path) -> None:
+    try:
+        frames = speak_block(part, seed, block)
+    except (SpeechError, ValueError) as error:
+        path.with_suffix(".txt").write_text(str(error))
+        return
+    np.savez(path, features=frames.features, labels=frames.labels, lengths=frames.lengths)
+
+
+def _first(blocks: list[Frames], wanted: int) -> Frames:
+    """The first utterances, up to the one that reaches a number of frames."""
+    lengths = np.concatenate([block.lengths for block in blocks])
+    utterances = int(np.searchsorted(np.cumsum(lengths), wanted)) + 1
+    frames = int(lengths[:utterances].sum())
+    return Frames(
+        np.concatenate([block.features for block in blocks])[:frames],
+        np.concatenate([block.labels for block in blocks])[:frames],
+        lengths[:utterances],
+    )

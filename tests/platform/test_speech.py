@@ -1,0 +1,322 @@
+"""Speech: its parts by themselves, and whole folders where espeak-ng is installed."""
+
+import cmath
+import ctypes.util
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taugrad import cli
+from taugrad.platform.data.speech import espeak, making
+from taugrad.platform.data.speech.features import frame_starts, log_mel
+from taugrad.platform.data.speech.folder import in_one_go
+from taugrad.platform.data.speech.phonemes import CLASSES, class_numbers
+from taugrad.platform.data.speech.sentences import Sentences
+from taugrad.platform.data.speech.utterances import PARTS, Frames, labels_at
+from taugrad.platform.data.speech.voices import ACCENTS, voices
+
+try:
+    espeak.find_library()
+    MISSING = ""
+except espeak.SpeechError as error:
+    MISSING = str(error)
+needs_espeak = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+
+def slow_log_mel(samples, rate):
+    """The definition, one frame, band and frequency after the other."""
+
+    def mel(frequency):
+        return 2595 * math.log10(1 + frequency / 700)
+
+    length, size = rate * 25 // 1000, 1
+    while size < length:
+        size *= 2
+    low, high = mel(64), mel(8000)
+    corners = [low + (high - low) * i / 21 for i in range(22)]
+    rows, frame = [], 0
+    while True:
+        start = frame * 10 * rate // 1000
+        if start + length > len(samples):
+            return np.array(rows, dtype=np.float32)
+        weighted = [
+            samples[start + n] * (0.54 - 0.46 * math.cos(2 * math.pi * n / (length - 1)))
+            for n in range(length)
+        ]
+        power = []
+        for k in range(size // 2 + 1):
+            total = sum(
+                x * cmath.exp(-2j * math.pi * ((k * n) % size) / size) for n, x in enumerate(weighted)
+            )
+            power.append(abs(total) ** 2 / size)
+        row = []
+        for band in range(20):
+            left, middle, right = corners[band : band + 3]
+            energy = 0.0
+            for k, strength in enumerate(power):
+                at = mel(k * rate / size)
+                if left < at <= middle:
+                    energy += strength * (at - left) / (middle - left)
+                elif middle < at < right:
+                    energy += strength * (right - at) / (right - middle)
+            row.append(math.log(max(energy, 1e-3)))
+        rows.append(row)
+        frame += 1
+
+
+@pytest.mark.parametrize("rate", [16000, 22050])
+def test_features_are_their_definition(rate):
+    generator = np.random.default_rng(rate)
+    samples = 1000 * generator.standard_normal(rate * 36 // 1000)
+    features = log_mel(samples, rate)
+    assert features.dtype == np.float32
+    assert features.shape == (2, 20)
+    np.testing.assert_allclose(features, slow_log_mel(samples.tolist(), rate), rtol=1e-6)
+    assert log_mel(np.zeros(rate // 10), rate) == pytest.approx(math.log(1e-3))
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100])
+def test_a_frame_begins_every_ten_milliseconds_while_a_window_fits(rate):
+    window = rate * 25 // 1000
+    for samples in [0, 1, window - 1, window, *range(rate, rate + 500, 7)]:
+        expected, frame = [], 0
+        while (start := frame * rate // 100) + window <= samples:
+            expected.append(start)
+            frame += 1
+        assert frame_starts(samples, rate).tolist() == expected
+        assert len(log_mel(np.ones(samples), rate)) == len(expected)
+
+
+def test_a_frame_has_the_phoneme_at_its_middle():
+    starts, numbers = np.array([3, 10, 10, 25]), np.array([4, 5, 6, 7], dtype=np.uint16)
+    middles = np.arange(30)
+
+    def slow(middle):
+        begun = [number for start, number in zip(starts, numbers, strict=True) if start <= middle]
+        return begun[-1] if begun else 0
+
+    labels = labels_at(middles, starts, numbers)
+    assert labels.dtype == np.uint16
+    assert labels.tolist() == [slow(middle) for middle in middles]
+    assert labels_at(middles, starts[:0], numbers[:0]).tolist() == [0] * 30
+
+
+def test_accents_spellings_of_a_phoneme_are_one_class():
+    assert [CLASSES[i] for i in class_numbers(["_:", "t[", "3:", "VR", "aI3", "w#", "@L", "A@"])] == [
+        *("silence", "t", "3", "3", "aI", "w", "@L", "A@")
+    ]
+    assert CLASSES[class_numbers(["eI2"])[0]] == "eI"  # no accent's yet
+    with pytest.raises(ValueError, match=r"phoneme 'X~' is of no class; those of version 1\.51 are known"):
+        class_numbers(["t", "X~"])
+
+
+def test_classes_never_change_their_numbers():
+    assert len(CLASSES) == 49
+    assert CLASSES[0] == "silence"
+    assert hashlib.sha256(" ".join(CLASSES).encode()).hexdigest()[:16] == "b306fd3e7db7ddb6"
+
+
+def spoken_words(part, seed=0):
+    generator = np.random.default_rng(seed)
+    sentences = Sentences(part)
+    return [sentences.sentence(generator) for _ in range(2000)]
+
+
+def test_parts_share_no_sentence_and_only_the_grammars_words():
+    sentences = {part: spoken_words(part) for part in PARTS}
+    words = {
+        part: {word.lower() for each in sentences[part] for word in re.findall(r"[A-Za-z]+", each)}
+        for part in PARTS
+    }
+    for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        assert not set(sentences[one]) & set(sentences[other])
+        assert len(words[one] & words[other]) < 80
+        assert not {"apple", "anchor", "doctor"} & (words[one] & words[other])
+    assert len(words["train"]) > 400
+    assert min(len(words[part]) for part in PARTS) > 180
+    for each in sentences["train"]:
+        assert each[0].isupper() or each[0].isdigit()
+        assert each[-1] in ".?!"
+        assert "{" not in each
+    assert sentences["test"] == spoken_words("test")
+    assert sentences["test"] != spoken_words("test", seed=1)
+
+
+def test_parts_share_no_voice():
+    names = {part: voices(part) for part in PARTS}
+    everyone = [name.partition("+")[2] for part in PARTS for name in names[part]]
+    assert len(set(everyone)) * len(ACCENTS) == len(everyone)
+    assert all(len(names[part]) >= 64 for part in PARTS)
+
+
+def test_the_part_ends_with_the_utterance_that_reaches_its_share():
+    blocks = [
+        Frames(np.full((n, 20), n, np.float32), np.full(n, n, np.uint16), np.array([2, n - 2]))
+        for n in (5, 7)
+    ]
+    for wanted, lengths in ((1, [2]), (2, [2]), (3, [2, 3]), (5, [2, 3]), (6, [2, 3, 2]), (8, [2, 3, 2, 5])):
+        first = making._first(blocks, wanted)
+        assert first.lengths.tolist() == lengths
+        assert len(first.features) == len(first.labels) == sum(lengths)
+        assert first.labels.tolist() == ([5] * 5 + [7] * 7)[: sum(lengths)]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    def interrupted():
+        with in_one_go(tmp_path / "a" / "out") as beside:
+            (beside / "file").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list((tmp_path / "a").iterdir()) == []
+    (tmp_path / "a" / "out").mkdir()
+    with in_one_go(tmp_path / "a" / "out") as beside:
+        (beside / "file").write_text("whole")
+        assert list((tmp_path / "a" / "out").iterdir()) == []
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [
+        "a",
+        "a/out",
+        "a/out/file",
+    ]
+
+
+def test_without_espeak_the_packages_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(ctypes.util, "find_library", lambda _: None)
+    assert cli.main(["data", "speech", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "taugrad: command line: libespeak-ng is missing; on Debian: apt-get install espeak-ng libespeak-ng1"
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--minutes", "0"], "--minutes 0: give more than 0, up to 6000"),
+        (["--minutes", "nan"], "--minutes nan: give more than 0, up to 6000"),
+        (["--seed", "-1"], "--seed -1: give 0 or more"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path, capsys, arguments, said):
+    assert cli.main(["data", "speech", "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert capsys.readouterr().err == f"taugrad: command line: {said}\n"
+
+
+def speech(*arguments):
+    return cli.main(["data", "speech", *map(str, arguments)])
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory):
+    """Half a minute of speech."""
+    folder = tmp_path_factory.mktemp("speech") / "out"
+    assert speech("--minutes", 0.5, "--out", folder) == 0
+    return folder
+
+
+@needs_espeak
+def test_a_folder_of_speech_is_as_its_manifest_says(spoken):
+    manifest = json.loads((spoken / "frames.json").read_text())
+    assert {key: manifest[key] for key in ("version", "features", "frame_ms", "classes")} == {
+        "version": 1,
+        "features": 20,
+        "frame_ms": 10,
+        "classes": list(CLASSES),
+    }
+    files = {f"{part}/{name}.npy" for part in PARTS for name in ("features", "labels", "offsets")}
+    assert set(contents(spoken)) == files | {"frames.json"}
+    assert manifest["sha256"] == {
+        name: hashlib.sha256((spoken / name).read_bytes()).hexdigest() for name in sorted(files)
+    }
+    assert manifest["made"]["minutes"] == 0.5
+    for part, share in (("train", 0.8), ("validation", 0.1), ("test", 0.1)):
+        features, labels, offsets = (
+            np.load(spoken / part / f"{name}.npy") for name in ("features", "labels", "offsets")
+        )
+        assert (features.dtype, labels.dtype, offsets.dtype) == (np.float32, np.uint16, np.int64)
+        assert features.shape == (len(labels), 20)
+        assert np.isfinite(features).all()
+        assert labels.max() < len(CLASSES)
+        assert offsets[0] == 0
+        assert offsets[-1] == len(labels)
+        assert (np.diff(offsets) > 50).all()  # half a second
+        wanted = share * 0.5 * 6000
+        assert offsets[-2] < wanted <= offsets[-1]
+
+
+@needs_espeak
+def test_labels_lie_where_the_sounds_are(spoken):
+    features, labels = (np.load(spoken / "train" / f"{name}.npy") for name in ("features", "labels"))
+
+    def mean(name, bands):
+        return features[labels == CLASSES.index(name)][:, bands].mean()
+
+    everywhere, low, high = slice(0, 20), slice(0, 5), slice(15, 20)
+    for vowel in ("a", "E", "oU", "aI"):
+        assert mean(vowel, everywhere) > mean("silence", everywhere) + 2
+        assert mean(vowel, low) > mean("s", low) + 1
+    for nasal in ("m", "n"):
+        assert mean("s", high) > mean(nasal, high) + 1
+    assert len(np.unique(labels)) > 35
+
+
+@needs_espeak
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(spoken, tmp_path, monkeypatch):
+    monkeypatch.setattr(making.os, "sched_getaffinity", lambda _: {0})  # one block after the other
+    assert speech("--minutes", 0.5, "--out", tmp_path / "again") == 0
+    assert contents(tmp_path / "again") == contents(spoken)
+    assert speech("--minutes", 0.5, "--out", tmp_path / "other", "--seed", 1) == 0
+    one, other = (np.load(folder / "test" / "features.npy") for folder in (spoken, tmp_path / "other"))
+    assert one.shape != other.shape or not np.allclose(one, other)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "other"]
+
+
+@needs_espeak
+def test_a_folder_that_is_there_is_kept_or_refused(spoken, tmp_path, capsys):
+    before = {path: path.stat().st_mtime_ns for path in spoken.rglob("*")}
+    assert speech("--minutes", 0.5, "--out", spoken) == 0
+    assert "is there already, with these settings" in capsys.readouterr().out
+    assert speech("--minutes", 0.6, "--out", spoken) == 2
+    assert "is not empty, and not whole or of other settings; give another" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in spoken.rglob("*")} == before
+    damaged = tmp_path / "damaged"
+    for name, content in contents(spoken).items():
+        (damaged / name).parent.mkdir(parents=True, exist_ok=True)
+        (damaged / name).write_bytes(content[:-1] if name == "test/labels.npy" else content)
+    assert speech("--minutes", 0.5, "--out", damaged) == 2
+    (tmp_path / "file").touch()
+    assert speech("--minutes", 0.5, "--out", tmp_path / "file") == 2
+    assert "file: is a file; give a folder" in capsys.readouterr().err
+
+
+@needs_espeak
+def test_every_voice_is_there():
+    speaker = espeak.Speaker()
+    for part in PARTS:
+        for voice in voices(part):
+            made = speaker.speak("Yes, nine.", voice, words_a_minute=200, pitch=50, pitch_range=50)
+            assert len(made.samples) > speaker.rate / 5
+            assert made.samples.any()
+            assert CLASSES[class_numbers(made.phonemes)[0]] == "j", voice
+            assert (np.diff(made.starts) >= 0).all()
+            assert made.starts[-1] < len(made.samples)
+    with pytest.raises(espeak.SpeechError, match="refuses voice 'nobody'"):
+        speaker.speak("No.", "nobody", words_a_minute=200, pitch=50, pitch_range=50)
+
+
+@needs_espeak
+def test_what_fails_in_a_blocks_process_is_told(tmp_path: Path) -> None:
+    with pytest.raises(espeak.SpeechError, match=r"block 3 of train: .*non-negative"):
+        making._in_a_process("train", -1, 3, tmp_path)
