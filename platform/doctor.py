@@ -31,7 +31,15 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """Looks at everything in turn; some checks take seconds."""
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (_machine, _torch, _gpu, _cupy, _ray, _mlflow)
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        _machine,
+        _torch,
+        _gpu,
+        _cupy,
+        _ray,
+        _mlflow,
+        _for_some_data,
+    )
     for check in checks:
         try:
             yield from check()
@@ -168,6 +176,19 @@ def _mlflow() -> Iterator[Finding]:
         yield Finding("MLflow", "wrong", f"{version}; {problem}", remedy)
     else:
         yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}")
+
+
+def _for_some_data() -> Iterator[Finding]:
+    for package, extra, wanted_by in (
+        ("Pillow", "images", "image_folder, and parquet with images,"),
+        ("tokenizers", "text", "text with a tokenizer"),
+    ):
+        version = _version(package.lower())
+        if version is None:
+            remedy = f"pip install 'taugrad[{extra}]'"
+            yield Finding(package, "absent", f"not installed; data of kind {wanted_by} need it", remedy)
+        else:
+            yield Finding(package, "ok", version)
 
 
 def _version(distribution: str) -> str | None:

@@ -10,7 +10,8 @@ from ..importing import export_lazily
 __all__ = ["Data", "DataError", "DataSet", "Draw", "Examples", "Parts", "Shape", "load"]
 
 if TYPE_CHECKING:
-    from .dataset import DataError, DataSet
+    from .dataset import DataSet
+    from .errors import DataError
     from .examples import Data, Draw, Examples, Parts
     from .loading import load
     from .shape import Shape
@@ -18,7 +19,8 @@ else:
     __getattr__ = export_lazily(
         __name__,
         {
-            **dict.fromkeys(("DataError", "DataSet"), "dataset"),
+            "DataError": "errors",
+            "DataSet": "dataset",
             **dict.fromkeys(("Data", "Draw", "Examples", "Parts"), "examples"),
             "load": "loading",
             "Shape": "shape",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import Cifar10, Cifar100
-from .dataset import DataError
+from .errors import DataError
 from .examples import Parts
 from .pixels import Normalization, Pixels
 from .shape import Shape

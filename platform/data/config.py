@@ -1,9 +1,9 @@
 """Which data set to train on."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ..config import Config
 
@@ -128,6 +128,69 @@ class Frames(Config):
         return context
 
 
+class _Images(Config):
+    size: int = Field(default=224, ge=1)
+    """Height and width of an example."""
+    resize: int | None = Field(default=None, ge=1)
+    """The shorter side before size x size pixels are cut out of the middle; None: as long as size."""
+    channels: Literal[1, 3] = 3
+    """3: red, green, blue; 1: grey."""
+    augment: bool = False
+    """Train on a random part of each image, scaled to size, and mirror half of them."""
+    smallest_part: Fraction = 0.08
+    """With augment: the smallest share of an image's area that such a part has."""
+    mean: tuple[float, ...] | None = None
+    """By channel, of pixels from 0 to 1; None: ImageNet's."""
+    std: tuple[float, ...] | None = None
+    """By channel, of pixels from 0 to 1; None: ImageNet's."""
+    test_examples: int = Field(default=5000, ge=1)
+    """How many examples an evaluation looks at, evenly spaced over the test part; all if there are fewer."""
+
+    @model_validator(mode="after")
+    def _one_a_channel(self) -> Self:
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if values is not None and len(values) != self.channels:
+                raise ValueError(
+                    f"{name} has {len(values)} numbers; channels = {self.channels} needs as many"
+                )
+        if self.std is not None and not min(self.std) > 0:
+            raise ValueError(f"std is {list(self.std)}; every one must be above 0")
+        if self.resize is not None and self.resize < self.size:
+            raise ValueError(
+                f"resize = {self.resize} is below size = {self.size}; it must hold what is cut out"
+            )
+        return self
+
+
+class ImageFolder(_Images):
+    """Images in a folder for each class, larger than memory; read through Ray Data."""
+
+    kind: Literal["image_folder"] = "image_folder"
+    path: Path
+    """The folder that holds train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE to be split."""
+    test_fraction: Fraction = 0.2
+    """The part held out for evaluation, the same share of every class, where there is no folder train."""
+    split_seed: int = Field(default=0, ge=0)
+    """Which examples are held out; apart from the run's seed, so that seeds share one test set."""
+
+
+class Parquet(_Images):
+    """Rows of Parquet files, larger than memory: images or numbers; read through Ray Data."""
+
+    kind: Literal["parquet"] = "parquet"
+    path: Path
+    """The folder whose Parquet files have names that begin with train and test (or val), or lie in such
+    folders."""
+    input: str | tuple[str, ...] = "image"
+    """The column of the inputs: encoded images, or a list of numbers a row; or several columns of numbers."""
+    label: str = "label"
+    """The column of the targets: whole numbers or names are classes, other numbers are told as they are."""
+    classes: int | None = Field(default=None, ge=2)
+    """How many classes there are, where labels are whole numbers; None: as the training part's labels say."""
+    shuffle_groups: int = Field(default=4, ge=1)
+    """How many row groups are mixed with each other; whoever reads keeps so many in memory."""
+
+
 class CustomData(Config):
     """Your own data: a function that returns a taugrad.platform.data.DataSet, or Parts."""
 
@@ -139,6 +202,17 @@ class CustomData(Config):
 
 
 DataConfig = Annotated[
-    Mnist5k | Digits | Mnist | Synthetic | Text | Tokens | Cifar10 | Cifar100 | Frames | CustomData,
+    Mnist5k
+    | Digits
+    | Mnist
+    | Synthetic
+    | Text
+    | Tokens
+    | Cifar10
+    | Cifar100
+    | Frames
+    | ImageFolder
+    | Parquet
+    | CustomData,
     Field(discriminator="kind"),
 ]

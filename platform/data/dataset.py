@@ -6,12 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .errors import DataError
 from .examples import Tensors
 from .shape import Shape
 
-
-class DataError(ValueError):
-    """Data that cannot be trained on; the message says what was found and what would do."""
+__all__ = ["DataError", "DataSet"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,23 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .batches import epoch_order
+from .draw import Draw
 from .shape import Shape
+
+__all__ = ["Data", "Draw", "Examples", "Pair", "Parts", "Tensors"]
 
 Pair = tuple[Tensor, Tensor]
 """Inputs [n, ...] and targets [n, ...] of n examples, on the CPU."""
-
-
-@dataclass(frozen=True)
-class Draw:
-    """What chance in an example follows from, besides its number: augmentation, where a text is cut."""
-
-    seed: int
-    epoch: int
-    """Counted from 0."""
-
-    def of(self, index: int) -> np.random.Generator:
-        """An example's own random numbers, the same on every worker and after a resume."""
-        return np.random.default_rng([self.seed, self.epoch, index])
 
 
 class Examples(ABC):

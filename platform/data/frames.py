@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from .config import Frames
-from .dataset import DataError
+from .errors import DataError
 from .examples import Draw, Examples, Pair, Parts
 from .frames_folder import Part, read_manifest, read_part
 from .shape import Shape

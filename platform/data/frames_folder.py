@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from .dataset import DataError
+from .errors import DataError
 
 VERSION = 1
 """Of the form above."""

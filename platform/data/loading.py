@@ -14,8 +14,10 @@ from .config import (
     DataConfig,
     Digits,
     Frames,
+    ImageFolder,
     Mnist,
     Mnist5k,
+    Parquet,
     Synthetic,
     Text,
     Tokens,
@@ -25,6 +27,8 @@ from .embedded import digits, mnist5k
 from .examples import Data, Parts
 from .frames import load_frames
 from .idx import load_idx_folder
+from .image_folder import load_image_folder
+from .placing import placed
 from .synthetic import synthetic
 from .text import load_text
 from .tokens import load_tokens
@@ -43,13 +47,19 @@ def load(config: DataConfig) -> Data:
         DataError: The data are missing, damaged or not valid.
         OwnCodeError: A custom factory cannot be found or called, raised, or returned no data set.
     """
-    return _READERS[type(config)](config)
+    return _READERS[type(config)](placed(config))
 
 
 _CONTRACT = (
     "a data set's factory takes what data.arguments holds and returns a taugrad.platform.data.DataSet "
     "or Parts"
 )
+
+
+def _parquet(config: Parquet) -> Data:
+    from .parquet import load_parquet  # noqa: PLC0415 - pyarrow takes half a second
+
+    return load_parquet(config)
 
 
 def _custom(config: CustomData) -> Data:
@@ -69,5 +79,7 @@ _READERS: Mapping[type[Config], Callable[[Any], Data]] = {
     Cifar10: load_cifar10,
     Cifar100: load_cifar100,
     Frames: load_frames,
+    ImageFolder: load_image_folder,
+    Parquet: _parquet,
     CustomData: _custom,
 }

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from .dataset import DataError
+from .errors import DataError
 
 EXTRAS = {"PIL": ("Pillow", "images"), "tokenizers": ("tokenizers", "text")}
 """By module: the package, and the extra of taugrad that brings it."""

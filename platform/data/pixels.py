@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .dataset import DataError
+from .errors import DataError
 from .examples import Draw, Examples, Pair
 
 _FRAME = 4

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from . import token_cache
 from .config import Text
-from .dataset import DataError
+from .errors import DataError
 from .examples import Parts
 from .optional import needed
 from .shape import Shape

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import Tokens
-from .dataset import DataError
+from .errors import DataError
 from .examples import Parts
 from .shape import Shape
 from .windows import SpacedWindows, Windows

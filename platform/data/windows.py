@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .dataset import DataError
+from .errors import DataError
 from .examples import Draw, Examples, Pair
 
 TokenRow = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]

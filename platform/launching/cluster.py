@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..data.placing import FOLDER
 from ..ports import LOOPBACK, free_port
 from ..preflight import cpus_here
 from ..reading import SpecError
@@ -64,6 +65,8 @@ def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool) -> None:
         dashboard_port = free_port()
         # Workers inherit these. A runtime environment would say the same, and start each of them twice.
         os.environ["PYTHONPATH"] = _python_path()
+        os.environ[FOLDER] = str(Path.cwd())
+        stack.callback(os.environ.pop, FOLDER, None)
         os.environ["RAY_API_SERVER_ADDRESS"] = f"http://{LOOPBACK}:{dashboard_port}"
         try:
             ray.init(

@@ -1,5 +1,6 @@
 """What runs in a Ray Train worker: a trainer whose listener speaks Ray and MLflow."""
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -44,6 +45,7 @@ def train(job: Job) -> None:
         tracker = _Tracker(job) if rank == 0 else None
         storage = Path(ray.train.get_context().get_storage().experiment_fs_path)
         notify = (lambda _: None) if tracker is None else tracker.notify
+        logging.getLogger("taugrad").addHandler(_Telling(notify))
         checkpoints = Checkpoints(job.run_id, spec.checkpoint.keep, device, notify)
         listener = _RayListener(tracker, storage, checkpoints)
         try:
@@ -63,6 +65,17 @@ def train(job: Job) -> None:
 def _links(trainer: Trainer) -> Links | None:
     """What went over each link, where that is known and there are not too many; on every worker together."""
     return trainer.sync.links() if 1 < trainer.sync.workers <= MOST_WORKERS else None
+
+
+class _Telling(logging.Handler):
+    """Tells the user what parts of the platform log, which know neither Ray nor the board."""
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._notify = notify
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._notify(record.getMessage())
 
 
 class _Tracker:

@@ -1,0 +1,99 @@
+"""An encoded image becomes the pixels of an example. Needs Pillow, and no torch: Ray Data's tasks do it."""
+
+import builtins
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import ImageFolder, Parquet
+from .errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Encoded = bytes
+"""What a file of an image holds."""
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+_TRIES = 10
+_NARROWEST, _WIDEST = 3 / 4, 4 / 3
+"""Width over height of a random part, as torchvision and most ImageNet recipes have it."""
+
+
+@dataclass(frozen=True)
+class Framing:
+    """What is cut out of an image."""
+
+    size: int
+    resize: int
+    channels: int
+    smallest_part: float
+
+    @classmethod
+    def of(cls, config: ImageFolder | Parquet) -> "Framing":
+        """What a config asks for."""
+        return cls(config.size, config.resize or config.size, config.channels, config.smallest_part)
+
+    @property
+    def bytes(self) -> int:
+        """Of an example's pixels."""
+        return self.size * self.size * self.channels
+
+    def pixels(
+        self, source: Path | Encoded, name: str, generator: np.random.Generator | None
+    ) -> NDArray[np.uint8]:
+        """Decodes an image and cuts an example out of it.
+
+        Args:
+            source: a file, or what it would hold.
+            name: what the image is called in messages.
+            generator: of the part and of the mirroring; None: the middle, as it is.
+
+        Returns:
+            uint8 [size, size, channels].
+
+        Raises:
+            DataError: it cannot be read or is no whole image.
+        """
+        from PIL import Image  # noqa: PLC0415 - an extra
+
+        try:
+            with Image.open(io.BytesIO(source) if isinstance(source, builtins.bytes) else source) as image:
+                whole = image.convert("RGB" if self.channels == 3 else "L")
+        except FileNotFoundError as error:
+            raise DataError(f"{name}: is not there any more") from error
+        except Exception as error:  # Pillow's readers raise what they like
+            problem = " ".join(str(error).split())
+            raise DataError(f"{name}: is no whole image ({problem or type(error).__name__})") from error
+        box = self._middle(whole) if generator is None else self._random(whole, generator)
+        cut = whole.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
+        pixels = np.asarray(cut, np.uint8).reshape(self.size, self.size, self.channels)
+        return pixels[:, ::-1] if generator is not None and generator.random() < 0.5 else pixels
+
+    def _middle(self, image: "Image") -> Box:
+        """The square that has `size` of `resize` parts of the shorter side."""
+        width, height = image.size
+        side = min(width, height) * self.size / self.resize
+        left, top = (width - side) / 2, (height - side) / 2
+        return left, top, left + side, top + side
+
+    def _random(self, image: "Image", generator: np.random.Generator) -> Box:
+        """A part of random area and shape; the middle, if ten do not fit."""
+        whole_width, whole_height = image.size
+        for _ in range(_TRIES):
+            area = whole_width * whole_height * generator.uniform(self.smallest_part, 1)
+            shape = math.exp(generator.uniform(math.log(_NARROWEST), math.log(_WIDEST)))
+            width, height = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+            if 0 < width <= whole_width and 0 < height <= whole_height:
+                left = int(generator.integers(whole_width - width + 1))
+                top = int(generator.integers(whole_height - height + 1))
+                return left, top, left + width, top + height
+        shape = min(max(whole_width / whole_height, _NARROWEST), _WIDEST)
+        across, down = min(whole_width, whole_height * shape), min(whole_height, whole_width / shape)
+        left_over, top_over = (whole_width - across) / 2, (whole_height - down) / 2
+        return left_over, top_over, left_over + across, top_over + down

@@ -1,0 +1,143 @@
+"""Images in a folder for each class."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .config import ImageFolder
+from .embedded import stratified_split
+from .errors import DataError
+from .examples import Draw, Pair, Parts
+from .image_file import Framing
+from .image_normalization import ImageNormalization
+from .image_tasks import LoadImages
+from .optional import needed
+from .shape import Shape
+from .streamed import Columns, Streamed
+from .windows import evenly_spaced
+
+_ENDS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm"}
+_TEST = ("test", "val", "validation")
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """Images of a tree, in the order of their names."""
+
+    root: Path
+    classes: Sequence[str]
+    names: Sequence[str]
+    """Of each image, `CLASS/FILE`."""
+    labels: NDArray[np.int64]
+    """[images], in 0..classes-1."""
+    digest: str
+    """Of all names and sizes."""
+
+    def of(self, chosen: NDArray[np.int64]) -> "Listing":
+        """Some of the images."""
+        return replace(self, names=[self.names[i] for i in chosen.tolist()], labels=self.labels[chosen])
+
+
+def load_image_folder(config: ImageFolder) -> Parts:
+    """Lists the images of a tree; each is read when a batch needs it.
+
+    Args:
+        config: the tree, the split, and what is done to an image.
+
+    Returns:
+        Images float32 [channels, size, size], as many classes as there are folders. The fingerprint is of
+        names and sizes: nobody wants to read all of a large folder for it.
+
+    Raises:
+        DataError: a folder is missing, a class has no images or is not among those of the training part, or
+            Pillow is not installed.
+    """
+    needed("PIL.Image", "data.kind = image_folder")
+    if (config.path / "train").is_dir():
+        train = _listed(config.path / "train")
+        judged = next((config.path / name for name in _TEST if (config.path / name).is_dir()), None)
+        if judged is None:
+            raise DataError(
+                f"{config.path / 'test'}: is no folder; expected one beside {config.path / 'train'}"
+            )
+        test = _listed(judged, train.classes)
+    else:
+        everything = _listed(config.path)
+        chosen = stratified_split(everything.labels, config.test_fraction, config.split_seed)
+        train, test = (everything.of(each) for each in chosen)
+        if len(test.names) == 0:
+            raise DataError(
+                f"{config.path}: every class has one image; expected two, one of them for the test"
+            )
+    test_some = test.of(evenly_spaced(len(test.names), config.test_examples))
+    return Parts(
+        _Images(train, config, augment=config.augment),
+        _Images(test_some, config, augment=False),
+        Shape.image(config.channels, config.size, config.size, len(train.classes)),
+        hashlib.sha256((train.digest + test.digest).encode()).hexdigest(),
+    )
+
+
+class _Images(Streamed):
+    def __init__(self, listing: Listing, config: ImageFolder, *, augment: bool) -> None:
+        self._listing, self._augment = listing, augment
+        self._framing = Framing.of(config)
+        self._normalize = ImageNormalization.of(config)
+
+    def __len__(self) -> int:
+        return len(self._listing.names)
+
+    def tickets(self, indices: NDArray[np.int64]) -> Columns:
+        """See `Streamed.tickets`."""
+        names = [os.fsencode(self._listing.names[i]) for i in indices.tolist()]
+        return {"index": indices, "name": np.array(names, dtype=object)}
+
+    def loader(self, draw: Draw | None) -> LoadImages:
+        """See `Streamed.loader`."""
+        # Relative paths may mean something else in a task.
+        return LoadImages(str(self._listing.root.absolute()), self._framing, draw if self._augment else None)
+
+    def finished(self, loaded: Columns, indices: NDArray[np.int64]) -> Pair:
+        """See `Streamed.finished`."""
+        return self._normalize(loaded["pixels"]), torch.from_numpy(self._listing.labels[indices])
+
+    @property
+    def bytes_each(self) -> int:
+        """See `Streamed.bytes_each`."""
+        return self._framing.bytes
+
+
+def _listed(root: Path, classes: Sequence[str] | None = None) -> Listing:
+    """All images below a folder of classes; `classes` are those that there may be, else what is found."""
+    if not root.is_dir():
+        raise DataError(f"{root}: is no folder; expected one that holds a folder of images for each class")
+    found = sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
+    if classes is None:
+        if len(found) < 2:
+            raise DataError(f"{root}: holds {len(found)} folders; expected one for each class, two at least")
+        classes = found
+    unknown = sorted(set(found) - set(classes))
+    if unknown:
+        raise DataError(f"{root / unknown[0]}: is no class of the training part, which has {len(classes)}")
+    names: list[str] = []
+    labels: list[int] = []
+    digest = hashlib.sha256()
+    for label, folder in ((classes.index(each), each) for each in found):
+        images = sorted(
+            (each.name, each.stat().st_size)
+            for each in os.scandir(root / folder)
+            if os.path.splitext(each.name)[1].lower() in _ENDS and not each.name.startswith(".")
+        )
+        if not images:
+            raise DataError(f"{root / folder}: holds no image; expected {', '.join(sorted(_ENDS))}")
+        names += [f"{folder}/{name}" for name, _ in images]
+        labels += [label] * len(images)
+        for name, size in images:
+            digest.update(f"{folder}/{name}\0{size}\0".encode(errors="surrogateescape"))
+    return Listing(root, classes, names, np.array(labels, np.int64), digest.hexdigest())

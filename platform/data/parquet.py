@@ -1,0 +1,156 @@
+"""Rows of Parquet files: images or numbers, with classes or numbers as targets."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from .config import Parquet
+from .errors import DataError
+from .examples import Draw, Pair, Parts
+from .image_file import Framing
+from .image_normalization import ImageNormalization
+from .optional import needed
+from .parquet_files import RowGroups, column_type, find
+from .parquet_labels import read_labels
+from .row_tasks import LoadRows, is_list, opened, read_group
+from .shape import Shape
+from .streamed import Columns, Streamed
+from .windows import evenly_spaced
+
+
+def load_parquet(config: Parquet) -> Parts:
+    """Reads the files' descriptions and all labels; a row is read when a batch needs it.
+
+    Args:
+        config: the files, the columns, and what is done to an image.
+
+    Returns:
+        Images float32 [channels, size, size] or numbers float32 [width]; classes or numbers as targets. The
+        fingerprint is of names, sizes and numbers of rows.
+
+    Raises:
+        DataError: a file or a column is missing, a label is none, a file is damaged, or Pillow is missing.
+    """
+    train, test = find(config.path)
+    columns = (config.input,) if isinstance(config.input, str) else config.input
+    images = _is_image(train, columns[0])
+    if images:
+        needed("PIL.Image", f"data.input = {columns[0]}, which holds images,")
+        if len(columns) > 1:
+            raise DataError(
+                f"input names {len(columns)} columns, of which {columns[0]} holds images; name one"
+            )
+    width = 0 if images else _width(train, columns)
+    names, outputs, kind = read_labels(train, test, config)
+    framing = Framing.of(config) if images else None
+    normalize = ImageNormalization.of(config) if images else None
+
+    def rows(groups: RowGroups, chosen: NDArray[np.int64] | None, *, augment: bool) -> "_Rows":
+        most = config.shuffle_groups
+        load = LoadRows(groups.files, columns, config.label, names, width, framing, None, most)
+        return _Rows(groups, load, normalize, chosen, augment=augment and images)
+
+    shape = (config.channels, config.size, config.size) if images else (width,)
+    return Parts(
+        rows(train, None, augment=config.augment),
+        rows(test, evenly_spaced(len(test), config.test_examples), augment=False),
+        Shape(shape, outputs, kind),
+        hashlib.sha256((train.digest + test.digest).encode()).hexdigest(),
+    )
+
+
+class _Rows(Streamed):
+    def __init__(
+        self,
+        groups: RowGroups,
+        load: LoadRows,
+        normalize: ImageNormalization | None,
+        chosen: NDArray[np.int64] | None,
+        *,
+        augment: bool,
+    ) -> None:
+        self._groups, self._load, self._normalize = groups, load, normalize
+        self._chosen, self._augment = chosen, augment
+
+    def __len__(self) -> int:
+        return len(self._groups) if self._chosen is None else len(self._chosen)
+
+    def order(self, draw: Draw) -> NDArray[np.int64]:
+        """Row groups in a random order; the rows of a few are mixed, so that these can be read at once."""
+        generator = np.random.default_rng([draw.seed, draw.epoch])
+        offsets, mixed = self._groups.offsets, self._load.most_held
+        groups = generator.permutation(len(offsets) - 1)
+        pools = []
+        for first in range(0, len(groups), mixed):
+            rows = [np.arange(offsets[i], offsets[i + 1]) for i in groups[first : first + mixed].tolist()]
+            pools.append(generator.permutation(np.concatenate(rows)))
+        return np.concatenate(pools).astype(np.int64, copy=False)
+
+    def tickets(self, indices: NDArray[np.int64]) -> Columns:
+        """See `Streamed.tickets`."""
+        groups = self._groups
+        rows = indices if self._chosen is None else self._chosen[indices]
+        group = np.searchsorted(groups.offsets, rows, side="right") - 1
+        start = groups.start[group]
+        return {
+            "file": groups.file[group],
+            "group": groups.number[group],
+            "start": start,
+            "row": start + rows - groups.offsets[group],
+            "index": indices,
+        }
+
+    def loader(self, draw: Draw | None) -> LoadRows:
+        """See `Streamed.loader`."""
+        return replace(self._load, draw=draw if self._augment else None)
+
+    def finished(self, loaded: Columns, indices: NDArray[np.int64]) -> Pair:
+        """See `Streamed.finished`."""
+        labels = torch.from_numpy(loaded["label"].copy())  # Ray's arrays cannot be written
+        if labels.is_floating_point():
+            labels = labels[:, None]
+        if self._normalize is not None:
+            return self._normalize(loaded["pixels"]), labels
+        return torch.from_numpy(loaded["numbers"].copy()), labels
+
+    @property
+    def bytes_each(self) -> int:
+        """See `Streamed.bytes_each`."""
+        return self._load.framing.bytes if self._load.framing else 4 * self._load.width
+
+
+def _is_image(groups: RowGroups, column: str) -> bool:
+    dtype = column_type(groups, column)
+    if pa.types.is_struct(dtype):  # as Hugging Face's datasets keep images
+        return any(field.name == "bytes" and _is_binary(field.type) for field in dtype)
+    return _is_binary(dtype)
+
+
+def _is_binary(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype))
+
+
+def _width(groups: RowGroups, columns: Sequence[str]) -> int:
+    """How many numbers a row's inputs have."""
+    for column in columns:
+        dtype = column_type(groups, column)
+        inside = dtype.value_type if is_list(dtype) and len(columns) == 1 else dtype
+        if not (pa.types.is_integer(inside) or pa.types.is_floating(inside) or pa.types.is_boolean(inside)):
+            raise DataError(
+                f"{groups.files[0]}: column {column!r} holds {dtype}; expected encoded images (binary), "
+                "numbers, or, as the only column, lists of numbers"
+            )
+    dtype = column_type(groups, columns[0])
+    if not is_list(dtype):
+        return len(columns)
+    with opened(groups.files[int(groups.file[0])]) as file:
+        table = read_group(file, groups.files[0], int(groups.number[0]), columns)
+    first = table.column(0)[0].as_py()
+    if not first:
+        raise DataError(f"{groups.files[0]}: row 0: {columns[0]} is {first}; expected a list of numbers")
+    return len(first)

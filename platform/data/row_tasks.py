@@ -1,0 +1,186 @@
+"""Reading rows of Parquet files, wherever that is done: in this process, or in Ray Data's tasks.
+
+A row group is what Parquet can read by itself. Rows are asked for in an order that mixes a few row groups, so
+these are kept from one call to the next, by every thread that reads.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from .draw import Draw
+from .errors import DataError
+from .image_file import Framing
+
+
+class _Kept(threading.local):
+    """The row groups of a thread: evaluations read beside the thread that reads training batches ahead."""
+
+    def __init__(self) -> None:
+        self.groups: OrderedDict[tuple[str, int, tuple[str, ...]], pa.Table] = OrderedDict()
+
+
+kept = _Kept()
+
+
+@dataclass(frozen=True)
+class LoadRows:
+    """From `file`, `group`, `start` (its first row), `row` and `index` to inputs and `label`.
+
+    Inputs are `pixels` uint8 [rows, size, size, channels], or `numbers` float32 [rows, width].
+    """
+
+    files: tuple[str, ...]
+    inputs: tuple[str, ...]
+    """Columns."""
+    label: str
+    classes: tuple[str, ...] | None
+    """Of labels that are names."""
+    width: int
+    """Of numbers."""
+    framing: Framing | None
+    """Of images."""
+    draw: Draw | None
+    """None: nothing is augmented."""
+    most_held: int
+    """Row groups that a thread keeps."""
+
+    def __call__(self, tickets: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Reads the rows.
+
+        Raises:
+            DataError: a file cannot be read, or one of the rows is damaged.
+        """
+        count = len(tickets["row"])
+        if self.framing:
+            side = self.framing.size
+            name, inputs = "pixels", np.empty((count, side, side, self.framing.channels), np.uint8)
+        else:
+            name, inputs = "numbers", np.empty((count, self.width), np.float32)
+        labels: NDArray[Any] | None = None
+        groups = np.stack([tickets["file"], tickets["group"]], axis=1)
+        # In the order in which they are needed first: those that are kept in the end are needed next.
+        for file, group in dict.fromkeys(map(tuple, groups.tolist())):
+            here = np.flatnonzero((groups == (file, group)).all(axis=1))
+            rows, path = tickets["row"][here], self.files[file]
+            columns = (*dict.fromkeys((*self.inputs, self.label)),)
+            table = row_group(path, group, columns, self.most_held)
+            table = table.take(rows - tickets["start"][here])
+            if self.framing:
+                inputs[here] = self._pixels(table, path, rows, tickets["index"][here])
+            else:
+                inputs[here] = self._numbers(table, path, rows)
+            found = targets(table.column(self.label), self.classes)
+            if labels is None:
+                labels = np.empty(count, found.dtype)
+            labels[here] = found
+        assert labels is not None
+        return {name: inputs, "label": labels}
+
+    def _pixels(
+        self, table: pa.Table, path: str, rows: NDArray[np.int64], indices: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        assert self.framing is not None
+        column = table.column(self.inputs[0])
+        if pa.types.is_struct(column.type):
+            column = pc.struct_field(column, "bytes")
+        pixels = []
+        for data, row, index in zip(column.to_pylist(), rows.tolist(), indices.tolist(), strict=True):
+            where = f"{path}: row {row}: {self.inputs[0]}"
+            if data is None:
+                raise DataError(f"{where}: is null; expected an encoded image")
+            pixels.append(self.framing.pixels(data, where, self.draw.of(index) if self.draw else None))
+        return np.stack(pixels)
+
+    def _numbers(self, table: pa.Table, path: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        parts = []
+        for name in self.inputs:
+            column = table.column(name).combine_chunks()
+            if is_list(column.type):
+                lengths = np.array(pc.fill_null(pc.list_value_length(column), 0))
+                wrong = np.flatnonzero(lengths != self.width)
+                if len(wrong):
+                    at = int(wrong[0])
+                    raise DataError(
+                        f"{path}: row {rows[at]}: {name} has {lengths[at]} numbers; expected {self.width}"
+                    )
+                column = pc.list_flatten(column)
+            part = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+            parts.append(part.reshape(len(rows), -1))
+        numbers: NDArray[np.float32] = np.concatenate(parts, axis=1)
+        if not np.isfinite(numbers).all():
+            at, place = np.argwhere(~np.isfinite(numbers))[0].tolist()
+            raise DataError(
+                f"{path}: row {rows[at]}: number {place} is {numbers[at, place]}; every one must be finite"
+            )
+        return numbers
+
+
+def targets(column: pa.ChunkedArray, classes: Sequence[str] | None) -> NDArray[Any]:
+    """A column of labels: int64 [rows], in 0..classes-1 where all is well, or float32 [rows]."""
+    if classes is not None:
+        column = pc.fill_null(pc.index_in(column, value_set=pa.array(classes, column.type)), -1)
+    dtype = pa.float32() if pa.types.is_floating(column.type) else pa.int64()
+    found: NDArray[Any] = column.cast(dtype, safe=False).to_numpy()
+    return found
+
+
+def is_list(dtype: pa.DataType) -> bool:
+    """Whether a column holds a list in each row."""
+    return bool(
+        pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype)
+    )
+
+
+def row_group(path: str, group: int, columns: tuple[str, ...], most: int) -> pa.Table:
+    """Some columns of a row group; the last few are kept.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    key = (path, group, columns)
+    if key in kept.groups:
+        kept.groups.move_to_end(key)
+        return kept.groups[key]
+    with opened(path) as file:
+        table = read_group(file, path, group, columns)
+    kept.groups[key] = table
+    while len(kept.groups) > most:
+        kept.groups.popitem(last=False)
+    return table
+
+
+def opened(path: str) -> pq.ParquetFile:
+    """A Parquet file.
+
+    Raises:
+        DataError: it is none, or cannot be read.
+    """
+    try:
+        return pq.ParquetFile(path, memory_map=True)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: is no whole Parquet file ({_line(error)})") from error
+
+
+def read_group(file: pq.ParquetFile, path: str, group: int, columns: Sequence[str]) -> pa.Table:
+    """Some columns of a row group.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    try:
+        return file.read_row_group(group, columns=list(columns), use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: row group {group} is damaged ({_line(error)})") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,360 @@
+"""Folders of images: which there are, and what becomes of their pixels."""
+
+import logging
+import shutil
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from feeds import all_examples, batches, check_resumes, same
+from image_files import noise, png, ppm, write_tree
+from pydantic import ValidationError
+
+from taugrad.platform.data import DataError, Draw, load
+from taugrad.platform.data.config import ImageFolder
+from taugrad.platform.data.image_file import Framing
+
+torch.set_num_threads(1)
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+
+
+def normalised(pixels):
+    """Of [n, height, width, 3], in float64: [n, 3, height, width]."""
+    return ((np.asarray(pixels, np.float64) / 255 - MEAN) / STD).transpose(0, 3, 1, 2)
+
+
+# From an image to an example.
+
+
+@pytest.mark.parametrize("write", [png, ppm])
+def test_an_image_of_the_right_size_stays_as_it_is(write):
+    pixels = noise(0, 8, 8)
+    found = Framing(8, 8, 3, 0.08).pixels(write(pixels), "it", None)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, pixels)
+
+
+def test_the_middle_is_cut_out(tmp_path):
+    pixels = noise(1, 8, 12)
+    (tmp_path / "wide.png").write_bytes(png(pixels))
+    np.testing.assert_array_equal(
+        Framing(4, 8, 3, 0.08).pixels(tmp_path / "wide.png", "it", None), pixels[2:6, 4:8]
+    )
+    tall = pixels.transpose(1, 0, 2)
+    np.testing.assert_array_equal(Framing(4, 8, 3, 0.08).pixels(ppm(tall), "it", None), tall[4:8, 2:6])
+
+
+def test_grey_images_and_coloured_ones_become_what_is_asked_for():
+    grey = noise(2, 6, 6)[:, :, 0]
+    np.testing.assert_array_equal(Framing(6, 6, 1, 0.08).pixels(png(grey), "it", None)[:, :, 0], grey)
+    np.testing.assert_array_equal(
+        Framing(6, 6, 3, 0.08).pixels(png(grey), "it", None), np.stack([grey] * 3, axis=2)
+    )
+    colours = noise(3, 6, 6)
+    luma = colours @ np.array([0.299, 0.587, 0.114])  # ITU-R 601-2, as Pillow's documentation says
+    found = Framing(6, 6, 1, 0.08).pixels(ppm(colours), "it", None)[:, :, 0]
+    np.testing.assert_allclose(found, luma, atol=1)
+
+
+def test_a_random_part_has_a_random_area_and_shape_and_half_are_mirrored():
+    # Red tells how far to the right a pixel is, green how far down: both are scaled linearly.
+    across, down = np.meshgrid(np.arange(200), np.arange(160))
+    pixels = np.stack([across, down, np.zeros_like(across)], axis=2)
+    framing = Framing(40, 40, 3, 0.2)
+    areas, shapes, mirrored = [], [], 0
+    for i in range(300):
+        found = framing.pixels(png(pixels), "it", np.random.default_rng(i)).astype(float)
+        steps = np.diff(found[20, 2:-2, 0]).mean(), np.diff(found[2:-2, 20, 1]).mean()
+        mirrored += steps[0] < 0
+        width, height = 40 * abs(steps[0]), 40 * steps[1]
+        areas.append(width * height / (200 * 160))
+        shapes.append(width / height)
+    assert 0.17 < min(areas) < 0.3
+    assert max(areas) < 1.06
+    assert 0.7 < min(shapes) < 0.8
+    assert 1.25 < max(shapes) < 1.42
+    assert 110 < mirrored < 190
+
+
+def test_the_same_generator_makes_the_same_part():
+    image = png(noise(4, 30, 20))
+    framing = Framing(8, 8, 3, 0.08)
+    first = framing.pixels(image, "it", np.random.default_rng(1))
+    np.testing.assert_array_equal(framing.pixels(image, "it", np.random.default_rng(1)), first)
+    assert not np.array_equal(framing.pixels(image, "it", np.random.default_rng(2)), first)
+
+
+def test_an_image_too_narrow_for_any_part_gives_its_middle():
+    pixels = np.zeros((4, 400, 3), np.uint8)
+    pixels[:, 195:205] = 200
+    found = Framing(4, 4, 3, 0.9).pixels(png(pixels), "it", np.random.default_rng(0))
+    assert found.mean() > 150
+
+
+GOOD = png(noise(5, 9, 9))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no image", GOOD[:20], GOOD[:-30], GOOD[:60] + b"\x55" + GOOD[61:], b"P6\n9 9\n255\n12"]
+)
+def test_a_damaged_image_is_named(tmp_path, content):
+    path = tmp_path / "damaged.png"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="is no whole image") as caught:
+        Framing(4, 4, 3, 0.08).pixels(path, str(path), None)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_image_that_went_away_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.png: is not there any more"):
+        Framing(4, 4, 3, 0.08).pixels(tmp_path / "gone.png", "gone.png", None)
+
+
+# Folders.
+
+
+COUNTS = {"cat": 9, "dog": 6, "emu": 7}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    train = write_tree(tmp_path / "train", COUNTS)
+    test = write_tree(tmp_path / "test", {"dog": 2, "emu": 3})
+    return tmp_path, train, test
+
+
+def check(examples, made, classes):
+    inputs, labels = all_examples(examples)
+    assert inputs.dtype == torch.float32
+    names = sorted(made)
+    np.testing.assert_allclose(
+        inputs.numpy(), normalised([made[name] for name in names]), rtol=1e-5, atol=1e-6
+    )
+    assert labels.tolist() == [classes.index(name.split("/")[0]) for name in names]
+
+
+def test_a_tree_with_a_test_part_is_read(tree):
+    path, train, test = tree
+    data = load(ImageFolder(path=path, size=12))
+    assert data.shape.inputs == (3, 12, 12)
+    assert (data.shape.outputs, data.shape.targets) == (3, "classes")
+    check(data.train, train, sorted(COUNTS))
+    check(data.test, test, sorted(COUNTS))
+
+
+def test_val_is_a_test_part_too(tree):
+    path, _, test = tree
+    (path / "test").rename(path / "val")
+    check(load(ImageFolder(path=path, size=12)).test, test, sorted(COUNTS))
+    (path / "val").rename(path / "other")
+    with pytest.raises(DataError, match="test: is no folder"):
+        load(ImageFolder(path=path, size=12))
+
+
+def test_one_tree_is_split_by_class(tree):
+    path, train, _ = tree
+    data = load(ImageFolder(path=path / "train", size=12, test_fraction=0.34))
+    parts = [all_examples(each) for each in (data.train, data.test)]
+    assert np.bincount(parts[1][1]).tolist() == [3, 2, 2]
+    together = torch.cat([inputs for inputs, _ in parts]).numpy()
+    wanted = normalised([train[name] for name in sorted(train)])
+    np.testing.assert_allclose(np.sort(together, axis=0), np.sort(wanted, axis=0), rtol=1e-5, atol=1e-6)
+    others = [load(ImageFolder(path=path / "train", size=12, split_seed=seed)) for seed in range(4)]
+    assert not all(same([all_examples(others[0].test)], [all_examples(each.test)]) for each in others)
+
+
+def test_evaluations_look_at_some_images_of_all_classes(tree):
+    path = tree[0]
+    whole = all_examples(load(ImageFolder(path=path, size=12)).test)
+    some = all_examples(load(ImageFolder(path=path, size=12, test_examples=2)).test)
+    assert torch.equal(some[0], whole[0][[0, 2]])
+
+
+def test_mean_and_deviation_may_be_given(tree):
+    path = tree[0]
+    config = ImageFolder(path=path, size=12, channels=1, mean=(0.0,), std=(1 / 255,))
+    inputs, _ = all_examples(load(config).train)
+    assert inputs.shape[1] == 1
+    assert torch.equal(inputs, inputs.round())
+    with pytest.raises(ValidationError, match="mean has 1 numbers; channels = 3"):
+        ImageFolder(path=path, mean=(0.5,))
+    with pytest.raises(ValidationError, match="every one must be above 0"):
+        ImageFolder(path=path, std=(0.5, 0.0, 0.5))
+    with pytest.raises(ValidationError, match="resize = 100 is below size = 224"):
+        ImageFolder(path=path, resize=100)
+
+
+def test_augmentation_follows_from_seed_epoch_and_example_alone(tree):
+    data = load(ImageFolder(path=tree[0], size=10, augment=True))
+    plain = load(ImageFolder(path=tree[0], size=10))
+    whole = all_examples(data.train, Draw(1, 2))[0]
+    assert torch.equal(data.train.batch(np.array([9, 2, 14]), Draw(1, 2))[0], whole[[9, 2, 14]])
+    assert not torch.equal(all_examples(data.train, Draw(1, 3))[0], whole)
+    assert torch.equal(all_examples(data.train)[0], all_examples(plain.train)[0])
+    assert torch.equal(all_examples(data.test, Draw(1, 2))[0], all_examples(plain.test)[0])
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_images_resume_at_any_iteration(tree, augment):
+    check_resumes(lambda: load(ImageFolder(path=tree[0], size=6, augment=augment)))
+
+
+def test_images_are_not_kept(tree):
+    path = tree[0]
+    data = load(ImageFolder(path=path, size=12))
+    assert not data.train.in_memory
+    shutil.rmtree(path / "train" / "dog")
+    with pytest.raises(DataError, match="is not there any more"):
+        batches(data)
+
+
+def test_the_fingerprint_is_of_names_and_sizes(tree):
+    path = tree[0]
+    first = load(ImageFolder(path=path)).fingerprint
+    moved = path.rename(path.with_name("elsewhere"))
+    assert load(ImageFolder(path=moved)).fingerprint == first
+    with (moved / "test" / "dog" / "000.ppm").open("ab") as file:
+        file.write(b"x")
+    assert load(ImageFolder(path=moved)).fingerprint != first
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (shutil.rmtree, "is no folder; expected one that holds a folder of images"),
+        (lambda root: shutil.rmtree(root / "train") or (root / "train").mkdir(), "train: holds 0 folders"),
+        (
+            lambda root: [each.unlink() for each in (root / "train/dog").iterdir()],
+            "train/dog: holds no image",
+        ),
+        (lambda root: [each.unlink() for each in (root / "test/emu").iterdir()], "test/emu: holds no image"),
+        (lambda root: (root / "test" / "fox").mkdir(), "test/fox: is no class of the training part"),
+    ],
+)
+def test_a_wrong_tree_is_named(tree, damage, said):
+    damage(tree[0])
+    with pytest.raises(DataError) as caught:
+        load(ImageFolder(path=tree[0]))
+    assert str(tree[0]) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_classes_of_one_image_cannot_be_split(tmp_path):
+    write_tree(tmp_path / "all", {"a": 1, "b": 1})
+    with pytest.raises(DataError, match="every class has one image"):
+        load(ImageFolder(path=tmp_path / "all"))
+
+
+def test_without_pillow_the_extra_is_named(tree, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
+    with pytest.raises(DataError, match=r"Pillow is not installed; pip install 'taugrad\[images\]'"):
+        load(ImageFolder(path=tree[0]))
+
+
+# Ray Data's part, with a Ray that is none: the true one is in tests/integration.
+
+
+class FakeRay:
+    def __init__(self, cpus):
+        self.cpus = cpus
+
+    def is_initialized(self):
+        return True
+
+    def cluster_resources(self):
+        return {"CPU": 2 + self.cpus}
+
+    @property
+    def util(self):
+        return self
+
+    def placement_group_table(self):
+        """Two workers at work, each with a CPU, and one that is gone."""
+        bundles = {0: {"CPU": 1.0}, 1: {"CPU": 1.0, "GPU": 1.0}}
+        return {
+            "a": {"state": "REMOVED", "bundles": bundles},
+            "b": {"state": "CREATED", "bundles": bundles},
+        }
+
+
+def test_without_a_free_cpu_examples_are_read_here_and_that_is_said(tree, monkeypatch, caplog):
+    from taugrad.platform.data import ray_stream
+
+    data = load(ImageFolder(path=tree[0], size=6, augment=True))
+    wanted = batches(data)
+    monkeypatch.setitem(sys.modules, "ray", FakeRay(0.5))
+    ray_stream._say.cache_clear()
+    with caplog.at_level(logging.WARNING, "taugrad"):
+        assert same(batches(data), wanted)
+        assert same(batches(data, first=1), wanted[2:])
+    assert caplog.messages == [
+        "workers hold all CPUs but 0.5, Ray Data needs 1: they read their examples themselves"
+    ]
+
+
+@pytest.mark.parametrize("read", [0, 1, 4])
+def test_what_a_broken_pipeline_leaves_is_read_here(tree, monkeypatch, caplog, read):
+    from taugrad.platform.data import ray_stream
+
+    data = load(ImageFolder(path=tree[0], size=6, augment=True))
+    wanted = batches(data)
+
+    def breaking(parts, tickets, load, bytes_each):
+        for part in parts[:read]:
+            yield load(tickets(part))
+        raise RuntimeError("a task\ndied")
+
+    monkeypatch.setitem(sys.modules, "ray", FakeRay(1))
+    monkeypatch.setattr(ray_stream, "_pipeline", breaking)
+    ray_stream._say.cache_clear()
+    with caplog.at_level(logging.WARNING, "taugrad"):
+        assert same(batches(data), wanted)
+    assert caplog.messages == [
+        "Ray Data stopped (RuntimeError: a task died): a worker reads its examples itself"
+    ]
+
+
+@pytest.mark.parametrize(("progress", "times"), [(2, 4), (0, 1)])
+def test_a_pipeline_that_stood_still_is_begun_again_if_it_had_come_on(
+    tree, monkeypatch, caplog, progress, times
+):
+    from taugrad.platform.data import ray_stream
+
+    class StoodStillError(Exception):
+        pass
+
+    data = load(ImageFolder(path=tree[0], size=6))
+    wanted = batches(data)
+    begun = []
+
+    def stopping(parts, tickets, load, bytes_each):
+        begun.append(len(parts))
+        for part in parts[:progress]:
+            yield load(tickets(part))
+        if len(parts) > progress:
+            raise StoodStillError
+
+    monkeypatch.setitem(sys.modules, "ray", FakeRay(1))
+    monkeypatch.setattr(ray_stream, "_pipeline", stopping)
+    monkeypatch.setattr(ray_stream, "_errors", lambda _: StoodStillError)
+    ray_stream._say.cache_clear()
+    with caplog.at_level(logging.WARNING, "taugrad"):
+        assert same(batches(data), wanted)
+    assert len(wanted) == 6
+    assert len(begun) == min(times, 3)
+    assert len(caplog.messages) == (progress == 0)
+
+
+@pytest.mark.parametrize("blocks", [[7], [1] * 7, [3, 4], [2, 5], [0, 6, 0, 1]])
+def test_blocks_of_any_length_become_parts(blocks):
+    from taugrad.platform.data.ray_stream import _cut
+
+    starts = np.cumsum([0, *blocks])
+    rows = [{"x": np.arange(a, b), "y": np.arange(a, b) * 2} for a, b in pairwise(starts)]
+    found = list(_cut(iter(rows), [2, 1, 3, 1]))
+    assert [each["x"].tolist() for each in found] == [[0, 1], [2], [3, 4, 5], [6]]
+    assert [each["y"].tolist() for each in found] == [[0, 2], [4], [6, 8, 10], [12]]

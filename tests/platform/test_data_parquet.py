@@ -1,0 +1,299 @@
+"""Parquet files: rows of images and of numbers."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from feeds import all_examples, check_resumes
+from image_files import noise, png
+
+from taugrad.platform.data import DataError, Draw, load
+from taugrad.platform.data.config import Parquet
+from taugrad.platform.data.row_tasks import kept
+
+torch.set_num_threads(1)
+ROWS = 53
+
+
+def write(path, columns, rows=5):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, row_group_size=rows)
+
+
+def number_columns(part, seed=0):
+    generator = np.random.default_rng([seed, part == "test"])
+    count = ROWS if part == "train" else 11
+    return {
+        "x": pa.array(generator.normal(size=(count, 4)).tolist(), pa.list_(pa.float64())),
+        "a": generator.integers(-5, 5, count),
+        "b": generator.normal(size=count).astype(np.float32),
+        "label": pa.array(generator.permutation(np.arange(count) % 3), pa.int32()),
+        "name": pa.array([("ant", "bee", "cow")[i % 3] for i in range(count)]),
+        "value": generator.normal(size=count),
+    }
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The training part in two files, with row groups of five rows and a shorter last one."""
+    whole = pa.table(number_columns("train"))
+    for i, part in enumerate((whole[:27], whole[27:])):
+        write(tmp_path / f"train-{i}.parquet", part)
+    write(tmp_path / "test-0.parquet", pa.table(number_columns("test")))
+    return tmp_path
+
+
+def check(examples, inputs, targets):
+    found = all_examples(examples)
+    np.testing.assert_array_equal(found[0].numpy(), np.asarray(inputs, np.float32))
+    np.testing.assert_array_equal(found[1].numpy(), targets)
+    assert found[0].dtype == torch.float32
+    return found[1].dtype
+
+
+def test_lists_of_numbers_and_classes_are_read(folder):
+    data = load(Parquet(path=folder, input="x"))
+    assert data.shape.inputs == (4,)
+    assert (data.shape.outputs, data.shape.targets) == (3, "classes")
+    for examples, part in ((data.train, "train"), (data.test, "test")):
+        columns = number_columns(part)
+        assert check(examples, columns["x"].to_pylist(), columns["label"].to_pylist()) == torch.int64
+
+
+def test_columns_of_numbers_and_a_number_to_tell_are_read(folder):
+    data = load(Parquet(path=folder, input=("a", "b"), label="value"))
+    assert data.shape.inputs == (2,)
+    assert (data.shape.outputs, data.shape.targets) == (1, "numbers")
+    columns = number_columns("train")
+    wanted = columns["value"].astype(np.float32)[:, np.newaxis]
+    assert check(data.train, np.stack([columns["a"], columns["b"]], axis=1), wanted) == torch.float32
+
+
+def test_names_are_classes_in_their_order(folder):
+    data = load(Parquet(path=folder, input="b", label="name"))
+    columns = number_columns("test")
+    assert data.shape.outputs == 3
+    check(data.test, columns["b"][:, np.newaxis], [i % 3 for i in range(11)])
+
+
+def test_more_classes_may_be_given_than_there_are(folder):
+    assert load(Parquet(path=folder, input="x", classes=7)).shape.outputs == 7
+
+
+@pytest.mark.parametrize("form", ["bytes", "struct"])
+def test_images_are_read(tmp_path, form):
+    images = [noise(i, 6, 6) for i in range(9)]
+    encoded = [png(image) for image in images]
+    if form == "struct":
+        encoded = [{"bytes": each, "path": None} for each in encoded]
+    columns = {"image": encoded, "label": [i % 2 for i in range(9)]}
+    for part in ("train", "test"):
+        write(tmp_path / part / "0.parquet", columns, rows=4)
+    data = load(Parquet(path=tmp_path, size=6, mean=(0, 0, 0), std=(1, 1, 1)))
+    assert data.shape.inputs == (3, 6, 6)
+    inputs, labels = all_examples(data.train)
+    np.testing.assert_allclose(inputs.numpy(), np.stack(images).transpose(0, 3, 1, 2) / 255, atol=1e-7)
+    assert labels.tolist() == [i % 2 for i in range(9)]
+    augmented = load(Parquet(path=tmp_path, size=6, augment=True))
+    whole = all_examples(augmented.train, Draw(0, 1))[0]
+    assert torch.equal(augmented.train.batch(np.array([7, 3]), Draw(0, 1))[0], whole[[7, 3]])
+    assert not torch.equal(all_examples(augmented.train, Draw(0, 2))[0], whole)
+
+
+def test_the_test_part_is_preferred_to_the_validation_part(folder):
+    write(folder / "validation" / "0.parquet", pa.table(number_columns("test", seed=1)))
+    data = load(Parquet(path=folder, input="x"))
+    check(data.test, number_columns("test")["x"].to_pylist(), number_columns("test")["label"].to_pylist())
+    (folder / "test-0.parquet").unlink()
+    data = load(Parquet(path=folder, input="x"))
+    other = number_columns("test", seed=1)
+    check(data.test, other["x"].to_pylist(), other["label"].to_pylist())
+
+
+def test_evaluations_look_at_some_rows_evenly_spaced(folder):
+    whole = all_examples(load(Parquet(path=folder, input="x")).test)
+    some = all_examples(load(Parquet(path=folder, input="x", test_examples=3)).test)
+    assert torch.equal(some[0], whole[0][[0, 3, 7]])
+
+
+# Order.
+
+
+@pytest.mark.parametrize("mixed", [1, 3, 100])
+def test_an_epoch_has_every_row_once_and_mixes_a_few_row_groups(folder, mixed):
+    train = load(Parquet(path=folder, input="x", shuffle_groups=mixed)).train
+    order = train.order(Draw(1, 2))
+    assert sorted(order.tolist()) == list(range(ROWS))
+    assert order.dtype == np.int64
+    assert not np.array_equal(train.order(Draw(1, 3)), order)
+    assert np.array_equal(train.order(Draw(1, 2)), order)
+    # Row groups, by the files' forms: five rows each, the last of a file fewer.
+    group = np.concatenate([np.arange(27) // 5, 6 + np.arange(26) // 5])[order]
+    runs = [set(group[np.flatnonzero(group == g)[0] : np.flatnonzero(group == g)[-1] + 1]) for g in range(12)]
+    assert max(len(run) for run in runs) <= mixed
+    if mixed > 1:
+        assert max(len(run) for run in runs) > 1
+
+
+def test_row_groups_are_read_once_an_epoch_and_few_are_kept(folder, monkeypatch):
+    from taugrad.platform.data import row_tasks
+
+    read = []
+    monkeypatch.setattr(
+        row_tasks,
+        "read_group",
+        lambda file, path, group, columns, really=row_tasks.read_group: (
+            read.append((path, group)) or really(file, path, group, columns)
+        ),
+    )
+    data = load(Parquet(path=folder, input="x", shuffle_groups=3))
+    kept.groups.clear()
+    draw = Draw(0, 2)
+    parts = np.array_split(data.train.order(draw), 9)
+    assert sum(len(labels) for _, labels in data.train.stream(parts, draw)) == ROWS
+    assert len(read) == len(set(read)) == 12
+    assert len(kept.groups) == 3
+
+
+def test_rows_resume_at_any_iteration(folder):
+    check_resumes(lambda: load(Parquet(path=folder, input="x", shuffle_groups=2)))
+
+
+# What is wrong.
+
+
+def rewritten(folder, file="train-1.parquet", **columns):
+    path = folder / file
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    write(path, table)
+    return path
+
+
+def labels(at, value, dtype):
+    values = [0, 1] * 13
+    values[at] = value
+    return pa.array(values, dtype)
+
+
+@pytest.mark.parametrize(
+    ("label", "at", "value", "said"),
+    [
+        ("label", 17, None, "row 17: label is None; expected one of 0..2"),
+        ("label", 25, -1, "row 25: label is -1; expected one of 0..2"),
+    ],
+)
+def test_a_wrong_class_is_named_with_its_row(folder, label, at, value, said):
+    path = rewritten(folder, **{label: labels(at, value, pa.int32())})
+    with pytest.raises(DataError) as caught:
+        load(Parquet(path=folder, input="x", label=label))
+    assert str(caught.value) == f"{path}: {said}"
+
+
+def test_a_class_that_training_does_not_know_is_named_with_its_row(folder):
+    config = Parquet(path=folder, input="x")
+    path = folder / "test-0.parquet"
+    rewritten(folder, "test-0.parquet", label=pa.array([0, 1, 2, 2, 1, 0, 0, 0, 3, 0, 0], pa.int32()))
+    with pytest.raises(DataError, match=r"row 8: label is 3; expected one of 0\.\.2") as caught:
+        load(config)
+    assert str(path) in str(caught.value)
+    names = pa.array(["ant"] * 10 + ["gnu"])
+    rewritten(folder, "test-0.parquet", label=pa.array([0] * 11, pa.int32()), name=names)
+    with pytest.raises(DataError, match="row 10: name is 'gnu'; expected a class of the training part"):
+        load(Parquet(path=folder, input="x", label="name"))
+    rewritten(folder, "train-0.parquet", label=pa.array([0, 1, 0, 2] + [0] * 23, pa.int32()))
+    with pytest.raises(DataError, match=r"row 3: label is 2; expected one of 0\.\.1"):
+        load(Parquet(path=folder, input="x", classes=2))
+
+
+def test_a_number_that_is_none_is_named_with_its_row(folder):
+    values = [0.0] * 26
+    values[19] = float("nan")
+    rewritten(folder, value=pa.array(values))
+    with pytest.raises(DataError, match="row 19: value is nan; expected a finite number"):
+        load(Parquet(path=folder, input="x", label="value"))
+    rewritten(folder, b=pa.array(values, pa.float32()))
+    with pytest.raises(
+        DataError, match=r"train-1\.parquet: row 19: number 1 is nan; every one must be finite"
+    ):
+        all_examples(load(Parquet(path=folder, input=("a", "b"))).train)
+
+
+def test_a_list_of_another_length_is_named_with_its_row(folder):
+    lists = [[1.0] * 4] * 26
+    lists[11] = [1.0] * 3
+    rewritten(folder, x=pa.array(lists, pa.list_(pa.float64())))
+    with pytest.raises(DataError, match=r"train-1\.parquet: row 11: x has 3 numbers; expected 4"):
+        all_examples(load(Parquet(path=folder, input="x")).train)
+    lists[11] = None
+    rewritten(folder, x=pa.array(lists, pa.list_(pa.float64())))
+    with pytest.raises(DataError, match=r"row 11: x has 0 numbers"):
+        all_examples(load(Parquet(path=folder, input="x")).train)
+
+
+@pytest.mark.parametrize(("damaged", "said"), [(None, "is null"), (b"no image", "is no whole image")])
+def test_a_damaged_image_is_named_with_its_row(tmp_path, damaged, said):
+    images = [png(noise(0, 4, 4))] * 6
+    write(tmp_path / "test.parquet", {"image": images, "label": [0, 1] * 3})
+    images[5] = damaged
+    write(tmp_path / "train.parquet", {"image": images, "label": [0, 1] * 3}, rows=3)
+    with pytest.raises(DataError, match=rf"train\.parquet: row 5: image: {said}"):
+        all_examples(load(Parquet(path=tmp_path, size=4)).train)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"input": "y"}, "has no column 'y'; it has x, a, b, label, name, value"),
+        ({"label": "y"}, "has no column 'y'"),
+        ({"input": "name"}, "column 'name' holds string; expected encoded images (binary), numbers"),
+        ({"input": ("a", "x")}, "column 'x' holds list"),
+        ({"label": "x"}, "column 'x' holds list"),
+    ],
+)
+def test_a_wrong_column_is_named(folder, fields, said):
+    with pytest.raises(DataError) as caught:
+        load(Parquet(**({"path": folder, "input": "x"} | fields)))
+    assert said in str(caught.value)
+    assert "train-0.parquet" in str(caught.value)
+
+
+def test_files_with_other_columns_are_named(folder):
+    write(folder / "train-2.parquet", {"x": [1.0]})
+    with pytest.raises(DataError, match=r"train-2\.parquet: has other columns than .*train-0\.parquet"):
+        load(Parquet(path=folder, input="x"))
+
+
+def test_one_class_is_too_few(folder):
+    for file, count in (("train-0", 27), ("train-1", 26)):
+        rewritten(folder, f"{file}.parquet", label=pa.array([0] * count, pa.int32()))
+    with pytest.raises(DataError, match="label has 1 classes; expected two"):
+        load(Parquet(path=folder, input="x"))
+
+
+@pytest.mark.parametrize("name", ["train-1.parquet", "test-0.parquet"])
+def test_a_file_that_is_no_parquet_is_named(folder, name):
+    whole = (folder / name).read_bytes()
+    for content in (b"", b"PAR1", whole[:-10], whole[:200]):
+        (folder / name).write_bytes(content)
+        with pytest.raises(DataError, match="is no whole Parquet file") as caught:
+            load(Parquet(path=folder, input="x"))
+        assert str(folder / name) in str(caught.value)
+
+
+def test_a_missing_part_is_named(folder):
+    (folder / "test-0.parquet").unlink()
+    with pytest.raises(DataError, match="holds 2 Parquet files, but none that begins with test or val"):
+        load(Parquet(path=folder, input="x"))
+    with pytest.raises(DataError, match="nowhere: is no folder"):
+        load(Parquet(path=folder / "nowhere"))
+
+
+def test_the_fingerprint_follows_the_files(folder):
+    first = load(Parquet(path=folder, input="x")).fingerprint
+    assert load(Parquet(path=folder, input="b")).fingerprint == first
+    rewritten(folder, label=labels(0, 2, pa.int32()))
+    write(folder / "train-1.parquet", pq.read_table(folder / "train-1.parquet")[:20])
+    assert load(Parquet(path=folder, input="x")).fingerprint != first
