@@ -129,7 +129,13 @@ def table(
                 f"{number(smaller / SIXTEEN)}x",
             )
         )
-    columns = ("setting", "validation loss, nats", "more than the first (95%)", "than float32", "than 16 bits")
+    columns = (
+        "setting",
+        "validation loss, nats",
+        "more than the first (95%)",
+        "than float32",
+        "than 16 bits",
+    )
     return Table(title, columns, rows, notes)
 
 
