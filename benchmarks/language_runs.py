@@ -142,7 +142,7 @@ def table(
 def interval(differences: Sequence[float]) -> str:
     """The mean with its 95% interval over seeds (Student's t); one seed has none."""
     mean = fmean(differences)
-    if len(differences) < 2:  # noqa: PLR2004 - a deviation takes two
+    if len(differences) < 2:
         return f"{mean:+.3f}"
     half = float(student.ppf(0.975, len(differences) - 1)) * stdev(differences) / len(differences) ** 0.5
     return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
