@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 _COMMAND_LINE = "command line"
-_MODEL = ("model.kind", "model.widths", "model.activation", "model.width_multiplier", "model.factory")
+_MODEL = (
+    *("model.kind", "model.name", "model.form", "model.widths", "model.depth", "model.layers", "model.width"),
+    *("model.activation", "model.width_multiplier", "model.factory"),
+)
 """Params that tell models apart."""
 
 
