@@ -76,7 +76,7 @@ def _exchanged(spec: RunSpec) -> AnyMethod:
 def _counting(spec: RunSpec) -> Counting:
     """How the bytes of the mode that is simulated are counted."""
     mode = real(spec.sync)
-    if not isinstance(mode, AllGatherSync):
+    if not isinstance(mode, AllGatherSync) or _clips_own(spec):
         return "rounds"
     return "all-reduce" if isinstance(spec.compressor, NoCompression) else mode.exchange
 

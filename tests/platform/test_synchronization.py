@@ -102,7 +102,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "allgather: by iterations": BASE
     | {
         "training": BASE["training"]
-        | {"iterations": 14, "evaluate_every": 6, "schedule": {"kind": "cosine"}, "batch_per_worker": 9},
+        | {"iterations": ITERATIONS, "evaluate_every": 6, "schedule": {"kind": "cosine"}, "batch_per_worker": 9},
         "compressor": STROM,
     },
     "sharded: momentum": BASE
@@ -119,7 +119,8 @@ SPECS: dict[str, dict[str, Any]] = {
         for name, sync in WEIGHTS.items()
     },
 }
-IN_ROUNDS = [
+CLIPPED = "allgather: clipped"  # a worker's gradient must be whole first: rounds after the backward pass
+IN_ROUNDS = [CLIPPED] + [
     name for name, spec in SPECS.items() if spec.get("sync", {"mode": "allgather"})["mode"] != "allgather"
 ]
 TIMEOUT_S = 600
