@@ -8,6 +8,7 @@ from auto_trainings import Trainings
 from report import Table
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.search.attempts import Attempt, attempts, lawful, lost, missing
 from taugrad.search.auto import DENSITIES
 from taugrad.search.auto_specs import at_density, without_compression
@@ -45,6 +46,7 @@ def commanded(
                 without_compression(spec),
                 lawful(spec, law, tolerance, at_density(spec, DENSITIES[-1])),
                 tolerance,
+                ACCURACY,
             )[0]
             for spec in specs
         ]
@@ -57,9 +59,9 @@ def command_table(commanded: dict[tuple[str, float], list[list[Attempt]]]) -> Ta
     """One row for each pair and tolerance; of each its seeds' attempts."""
     rows, within, total = [], 0, 0
     for (pair, tolerance), seeds in commanded.items():
-        kept = [done for done in seeds if missing(done, tolerance) <= 0]
+        kept = [done for done in seeds if missing(done, tolerance, ACCURACY) <= 0]
         within, total = within + len(kept), total + len(seeds)
-        losses = [lost(done) for done in seeds]
+        losses = [lost(done, ACCURACY) for done in seeds]
         bare = fmean(done[0].outcome.wire_bytes for done in seeds)
         sent = fmean(done[-1].outcome.wire_bytes for done in seeds)
         ways = Counter(_way(done) for done in seeds)

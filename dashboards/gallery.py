@@ -9,6 +9,7 @@ from itertools import chain
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 
 from . import captions, figures, gradients, link, rates, step_time, style, sweeps
@@ -72,7 +73,9 @@ def _search_pictures(i: int, search: SearchRuns) -> Iterator[Picture]:
         f"search_front_{i}",
         f"The front of search {search.name}",
         f"{len(search.points)} trials were trained in full, {len(search.stopped)} were stopped early.",
-        lambda page: search_front(search.name, search.points, search.baseline, search.stopped, page),
+        lambda page: search_front(
+            search.name, search.points, search.baseline, ACCURACY, search.stopped, page
+        ),
         run_ids,
     )
     yield Picture(

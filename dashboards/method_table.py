@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from taugrad.platform.tasks.claims import Difference
 from taugrad.platform.tracking import names
 
 from . import verdict
-from .claims import Difference
 from .groups import Estimate, Group, baseline
 from .table import MISSING, significant
 

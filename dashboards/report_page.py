@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from taugrad import __version__
+from taugrad.platform.tasks.claims import CONFIDENCE
 from taugrad.platform.tracking import names
 
 from . import statements, style, verdict
-from .claims import CONFIDENCE, MARGIN
 from .gallery import Picture
 from .groups import Group, baseline
 from .link import size
@@ -69,7 +69,7 @@ def render(report: Report) -> str:
         left_out=report.left_out,
         linked=report.runs_url is not None,
         confidence=f"{100 * CONFIDENCE:g}%",
-        margin=f"{MARGIN:g}",
+        margin=f"{verdict.MARGIN:g}",
         most_settings=sum(not group.is_baseline for group in report.groups),
         made=report.made.strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,

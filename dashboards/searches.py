@@ -69,11 +69,11 @@ def _read(name: str, runs: "Sequence[Run]") -> SearchRuns:
             stopped.append(read)
     points, trials, best = list[FrontPoint](), list[Trial](), -math.inf
     placed = [(_point(each), each) for each in full.values()]
-    placed.sort(key=lambda each: (each[0].wire_mb, -each[0].accuracy))
+    placed.sort(key=lambda each: (each[0].wire_mb, -each[0].value))
     place = 0
     for point, seeds in placed:
-        on_front = point.accuracy > best
-        best, place = max(best, point.accuracy), place + on_front
+        on_front = point.value > best
+        best, place = max(best, point.value), place + on_front
         points.append(_point(seeds, place if on_front else None))
         mark: Mark = "front" if on_front else "beaten"
         trials += [Trial(run, 100 * run.finals[names.EVAL_ACCURACY], mark) for run in seeds]
@@ -92,8 +92,8 @@ def _point(runs: Sequence[RunHistory], place: int | None = None) -> FrontPoint:
     accuracies = [100 * run.finals[names.EVAL_ACCURACY] for run in runs]
     return FrontPoint(
         rule=runs[0].rule,
-        accuracy=statistics.fmean(accuracies),
-        spread=statistics.stdev(accuracies) if len(runs) > 1 else None,
+        value=statistics.fmean(accuracies),
+        interval=None,
         wire_mb=_MB_PER_GB * statistics.fmean(run.finals[names.TOTAL_WIRE_GB] for run in runs),
         place=place,
     )

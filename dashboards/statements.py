@@ -1,6 +1,7 @@
 """Differences in accuracy in words: what an interval carries, and no more."""
 
-from .claims import FEWEST_SEEDS, MARGIN, Difference
+from taugrad.platform.tasks.claims import FEWEST_SEEDS, Difference
+
 from .method_table import interval, points
 
 _NOTHING = 0.005  # points that are written as 0.00
@@ -11,7 +12,7 @@ def sentence(change: Difference) -> str:
     by = f"{points(change.mean)} points, 95% interval {interval(change)}"
     match change.kind:
         case "kept":
-            return f"No accuracy lost: {by}, which rules a loss of {MARGIN:g} points out"
+            return f"No accuracy lost: {by}, which rules a loss of {change.margin:g} points out"
         case "gained":
             return f"More accurate: {by}"
         case "lost":
@@ -29,7 +30,7 @@ def title(change: Difference, allowed_loss: float) -> str:
     """The same for a card: a few words."""
     match change.kind:
         case "kept":
-            return f"No accuracy lost: {MARGIN:g} points ruled out"
+            return f"No accuracy lost: {change.margin:g} points ruled out"
         case "gained":
             return "More accurate"
         case "open" if change.mean > -_NOTHING:

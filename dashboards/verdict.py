@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taugrad.platform.tasks.claims import Difference, difference
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 
-from .claims import MARGIN, Difference, difference
 from .groups import Estimate, Group, baseline, rules
 from .runs import RunHistory
 
+MARGIN = ACCURACY.margin(1.0)
 ALLOWED_LOSSES = (0.0, MARGIN, 1.0)
 """Points by which the measured accuracy may lie below that of the runs without compression."""
 
@@ -39,7 +41,7 @@ def change(group: Group, reference: Group | None) -> Difference | None:
     mine, theirs = (each.by_seed(names.EVAL_ACCURACY) for each in (group, reference))
     if not mine or not theirs:
         return None
-    return difference(mine, theirs, _examples((*group.runs, *reference.runs)))
+    return difference(mine, theirs, _examples((*group.runs, *reference.runs)), ACCURACY)
 
 
 def _examples(runs: Sequence[RunHistory]) -> int | None:

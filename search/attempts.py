@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import Metric
 
 from .auto_specs import by_law, stricter
 from .law.fitting import FittedLaw
@@ -15,7 +16,7 @@ LEAST_RATIO = 0.01
 """The least of what it may be of the first one."""
 
 Proposals = Generator[RunSpec, float, None]
-"""Runs to try one after the other; each is answered with the percentage points that it lost."""
+"""Runs to try one after the other; each is answered with what it lost, in the unit that people see."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,11 @@ class Attempt:
 
 
 def attempts(
-    train: Callable[[RunSpec], Outcome | None], bare: RunSpec, further: Proposals, tolerance: float
+    train: Callable[[RunSpec], Outcome | None],
+    bare: RunSpec,
+    further: Proposals,
+    tolerance: float | None,
+    metric: Metric,
 ) -> tuple[list[Attempt], bool]:
     """Trains without compression, then with one threshold after the other until one is within the tolerance.
 
@@ -35,7 +40,9 @@ def attempts(
         train: None when it failed, which ends all.
         bare: the run without compression.
         further: runs with thresholds.
-        tolerance: percentage points below the run without compression.
+        tolerance: what may be lost against the run without compression, in the unit that people see; None:
+            `Metric.margin`.
+        metric: what runs are judged by.
 
     Returns:
         What was trained, in order, and whether none of it failed.
@@ -49,24 +56,24 @@ def attempts(
         done.append(Attempt(proposed, outcome))
         if len(done) == 1:
             proposed = next(further, None)
-        elif missing(done, tolerance) <= 0:
+        elif missing(done, tolerance, metric) <= 0:
             break
         else:
             try:
-                proposed = further.send(lost(done))
+                proposed = further.send(lost(done, metric))
             except StopIteration:
                 break
     return done, True
 
 
-def lost(done: Sequence[Attempt]) -> float:
-    """Percentage points by which the last attempt is worse than the first one."""
-    return 100 * (done[0].outcome.accuracy - done[-1].outcome.accuracy)
+def lost(done: Sequence[Attempt], metric: Metric) -> float:
+    """By how much the last attempt is worse than the first one, in the unit that people see."""
+    return metric.lost(done[-1].outcome.value, done[0].outcome.value)
 
 
-def missing(done: Sequence[Attempt], tolerance: float) -> float:
-    """Percentage points by which the last attempt is worse than the first one allows; 0 or less: within."""
-    return Objective("constraint", tolerance, done[0].outcome).missing(done[-1].outcome)
+def missing(done: Sequence[Attempt], tolerance: float | None, metric: Metric) -> float:
+    """By how much the last attempt is worse than the first one allows; 0 or less: within."""
+    return Objective("constraint", metric, tolerance, done[0].outcome).missing(done[-1].outcome)
 
 
 def one_after_the_other(specs: Sequence[RunSpec]) -> Proposals:

@@ -1,4 +1,4 @@
-"""`taugrad auto`: a run whose threshold finds itself, by bytes to send or accuracy to lose at most."""
+"""`taugrad auto`: a run whose threshold finds itself, by bytes to send or by what may be lost."""
 
 import itertools
 import math
@@ -20,21 +20,23 @@ from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.claims import difference
+from taugrad.platform.tasks.metric import ACCURACY, Metric
 
 from .attempts import Attempt, Proposals, attempts, lawful, missing, one_after_the_other
 from .auto_specs import at_density, by_law, problems_of, without_compression
 from .costs import DENSEST, CannotEstimate, cost_of
 from .finished import finished
 from .law.fitting import SHIPPED, LawError, read_law
+from .measured import MetricError, common_metric
 from .momentum import own_momentum
 from .objective import Outcome
+from .progress import times_smaller
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 OK, FAILED = 0, 1
-DEFAULT_TOLERANCE = 0.5
-"""Percentage points."""
 DENSITIES = (0.003, 0.03)
 """What a tolerance is tried with, in this order, where no law holds; with one, the last comes after it."""
 
@@ -50,13 +52,14 @@ class Goal:
 
     Attributes:
         budget: MB on the wire, all workers together; None: the tolerance counts.
-        tolerance: percentage points of accuracy below the run without compression.
+        tolerance: what may be lost against the run without compression, in the unit that people see: points
+            of accuracy, nats; None: `Metric.margin`.
         law: a file that `taugrad law` wrote; None: the one that comes with taugrad.
         once: train once, and compare with nothing.
     """
 
     budget: float | None
-    tolerance: float
+    tolerance: float | None
     law: Path | None = None
     once: bool = False
 
@@ -71,11 +74,14 @@ class Goal:
         """
         if budget is not None and not 0 < budget < math.inf:
             raise SpecError(_COMMAND_LINE, [f"--budget {budget:g}: must be MB, greater than 0"])
-        if tolerance is not None and not 0 <= tolerance <= 100:
-            raise SpecError(_COMMAND_LINE, [f"--tolerance {tolerance:g}: must be points, 0 to 100"])
+        if tolerance is not None and not 0 <= tolerance < math.inf:
+            raise SpecError(
+                _COMMAND_LINE,
+                [f"--tolerance {tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"],
+            )
         if budget is not None and law is not None:
             raise SpecError(_COMMAND_LINE, ["--law with --budget: a law goes by a tolerance; leave one out"])
-        return cls(budget, DEFAULT_TOLERANCE if tolerance is None else tolerance, law, once)
+        return cls(budget, tolerance, law, once)
 
 
 def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
@@ -102,24 +108,38 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
         _announce(spec, chosen, console)
         check(chosen, source, local=is_local())
         return _spend(spec, source, goal.budget, train, client, console)
-    first, further, most = _ways(spec, source, goal, console)
+    metric = _metric(spec, source)
+    first, further, most = _ways(spec, source, goal, metric, console)
     _announce(spec, first, console)
     check(first, source, local=is_local())
     if goal.once:
         return train(first)
     bare = _possible(lambda: without_compression(spec), source)
     check(bare, source, local=is_local())
-    return _approach(bare, further, most, goal.tolerance, train, client, console)
+    return _approach(bare, further, most, goal.tolerance, metric, train, client, console)
 
 
-def _ways(spec: RunSpec, source: str, goal: Goal, console: Console) -> tuple[RunSpec, Proposals, int]:
+def _metric(spec: RunSpec, source: str) -> Metric:
+    """The one that counts."""
+    try:
+        return common_metric([spec])
+    except MetricError as error:
+        raise SpecError(source, [str(error)]) from None
+
+
+def _ways(
+    spec: RunSpec, source: str, goal: Goal, metric: Metric, console: Console
+) -> tuple[RunSpec, Proposals, int]:
     """What a tolerance is tried with first, all that it is tried with, and how many trainings that is.
 
     A law that the user named must hold; where the one that comes with taugrad does not, densities do.
     """
     try:
         law = read_law(goal.law or SHIPPED)
-        first = by_law(spec, law, goal.tolerance)
+        if metric != ACCURACY:
+            raise LawError(f"the law says what loses accuracy, and this run is judged by {metric.label}")
+        points = metric.margin(1.0) if goal.tolerance is None else goal.tolerance
+        first = by_law(spec, law, points)
     except LawError as error:
         if goal.law is not None:
             raise SpecError(source, [str(error)]) from None
@@ -129,7 +149,7 @@ def _ways(spec: RunSpec, source: str, goal: Goal, console: Console) -> tuple[Run
     last = None
     if law.looked_for == "tau":
         last = _possible(lambda: at_density(spec, DENSITIES[-1]), source)
-    return first, lawful(spec, law, goal.tolerance, last), 3 + (last is not None)
+    return first, lawful(spec, law, points, last), 3 + (last is not None)
 
 
 def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
@@ -174,7 +194,7 @@ def _spend(
         )
     if train(chosen) != OK:
         return FAILED
-    found = finished(client, chosen)
+    found = finished(client, chosen, _metric(spec, source))
     if found is None:
         _say(console, "MLflow has no result of this run: what it used of the budget is not known")
         return FAILED
@@ -199,55 +219,86 @@ def _approach(
     bare: RunSpec,
     further: Proposals,
     most: int,
-    tolerance: float,
+    tolerance: float | None,
+    metric: Metric,
     train: Train,
     client: "MlflowClient",
     console: Console,
 ) -> int:
-    """Trainings, so many at most, until one is within a tolerance, percentage points."""
+    """Trainings, so many at most, until one is within a tolerance."""
     counted = itertools.count(1)
 
     def outcome_of(wanted: RunSpec) -> Outcome | None:
-        known = finished(client, wanted)
+        known = finished(client, wanted, metric)
         before = "" if known is None else f"; finished before, run {known.run_id} of {wanted.experiment}"
         _say(console, f"training {next(counted)} of at most {most}: {wanted.title}{before}")
         if known is None and train(wanted) == OK:
-            known = finished(client, wanted)
+            known = finished(client, wanted, metric)
             if known is None:
                 _say(console, f"{wanted.title}: MLflow has no result of this run")
-        return None if known is None else Outcome(known.accuracy, known.wire_bytes)
+        return None if known is None else known.outcome
 
-    done, whole = attempts(outcome_of, bare, further, tolerance)
+    done, whole = attempts(outcome_of, bare, further, tolerance, metric)
     if not whole:
         return FAILED  # a training failed, and has said so
-    console.print(_table(done))
-    if missing(done, tolerance) > 0:
-        nearest = max(done[1:], key=lambda each: each.outcome.accuracy)
-        over = missing([done[0], nearest], tolerance)
+    console.print(_table(done, metric))
+    base = done[0].outcome
+    amount = metric.amount(metric.margin(base.value) if tolerance is None else tolerance)
+    if not missing(done, tolerance, metric) <= 0:
+        nearest = min(done[1:], key=lambda each: _order(metric.lost(each.outcome.value, base.value)))
+        over = missing([done[0], nearest], tolerance, metric)
+        beyond = f"{over:.{metric.digits}f} {metric.difference_unit}".rstrip()
         _say(
             console,
-            f"no training lost {tolerance:g} points or less: {nearest.spec.title} comes nearest, "
-            f"{over:.2f} points beyond that",
+            f"no training lost {amount} or less: {nearest.spec.title} comes nearest, {beyond} beyond that",
         )
+        _say(console, sureness(nearest.outcome, base, metric))
         return FAILED
-    _say(console, f"within {tolerance:g} points: {done[-1].spec.title}")
+    _say(console, f"within {amount}: {done[-1].spec.title}")
+    _say(console, sureness(done[-1].outcome, base, metric))
     return OK
 
 
-def _table(done: Sequence[Attempt]) -> Table:
+def _order(lost: float) -> float:
+    return math.inf if math.isnan(lost) else lost
+
+
+def sureness(found: Outcome, base: Outcome, metric: Metric) -> str:
+    """How sure it is what a run lost against the one without compression; both are of one seed."""
+    examples = found.examples if found.examples == base.examples else None
+    change = difference({"": found.value}, {"": base.value}, examples, metric)
+    measured = f"measured: {_written(metric, change.lost)} {metric.difference_unit} lost".replace("  ", " ")
+    if change.low is None or change.high is None:
+        why = "nobody says how many examples judged" if metric.is_share else "seeds were not repeated"
+        return f"{measured}, and no interval: {why}"
+    least, most = sorted(-metric.sign * end for end in (change.low, change.high))
+    return (
+        f"{measured}, 95% interval {_written(metric, least)} to {_written(metric, most)}, "
+        f"over {examples:,} test examples; seeds were not repeated"
+    )
+
+
+def _written(metric: Metric, lost: float) -> str:
+    return f"{round(lost, metric.digits) + 0.0:.{metric.digits}f}"  # not -0.00
+
+
+def _table(done: Sequence[Attempt], metric: Metric) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("compressor", overflow="fold")
-    for heading in ("accuracy", "points\nlost", "wire\nMB", "times\nsmaller"):
+    lost = f"{metric.difference_unit}\nlost".lstrip()
+    for heading in (metric.label, lost, "wire\nMB", "times\nsmaller", "than\n16 bits"):
         table.add_column(heading, justify="right", no_wrap=True)
     base = done[0].outcome
     for each in done:
         found = each.outcome
+        smaller = times_smaller(found, base)
         table.add_row(
             Text(str(each.spec.compressor)),
-            f"{100 * found.accuracy:.2f}%",
-            f"{100 * (base.accuracy - found.accuracy):.2f}",
+            metric.shown(found.value),
+            _written(metric, metric.lost(found.value, base.value)),
             f"{found.wire_bytes / 1e6:,.4g}",
-            f"{base.wire_bytes / max(found.wire_bytes, 1.0):,.4g}x",
+            f"{smaller:,.4g}x",
+            f"{smaller / 2:,.4g}x",
         )
     return table
 

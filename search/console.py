@@ -10,8 +10,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from taugrad.platform.tasks.claims import CONFIDENCE
+from taugrad.platform.tasks.metric import Metric
+
 from .journal import BASELINE, Trial
-from .progress import Point, Progress
+from .progress import Point, Progress, times_smaller
 
 _MOST = 20
 """Rows of the front that are shown while a search runs."""
@@ -78,24 +81,27 @@ def _name(trial: Trial) -> str:
 
 def ending_line(progress: Progress, trial: Trial) -> str:
     """A trial that ended, on a line."""
-    what = _what(trial)
+    what, metric = _what(trial), progress.metric
     if trial.ending == "failed":
         return f"{what}  failed: {trial.reason}"
     if trial.ending == "pruned":
-        last = trial.course[trial.epoch]
+        last = trial.course[trial.evaluation]
         return (
-            f"{what}  stopped after epoch {trial.epoch}: accuracy {100 * last.accuracy:.2f}%, "
-            f"{last.wire_bytes / 1e6:.4g} MB"
+            f"{what}  stopped after {progress.search.evaluated_by} {trial.evaluation}: "
+            f"{metric.label} {metric.shown(last.value)}, {last.wire_bytes / 1e6:.4g} MB"
         )
-    point = Point.of(trial)
+    point = progress.point(trial)
+    reached = f"{metric.label} {metric.shown(point.mean)}"
+    if point.interval is not None:
+        reached += f" ({interval(point, metric)})"
     on_front = any(each.number == trial.number for each in progress.front)
-    return f"{what}  accuracy {accuracy(point)}, {point.wire_bytes / 1e6:.4g} MB{', on the front' * on_front}"
+    return f"{what}  {reached}, {point.wire_bytes / 1e6:.4g} MB{', on the front' * on_front}"
 
 
-def accuracy(point: Point) -> str:
-    """The mean of the seeds in percent, with their standard deviation."""
-    spread = "" if point.spread is None else f" ± {100 * point.spread:.2f}"
-    return f"{100 * point.mean:.2f}%{spread}"
+def interval(point: Point, metric: Metric) -> str:
+    """The 95% interval of a point's mean, `95.10 to 96.71`; empty where there is none."""
+    ends = [f"{metric.scale * each:.{metric.digits}f}" for each in point.interval or ()]
+    return " to ".join(ends)
 
 
 def front_table(progress: Progress, most: int | None = None) -> Table:
@@ -107,7 +113,13 @@ def front_table(progress: Progress, most: int | None = None) -> Table:
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("point", justify="right")
-    for heading in ("accuracy", "wire\nMB", "times\nsmaller"):
+    for heading in (
+        progress.metric.label,
+        f"{100 * CONFIDENCE:g}%\ninterval",
+        "wire\nMB",
+        "times\nsmaller",
+        "than\n16 bits",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trial", justify="right")
     table.add_column("at", overflow="fold")
@@ -116,18 +128,32 @@ def front_table(progress: Progress, most: int | None = None) -> Table:
     for place, point in enumerate(points[:most], start=1):
         marked = best is not None and point.number == best.number
         table.add_row(
-            f"{'* ' * marked}{place}", *_cells(point, baseline), str(point.number), Text(shown(point.params))
+            f"{'* ' * marked}{place}", *_cells(progress, point), str(point.number), Text(shown(point.params))
         )
     if most is not None and len(points) > most:
-        table.add_row("...", "", "", "", "", f"and {len(points) - most} more")
+        table.add_row("...", *[""] * 6, f"and {len(points) - most} more")
     if baseline is not None:
-        table.add_row("", *_cells(baseline, baseline), "", "without compression")
+        table.add_row("", *_cells(progress, baseline), "", "without compression")
     return table
 
 
-def _cells(point: Point, baseline: Point | None) -> list[str]:
-    smaller = "" if baseline is None else f"{baseline.wire_bytes / max(point.wire_bytes, 1.0):,.4g}x"
-    return [accuracy(point), f"{point.wire_bytes / 1e6:,.4g}", smaller]
+def _cells(progress: Progress, point: Point) -> list[str]:
+    metric, baseline = progress.metric, progress.baseline
+    smaller = 0.0 if baseline is None else times_smaller(point, baseline)
+    times = [f"{each:,.4g}x" if each else "" for each in (smaller, smaller / 2)]
+    return [metric.shown(point.mean), interval(point, metric), f"{point.wire_bytes / 1e6:,.4g}", *times]
+
+
+def what_intervals_hold(progress: Progress) -> str:
+    """What the intervals in the front's table rest on, and what not."""
+    several = any(len(point.run_ids) > 1 for point in progress.front)
+    over = ["seeds (Student's t)"] if several else []
+    if progress.metric.is_share and any(point.examples for point in progress.front):
+        over.append("test examples (Wilson)")
+    if not over:
+        return "No interval: seeds were not repeated"
+    missing = "" if several else "; what another seed would train is not in them"
+    return f"Intervals: {' and '.join(over)}{missing}"
 
 
 def _running(progress: Progress) -> Text:
@@ -138,9 +164,8 @@ def _running(progress: Progress) -> Text:
     counts += [f"{endings.count(kind)} {kind}" for kind in ("pruned", "failed") if kind in endings]
     counts.append(f"{record.spent_bytes / 1e6:,.4g} MB sent")
     counts.append(f"{progress.seconds / 60:.1f} min")
-    epochs = progress.epochs
     for trial in sorted(progress.running.values(), key=lambda trial: trial.number):
-        seed = f" seed {len(trial.trainings) + 1}" if trial.trainings else f" epoch {trial.epoch}/{epochs}"
+        seed = f" seed {len(trial.trainings) + 1}" if trial.trainings else f" {100 * trial.share:.0f}%"
         counts.append(f"{_name(trial)}{seed}")
     return Text("  ".join(counts), style="dim")
 

@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 
+from .measured import outcome_of
 from .trial import Known
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 _PAGE = 100
 
 
-def finished(client: "MlflowClient", spec: RunSpec) -> Known | None:
+def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> Known | None:
     """The latest run of the spec's experiment that computed the same, to its end.
 
     Trials of a search are left out: a user's own training may stand behind them.
@@ -28,11 +30,12 @@ def finished(client: "MlflowClient", spec: RunSpec) -> Known | None:
         max_results=_PAGE,
     )
     for run in runs:
-        metrics = run.data.metrics
-        whole = {names.EVAL_ACCURACY, names.TOTAL_WIRE_GB} <= metrics.keys()
-        if whole and names.TAG_TRIAL not in run.data.tags:
-            wire_bytes = 1e9 * metrics[names.TOTAL_WIRE_GB]
+        found = outcome_of(run.data.metrics, metric)
+        if found is not None and names.TAG_TRIAL not in run.data.tags:
             return Known(
-                accuracy=metrics[names.EVAL_ACCURACY], wire_bytes=wire_bytes, run_id=str(run.info.run_id)
+                value=found.value,
+                wire_bytes=found.wire_bytes,
+                run_id=str(run.info.run_id),
+                examples=found.examples,
             )
     return None

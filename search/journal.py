@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from taugrad.platform.tasks.metric import ACCURACY
 
 from .objective import Outcome
 
@@ -22,8 +24,18 @@ class JournalError(ValueError):
     """A journal that is damaged, or of another search."""
 
 
+_RENAMED = {"accuracy": "value", "epoch": "evaluation"}
+"""Fields of journals from before there were other metrics than accuracy."""
+
+
 class _Event(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # A loss may be infinite, or no number.
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, tree: dict[str, Any]) -> dict[str, Any]:
+        return {_RENAMED.get(name, name): value for name, value in tree.items()}
 
 
 class Began(_Event):
@@ -32,6 +44,8 @@ class Began(_Event):
     event: Literal["search"] = "search"
     identity: str
     parent_run: str
+    metric: str = ACCURACY.name
+    """What trials are judged by."""
 
 
 class Started(_Event):
@@ -43,7 +57,7 @@ class Started(_Event):
     method: str
     """The compressor's line; empty where no spec is possible."""
     epochs: int
-    """Of a training in full."""
+    """Of a training in full, as far as it goes by epochs."""
     goes_on: bool = False
     """The training that was interrupted goes on from its checkpoint, and tells again what it had sent."""
 
@@ -55,9 +69,12 @@ class Trained(_Event):
     number: int
     fingerprint: str
     seed: int
-    accuracy: float
+    value: float
+    """Of the metric."""
     wire_bytes: float
     run_id: str
+    examples: int | None = None
+    """How many test examples judged it."""
 
 
 class Reported(_Event):
@@ -65,9 +82,13 @@ class Reported(_Event):
 
     event: Literal["report"] = "report"
     number: int
-    epoch: int
-    """Of the first seed; 0 once that is done."""
-    accuracy: float
+    evaluation: int
+    """The first seed's latest, counted from 1: one an epoch unless the spec says otherwise; 0 once that seed
+    is done."""
+    share: float | None = None
+    """How much of its training was done then, up to 1; None in old journals, where epochs tell it."""
+    value: float
+    """Of the metric."""
     wire_bytes: float
     """Of that training."""
     spent_bytes: float
@@ -105,19 +126,25 @@ class Trial:
         self.method, self.epochs = started.method, started.epochs
         self.trainings: list[Trained] = []
         self.course: dict[int, Outcome] = {}
-        """Where the first seed stood after each epoch, counted from 1."""
+        """Where the first seed stood at each evaluation, counted from 1."""
         self.ending: Ending | None = None
         """None: it runs, or was interrupted."""
         self.reason = ""
         self.spent_bytes = 0.0
+        self._share: float | None = None
         self._spent_before = 0.0
         self._unfinished_bytes = 0.0
         """What the training that runs, or was interrupted, has sent."""
 
     @property
-    def epoch(self) -> int:
-        """Epochs of the first seed behind it."""
+    def evaluation(self) -> int:
+        """Evaluations of the first seed behind it."""
         return max(self.course, default=0)
+
+    @property
+    def share(self) -> float:
+        """How much of the first seed's training is behind it, up to 1."""
+        return self.evaluation / self.epochs if self._share is None else self._share
 
     def begin_again(self, *, goes_on: bool) -> None:
         """An interrupted trial is taken up, or one that failed; see `Started.goes_on`."""
@@ -127,8 +154,9 @@ class Trial:
 
     def report(self, event: Reported) -> None:
         """Takes in where it stands."""
-        if event.epoch:
-            self.course[event.epoch] = Outcome(event.accuracy, event.wire_bytes)
+        if event.evaluation:
+            self.course[event.evaluation] = Outcome(event.value, event.wire_bytes)
+            self._share = event.share
         self._unfinished_bytes = event.wire_bytes
         # A checkpoint may be older than what was reported last: what is sent anew is not counted twice.
         self.spent_bytes = max(self.spent_bytes, self._spent_before + event.spent_bytes)
@@ -150,6 +178,7 @@ class Record:
     def __init__(self) -> None:
         """Nothing happened yet."""
         self.identity = self.parent_run = ""
+        self.metric = ACCURACY.name
         self.trials: dict[int, Trial] = {}
         self.trainings: dict[str, Trained] = {}
         """By the spec's fingerprint, which holds the seed."""
@@ -182,6 +211,7 @@ class Record:
         match event:
             case Began():
                 self.identity, self.parent_run = event.identity, event.parent_run
+                self.metric = event.metric
             case Started():
                 if event.number in self.trials:
                     self.trials[event.number].begin_again(goes_on=event.goes_on)

@@ -10,21 +10,16 @@ import yaml
 
 from taugrad.platform.reading import SpecError, read_spec
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking.store import home
 
 from .objective import accuracy_per_wire_gb
-from .progress import Point, Progress
+from .progress import Point, Progress, times_smaller
 from .reading import name_search
 from .space import dimensions
 
 FRONT, TRIALS, SPECS = "front.csv", "trials.csv", "front"
-_SHARED = (
-    "accuracy_percent",
-    "accuracy_spread_percent",
-    "wire_mb",
-    "times_smaller",
-    "accuracy_percent_per_wire_gb",
-)
+_UNIT_NAMES = {"": "", "%": "_percent"}
 
 
 def folder_of(name: str, experiment: str) -> Path:
@@ -89,7 +84,7 @@ def front_csv(progress: Progress) -> str:
             place,
             point.number,
             int(best is not None and point.number == best.number),
-            *_figures(point, baseline),
+            *_figures(progress, point),
             *_values(point.params, names),
             " ".join(point.run_ids),
         ]
@@ -97,37 +92,44 @@ def front_csv(progress: Progress) -> str:
     ]
     if baseline is not None:
         run_ids = " ".join(baseline.run_ids)
-        lines.insert(0, [0, "baseline", 0, *_figures(baseline, baseline), *_values({}, names), run_ids])
-    return _csv(["point", "trial", "best", *_SHARED, *names, "run_ids"], lines)
+        lines.insert(0, [0, "baseline", 0, *_figures(progress, baseline), *_values({}, names), run_ids])
+    return _csv(["point", "trial", "best", *_shared(progress.metric), *names, "run_ids"], lines)
 
 
 def trials_csv(progress: Progress) -> str:
     """Every trial that ended, in its order."""
-    names = [each.name for each in dimensions(progress.search.tree)]
-    lines = []
+    names, metric = [each.name for each in dimensions(progress.search.tree)], progress.metric
+    header, lines = _shared(metric), []
     for trial in progress.record.ended:
-        point = Point.of(trial) if trial.ending == "full" else None
-        last = trial.course.get(trial.epoch)
-        figures: list[Any] = [""] * len(_SHARED)
-        if point is not None:
-            figures = _figures(point, progress.baseline)
+        last = trial.course.get(trial.evaluation)
+        figures = [""] * len(header)
+        if trial.ending == "full":
+            figures = _figures(progress, progress.point(trial))
         elif last is not None:
-            figures = [_number(100 * last.accuracy), "", _number(last.wire_bytes / 1e6), "", ""]
-        lines.append(
-            [trial.number, trial.ending, trial.epoch, *figures, *_values(trial.params, names), trial.reason]
-        )
-    return _csv(["trial", "ending", "epochs", *_SHARED, *names, "reason"], lines)
+            figures[0] = _number(metric.scale * last.value)
+            figures[header.index("wire_mb")] = _number(last.wire_bytes / 1e6)
+        behind = [trial.number, trial.ending, trial.evaluation]
+        lines.append([*behind, *figures, *_values(trial.params, names), trial.reason])
+    return _csv(["trial", "ending", f"{progress.search.evaluated_by}s", *header, *names, "reason"], lines)
 
 
-def _figures(point: Point, baseline: Point | None) -> list[str]:
-    smaller = baseline.wire_bytes / max(point.wire_bytes, 1.0) if baseline is not None else None
-    return [
-        _number(100 * point.mean),
-        _number(None if point.spread is None else 100 * point.spread),
-        _number(point.wire_bytes / 1e6),
-        _number(smaller),
-        _number(accuracy_per_wire_gb(point)),
-    ]
+def _shared(metric: Metric) -> list[str]:
+    """The columns that both tables have."""
+    unit = _UNIT_NAMES.get(metric.unit, f"_{metric.unit}")
+    figures = [f"{metric.name}{what}{unit}" for what in ("", "_spread", "_low", "_high")]
+    figures += ["wire_mb", "times_smaller", "times_smaller_than_16_bits"]
+    return [*figures, "accuracy_percent_per_wire_gb"] if metric == ACCURACY else figures
+
+
+def _figures(progress: Progress, point: Point) -> list[str]:
+    metric, baseline = progress.metric, progress.baseline
+    smaller = None if baseline is None else times_smaller(point, baseline)
+    low, high = point.interval or (None, None)
+    seen = [None if each is None else metric.scale * each for each in (point.mean, point.spread, low, high)]
+    numbers = [*seen, point.wire_bytes / 1e6, smaller, None if smaller is None else smaller / 2]
+    if metric == ACCURACY:
+        numbers.append(accuracy_per_wire_gb(point))
+    return [_number(each) for each in numbers]
 
 
 def _number(value: float | None) -> str:
@@ -151,6 +153,7 @@ def _spec_text(progress: Progress, place: int, point: Point) -> str:
     spec = search.spec(point.params)
     named = spec.model_copy(update={"name": f"{search.name} {place}: {spec.compressor}"[:200]})
     tree = named.model_dump(mode="json") | {"compressor": str(spec.compressor)}
-    figures = f"accuracy {100 * point.mean:.2f}%, {point.wire_bytes / 1e6:.6g} MB on the wire"
+    metric = progress.metric
+    figures = f"{metric.label} {metric.shown(point.mean)}, {point.wire_bytes / 1e6:.6g} MB on the wire"
     head = f"# Point {place} of the front of search {search.name} (trial {point.number}): {figures}.\n"
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)

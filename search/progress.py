@@ -11,12 +11,16 @@ from typing import Any
 from taugrad.platform.launching.storing import storage_path
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.claims import interval
+from taugrad.platform.tasks.metric import Metric
 
 from .config import SearchConfig
 from .journal import BASELINE, Ended, Ending, Journal, Reported, Started, Trained, Trial
-from .objective import Objective, Outcome, front
+from .objective import Cost, Objective, Outcome, front
 from .reading import Search
 from .trial import Known, Task, summary
+
+_SEEN = ("evaluation", "share", "value", "wire_bytes", "spent_bytes")
 
 
 @dataclass(frozen=True)
@@ -28,30 +32,41 @@ class Point:
     params: Mapping[str, Any]
     method: str
     """The compressor's line."""
-    accuracy: float
-    """What points are compared by: the mean of the seeds less its standard error."""
+    value: float
+    """What points are compared by: the mean of the seeds made worse by its standard error."""
     wire_bytes: float
     mean: float
-    """Accuracy, mean of the seeds."""
+    """Of the metric, over the seeds."""
     spread: float | None
-    """Standard deviation of the seeds' accuracies; None for a single seed."""
+    """Standard deviation of the seeds' values; None for a single seed."""
+    interval: tuple[float, float] | None
+    """The 95% interval of the mean, see `platform.tasks.claims`; None where there is none."""
+    examples: int | None
+    """How many test examples judged it; None where nobody says."""
     run_ids: tuple[str, ...]
 
     @classmethod
-    def of(cls, trial: Trial) -> "Point":
+    def of(cls, trial: Trial, metric: Metric) -> "Point":
         """The point of a trial that ran in full."""
-        accuracies = [each.accuracy for each in trial.trainings]
-        judged = summary([Outcome(each.accuracy, each.wire_bytes) for each in trial.trainings])
+        values, examples = [each.value for each in trial.trainings], trial.trainings[0].examples
+        judged = summary([Outcome(each.value, each.wire_bytes) for each in trial.trainings], metric)
         return cls(
             trial.number,
             trial.params,
             trial.method,
-            judged.accuracy,
+            judged.value,
             judged.wire_bytes,
-            statistics.fmean(accuracies),
-            statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+            statistics.fmean(values),
+            statistics.stdev(values) if len(values) > 1 else None,
+            interval(values, examples, metric),
+            examples,
             tuple(each.run_id for each in trial.trainings),
         )
+
+
+def times_smaller(point: Cost, baseline: Cost) -> float:
+    """A point's bytes against those of the run without compression, which exchanges float32."""
+    return baseline.wire_bytes / max(point.wire_bytes, 1.0)
 
 
 class Progress:
@@ -64,8 +79,6 @@ class Progress:
         self.unfinished: dict[str, str] = {}
         """MLflow runs that can go on, by their spec's fingerprint."""
         self._changed: Callable[[], None] = lambda: None
-        self.epochs = search.spec(search.middle).training.epochs
-        """Of a training in the middle of the space."""
         self._before = self.record.seconds
         self._began = time.monotonic()
 
@@ -83,6 +96,11 @@ class Progress:
         return self.search.settings
 
     @property
+    def metric(self) -> Metric:
+        """What trials are judged by."""
+        return self.search.metric
+
+    @property
     def seconds(self) -> float:
         """How long the search has run, all its starts together."""
         return self._before + time.monotonic() - self._began
@@ -91,17 +109,21 @@ class Progress:
     def baseline(self) -> Point | None:
         """The run without compression, once it is there."""
         trial = self.record.trials.get(BASELINE)
-        return Point.of(trial) if trial is not None and trial.ending == "full" else None
+        return self.point(trial) if trial is not None and trial.ending == "full" else None
+
+    def point(self, trial: Trial) -> Point:
+        """The point of a trial that ran in full."""
+        return Point.of(trial, self.metric)
 
     @property
     def points(self) -> list[Point]:
         """Trials that ran in full; those that were stopped early prove nothing."""
-        return [Point.of(trial) for trial in self.record.ended if trial.ending == "full"]
+        return [self.point(trial) for trial in self.record.ended if trial.ending == "full"]
 
     @property
     def front(self) -> list[Point]:
         """The points that no other dominates, from few bytes to many."""
-        return front(self.points)
+        return front(self.points, self.metric)
 
     def place(self, point: Point) -> int:
         """Where on the front a point of it is, from 1."""
@@ -111,8 +133,8 @@ class Progress:
     def objective(self) -> Objective:
         """What the search asks for."""
         baseline = self.baseline
-        found = Outcome(baseline.accuracy, baseline.wire_bytes) if baseline is not None else None
-        return Objective.of(self.settings, found)
+        found = Outcome(baseline.value, baseline.wire_bytes) if baseline is not None else None
+        return Objective.of(self.settings, self.metric, found)
 
     @property
     def left(self) -> int:
@@ -146,7 +168,7 @@ class Progress:
 
     def report(self, number: int, result: Mapping[str, Any]) -> None:
         """Takes what a trial reports (see `trial.run_task`)."""
-        seen = {key: result[key] for key in ("epoch", "accuracy", "wire_bytes", "spent_bytes")}
+        seen = {key: result[key] for key in _SEEN}
         events: list[Any] = [Reported(number=number, seconds=self.seconds, **seen)]
         if result.get("training"):
             events.append(Trained(number=number, **result["training"]))
@@ -190,7 +212,7 @@ class Progress:
             specs = self.search.seeds(found)
         except SpecError as error:
             problem = str(error)
-        method, epochs = (str(specs[0].compressor), specs[0].training.epochs) if specs else ("", self.epochs)
+        method, epochs = (str(specs[0].compressor), specs[0].training.epochs) if specs else ("", 1)
         prints = [each.fingerprint() for each in specs]
         first = next((each for each in prints if each not in self.record.trainings), None)
         self.journal.add(
@@ -215,7 +237,7 @@ class Progress:
 
     def _known(self, fingerprint: str) -> Known:
         done = self.record.trainings[fingerprint]
-        return Known(accuracy=done.accuracy, wire_bytes=done.wire_bytes, run_id=done.run_id)
+        return Known(value=done.value, wire_bytes=done.wire_bytes, run_id=done.run_id, examples=done.examples)
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

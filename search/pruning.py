@@ -1,21 +1,23 @@
-"""When a trial is stopped early: others dominate it in accuracy so far and bytes so far at the same epoch."""
+"""When a trial is stopped early: others dominate it in the metric and in bytes so far."""
 
 from collections.abc import Mapping
+
+from taugrad.platform.tasks.metric import Metric
 
 from .config import SearchConfig
 from .objective import Outcome, in_better_fronts
 
 _ENOUGH = 3
-"""Others at an epoch, without which their median says little."""
+"""Others at an evaluation, without which their median says little."""
 
 
 class Pruner:
-    """Remembers every trial at every epoch; the same points in the same order are judged alike."""
+    """Remembers every trial at every evaluation; the same points in the same order are judged alike."""
 
-    def __init__(self, settings: SearchConfig, epochs: int) -> None:
-        """Takes the rules of a search whose full trainings have so many epochs."""
+    def __init__(self, settings: SearchConfig, metric: Metric) -> None:
+        """Takes the rules of a search whose trainings are judged by a metric."""
         self._kind, self._grace, self._reduction = settings.pruning, settings.grace, settings.reduction
-        self._epochs = epochs
+        self._metric = metric
         self._at: dict[int, dict[int, Outcome]] = {}
         self._stopped: set[int] = set()
 
@@ -24,37 +26,37 @@ class Pruner:
 
         Args:
             number: the trial's.
-            course: where it stood after each epoch, counted from 1.
+            course: where it stood at each evaluation, counted from 1.
             stopped: whether it was stopped early.
         """
         if stopped:
             self._stopped.add(number)
-        for epoch, outcome in course.items():
-            self._at.setdefault(epoch, {})[number] = outcome
+        for evaluation, outcome in course.items():
+            self._at.setdefault(evaluation, {})[number] = outcome
 
-    def stops(self, number: int, epoch: int, outcome: Outcome) -> bool:
-        """Whether to stop a trial that stands so after an epoch, counted from 1."""
-        stops = self._judge(number, epoch, outcome)
+    def stops(self, number: int, evaluation: int, outcome: Outcome, *, last: bool = False) -> bool:
+        """Whether to stop a trial that stands so at an evaluation, counted from 1; at its last one: never."""
+        stops = self._judge(number, evaluation, outcome) and not last
         if stops:
             self._stopped.add(number)
         return stops
 
-    def _judge(self, number: int, epoch: int, outcome: Outcome) -> bool:
-        others = self._at.setdefault(epoch, {})
+    def _judge(self, number: int, evaluation: int, outcome: Outcome) -> bool:
+        others = self._at.setdefault(evaluation, {})
         others[number] = outcome
-        if self._kind == "none" or epoch >= self._epochs or epoch < self._grace:
+        if self._kind == "none" or evaluation < self._grace:
             return False
         beside = [each for other, each in others.items() if other != number]
         if self._kind == "median":
-            # Those that were stopped before are behind; else late epochs would know the good ones only.
+            # Those that were stopped before are behind; else late evaluations would know the good ones only.
             company = len(beside) + len(self._stopped - others.keys())
-            return company >= _ENOUGH and 2 * in_better_fronts(outcome, beside) > company
-        if not self._is_rung(epoch):
+            return company >= _ENOUGH and 2 * in_better_fronts(outcome, beside, self._metric) > company
+        if not self._is_rung(evaluation):
             return False
-        return in_better_fronts(outcome, beside) >= max(1.0, len(others) / self._reduction)
+        return in_better_fronts(outcome, beside, self._metric) >= max(1.0, len(others) / self._reduction)
 
-    def _is_rung(self, epoch: int) -> bool:
+    def _is_rung(self, evaluation: int) -> bool:
         rung = self._grace
-        while rung < epoch:
+        while rung < evaluation:
             rung *= self._reduction
-        return rung == epoch
+        return rung == evaluation

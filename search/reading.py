@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -22,6 +23,8 @@ from taugrad.platform.reading import (
     read_yaml,
 )
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.counting import counting_metric
+from taugrad.platform.tasks.metric import Metric
 
 from .config import SearchConfig
 from .momentum import in_optimizer
@@ -50,6 +53,22 @@ class Search:
     def name(self) -> str:
         """Under what name it goes on."""
         return self.settings.name or Path(self.source).stem
+
+    @cached_property
+    def metric(self) -> Metric:
+        """What trials are judged by: the metric that counts in the middle of the space.
+
+        Raises:
+            ValueError: the data or the task cannot be had.
+        """
+        return counting_metric(self.spec(self.middle))
+
+    @property
+    def evaluated_by(self) -> str:
+        """What an evaluation ends: an `epoch`, or where iterations count, itself."""
+        training = self.spec(self.middle).training
+        by_epochs = training.iterations is None and training.evaluate_every is None
+        return "epoch" if by_epochs else "evaluation"
 
     def spec(self, params: Mapping[str, Any]) -> RunSpec:
         """The run at a point.

@@ -16,6 +16,7 @@ from taugrad.platform.launching.storing import storage_path
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.probe import probe
 from taugrad.platform.tracking.store import TrackingError, tracking_uri
@@ -23,6 +24,7 @@ from taugrad.platform.tracking.store import TrackingError, tracking_uri
 from .console import LiveSearch, say
 from .journal import FILE, Began, Journal, JournalError
 from .lost import run_all
+from .measured import MetricError, common_metric
 from .outputs import folder_of, write_outputs
 from .progress import Progress
 from .reading import Search, corner_specs
@@ -84,7 +86,7 @@ def _run(
     resumable = not any(in_own_process(spec, search.settings.evaluate) for spec in corners)
 
     def unfinished() -> dict[str, str]:
-        return reconcile(client, journal, resumable=resumable)
+        return reconcile(client, journal, search.metric, resumable=resumable)
 
     progress.unfinished = unfinished()
     live.take_as_told(progress)
@@ -142,7 +144,7 @@ def _check(search: Search, corners: list[RunSpec]) -> None:
         raise SpecError(search.source, [f"search.evaluate: {error}"]) from None
     seen: set[str] = set()
     for spec in [*corners, search.baseline()]:
-        kept = {"data", "model", "workers", "sync", "compressor"}
+        kept = {"task", "data", "model", "workers", "sync", "compressor"}
         tree = spec.model_dump(mode="json", include=kept)
         tau, exempt = tree["compressor"].get("tau"), tree["compressor"].get("exempt")
         tree["compressor"] = [list(tau.get("patterns", ())) if isinstance(tau, dict) else [], exempt]
@@ -150,6 +152,21 @@ def _check(search: Search, corners: list[RunSpec]) -> None:
         if key not in seen:
             seen.add(key)
             check(spec, search.source, local=is_local())
+    _check_metric(search, corners)
+
+
+def _check_metric(search: Search, corners: list[RunSpec]) -> None:
+    """Refuses points that no metric compares, and an objective that another metric has no sense for."""
+    try:
+        metric = common_metric(corners)
+    except MetricError as error:
+        raise SpecError(search.source, [str(error)]) from None
+    objective = search.settings.objective
+    if objective == "accuracy_per_wire_gb" and metric != ACCURACY:
+        raise SpecError(
+            search.source,
+            [f"search.objective = {objective}: runs are judged by {metric.label}; take front or constraint"],
+        )
 
 
 @contextmanager
@@ -179,6 +196,14 @@ def _open_journal(folder: Path, search: Search) -> Journal:
                 "give another --search.name, or remove that folder"
             ],
         )
+    if journal.record.identity and journal.record.metric != search.metric.name:
+        raise SpecError(
+            search.source,
+            [
+                f"search {search.name} judged its trials by {journal.record.metric}, and the task now says "
+                f"{search.metric.name}; give another --search.name, or remove {folder}"
+            ],
+        )
     return journal
 
 
@@ -190,7 +215,7 @@ def _open_parent(client: "MlflowClient", journal: Journal, search: Search, exper
         parent = start_parent(client, search, experiment)
     except TrackingError as error:
         raise SpecError("experiment", [str(error)]) from None
-    journal.add(Began(identity=search.identity(), parent_run=parent))
+    journal.add(Began(identity=search.identity(), parent_run=parent, metric=search.metric.name))
 
 
 def _announce(console: Console, progress: Progress, client: "MlflowClient") -> None:

@@ -118,12 +118,12 @@ def _frozen(progress: Progress, trial: Trial, objective: Objective) -> "optuna.t
 
     counted = active(progress.search.tree, trial.params)
     if trial.ending == "full":
-        values = objective.values(Point.of(trial))
+        values = objective.values(Point.of(trial, objective.metric))
     elif trial.ending == "failed":
         values = objective.worst()
     else:
-        last = trial.course[trial.epoch]
-        values = objective.values(Outcome(last.accuracy, last.wire_bytes * trial.epochs / trial.epoch))
+        last = trial.course[trial.evaluation]
+        values = objective.values(Outcome(last.value, last.wire_bytes / trial.share))
     return optuna.trial.create_trial(
         values=values,
         params={each.name: trial.params[each.name] for each in counted},

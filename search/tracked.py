@@ -1,15 +1,18 @@
 """A search in MLflow: one parent run, its trainings nested below it."""
 
 import getpass
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_experiment
 
 from .journal import BASELINE, Journal, Trained
+from .measured import outcome_of
 from .reading import Search
 from .space import Interval, dimensions
 from .trial import PARENT
@@ -65,7 +68,7 @@ def reopen_parent(client: "MlflowClient", run_id: str) -> bool:
     return True
 
 
-def reconcile(client: "MlflowClient", journal: Journal, *, resumable: bool) -> dict[str, str]:
+def reconcile(client: "MlflowClient", journal: Journal, metric: Metric, *, resumable: bool) -> dict[str, str]:
     """Brings MLflow and the journal of a search that was killed together again.
 
     A training that is finished in MLflow, but was not written down any more, is written down. One that
@@ -74,6 +77,7 @@ def reconcile(client: "MlflowClient", journal: Journal, *, resumable: bool) -> d
     Args:
         client: the tracking store.
         journal: the search's.
+        metric: what trials are judged by.
         resumable: trainings leave checkpoints to go on from.
 
     Returns:
@@ -85,17 +89,19 @@ def reconcile(client: "MlflowClient", journal: Journal, *, resumable: bool) -> d
         print_ = str(run.data.tags.get(names.TAG_SPEC_HASH, ""))
         trial = str(run.data.tags.get(names.TAG_TRIAL, ""))
         number = BASELINE if trial == "baseline" else int(trial) if trial.isdecimal() else None
-        metrics = run.data.metrics
-        done = status == "FINISHED" and {names.EVAL_ACCURACY, names.TOTAL_WIRE_GB} <= metrics.keys()
-        if done and print_ not in journal.record.trainings and number in journal.record.trials:
+        outcome = outcome_of(run.data.metrics, metric) if status == "FINISHED" else None
+        done = outcome is not None and math.isfinite(outcome.value)
+        told = print_ in journal.record.trainings or number not in journal.record.trials
+        if outcome is not None and done and not told:
             journal.add(
                 Trained(
                     number=number,
                     fingerprint=print_,
                     seed=int(run.data.params["seed"]),
-                    accuracy=metrics[names.EVAL_ACCURACY],
-                    wire_bytes=1e9 * metrics[names.TOTAL_WIRE_GB],
+                    value=outcome.value,
+                    wire_bytes=outcome.wire_bytes,
                     run_id=run_id,
+                    examples=outcome.examples,
                 )
             )
         elif status == "RUNNING":

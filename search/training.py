@@ -3,10 +3,12 @@
 Each leaves an ordinary MLflow run, a child of the search's.
 """
 
+import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,24 +17,45 @@ from taugrad.platform.launching.board import News
 from taugrad.platform.launching.launch import RunResult, launch
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import SimulatedSync
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run
 from taugrad.platform.tracking.writer import MetricWriter, PendingMetric
 from taugrad.platform.training.reporting import Progress
 
+from .measured import outcome_of
 from .objective import Outcome
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-OnEpoch = Callable[[int, Outcome], None]
-"""Told after each epoch, counted from 1; raises SystemExit to stop the training."""
+    from taugrad.platform.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a training stands at an evaluation."""
+
+    evaluation: int
+    """Counted from 1."""
+    share: float
+    """How much of the training is done, above 0 and up to 1, which is said of the last evaluation only."""
+    outcome: Outcome
+
+
+OnEvaluation = Callable[[Standing], None]
+"""Told of each evaluation; raises SystemExit to stop the training."""
 
 _DELIVERY_S = 30.0
 
 
 def train(
-    spec: RunSpec, client: "MlflowClient", run_id: str, evaluate: str | None, on_epoch: OnEpoch
+    spec: RunSpec,
+    client: "MlflowClient",
+    run_id: str,
+    evaluate: str | None,
+    metric: Metric,
+    tell: OnEvaluation,
 ) -> Outcome:
     """Trains a spec to its end.
 
@@ -41,7 +64,8 @@ def train(
         client: the tracking store that holds the run.
         run_id: the MLflow run, in the state RUNNING; afterwards it is in its final one.
         evaluate: `package.module:function` of a user's own training.
-        on_epoch: told how it goes.
+        metric: the one that counts.
+        tell: told how it goes.
 
     Returns:
         The last evaluation, and what was sent.
@@ -50,12 +74,12 @@ def train(
         Exception: whatever the training raises.
     """
     if evaluate is None and not isinstance(spec.sync, SimulatedSync):
-        return _launched(spec, client, run_id, on_epoch)
+        return _launched(spec, client, run_id, metric, tell)
     try:
         if evaluate is not None:
-            outcome = _evaluated(evaluate, spec, client, run_id, on_epoch)
+            outcome = _evaluated(evaluate, spec, client, run_id, metric, tell)
         else:
-            outcome = _simulated(spec, client, run_id, on_epoch)
+            outcome = _simulated(spec, client, run_id, metric, tell)
     except BaseException as error:
         with suppress(Exception):  # the training's own error says more than that of a store that is away
             finish_run(client, run_id, "FAILED" if isinstance(error, Exception) else "KILLED")
@@ -70,7 +94,9 @@ def in_own_process(spec: RunSpec, evaluate: str | None) -> bool:
     return evaluate is not None or isinstance(spec.sync, SimulatedSync)
 
 
-def _simulated(spec: RunSpec, client: "MlflowClient", run_id: str, on_epoch: OnEpoch) -> Outcome:
+def _simulated(
+    spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, tell: OnEvaluation
+) -> Outcome:
     import torch  # noqa: PLC0415 - takes seconds
 
     from taugrad.platform.data import load  # noqa: PLC0415
@@ -79,15 +105,16 @@ def _simulated(spec: RunSpec, client: "MlflowClient", run_id: str, on_epoch: OnE
     torch.set_num_threads(max(1, int(spec.workers.cpus)))
     device = torch.device("cuda" if spec.workers.device == "cuda" else "cpu")
     writer = MetricWriter(client, run_id, notify=print)
-    listener = _Listener(writer, on_epoch)
+    listener = _Listener(writer, metric, tell)
     try:
         with _group_of_one():
             trainer = Trainer(spec, load(spec.data), device, listener)
+            listener.trainer = trainer
             trainer.fit()
             writer.log(trainer.done, trainer.totals(), kind="total")
     finally:
         writer.close(_DELIVERY_S)
-    assert listener.latest is not None  # every epoch ends with an evaluation
+    assert listener.latest is not None  # every training ends with an evaluation
     return listener.latest
 
 
@@ -107,8 +134,11 @@ def _group_of_one() -> Iterator[None]:
 class _Listener:
     """Hands metrics to MLflow and evaluations to the trial; simulated trainings leave no checkpoints."""
 
-    def __init__(self, writer: MetricWriter, on_epoch: OnEpoch) -> None:
-        self._writer, self._on_epoch = writer, on_epoch
+    def __init__(self, writer: MetricWriter, metric: Metric, tell: OnEvaluation) -> None:
+        self._writer, self._metric, self._tell = writer, metric, tell
+        self._evaluations = 0
+        self.trainer: Trainer | None = None
+        """The one that it listens to."""
         self.latest: Outcome | None = None
 
     def stage(self, name: str) -> None:
@@ -121,8 +151,11 @@ class _Listener:
         pass
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self.latest = Outcome(metrics[names.EVAL_ACCURACY], 1e9 * metrics[names.TOTAL_WIRE_GB])
-        self._on_epoch(round(metrics[names.EPOCH]), self.latest)
+        assert self.trainer is not None
+        self.latest = _whole(outcome_of(metrics, self._metric))
+        self._evaluations += 1
+        share = 1.0 if self.trainer.reached else iteration / self.trainer.plan.iterations
+        self._tell(Standing(self._evaluations, share, self.latest))
 
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         pass
@@ -131,7 +164,14 @@ class _Listener:
         return []
 
 
-def _launched(spec: RunSpec, client: "MlflowClient", run_id: str, on_epoch: OnEpoch) -> Outcome:
+def _whole(outcome: Outcome | None) -> Outcome:
+    assert outcome is not None  # an evaluation says all metrics of its task
+    return outcome
+
+
+def _launched(
+    spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, tell: OnEvaluation
+) -> Outcome:
     """As a Ray Train run; the one that this run's name stands for goes on from its last checkpoint."""
     heard: queue.SimpleQueue[Progress | RunResult | BaseException] = queue.SimpleQueue()
 
@@ -151,23 +191,46 @@ def _launched(spec: RunSpec, client: "MlflowClient", run_id: str, on_epoch: OnEp
         match heard.get():
             case Progress() as progress:
                 assert progress.value is not None  # it comes from an evaluation
-                on_epoch(progress.epoch, Outcome(progress.value, progress.wire_bytes))
+                reached = _reached(spec, metric, progress.value)
+                share = 1.0 if reached else progress.iteration / progress.iterations
+                tell(Standing(progress.evaluation, share, Outcome(progress.value, progress.wire_bytes)))
             case RunResult(metrics=metrics):
-                return Outcome(metrics[names.EVAL_ACCURACY], 1e9 * metrics[names.TOTAL_WIRE_GB])
+                return _whole(outcome_of(metrics, metric))
             case BaseException() as error:
                 raise error
 
 
+def _reached(spec: RunSpec, metric: Metric, value: float) -> bool:
+    """Whether a training ends here since it came to what `training.until` asks for; of one metric alone."""
+    until = spec.training.until
+    wanted = until.get(metric.name)
+    return wanted is not None and len(until) == 1 and not metric.is_better(wanted, value)
+
+
 def _evaluated(
-    evaluate: str, spec: RunSpec, client: "MlflowClient", run_id: str, on_epoch: OnEpoch
+    evaluate: str,
+    spec: RunSpec,
+    client: "MlflowClient",
+    run_id: str,
+    metric: Metric,
+    tell: OnEvaluation,
 ) -> Outcome:
     """By a user's own training."""
     outcome: Outcome | None = None
-    for epoch, (accuracy, wire_bytes) in enumerate(import_object(evaluate)(spec), start=1):
-        outcome = Outcome(float(accuracy), float(wire_bytes))
-        client.log_metric(run_id, names.EVAL_ACCURACY, outcome.accuracy, step=epoch)
-        client.log_metric(run_id, names.TOTAL_WIRE_GB, outcome.wire_bytes / 1e9, step=epoch)
-        on_epoch(epoch, outcome)
+    expected = _expected_evaluations(spec)
+    for count, (value, wire_bytes) in enumerate(import_object(evaluate)(spec), start=1):
+        outcome = Outcome(float(value), float(wire_bytes))
+        client.log_metric(run_id, names.eval_metric(metric.name), outcome.value, step=count)
+        client.log_metric(run_id, names.TOTAL_WIRE_GB, outcome.wire_bytes / 1e9, step=count)
+        tell(Standing(count, min(1.0, count / expected), outcome))
     if outcome is None:
         raise ValueError(f"{evaluate} yielded no epoch")
     return outcome
+
+
+def _expected_evaluations(spec: RunSpec) -> int:
+    """How often a user's own training yields: at each evaluation by iterations, else after each epoch."""
+    training = spec.training
+    if training.iterations is None or training.evaluate_every is None:
+        return training.epochs
+    return math.ceil(training.iterations / training.evaluate_every)

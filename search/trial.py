@@ -1,5 +1,6 @@
 """A trial: all trainings of one point, in the process that Tune gives it."""
 
+import math
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,11 +10,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, start_run
 
 from .objective import Objective, Outcome
-from .training import train
+from .training import Standing, train
 
 PARENT = "mlflow.parentRunId"
 FIRST_VALUE, SECOND_VALUE = "objective_1", "objective_2"
@@ -25,9 +27,17 @@ Report = Callable[[dict[str, Any]], None]
 class Known(BaseModel):
     """A training that is done already."""
 
-    accuracy: float
+    value: float
+    """Of the metric."""
     wire_bytes: float
     run_id: str
+    examples: int | None = None
+    """How many test examples judged it; None where nobody says."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """What it came to."""
+        return Outcome(self.value, self.wire_bytes, self.examples)
 
 
 class Task(BaseModel):
@@ -64,7 +74,7 @@ class Surroundings:
 
 
 def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
-    """Trains a point with every seed, and reports after every epoch and every training.
+    """Trains a point with every seed, and reports after every evaluation and every training.
 
     Args:
         task: the point.
@@ -74,51 +84,58 @@ def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
 
     Raises:
         Exception: whatever kept a training from its end.
+        ValueError: a training came to a value that is no number.
     """
     if task.problem:
         raise ValueError(task.problem)
     specs = [RunSpec.model_validate_json(each) for each in task.specs]
     client = open_client(surroundings.tracking_uri)
-    values, done, spent = surroundings.objective.values, list[Outcome](), 0.0
+    values, metric = surroundings.objective.values, surroundings.objective.metric
+    done, spent = list[Outcome](), 0.0
 
     def tell(outcome: Outcome, judged: Outcome, spent: float, **more: Any) -> None:
         sampled = dict(zip((FIRST_VALUE, SECOND_VALUE), values(judged), strict=False))
-        seen = {"accuracy": outcome.accuracy, "wire_bytes": outcome.wire_bytes, "spent_bytes": spent}
-        report({"epoch": 0, "full": False, **sampled, **seen, **more})
+        seen = {"value": outcome.value, "wire_bytes": outcome.wire_bytes, "spent_bytes": spent}
+        report({"evaluation": 0, "share": 1.0, "full": False, **sampled, **seen, **more})
 
     for i, spec in enumerate(specs):
 
-        def on_epoch(
-            epoch: int, now: Outcome, first: bool = i == 0, spec: RunSpec = spec, before: float = spent
-        ) -> None:
+        def on_evaluation(here: Standing, first: bool = i == 0, before: float = spent) -> None:
+            now = here.outcome
             # What the sampler learns of a trial that is stopped here: bytes as they would be at the end.
-            judged = Outcome(now.accuracy, now.wire_bytes * spec.training.epochs / epoch)
-            tell(now, judged, before + now.wire_bytes, epoch=epoch if first else 0)
+            judged = Outcome(now.value, now.wire_bytes / here.share)
+            evaluation = here.evaluation if first else 0
+            tell(now, judged, before + now.wire_bytes, evaluation=evaluation, share=here.share)
 
         found = task.known.get(spec.fingerprint())
         if found is not None:
-            outcome, run_id = Outcome(found.accuracy, found.wire_bytes), found.run_id
+            outcome, run_id = found.outcome, found.run_id
         else:
             run_id = _run(client, task, spec, surroundings.parent_run)
-            outcome = train(spec, client, run_id, surroundings.evaluate, on_epoch)
+            outcome = train(spec, client, run_id, surroundings.evaluate, metric, on_evaluation)
             spent += outcome.wire_bytes
+            if not math.isfinite(outcome.value):
+                raise ValueError(f"{metric.label} at the end is {outcome.value}")
         done.append(outcome)
         training = {
             "fingerprint": spec.fingerprint(),
             "seed": spec.seed,
-            "accuracy": outcome.accuracy,
+            "value": outcome.value,
             "wire_bytes": outcome.wire_bytes,
             "run_id": run_id,
+            "examples": outcome.examples,
         }
-        tell(outcome, summary(done), spent, training=training, full=len(done) == len(specs))
+        tell(outcome, summary(done, metric), spent, training=training, full=len(done) == len(specs))
 
 
-def summary(outcomes: Sequence[Outcome]) -> Outcome:
-    """Several seeds as one point: the mean accuracy less its standard error, and the mean bytes."""
-    accuracies = [each.accuracy for each in outcomes]
-    error = statistics.stdev(accuracies) / len(accuracies) ** 0.5 if len(accuracies) > 1 else 0.0
+def summary(outcomes: Sequence[Outcome], metric: Metric) -> Outcome:
+    """Several seeds as one point: the mean made worse by its standard error, and the mean bytes."""
+    values = [each.value for each in outcomes]
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
     return Outcome(
-        statistics.fmean(accuracies) - error, statistics.fmean(each.wire_bytes for each in outcomes)
+        statistics.fmean(values) - metric.sign * error,
+        statistics.fmean(each.wire_bytes for each in outcomes),
+        outcomes[0].examples,
     )
 
 

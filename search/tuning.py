@@ -124,7 +124,7 @@ def _trainable(config: dict[str, Any], surroundings: Surroundings) -> None:
     except Exception as error:
         # Tune would throw the process away, and the sampler learn nothing.
         worst = dict(zip((FIRST_VALUE, SECOND_VALUE), surroundings.objective.worst(), strict=False))
-        tune.report({FAILURE: reason_of(error), "epoch": 0, **worst})
+        tune.report({FAILURE: reason_of(error), "evaluation": 0, **worst})
 
 
 def _parts(progress: Progress, sampler: Any) -> "tuple[Any, tune.Callback, tune.Stopper]":
@@ -132,17 +132,19 @@ def _parts(progress: Progress, sampler: Any) -> "tuple[Any, tune.Callback, tune.
     from ray import tune  # noqa: PLC0415
     from ray.tune.schedulers import FIFOScheduler, TrialScheduler  # noqa: PLC0415
 
-    pruner = Pruner(progress.settings, progress.epochs)
+    pruner = Pruner(progress.settings, progress.metric)
     for earlier in progress.record.ended:
         pruner.remember(earlier.number, earlier.course, stopped=earlier.ending == "pruned")
     pruned, looked_at = set[int](), set[str]()
 
     class Pruning(FIFOScheduler):
         def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            number, epoch = _number(trial), int(result["epoch"])
-            if epoch and pruner.stops(number, epoch, Outcome(result["accuracy"], result["wire_bytes"])):
-                pruned.add(number)
-                return str(TrialScheduler.STOP)
+            number, evaluation = _number(trial), int(result["evaluation"])
+            if evaluation:
+                outcome, last = Outcome(result["value"], result["wire_bytes"]), result["share"] >= 1
+                if pruner.stops(number, evaluation, outcome, last=last):
+                    pruned.add(number)
+                    return str(TrialScheduler.STOP)
             return str(TrialScheduler.CONTINUE)
 
     class Writing(tune.Callback):

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from taugrad.platform.tracking.store import in_job, to_copy
 
-from .console import front_table, say
+from .console import front_table, say, what_intervals_hold
 from .outputs import SPECS
 from .progress import Progress
 from .reading import Search, name_search
@@ -39,6 +39,7 @@ def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) 
         say(console, f"no trial ran in full; see {short(folder)}/trials.csv", style="red")
         return FAILED
     console.print(front_table(progress))
+    say(console, what_intervals_hold(progress))
     say(console, verdict(progress))
     say(console, f"Front, trials, figure and a spec for each point: {short(folder)}")
     say(console, proposal(progress, tracking_uri))
@@ -50,15 +51,18 @@ def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) 
 
 def verdict(progress: Progress) -> str:
     """How many points there are, or which is best."""
-    settings, best = progress.settings, progress.objective.best(progress.points)
+    settings, objective, baseline = progress.settings, progress.objective, progress.baseline
+    best = objective.best(progress.points)
     if settings.objective == "front":
         return f"on the front: {len(progress.front)} of {len(progress.points)} points that ran in full"
     if best is None:
+        metric = progress.metric
+        allowed = metric.amount(objective.allowed(baseline.value) if baseline else 0.0)
         return (
-            f"no point keeps within {settings.tolerance:g} points of the baseline's accuracy; "
+            f"no point keeps within {allowed} of the baseline's {metric.label}; "
             "widen the ranges or search.tolerance"
         )
-    return f"point {progress.place(best)} {progress.objective.proposed(progress.points)[1]}"
+    return f"point {progress.place(best)} {objective.proposed(progress.points)[1]}"
 
 
 def proposal(progress: Progress, tracking_uri: str) -> str:

@@ -264,7 +264,7 @@ def test_the_command_is_followed_until_a_training_is_within_the_tolerance(rooms:
     found = command.commanded(specs, read_law(SHIPPED), 0.5, trainings, print)
     assert trainings.batches == [["none"] * 3, ["law"] * 3, ["law"] * 2, ["allocate"]]
     assert not any(left for left in trainings.accuracies.values())
-    assert [[each.outcome.accuracy for each in done] for done in found] == [
+    assert [[each.outcome.value for each in done] for done in found] == [
         [0.9, 0.899],
         [0.9, 0.8, 0.91],
         [0.9, 0.8, 0.85, 0.88],

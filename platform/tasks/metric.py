@@ -5,6 +5,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Final
 
+_MARGINS: Final = {"%": 0.5, "nats": 0.02}
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -40,8 +42,33 @@ class Metric:
 
     def shown(self, value: float) -> str:
         """A value as people read it: `96.38%`, `2.0551 nats`."""
-        text = f"{self.scale * value:.{self.digits}f}" if math.isfinite(value) else str(value)
+        return self.written(self.scale * value)
+
+    def written(self, seen: float) -> str:
+        """The same of a number that is in that unit already."""
+        text = f"{seen:.{self.digits}f}" if math.isfinite(seen) else str(seen)
         return f"{text}{'' if self.unit in ('', '%') else ' '}{self.unit}"
+
+    @property
+    def difference_unit(self) -> str:
+        """The unit of a difference between two values: `points` where the metric is in percent."""
+        return "points" if self.unit == "%" else self.unit
+
+    def amount(self, difference: float) -> str:
+        """A difference, in the unit that people see: `0.5 points`, `0.02 nats`."""
+        return f"{difference:.4g} {self.difference_unit}".rstrip()
+
+    def lost(self, value: float, reference: float) -> float:
+        """How much worse a value is than a reference, in the unit that people see; below 0: it is better."""
+        return self.scale * self.sign * (reference - value)
+
+    def margin(self, reference: float) -> float:
+        """What may be lost where nobody says how much, in the unit that people see.
+
+        Half a point; 0.02 nats; of other metrics a hundredth of the reference, the value without compression.
+        """
+        known = _MARGINS.get(self.unit)
+        return abs(self.scale * reference) / 100 if known is None else known
 
     def is_better(self, value: float, than: float) -> bool:
         """Whether one value is better than another; what is no number is worse than any."""

@@ -33,7 +33,7 @@ def best_value(setting: Setting, kind: str, tolerance: float) -> float | None:
     """
     scale, width = scale_of(kind)
     smooth = smoothed([scale(run.value) for run in setting.runs], _accuracies(setting.runs), width)
-    reference = fmean(each.accuracy for each in setting.baselines) if setting.baselines else max(smooth)
+    reference = fmean(each.value for each in setting.baselines) if setting.baselines else max(smooth)
     allowed = reference - tolerance / 100
     within = [run for run, accuracy in zip(setting.runs, smooth, strict=True) if accuracy >= allowed]
     return min(within, key=lambda run: run.outcome.wire_bytes).value if within else None
@@ -48,4 +48,4 @@ def smoothed(places: Sequence[float], values: Sequence[float], width: float) -> 
 
 
 def _accuracies(runs: Sequence[PastRun]) -> list[float]:
-    return [run.outcome.accuracy for run in runs]
+    return [run.outcome.value for run in runs]

@@ -23,6 +23,7 @@ from .past import (
     RATE,
     WORKERS,
     Setting,
+    judged_otherwise,
     kinds_with_a_value,
     past_settings,
     value_param,
@@ -88,6 +89,10 @@ def law_of(experiments: Sequence[str], kind: Kind) -> tuple[FittedLaw, list[Exam
             raise no_experiment(name, others, client.tracking_uri)
         ids.append(found.experiment_id)
     examples, remarks = examples_of(past_settings(client, ids, kind), kind)
+    other_runs = judged_otherwise(client, ids)
+    if other_runs:
+        runs = f"{other_runs} run{'s' * (other_runs != 1)}"
+        remarks.append(f"left out: {runs} not judged by accuracy: a law says what loses accuracy")
     try:
         law, judged = fit(kind, examples)
     except LawError as error:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from taugrad.compressors.law import Features, LayerSeen, features
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 
+from ..measured import judged_by_accuracy, outcome_of
 from ..momentum import decay_beside
 from ..objective import Outcome
 
@@ -90,16 +92,15 @@ def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str)
         kind: the method's, such as strom.
 
     Returns:
-        Those with a run at least, in the order of their first one.
+        Those with a run at least, in the order of their first one; of runs that are judged by accuracy.
     """
     settings: dict[str, Setting] = {}
     bare: dict[str, list[Outcome]] = {}
     looked_at: dict[str, list[Run]] = {}
     for run in _finished(client, experiments):
-        params, metrics = run.data.params, run.data.metrics
-        if not {names.EVAL_ACCURACY, names.TOTAL_WIRE_GB} <= metrics.keys():
+        params, outcome = run.data.params, outcome_of(run.data.metrics, ACCURACY)
+        if outcome is None or not judged_by_accuracy(run.data.tags):
             continue
-        outcome = Outcome(metrics[names.EVAL_ACCURACY], 1e9 * metrics[names.TOTAL_WIRE_GB])
         computed = {
             key: value
             for key, value in params.items()
@@ -120,6 +121,11 @@ def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str)
         found = (first_features(client, run) for run in looked_at[setting.around])
         setting.features = next((each for each in found if each is not None), None)
     return list(settings.values())
+
+
+def judged_otherwise(client: "MlflowClient", experiments: Sequence[str]) -> int:
+    """How many finished runs are judged by another metric than accuracy."""
+    return sum(not judged_by_accuracy(run.data.tags) for run in _finished(client, experiments))
 
 
 def kinds_with_a_value(client: "MlflowClient", experiments: Sequence[str]) -> dict[str, tuple[int, int]]:

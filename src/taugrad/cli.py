@@ -110,8 +110,8 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "auto",
         _auto,
-        "train with a threshold that finds itself, by the bytes to send or the accuracy to lose at most",
-        "SPEC [--budget MB | --tolerance POINTS] [--law FILE] [--once] [--FIELD VALUE ...]",
+        "train with a threshold that finds itself, by the bytes to send or by what may be lost",
+        "SPEC [--budget MB | --tolerance AMOUNT] [--law FILE] [--once] [--FIELD VALUE ...]",
     )
     auto.add_argument("spec", type=Path, metavar="SPEC", help=_SPEC_HELP)
     goal = auto.add_mutually_exclusive_group()
@@ -121,8 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     goal.add_argument(
         "--tolerance",
         type=float,
-        metavar="POINTS",
-        help="accuracy lost at most, in percentage points, against no compression (default: 0.5)",
+        metavar="AMOUNT",
+        help="what may be lost against no compression: percentage points of accuracy, nats of a loss "
+        "(default: 0.5 points, 0.02 nats, of other metrics 1%%)",
     )
     auto.add_argument(
         "--law", type=Path, metavar="FILE", help="what `taugrad law` learned (default: taugrad's own)"
@@ -340,11 +341,14 @@ def _draw_front(progress: "Progress", path: Path) -> None:
     places = {point.number: place for place, point in enumerate(progress.front, start=1)}
     best = progress.objective.best(progress.points)
 
+    metric = progress.metric
+
     def drawn(point: "Point") -> FrontPoint:
+        ends = point.interval
         return FrontPoint(
             rule=point.method.partition("(")[0].partition(" ")[0],
-            accuracy=100 * point.mean,
-            spread=None if point.spread is None else 100 * point.spread,
+            value=metric.scale * point.mean,
+            interval=(metric.scale * ends[0], metric.scale * ends[1]) if ends else None,
             wire_mb=point.wire_bytes / 1e6,
             place=places.get(point.number),
             best=best is not None and point.number == best.number,
@@ -352,11 +356,12 @@ def _draw_front(progress: "Progress", path: Path) -> None:
 
     baseline = drawn(progress.baseline) if progress.baseline else None
     stopped = [
-        FrontPoint("", 100 * last.accuracy, None, last.wire_bytes / 1e6)
+        FrontPoint("", metric.scale * last.value, None, last.wire_bytes / 1e6)
         for trial in progress.record.ended
-        if trial.ending == "pruned" and (last := trial.course.get(trial.epoch)) is not None
+        if trial.ending == "pruned" and (last := trial.course.get(trial.evaluation)) is not None
     ]
-    save(search_front(progress.search.name, [*map(drawn, progress.points)], baseline, stopped), path)
+    points = [drawn(point) for point in progress.points]
+    save(search_front(progress.search.name, points, baseline, metric, stopped), path)
 
 
 def _submit(options: argparse.Namespace, overrides: list[str]) -> int:

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from taugrad.dashboards import statements, verdict
-from taugrad.dashboards.claims import CONFIDENCE, MARGIN, Difference, difference, wilson
 from taugrad.dashboards.groups import by_setting
 from taugrad.dashboards.method_table import change_cell, method_rows, methods_to_csv
 from taugrad.dashboards.runs import RunHistory
+from taugrad.platform.tasks.claims import CONFIDENCE, Difference, difference, wilson
+from taugrad.platform.tasks.metric import ACCURACY
 
 EXAMPLES = 1000
+MARGIN = 0.5
 
 
 def by_seed(values: NDArray[np.float64]) -> dict[str, float]:
@@ -54,7 +56,7 @@ def test_seeds_alone_are_students_t_of_the_pairs() -> None:
     rng = np.random.default_rng(5)
     theirs = rng.normal(0.97, 0.004, 5)  # what both share of a seed must not widen the interval
     mine = theirs + rng.normal(-0.002, 0.001, 5)
-    got = difference(by_seed(mine), by_seed(theirs), 10**12)
+    got = difference(by_seed(mine), by_seed(theirs), 10**12, ACCURACY)
     expected = stats.ttest_rel(mine, theirs).confidence_interval(CONFIDENCE)
     assert (got.low, got.high) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-3)
     assert got.seeds == 5
@@ -64,7 +66,7 @@ def test_seeds_that_differ_are_welchs_t() -> None:
     rng = np.random.default_rng(6)
     mine, theirs = rng.normal(0.96, 0.004, 4), rng.normal(0.97, 0.001, 6)
     others = {f"other {seed}": value for seed, value in by_seed(theirs).items()}
-    got = difference(by_seed(mine), others, 10**12)
+    got = difference(by_seed(mine), others, 10**12, ACCURACY)
     expected = stats.ttest_ind(mine, theirs, equal_var=False).confidence_interval(CONFIDENCE)
     assert (got.low, got.high) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-3)
 
@@ -86,7 +88,7 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(
             np.clip(difficulty - lost + rng.normal(0, spread, (seeds, 1)), 0, 1) for lost in (0.01, 0.0)
         ]
         mine, theirs = ((rng.random(each.shape) < each).mean(axis=1) for each in chances)
-        got = difference(by_seed(mine), by_seed(theirs), examples)
+        got = difference(by_seed(mine), by_seed(theirs), examples, ACCURACY)
         assert got.low is not None
         assert got.high is not None
         held += got.low <= TRUE[spread] <= got.high

@@ -6,11 +6,12 @@ from taugrad.dashboards.dimensions import Trial, accuracy_by_dimension
 from taugrad.dashboards.front import FrontPoint, search_front
 from taugrad.dashboards.palette import RULES
 from taugrad.dashboards.runs import RunHistory
+from taugrad.platform.tasks.metric import ACCURACY
 
 BASELINE = FrontPoint("none", 97.0, None, 100.0)
 POINTS = [
     FrontPoint("strom", 40.0, None, 0.01, place=1),
-    FrontPoint("strom", 95.0, 0.5, 0.5, place=2, best=True),
+    FrontPoint("strom", 95.0, (94.5, 95.5), 0.5, place=2, best=True),
     FrontPoint("wgt", 94.0, None, 2.0),
     FrontPoint("wgt", 96.5, None, 5.0, place=3),
 ]
@@ -23,7 +24,7 @@ def drawn(figure):
 
 
 def test_the_front_and_what_it_beats_are_drawn():
-    points, axes = drawn(search_front("mine", POINTS, BASELINE))
+    points, axes = drawn(search_front("mine", POINTS, BASELINE, ACCURACY))
     assert {(0.5, 95.0), (2.0, 94.0), (5.0, 96.5), (100.0, 97.0)} <= points
     assert (5.0, 95.0) in points  # the front's step
     low, high = axes.get_ylim()
@@ -33,7 +34,7 @@ def test_the_front_and_what_it_beats_are_drawn():
 
 
 def test_points_that_hardly_learned_are_named_and_not_drawn():
-    figure = search_front("mine", POINTS, BASELINE)
+    figure = search_front("mine", POINTS, BASELINE, ACCURACY)
     points, axes = drawn(figure)
     assert axes.get_ylim()[0] > 40.0
     assert axes.get_xlim()[0] > 0.01
@@ -44,12 +45,12 @@ def test_points_that_hardly_learned_are_named_and_not_drawn():
 
 def test_a_search_without_points_has_no_figure():
     with pytest.raises(ValueError, match="without points"):
-        search_front("mine", [FrontPoint("wgt", 90.0, None, 0.0)], None)
+        search_front("mine", [FrontPoint("wgt", 90.0, None, 0.0)], None, ACCURACY)
 
 
 def test_stopped_trials_are_crosses_where_they_stopped():
     stopped = [FrontPoint("wgt", 93.0, None, 0.3), FrontPoint("wgt", 20.0, None, 0.3)]
-    figure = search_front("mine", POINTS, BASELINE, stopped)
+    figure = search_front("mine", POINTS, BASELINE, ACCURACY, stopped)
     crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
     assert [tuple(float(each[0]) for each in line.get_data()) for line in crosses] == [(0.3, 93.0)]
     assert "crosses: stopped early" in " ".join(text.get_text() for text in figure.texts)

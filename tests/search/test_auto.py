@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from taugrad import cli
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
 from taugrad.search.attempts import MARGIN, Attempt, attempts, lawful, missing, one_after_the_other
@@ -85,7 +86,7 @@ def test_the_command_refuses_before_it_trains(arguments, problem, tmp_path, caps
 
 
 def test_numbers_out_of_range_are_refused_and_the_default_is_half_a_point():
-    assert Goal.read(None, None) == Goal(None, 0.5)
+    assert Goal.read(None, None) == Goal(None, None)
     with pytest.raises(SpecError):
         Goal.read(math.inf, None)
 
@@ -109,7 +110,7 @@ def test_one_after_the_other_is_tried_until_one_is_within_the_tolerance(accuraci
         asked.append(one)
         return None if len(asked) > failing else Outcome(accuracies[len(asked) - 1], 1.0)
 
-    done, whole = attempts(train, bare, one_after_the_other(tried), tolerance)
+    done, whole = attempts(train, bare, one_after_the_other(tried), tolerance, ACCURACY)
     assert asked == [bare, *tried][: len(asked)]
     within = [100 * (accuracies[0] - each) <= tolerance + 1e-9 for each in accuracies[1:]]
     wanted = 1 + (within.index(True) + 1 if True in within else len(tried))
@@ -117,7 +118,7 @@ def test_one_after_the_other_is_tried_until_one_is_within_the_tolerance(accuraci
     assert whole == (wanted <= failing)
     assert len(asked) == min(wanted, failing + 1)
     assert [each.spec for each in done] == asked[: len(done)]
-    assert [each.outcome.accuracy for each in done] == accuracies[: len(done)]
+    assert [each.outcome.value for each in done] == accuracies[: len(done)]
 
 
 @settings(deadline=None, max_examples=50)
@@ -140,8 +141,8 @@ def test_the_next_threshold_should_lose_half_of_the_tolerance(a_law, tolerance, 
 
 def test_what_is_missing_counts_from_the_run_without_compression():
     done = [Attempt(spec(), Outcome(0.95, 9.0)), Attempt(spec(seed=1), Outcome(0.93, 1.0))]
-    assert missing(done, 0.5) == pytest.approx(1.5)
-    assert missing(done, 2.0) <= 0
+    assert missing(done, 0.5, ACCURACY) == pytest.approx(1.5)
+    assert missing(done, 2.0, ACCURACY) <= 0
 
 
 def threshold_of(one: RunSpec) -> float | str:
@@ -326,13 +327,13 @@ def test_a_budget_is_one_training(uri, capsys):
 
 def test_only_the_same_computation_that_came_to_its_end_counts(uri):
     client, one = open_client(uri), spec(name="a", storage="elsewhere")
-    assert finished(client, one) is None
+    assert finished(client, one, ACCURACY) is None
     leave(client, one, 0.1, "FAILED")
     leave(client, spec(seed=1), 0.2)
     leave(client, one, 0.3, **{names.TAG_TRIAL: "4"})
     leave(client, spec(experiment="other"), 0.4)
-    assert finished(client, one) is None
+    assert finished(client, one, ACCURACY) is None
     run_id = leave(client, spec(), 0.5)
-    found = finished(client, one)
+    found = finished(client, one, ACCURACY)
     assert found is not None
-    assert (found.run_id, found.accuracy, found.wire_bytes) == (run_id, 0.5, 2e6)
+    assert (found.run_id, found.value, found.wire_bytes) == (run_id, 0.5, 2e6)

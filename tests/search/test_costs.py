@@ -19,6 +19,7 @@ from taugrad.search.costs import DENSEST, SPARSEST, CannotEstimate, Cost, cost_o
 
 DENSITY = 0.01
 NOBODY = SimpleNamespace(
+    stage=lambda *_: None,
     log=lambda *_: None,
     progress=lambda *_, **__: None,
     evaluated=lambda *_: None,

@@ -1,5 +1,7 @@
 """The journal: what is on the disk is known again, whatever cut it off."""
 
+import math
+
 import pytest
 
 from taugrad.search.journal import Began, Ended, Journal, JournalError, Reported, Started, Trained
@@ -8,7 +10,7 @@ from taugrad.search.objective import Outcome
 
 def report(number, epoch, spent, seconds=1.0):
     return Reported(
-        number=number, epoch=epoch, accuracy=0.5, wire_bytes=spent, spent_bytes=spent, seconds=seconds
+        number=number, evaluation=epoch, value=0.5, wire_bytes=spent, spent_bytes=spent, seconds=seconds
     )
 
 
@@ -17,7 +19,7 @@ EVENTS = [
     Started(number=0, params={"tau": 0.1234567890123456, "compressor": "wgt"}, method="m", epochs=2),
     report(0, 1, 10),
     report(0, 2, 25, 7.5),
-    Trained(number=0, fingerprint="f", seed=3, accuracy=0.9, wire_bytes=25, run_id="r"),
+    Trained(number=0, fingerprint="f", seed=3, value=0.9, wire_bytes=25, run_id="r"),
     Ended(number=0, ending="full", seconds=8.0),
     Started(number=1, params={"compressor.tau": 0.2, "compressor": "wgt"}, method="m", epochs=2),
     report(1, 1, 4, 9.0),
@@ -40,7 +42,7 @@ def test_a_journal_is_read_back(path):
     assert [each.run_id for each in ended.trainings] == ["r"]
     assert interrupted.number == 1
     assert record.spent_bytes == 29
-    assert record.trainings["f"].accuracy == 0.9
+    assert record.trainings["f"].value == 0.9
 
 
 def test_a_trial_taken_up_again_has_spent_both_times(path):
@@ -56,13 +58,40 @@ def test_what_a_checkpoint_brings_back_is_spent_once(path):
     for told, spent in ((3, 4), (6, 6), (9, 9)):  # the checkpoint is older than what was told last
         journal.add(report(1, 0, told))
         assert journal.record.spent_bytes == 25 + spent
-    done = Trained(number=1, fingerprint="g", seed=3, accuracy=0.9, wire_bytes=9, run_id="s")
-    following = Reported(number=1, epoch=0, accuracy=0.5, wire_bytes=2, spent_bytes=11, seconds=9.0)
+    done = Trained(number=1, fingerprint="g", seed=3, value=0.9, wire_bytes=9, run_id="s")
+    following = Reported(number=1, evaluation=0, value=0.5, wire_bytes=2, spent_bytes=11, seconds=9.0)
     journal.add(done, following)  # the next seed
     assert journal.record.spent_bytes == 25 + 11
     # That one is interrupted and goes on: only its own 2 bytes are told again.
     journal.add(EVENTS[6].model_copy(update={"goes_on": True}), report(1, 0, 5))
     assert journal.record.spent_bytes == Journal(path).record.spent_bytes == 25 + 9 + 5
+
+
+OLD = """\
+{"event":"search","identity":"abc","parent_run":"run"}
+{"event":"trial","number":0,"params":{"tau":0.1},"method":"m","epochs":4,"goes_on":false}
+{"event":"report","number":0,"epoch":1,"accuracy":0.5,"wire_bytes":10.0,"spent_bytes":10.0,"seconds":1.0}
+{"event":"training","number":0,"fingerprint":"f","seed":3,"accuracy":0.9,"wire_bytes":25.0,"run_id":"r"}
+"""
+"""As journals were before there were other metrics than accuracy."""
+
+
+def test_a_journal_of_accuracies_from_before_is_read(path):
+    path.write_text(OLD)
+    record = Journal(path).record
+    assert record.metric == "accuracy"
+    trial = record.trials[0]
+    assert (trial.course, trial.share) == ({1: Outcome(0.5, 10.0)}, 0.25)
+    assert [(each.value, each.examples) for each in trial.trainings] == [(0.9, None)]
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_loss_without_bounds_is_written_down(path, value):
+    told = Reported(number=1, evaluation=2, share=0.5, value=value, wire_bytes=1, spent_bytes=4, seconds=9)
+    Journal(path).add(told)
+    found = Journal(path).record.trials[1]
+    assert found.share == 0.5
+    assert str(found.course[2].value) == str(value)
 
 
 def test_a_cut_at_any_byte_loses_the_last_line_at_most(path):

@@ -147,7 +147,7 @@ def test_another_batch_and_another_codec_are_settings_of_the_same_family(setting
 
 
 def test_baselines_are_those_of_the_same_run_without_compression(settings) -> None:
-    accuracies = [[each.accuracy for each in setting.baselines] for setting in settings]
+    accuracies = [[each.value for each in setting.baselines] for setting in settings]
     assert accuracies == [[0.95, 0.93], [], [0.95, 0.93], [0.95, 0.93]]
     assert settings[0].baselines[0].wire_bytes == pytest.approx(90e6)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.search.objective import Objective, Outcome, dominates, front, in_better_fronts
 
 OUTCOMES = st.lists(
@@ -14,29 +15,34 @@ OUTCOMES = st.lists(
 BASELINE = Outcome(0.95, 1e8)
 
 
-@given(OUTCOMES)
-def test_the_front_is_what_no_other_dominates(points):
-    kept = front(points)
-    values = {(p.accuracy, p.wire_bytes) for p in kept}
+METRICS = pytest.mark.parametrize("metric", [ACCURACY, LOSS])
+
+
+@METRICS
+@given(points=OUTCOMES)
+def test_the_front_is_what_no_other_dominates(metric, points):
+    kept = front(points, metric)
+    values = {(p.value, p.wire_bytes) for p in kept}
     assert len(values) == len(kept)
-    brute = {(p.accuracy, p.wire_bytes) for p in points if not any(dominates(q, p) for q in points)}
+    brute = {(p.value, p.wire_bytes) for p in points if not any(dominates(q, p, metric) for q in points)}
     assert values == brute
     assert [p.wire_bytes for p in kept] == sorted(p.wire_bytes for p in kept)
 
 
-@given(OUTCOMES, st.builds(Outcome, st.just(0.5), st.just(5.0)))
-def test_depth_counts_the_points_of_all_better_fronts(others, point):
+@METRICS
+@given(others=OUTCOMES, point=st.builds(Outcome, st.just(0.5), st.just(5.0)))
+def test_depth_counts_the_points_of_all_better_fronts(metric, others, point):
     rank = {}
     left, level = [*others, point], 0
     while left:
-        outer = [p for p in left if not any(dominates(q, p) for q in left)]
+        outer = [p for p in left if not any(dominates(q, p, metric) for q in left)]
         rank |= {id(p): level for p in outer}
         left, level = [p for p in left if id(p) not in rank], level + 1
-    assert in_better_fronts(point, others) == sum(rank[id(p)] < rank[id(point)] for p in others)
+    assert in_better_fronts(point, others, metric) == sum(rank[id(p)] < rank[id(point)] for p in others)
 
 
 def test_a_constraint_prefers_whatever_keeps_it():
-    objective = Objective("constraint", 0.5, BASELINE)
+    objective = Objective("constraint", ACCURACY, 0.5, BASELINE)
     (exact,) = objective.values(Outcome(0.945, 1e6))
     assert exact == pytest.approx(6)
     (broken,) = objective.values(Outcome(0.9449, 10))
@@ -48,15 +54,48 @@ def test_a_constraint_prefers_whatever_keeps_it():
     assert objective.best([bad]) is None
 
 
+def test_a_loss_keeps_a_constraint_where_it_is_low_enough():
+    """A naive reading would take the highest value, or points for nats."""
+    objective = Objective("constraint", LOSS, 0.02, Outcome(1.94, 1e8))
+    kept, high, worse = Outcome(1.96, 1e6), Outcome(1.9601, 10), Outcome(2.4, 10)
+    assert objective.values(kept) == [pytest.approx(6)]
+    assert objective.values(kept) < objective.values(high) < objective.values(worse)
+    lower = Outcome(1.5, 1e7)
+    assert objective.missing(lower) < 0
+    assert objective.best([worse, high, lower, kept]) is kept
+    assert objective.best([worse, high]) is None
+    assert objective.proposed([worse, high])[0] is high
+    assert Objective("front", LOSS).modes == ["min", "min"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "allowed"),
+    [(ACCURACY, 0.5), (LOSS, 0.02), (Metric("perplexity", "perplexity"), 0.07)],
+)
+def test_without_a_tolerance_the_metric_says_what_may_be_lost(metric, allowed):
+    assert Objective("front", metric).allowed(7.0) == pytest.approx(allowed)
+    assert Objective("front", metric, 0.3).allowed(7.0) == 0.3
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("kind", ["front", "constraint"])
+def test_the_sampler_is_told_finite_numbers_of_a_training_that_diverged(kind, value):
+    objective = Objective(kind, LOSS, 0.02, Outcome(1.94, 1e8))
+    diverged, bad = objective.values(Outcome(value, 1e3)), objective.values(Outcome(9.0, 1e3))
+    assert all(map(math.isfinite, (*diverged, *objective.worst())))
+    assert diverged > bad
+    assert dominates(Outcome(9.0, 1e3), Outcome(value, 1e3), LOSS)
+
+
 def test_accuracy_per_byte_is_percent_over_wire_gigabytes():
-    objective = Objective("accuracy_per_wire_gb")
+    objective = Objective("accuracy_per_wire_gb", ACCURACY)
     assert objective.values(Outcome(0.5, 2e9)) == [pytest.approx(25)]
     assert objective.best([Outcome(0.5, 2e9), Outcome(0.9, 1e9)]) == Outcome(0.9, 1e9)
     assert objective.modes == ["max"]
 
 
 def test_a_front_has_two_values_and_no_best_point():
-    objective = Objective("front")
+    objective = Objective("front", ACCURACY)
     assert objective.values(Outcome(0.5, 1000)) == [0.5, pytest.approx(3)]
     assert math.isfinite(objective.values(Outcome(0.5, 0))[1])
     assert objective.best([Outcome(0.5, 1000)]) is None
@@ -69,14 +108,20 @@ BARE, TOP = "the accuracy without compression", "the most accurate one"
 @pytest.mark.parametrize(
     ("objective", "place", "why"),
     [
-        (Objective("front", 0.5, BASELINE), 2, f"sends least within 0.5 points of {BARE}"),
-        (Objective("front", 2.5, BASELINE), 1, f"sends least within 2.5 points of {BARE}"),
-        (Objective("front", 0.5), 2, f"sends least within 0.5 points of {TOP}"),
-        (Objective("front", 0.4), 3, f"sends least within 0.4 points of {TOP}"),
-        (Objective("front", 0.5, Outcome(0.97, 1e8)), 2, f"sends least within 0.5 points of {TOP}"),
-        (Objective("constraint", 0.5, BASELINE), 2, f"sends least within 0.5 points of {BARE}"),
-        (Objective("constraint", 0.5, Outcome(0.97, 1e8)), 3, f"comes nearest to {BARE}"),
-        (Objective("accuracy_per_wire_gb"), 0, "reaches most accuracy per wire GB"),
+        (
+            Objective("front", LOSS, 0.5, Outcome(0.44, 1e8)),
+            0,
+            "sends least within 0.5 nats of the test loss without compression",
+        ),
+        (Objective("front", LOSS, 0.5), 0, "sends least within 0.5 nats of the best one"),
+        (Objective("front", ACCURACY, 0.5, BASELINE), 2, f"sends least within 0.5 points of {BARE}"),
+        (Objective("front", ACCURACY, 2.5, BASELINE), 1, f"sends least within 2.5 points of {BARE}"),
+        (Objective("front", ACCURACY, 0.5), 2, f"sends least within 0.5 points of {TOP}"),
+        (Objective("front", ACCURACY, 0.4), 3, f"sends least within 0.4 points of {TOP}"),
+        (Objective("front", ACCURACY, 0.5, Outcome(0.97, 1e8)), 2, f"sends least within 0.5 points of {TOP}"),
+        (Objective("constraint", ACCURACY, 0.5, BASELINE), 2, f"sends least within 0.5 points of {BARE}"),
+        (Objective("constraint", ACCURACY, 0.5, Outcome(0.97, 1e8)), 3, f"comes nearest to {BARE}"),
+        (Objective("accuracy_per_wire_gb", ACCURACY), 0, "reaches most accuracy per wire GB"),
     ],
 )
 def test_the_proposed_point_is_the_one_that_the_objective_prefers(objective, place, why):
@@ -85,8 +130,8 @@ def test_the_proposed_point_is_the_one_that_the_objective_prefers(objective, pla
 
 @given(OUTCOMES.filter(len), st.integers(0, 10).map(lambda n: n / 10), st.integers(0, 100))
 def test_the_proposed_point_of_a_front_follows_from_its_formula(points, bare, tolerance):
-    limit = min(bare, max(p.accuracy for p in points)) - tolerance / 100
-    chosen, _ = Objective("front", tolerance, Outcome(bare, 1e8)).proposed(points)
-    least = min(p.wire_bytes for p in points if p.accuracy >= limit - 1e-9)
+    limit = min(bare, max(p.value for p in points)) - tolerance / 100
+    chosen, _ = Objective("front", ACCURACY, tolerance, Outcome(bare, 1e8)).proposed(points)
+    least = min(p.wire_bytes for p in points if p.value >= limit - 1e-9)
     assert chosen.wire_bytes == least
-    assert chosen in front(points)
+    assert chosen in front(points, ACCURACY)

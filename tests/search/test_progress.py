@@ -18,17 +18,19 @@ from taugrad.search.trial import Task
 def train(progress: Progress, task: Task, accuracies: list[float], megabytes: float) -> None:
     """Reports a trial as `run_task` does, one epoch and one result for every seed."""
     for i, (accuracy, spec) in enumerate(zip(accuracies, task.specs, strict=True)):
-        seen = {"accuracy": accuracy, "wire_bytes": 1e6 * megabytes, "spent_bytes": 1e6 * megabytes * (i + 1)}
-        progress.report(task.number, {"epoch": 2 * (i == 0), "full": False, **seen})
+        seen = {"value": accuracy, "wire_bytes": 1e6 * megabytes, "spent_bytes": 1e6 * megabytes * (i + 1)}
+        progress.report(task.number, {"evaluation": 2 * (i == 0), "share": 1.0, "full": False, **seen})
         training = {
             "fingerprint": f"{task.number}-{i}",
             "seed": i,
-            "accuracy": accuracy,
+            "value": accuracy,
             "wire_bytes": 1e6 * megabytes,
             "run_id": f"run{i}",
         }
         full = i + 1 == len(task.specs)
-        progress.report(task.number, {"epoch": 0, "full": full, "training": training, **seen})
+        progress.report(
+            task.number, {"evaluation": 0, "share": 1.0, "full": full, "training": training, **seen}
+        )
         assert spec
 
 
@@ -65,9 +67,9 @@ def test_what_is_trained_is_not_trained_again(start):
     progress = start()
     task = progress.begin(point(0.01))
     (fingerprint,) = [spec.fingerprint() for spec in progress.search.seeds(progress.search.spec(point(0.01)))]
-    training = {"fingerprint": fingerprint, "seed": 0, "accuracy": 0.9, "wire_bytes": 5.0, "run_id": "r"}
-    seen = {"accuracy": 0.9, "wire_bytes": 5.0, "spent_bytes": 5.0}
-    progress.report(task.number, {"epoch": 0, "full": True, "training": training, **seen})
+    training = {"fingerprint": fingerprint, "seed": 0, "value": 0.9, "wire_bytes": 5.0, "run_id": "r"}
+    seen = {"value": 0.9, "wire_bytes": 5.0, "spent_bytes": 5.0}
+    progress.report(task.number, {"evaluation": 0, "share": 1.0, "full": True, "training": training, **seen})
     known = start().begin(point(0.01)).known
     assert {each: found.run_id for each, found in known.items()} == {fingerprint: "r"}
 
@@ -97,13 +99,16 @@ def test_budgets_count_every_start(start):
 def test_a_budget_counts_bytes_of_a_training_that_goes_on_once(start, goes_on):
     first = start()
     task = first.begin(point(0.1))
-    seen = {"accuracy": 0.5, "wire_bytes": 6e6, "spent_bytes": 6e6}
-    first.report(task.number, {"epoch": 1, "full": False, **seen})
+    seen = {"value": 0.5, "wire_bytes": 6e6, "spent_bytes": 6e6}
+    first.report(task.number, {"evaluation": 1, "share": 1.0, "full": False, **seen})
     again = start("--search.wire_gb", "0.01")
     if goes_on:
         again.unfinished = {RunSpec.model_validate_json(task.specs[0]).fingerprint(): "run"}
     task = again.begin(point(0.1))
-    again.report(task.number, {"epoch": 2, "full": False, **seen, "wire_bytes": 8e6, "spent_bytes": 8e6})
+    again.report(
+        task.number,
+        {"evaluation": 2, "share": 1.0, "full": False, **seen, "wire_bytes": 8e6, "spent_bytes": 8e6},
+    )
     assert again.record.spent_bytes == (8e6 if goes_on else 14e6)
     assert bool(again.exhausted()) != goes_on
 
@@ -112,8 +117,8 @@ def test_points_stopped_early_are_on_no_front(start):
     progress = start()
     train(progress, progress.begin(point(0.01)), [0.9], 3)
     cheap = progress.begin(point(0.02))
-    seen = {"accuracy": 0.95, "wire_bytes": 1.0, "spent_bytes": 1.0}
-    progress.report(cheap.number, {"epoch": 1, "full": False, **seen})
+    seen = {"value": 0.95, "wire_bytes": 1.0, "spent_bytes": 1.0}
+    progress.report(cheap.number, {"evaluation": 1, "share": 1.0, "full": False, **seen})
     progress.end(cheap.number, "pruned")
     assert [each.number for each in progress.front] == [0]
 
@@ -127,7 +132,7 @@ def test_several_seeds_are_compared_by_the_mean_less_its_error(start):
     found = progress.points[1]
     assert found.mean == pytest.approx(statistics.fmean([0.82, 0.91, 0.99]))
     assert found.spread == pytest.approx(statistics.stdev([0.82, 0.91, 0.99]))
-    assert found.accuracy == pytest.approx(found.mean - found.spread / 3**0.5)
+    assert found.value == pytest.approx(found.mean - found.spread / 3**0.5)
     assert [each.number for each in progress.front] == [0]  # the better mean is within the noise
 
 

@@ -1,5 +1,6 @@
 """Early stopping on accuracy so far against bytes so far."""
 
+from taugrad.platform.tasks.metric import ACCURACY, LOSS
 from taugrad.search.config import SearchConfig
 from taugrad.search.objective import Outcome
 from taugrad.search.pruning import Pruner
@@ -7,8 +8,8 @@ from taugrad.search.pruning import Pruner
 GOOD, BAD = Outcome(0.9, 10.0), Outcome(0.5, 100.0)
 
 
-def pruner(kind, epochs=9, **settings):
-    return Pruner(SearchConfig(pruning=kind, **settings), epochs)
+def pruner(kind, metric=ACCURACY, **settings):
+    return Pruner(SearchConfig(pruning=kind, **settings), metric)
 
 
 def test_without_pruning_nothing_stops():
@@ -25,6 +26,14 @@ def test_halving_keeps_a_third_at_its_rungs_only():
     assert not judge.stops(9, 2, BAD)
     for number, point in enumerate(points):
         assert judge.stops(number, 3, point) == (number > 0)
+
+
+def test_of_losses_the_lower_goes_on():
+    judge = pruner("asha", LOSS)
+    assert not judge.stops(0, 1, Outcome(3.1, 10.0))
+    assert judge.stops(1, 1, Outcome(3.2, 10.0))
+    assert not judge.stops(2, 1, Outcome(3.0, 10.0))
+    assert judge.stops(3, 1, Outcome(float("nan"), 11.0))
 
 
 def test_points_that_no_other_dominates_go_on_whatever_their_number():
@@ -56,14 +65,14 @@ def test_those_that_were_stopped_count_as_behind():
 
 
 def test_the_grace_and_the_last_epoch_are_never_cut():
-    judge = pruner("asha", epochs=3, grace=3)
-    assert not judge.stops(0, 3, GOOD)
-    assert not judge.stops(1, 3, BAD)
-    judge = pruner("median", epochs=5, grace=3)
+    judge = pruner("asha", grace=3)
+    assert not judge.stops(0, 3, GOOD, last=True)
+    assert not judge.stops(1, 3, BAD, last=True)
+    judge = pruner("median", grace=3)
     for epoch in (1, 2, 5):
         for number in range(5):
             judge.stops(number, epoch, GOOD)
-        assert not judge.stops(9, epoch, BAD)
+        assert not judge.stops(9, epoch, BAD, last=epoch == 5)
 
 
 def test_earlier_starts_count():

@@ -6,6 +6,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.search.objective import Objective
 from taugrad.search.trial import Known, Surroundings, Task, run_task
 
@@ -25,7 +26,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "mine_of_test_trial.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield Surroundings(
-        f"sqlite:///{tmp_path}/mlflow.db", "parent", Objective("front"), "mine_of_test_trial:curve"
+        f"sqlite:///{tmp_path}/mlflow.db", "parent", Objective("front", ACCURACY), "mine_of_test_trial:curve"
     )
     sys.modules.pop("mine_of_test_trial", None)
 
@@ -38,7 +39,7 @@ def task(seeds=(0, 1), **more) -> Task:
 def test_every_epoch_is_judged_by_the_bytes_of_a_full_training(here):
     reports = []
     run_task(task(), here, reports.append)
-    assert [each["epoch"] for each in reports] == [1, 2, 0, 0, 0, 0]
+    assert [each["evaluation"] for each in reports] == [1, 2, 0, 0, 0, 0]
     assert [each["full"] for each in reports] == [False] * 5 + [True]
     assert [each["spent_bytes"] for each in reports] == [1000, 2000, 2000, 3000, 4000, 4000]
     assert [each["wire_bytes"] for each in reports[:2]] == [1000, 2000]
@@ -55,12 +56,12 @@ def test_every_epoch_is_judged_by_the_bytes_of_a_full_training(here):
 
 def test_known_trainings_are_taken_over(here):
     first = RunSpec.model_validate({"seed": 0, "training": {"epochs": 2}}).fingerprint()
-    known = {first: Known(accuracy=0.5, wire_bytes=7.0, run_id="earlier")}
+    known = {first: Known(value=0.5, wire_bytes=7.0, run_id="earlier")}
     reports = []
     run_task(task(known=known), here, reports.append)
     assert reports[0]["training"]["run_id"] == "earlier"
     assert reports[0]["spent_bytes"] == 0
-    assert [each["epoch"] for each in reports] == [0] * 4
+    assert [each["evaluation"] for each in reports] == [0] * 4
 
 
 def test_a_failing_training_is_a_failed_run(here):

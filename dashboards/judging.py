@@ -1,0 +1,45 @@
+"""The metric that counts, as figures and tables name it."""
+
+from collections.abc import Iterable, Mapping
+
+from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.tracking import names
+
+
+def metric_of(tags: Mapping[str, str]) -> Metric:
+    """What a run is judged by; those without a word on it are older than other metrics than accuracy.
+
+    Raises:
+        ValueError: the tag holds no metric.
+    """
+    text = tags.get(names.TAG_METRIC)
+    return ACCURACY if text is None else Metric.from_json(text)
+
+
+def common(metrics: Iterable[Metric]) -> list[Metric]:
+    """Each metric once, the one that most runs have first."""
+    counts: dict[Metric, int] = {}
+    for each in metrics:
+        counts[each] = counts.get(each, 0) + 1
+    return sorted(counts, key=lambda each: -counts[each])
+
+
+def tested(metric: Metric) -> str:
+    """`test accuracy`, `test loss`."""
+    return metric.label if metric.label.startswith("test ") else f"test {metric.label}"
+
+
+def axis_label(metric: Metric) -> str:
+    """Of an axis: `test accuracy, %`; of a loss which way is better."""
+    unit = f", {metric.unit}" if metric.unit else ""
+    return f"{tested(metric)}{unit}{'' if metric.more_is_better else ' (lower is better)'}"
+
+
+def final_label(metric: Metric) -> str:
+    """The same of the value at the end."""
+    return f"final {axis_label(metric)}"
+
+
+def tick(metric: Metric) -> str:
+    """What stands behind a number on an axis: a percent sign, or nothing."""
+    return "%" if metric.unit == "%" else ""
