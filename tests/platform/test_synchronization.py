@@ -102,7 +102,12 @@ SPECS: dict[str, dict[str, Any]] = {
     "allgather: by iterations": BASE
     | {
         "training": BASE["training"]
-        | {"iterations": ITERATIONS, "evaluate_every": 6, "schedule": {"kind": "cosine"}, "batch_per_worker": 9},
+        | {
+            "iterations": ITERATIONS,
+            "evaluate_every": 6,
+            "schedule": {"kind": "cosine"},
+            "batch_per_worker": 9,
+        },
         "compressor": STROM,
     },
     "sharded: momentum": BASE
