@@ -36,7 +36,8 @@ class Mnist(Config):
 
     kind: Literal["mnist"] = "mnist"
     path: Path
-    """The folder that holds train-images-idx3-ubyte(.gz) and its three companions."""
+    """Where the data lie; for mnist the folder that holds train-images-idx3-ubyte(.gz) and its three
+    companions. docs/data.md has the others."""
 
 
 class Synthetic(Config):
@@ -56,9 +57,10 @@ class Synthetic(Config):
 
 class _Windows(Config):
     context: int = Field(default=64, ge=1)
-    """Positions of an example; with a language model each of them has the next token as its target."""
+    """Tokens of an example, each with the next one as its target; with frames: those of a window, an odd
+    number, of which the one in the middle is classified."""
     test_examples: int = Field(default=500, ge=1)
-    """How many windows an evaluation looks at, evenly spaced over the test part; all if there are fewer."""
+    """How many examples an evaluation looks at, evenly spaced over the test part; all if there are fewer."""
 
 
 class Text(_Windows):
@@ -90,7 +92,8 @@ class _Cifar(Config):
     path: Path
     """The folder that holds the files of the binary version."""
     augment: bool = False
-    """Cut training images at a random place out of a frame of 4 black pixels, and mirror half of them."""
+    """Change training images by chance: cifar moves them by up to 4 pixels, the others train on a random part
+    scaled to size; half of them are mirrored."""
 
 
 class Cifar10(_Cifar):
@@ -118,7 +121,7 @@ class Frames(Config):
     evaluate_on: Literal["validation", "test"] = "validation"
     """Which part evaluations look at. Whoever chooses settings by it must judge them by the other."""
     test_examples: int = Field(default=5000, ge=1)
-    """How many frames an evaluation looks at, evenly spaced over the part; all if there are fewer."""
+    """How many examples an evaluation looks at, evenly spaced over the part; all if there are fewer."""
 
     @field_validator("context")
     @classmethod

@@ -6,14 +6,18 @@ whoever asked reads the rest without it.
 """
 
 import logging
+import pickle
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .errors import DataError
 
 _LOG = logging.getLogger("taugrad.data")
 _TASK_BYTES = 8 << 20
@@ -61,8 +65,11 @@ def read_by_ray(
                 _say(f"Ray Data's tasks got no CPU for {_STILL_S:g} s: a worker reads its examples itself")
                 return
         except Exception as error:
-            # Whoever asked reads on, and meets what is wrong with the data, if that is what it was.
-            _say(f"Ray Data stopped ({_cause(error)}): a worker reads its examples itself")
+            # Whoever asked reads on; if the data were at fault, it meets that and says so.
+            cause = _cause(error)
+            if not isinstance(cause, DataError):
+                what = f"{type(cause).__name__}: {' '.join(str(cause).split())[:200]}"
+                _say(f"Ray Data stopped ({what}): a worker reads its examples itself")
             return
 
 
@@ -88,22 +95,33 @@ def _pipeline(
     load: Callable[[Columns], dict[str, NDArray[Any]]],
     bytes_each: int,
 ) -> Generator[Columns, None, None]:
-    import pyarrow as pa  # noqa: PLC0415 - takes seconds
     import ray.data  # noqa: PLC0415 - takes seconds
 
     flat = np.concatenate(parts)
     rows = max(1, min(_TASK_ROWS, _TASK_BYTES // bytes_each))
-    tables = [pa.table(dict(tickets(flat[at : at + rows]))) for at in range(0, len(flat), rows)]
-    dataset = ray.data.from_arrow(tables).map_batches(load, batch_size=None, batch_format="numpy", num_cpus=1)
+    # An item for each task; from_arrow and from_numpy would run a task for each of them here.
+    items = [{"tickets": pickle.dumps(tickets(flat[at : at + rows]))} for at in range(0, len(flat), rows)]
+    asked = ray.data.from_items(items, override_num_blocks=len(items))
+    dataset = asked.map_batches(_Task(load), batch_size=None, batch_format="numpy", num_cpus=1)
     context = dataset.context
     context.execution_options.preserve_order = True
     context.execution_no_progress_timeout_s = _STILL_S
+    context.raise_original_map_exception = True
     context.enable_progress_bars = context.print_on_execution_start = False
     blocks: Any = iter(dataset.iter_batches(batch_size=None, batch_format="numpy"))
     try:
         yield from _cut(blocks, [len(part) for part in parts])
     finally:
         blocks.close()  # ends the tasks; else they go on until nobody holds the iterator
+
+
+@dataclass(frozen=True)
+class _Task:
+    load: Callable[[Columns], dict[str, NDArray[Any]]]
+
+    def __call__(self, items: Columns) -> dict[str, NDArray[Any]]:
+        found = [self.load(pickle.loads(each)) for each in items["tickets"].tolist()]
+        return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
 
 
 def _cut(blocks: Iterator[Columns], lengths: Sequence[int]) -> Iterator[Columns]:
@@ -128,10 +146,11 @@ def _errors(name: str) -> type[BaseException] | tuple[()]:
     return found
 
 
-def _cause(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+def _cause(error: BaseException) -> BaseException:
+    """What a task raised, without what Ray wraps it in."""
+    while isinstance(inner := getattr(error, "cause", None) or error.__cause__, BaseException):
+        error = inner
+    return error
 
 
 @cache
