@@ -108,7 +108,11 @@ def _simulated(
     listener = _Listener(writer, metric, tell)
     try:
         with _group_of_one():
-            trainer = Trainer(spec, load(spec.data), device, listener)
+            data = load(spec.data)
+            if data.fingerprint:
+                with suppress(Exception):  # a comfort for people; the training needs no store
+                    client.set_tag(run_id, names.TAG_DATA, data.fingerprint)
+            trainer = Trainer(spec, data, device, listener)
             listener.trainer = trainer
             trainer.fit()
             writer.log(trainer.done, trainer.totals(), kind="total")
