@@ -19,7 +19,7 @@ from taugrad.dashboards.groups import by_setting
 from taugrad.dashboards.report import write_report
 from taugrad.dashboards.serving import mlflow_server
 from taugrad.dashboards.shared_view import view_url
-from taugrad.dashboards.sweeps import accuracy_by_setting
+from taugrad.dashboards.sweeps import value_by_setting
 from taugrad.platform.tracking.store import open_client, tracking_uri
 
 IMAGES = Path(__file__).parent / "images"
@@ -55,7 +55,7 @@ def main(experiment: str) -> None:
 def draw_figure(client: Any, experiment_id: str) -> None:
     """The figure of accuracy against bytes."""
     groups = by_setting(compared_runs(all_runs(client, experiment_id)))
-    save(accuracy_by_setting(groups), IMAGES / "accuracy_by_setting.png")
+    save(value_by_setting(groups), IMAGES / "accuracy_by_setting.png")
 
 
 def keep(page: Page, name: str) -> None:
