@@ -8,7 +8,8 @@ from auto_trainings import Trainings
 from report import Table
 
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.tasks.metric import ACCURACY
+from taugrad.platform.tasks.claims import interval
+from taugrad.platform.tasks.metric import ACCURACY, LOSS
 from taugrad.search.attempts import Attempt, attempts, lawful, lost, missing
 from taugrad.search.auto import DENSITIES
 from taugrad.search.auto_specs import at_density, without_compression
@@ -70,19 +71,26 @@ def command_table(commanded: dict[tuple[str, float], list[list[Attempt]]]) -> Ta
                 pair,
                 f"{tolerance:g}",
                 f"{fmean(losses):.2f} ({min(losses):.2f} to {max(losses):.2f})",
+                _interval(losses),
                 f"{len(kept)} of {len(seeds)}",
                 f"{bare / sent:,.4g}",
                 ", ".join(f"{way} {count}" for way, count in sorted(ways.items())),
             )
         )
-    columns = ("pair", "tolerance", "points lost", "within", "times smaller", "ended with")
+    columns = ("pair", "tolerance", "points lost", "95% interval", "within", "times smaller", "ended with")
     notes = (
-        f"Within the tolerance: {within} of {total}. Lost: against the same seed without compression, on the "
-        "examples by which the command decides: 360 digits, 1,000 of mnist5k, so that one of them is 0.28 or "
-        "0.1 points. Laws are fitted to other models and data. Law 1: what it says of the tolerance; law 2: "
-        "in the light of what that lost.",
+        f"Within the tolerance: {within} of {total}. Interval: of the mean, over seeds (Student's t). "
+        "Lost: against the same seed without compression, on the examples by which the command decides: 360 "
+        "digits, 1,000 of mnist5k, so that one of them is 0.28 or 0.1 points. Laws are fitted to other models "
+        "and data. Law 1: what it says of the tolerance; law 2: in the light of what that lost.",
     )
     return Table("The command: trainings until one is within the tolerance", columns, rows, notes)
+
+
+def _interval(losses: Sequence[float]) -> str:
+    """Of a mean over seeds; the unit of what was lost does not matter to it."""
+    ends = interval(losses, None, LOSS)
+    return f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else "one seed: none"
 
 
 def _way(done: Sequence[Attempt]) -> str:

@@ -15,7 +15,17 @@ from report import Place, Table, load, publish, read_options
 
 ROOT = Path(__file__).resolve().parent.parent
 SPECS = sorted((ROOT / "experiments" / "quickstart").glob("*.yaml"))
-COLUMNS = ("run", "accuracy %", "paper MB", "wire MB", "sent %", "times smaller", "ratio %/GB", "time s")
+COLUMNS = (
+    "run",
+    "accuracy %",
+    "paper MB",
+    "wire MB",
+    "sent %",
+    "times smaller",
+    "than 16 bits",
+    "ratio %/GB",
+    "time s",
+)
 README = Place(ROOT / "README.md", "<!-- quickstart: begin -->", "<!-- quickstart: end -->")
 
 TRAINED = (

@@ -24,6 +24,7 @@ from taugrad.platform.own_code import TRACEBACK
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.glance import check_run, no_run
 from taugrad.platform.tracking.holding import Hold, RunHeld
@@ -32,6 +33,7 @@ from taugrad.platform.tracking.probe import probe
 from taugrad.platform.tracking.store import TrackingError, home, start_run, to_copy, tracking_uri
 from taugrad.platform.training.manifest import CheckpointError
 
+from .judging import common
 from .live import LiveRun
 from .palette import color_tag
 from .runs import RunHistory, read_run
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 OK, FAILED = 0, 1
 _FIGURES = "figures"
-_HISTORIES = (names.COMM_FRACTION, names.COMM_WIRE_BYTES, names.TRAIN_LOSS, names.EVAL_ACCURACY)
+_HISTORIES = (names.COMM_FRACTION, names.COMM_WIRE_BYTES, names.TRAIN_LOSS)
 _MOST_INTERACTIVE = 8  # runs that get a page of interactive charts each, of 5 MB; of more only the first does
 
 
@@ -207,7 +209,8 @@ def _history(client: "MlflowClient", spec: RunSpec, result: RunResult) -> RunHis
         # Whatever keeps the store away, the user shall see the run's figures.
         rule, tau = spec.compressor.kind, getattr(spec.compressor, "tau", None)
         tau = tau if isinstance(tau, float) else None  # a policy is no number
-        return RunHistory(result.run_id, spec.title, rule, tau, spec.flat(), {}, result.metrics)
+        metric = counting_metric(spec)
+        return RunHistory(result.run_id, spec.title, rule, tau, spec.flat(), {}, result.metrics, metric)
 
 
 def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
@@ -280,12 +283,14 @@ def _say(console: Console, text: str, style: str = "") -> None:
 def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
     if not histories:
         return []
-    from .figures import accuracy_against_mb, fraction_per_iteration, save  # noqa: PLC0415 - matplotlib
+    from .figures import fraction_per_iteration, save, value_against_mb  # noqa: PLC0415 - matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / name for name in ("fraction_per_iteration.png", "accuracy_against_mb.png")]
+    paths = [folder / "fraction_per_iteration.png"]
     save(fraction_per_iteration(histories), paths[0])
-    save(accuracy_against_mb(histories), paths[1])
+    for metric in common(run.metric for run in histories):
+        paths.append(folder / f"{metric.name}_against_mb.png")
+        save(value_against_mb([run for run in histories if run.metric == metric]), paths[-1])
     return paths
 
 

@@ -1,4 +1,4 @@
-"""What each dimension of a search does to accuracy: every trial, marked by where it came to."""
+"""What each dimension of a search does to its metric: every trial, marked by where it came to."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,14 @@ from typing import Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from . import style, ticks
+from taugrad.platform.tasks.metric import Metric
+
+from . import judging, style, ticks
 from .palette import STOPPED, pale, rule_style
 from .runs import RunHistory
 
 Mark = Literal["front", "beaten", "stopped"]
-"""Where a trial came to: on the front of accuracy and bytes, beaten by it, or not to its last epoch."""
+"""Where a trial came to: on the front, beaten by it, or not to its last epoch."""
 
 _LOG_SPAN = 10.0  # values that span more stand on a logarithmic axis
 
@@ -22,19 +24,20 @@ class Trial:
     """A run of a search."""
 
     run: RunHistory
-    accuracy: float
-    """Percent, when it ended or was stopped."""
+    value: float
+    """Of the metric, in the unit that people see, when it ended or was stopped."""
     mark: Mark
 
 
-def accuracy_by_dimension(
-    trials: Sequence[Trial], named: Mapping[str, str], page: style.Page = style.WIDE
+def value_by_dimension(
+    trials: Sequence[Trial], named: Mapping[str, str], metric: Metric, page: style.Page = style.WIDE
 ) -> Figure:
-    """Accuracy over each dimension of a search, whose value is a number.
+    """What trials reached over each dimension of a search, whose value is a number.
 
     Args:
-        trials: With an accuracy.
+        trials: With a value.
         named: The dimensions' params, with their names for people.
+        metric: What the values are of.
         page: What it is drawn for.
 
     Returns:
@@ -48,10 +51,10 @@ def accuracy_by_dimension(
     if not panels:
         raise ValueError("no dimension of the search has two numbers")
     figure, drawn = style.new_panels(
-        "What each dimension of the search does to accuracy",
-        "strong: on the front of accuracy and bytes; pale: beaten; grey crosses: stopped early",
+        f"What each dimension of the search does to {metric.label}",
+        f"strong: on the front of {metric.label} and bytes; pale: beaten; grey crosses: stopped early",
         "value of the dimension",
-        "test accuracy, %",
+        judging.axis_label(metric),
         [(named[param], "black") for param in panels],
         style.Page(page.width, page.height, min(page.columns, 2), 2.6, page.left),
         sharex=False,
@@ -86,10 +89,10 @@ def _draw(axes: Axes, found: Sequence[tuple[Trial, float]]) -> None:
     for trial, x in found:
         color, marker = rule_style(trial.run.rule)
         if trial.mark == "stopped":
-            axes.plot([x], [trial.accuracy], "x", color=STOPPED, markersize=6, markeredgewidth=1.6, zorder=2)
+            axes.plot([x], [trial.value], "x", color=STOPPED, markersize=6, markeredgewidth=1.6, zorder=2)
         else:
             strong = trial.mark == "front"
             axes.plot(
-                [x], [trial.accuracy], marker, color=color if strong else pale(color),
+                [x], [trial.value], marker, color=color if strong else pale(color),
                 markersize=7 if strong else 5, zorder=4 if strong else 3,
             )  # fmt: skip

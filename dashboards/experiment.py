@@ -65,16 +65,19 @@ def compared_runs(found: "Iterable[Run]") -> list[RunHistory]:
 def with_histories(
     client: "MlflowClient", runs: Sequence[RunHistory], metrics: Iterable[str]
 ) -> list[RunHistory]:
-    """The runs with the histories of some metrics; those without a value are left out.
+    """The runs with the histories of some metrics, and of the one that each is judged by.
+
+    Those without a value are left out.
 
     Args:
         client: The tracking store.
         runs: The runs.
         metrics: Names of metrics; one that a run never logged costs no request.
     """
-    wanted = list(metrics)
+    several = list(metrics)
     read = []
     for run in runs:
+        wanted = dict.fromkeys([*several, names.eval_metric(run.metric.name)])
         histories = {name: metric_history(client, run.run_id, name) for name in wanted if name in run.finals}
         read.append(replace(run, metrics={**run.metrics, **histories}))
     return read

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from taugrad.platform.tracking import names
 
-from . import style
+from . import judging, style
 from .labelling import Label, label_ends, label_points
 from .palette import GREY, rule_style
 from .runs import RunHistory
@@ -67,11 +67,12 @@ def fraction_per_iteration(runs: Sequence[RunHistory], page: style.Page = style.
     return figure
 
 
-def accuracy_against_mb(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figure:
-    """What accuracy each run reaches and what it sends for it (Anoosheh's figures 3, 5 and 7).
+def value_against_mb(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figure:
+    """What each run reaches and what it sends for it (Anoosheh's figures 3, 5 and 7).
 
     Args:
-        runs: Runs with a final `eval/accuracy` and `total/wire_gb`; others are left out.
+        runs: Runs with a final value of the metric that most of them are judged by, and `total/wire_gb`;
+            others are left out.
         page: What it is drawn for.
 
     Returns:
@@ -80,22 +81,26 @@ def accuracy_against_mb(runs: Sequence[RunHistory], page: style.Page = style.WID
     Raises:
         ValueError: No run has both.
     """
-    points = [point for run in runs if (point := _Point.of(run)) is not None]
+    metrics = judging.common(run.metric for run in runs)
+    judged = [run for run in runs if run.metric == metrics[0]]
+    points = [point for run in judged if (point := _Point.of(run)) is not None]
     if not points:
-        raise ValueError(f"no run has both {names.EVAL_ACCURACY} and {names.TOTAL_WIRE_GB}")
+        raise ValueError(f"no run has both a value of its metric and {names.TOTAL_WIRE_GB}")
+    metric = metrics[0]
     figure, axes = style.new_figure(
-        _accuracy_title(points),
+        _title(points),
         "filled: bytes on the wire; hollow: bytes as the papers count them, value bits only",
         "MB sent by all workers over the run (logarithmic)",
-        "final test accuracy, %",
+        judging.final_label(metric),
         page,
     )
     sent = [mb for point in points for mb in (point.wire_mb, point.paper_mb) if mb is not None]
     style.log_axis(axes.xaxis, min(sent) / 2, max(sent) * 2, " MB")
-    accuracies = [point.accuracy for point in points]
-    room = max(0.5, 0.15 * (max(accuracies) - min(accuracies)))
-    axes.set_ylim(min(accuracies) - room, max(accuracies) + room)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}%"))
+    values = [point.value for point in points]
+    least = 0.5 if metric.unit == "%" else 0.005 * max(map(abs, values))
+    room = max(least, 0.15 * (max(values) - min(values))) or 1.0
+    axes.set_ylim(min(values) - room, max(values) + room)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}{judging.tick(metric)}"))
     for point in points:
         point.draw(axes)
     label_points(
@@ -164,33 +169,34 @@ class _Point:
     """One run in the second figure."""
 
     run: RunHistory
-    accuracy: float
+    value: float
+    """In the unit that people see."""
     wire_mb: float
     paper_mb: float | None
 
     @classmethod
     def of(cls, run: RunHistory) -> "_Point | None":
-        accuracy, wire = run.finals.get(names.EVAL_ACCURACY), run.finals.get(names.TOTAL_WIRE_GB)
-        if accuracy is None or wire is None or not math.isfinite(accuracy) or not 0 < wire < math.inf:
+        value, wire = run.value, run.finals.get(names.TOTAL_WIRE_GB)
+        if value is None or wire is None or not 0 < wire < math.inf:
             return None
         paper = run.finals.get(names.TOTAL_PAPER_GB, 0.0)
         # Nothing sent has no place on a logarithmic axis.
-        return cls(run, 100 * accuracy, _MB_PER_GB * wire, _MB_PER_GB * paper if paper > 0 else None)
+        return cls(run, value, _MB_PER_GB * wire, _MB_PER_GB * paper if paper > 0 else None)
 
     def draw(self, axes: Axes) -> None:
         color, marker = rule_style(self.run.rule)
         if self.run.is_baseline:
-            axes.axhline(self.accuracy, color=color, linewidth=1.0, linestyle="--", alpha=0.6, zorder=1)
+            axes.axhline(self.value, color=color, linewidth=1.0, linestyle="--", alpha=0.6, zorder=1)
         if self.paper_mb is not None:
             both = [self.paper_mb, self.wire_mb]
-            axes.plot(both, [self.accuracy] * 2, color=color, linewidth=0.9, alpha=0.6, zorder=2)
+            axes.plot(both, [self.value] * 2, color=color, linewidth=0.9, alpha=0.6, zorder=2)
             axes.plot(
-                [self.paper_mb], [self.accuracy], marker=marker, color=color, markerfacecolor="white",
+                [self.paper_mb], [self.value], marker=marker, color=color, markerfacecolor="white",
                 markersize=7, linestyle="none", zorder=3,
             )  # fmt: skip
         axes.plot(
             [self.wire_mb],
-            [self.accuracy],
+            [self.value],
             marker=marker,
             color=color,
             markersize=7,
@@ -200,8 +206,8 @@ class _Point:
 
     def label(self, longest: int) -> Label:
         color = rule_style(self.run.rule).color
-        text = f"{_short(self.run.name, longest)}, {self.accuracy:.1f}%"
-        return Label(self.wire_mb, self.accuracy, text, color)
+        text = f"{_short(self.run.name, longest)}, {judging.brief(self.run.metric, self.value)}"
+        return Label(self.wire_mb, self.value, text, color)
 
 
 def _fraction_axis(axes: Axes, lines: Sequence[_Fractions]) -> None:
@@ -232,17 +238,20 @@ def _fraction_title(lines: Sequence[_Fractions]) -> str:
     return f"The compressed runs send {low} to {high} of the gradient's elements"
 
 
-def _accuracy_title(points: Sequence[_Point]) -> str:
+def _title(points: Sequence[_Point]) -> str:
     baseline = next((point for point in points if point.run.is_baseline), None)
     compressed = [point for point in points if not point.run.is_baseline]
+    metric = points[0].run.metric
     if not compressed:
-        return "What accuracy costs without compression"
+        return f"What {metric.label} costs without compression"
     least = min(compressed, key=lambda point: point.wire_mb)
     name = _short(least.run.name)
     if baseline is None:
-        return f"{name} sends least, {style.decimal(least.wire_mb)} MB, and reaches {least.accuracy:.1f}%"
+        reached = judging.brief(metric, least.value)
+        return f"{name} sends least, {style.decimal(least.wire_mb)} MB, and reaches {reached}"
     ratio = style.decimal(float(f"{baseline.wire_mb / least.wire_mb:.3g}"))
-    reached = f"{least.accuracy:.1f}% accuracy against {baseline.accuracy:.1f}%"
+    ours, theirs = (judging.brief(metric, each.value) for each in (least, baseline))
+    reached = f"{ours} {metric.label} against {theirs}"
     return f"{name} sends {ratio} times less than the baseline: {reached}"
 
 

@@ -9,11 +9,10 @@ from itertools import chain
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 
-from . import captions, figures, gradients, link, rates, step_time, style, sweeps
-from .dimensions import accuracy_by_dimension
+from . import captions, figures, gradients, link, rates, step_time, style, sweeps, verdict
+from .dimensions import value_by_dimension
 from .front import search_front
 from .groups import Group
 from .runs import RunHistory
@@ -74,7 +73,7 @@ def _search_pictures(i: int, search: SearchRuns) -> Iterator[Picture]:
         f"The front of search {search.name}",
         f"{len(search.points)} trials were trained in full, {len(search.stopped)} were stopped early.",
         lambda page: search_front(
-            search.name, search.points, search.baseline, ACCURACY, search.stopped, page
+            search.name, search.points, search.baseline, search.metric, search.stopped, page
         ),
         run_ids,
     )
@@ -83,7 +82,7 @@ def _search_pictures(i: int, search: SearchRuns) -> Iterator[Picture]:
         f"The dimensions of search {search.name}",
         "Trials of all methods that have the dimension. Trials differ in all dimensions at once: what looks "
         "like the effect of one may be that of another.",
-        lambda page: accuracy_by_dimension(search.trials, named, page),
+        lambda page: value_by_dimension(search.trials, named, search.metric, page),
         run_ids,
     )
 
@@ -94,20 +93,23 @@ def _pictures(
     everything = tuple(run.run_id for group in groups for run in group.runs)
     of_shown = tuple(run.run_id for run in shown)
     chosen = {run.run_id for run in shown}
+    metric = groups[0].metric
+    reached = metric.label[0].upper() + metric.label[1:]
     shown_groups = [group for group in groups if any(run.run_id in chosen for run in group.runs)]
     yield Picture(
-        "accuracy_by_setting",
-        "Accuracy against bytes, for every threshold",
-        "Each panel is a method, each point one of its settings. Left is cheaper, up is better.",
-        lambda page: sweeps.accuracy_by_setting(groups, page),
+        f"{metric.name}_by_setting",
+        f"{reached} against bytes, for every threshold",
+        "Each panel is a method, each point one of its settings. Left is cheaper, "
+        f"{'up' if metric.more_is_better else 'down'} is better.",
+        lambda page: sweeps.value_by_setting(groups, page),
         everything,
     )
     yield Picture(
-        "accuracy_against_mb",
+        f"{metric.name}_against_mb",
         "One setting of each method",
-        "Means over seeds. Of each method the setting that sends least within half a point of the baseline; "
-        "where none is, the most accurate.",
-        lambda page: figures.accuracy_against_mb([group.mean_run() for group in shown_groups], page),
+        "Means over seeds. Of each method the setting that sends least within "
+        f"{metric.amount(verdict.allowed_losses(groups)[:2][-1])} of the baseline; where none is, the best.",
+        lambda page: figures.value_against_mb([group.mean_run() for group in shown_groups], page),
         tuple(run.run_id for group in shown_groups for run in group.runs),
     )
     yield Picture(
@@ -135,10 +137,10 @@ def _pictures(
         run.run_id for group in groups if group.param(sweeps.PARAM_FLOOR) is not None for run in group.runs
     )
     yield Picture(
-        "accuracy_by_floor",
-        "Accuracy by floor",
+        f"{metric.name}_by_floor",
+        f"{reached} by floor",
         "The bits that a layer gets beyond its entropy.",
-        lambda page: sweeps.accuracy_by_floor(groups, page),
+        lambda page: sweeps.value_by_floor(groups, page),
         floors,
     )
     yield Picture(

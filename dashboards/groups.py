@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 
 from .runs import BASELINE_RULE, RunHistory
@@ -18,6 +19,8 @@ _SAME_METHOD = (
     "paper",
 )  # params that do not change what is computed
 _NOT_COMPUTATION = ("tracking.", "checkpoint.")
+SIXTEEN_BITS = 0.5
+"""What a 16-bit exchange has of float32's bytes: "times smaller" against it is half of that against them."""
 _CONFIDENCE = 0.95
 _FEWEST = 3  # seeds for an interval: with two it is twelve times their distance
 
@@ -59,6 +62,21 @@ class Group:
     def is_baseline(self) -> bool:
         """Whether these runs sent everything."""
         return self.rule == BASELINE_RULE
+
+    @property
+    def metric(self) -> Metric:
+        """What these runs are judged by."""
+        return self.runs[0].metric
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The metric's last values, as they are logged, by seed."""
+        return self.by_seed(names.eval_metric(self.metric.name))
+
+    @property
+    def value(self) -> Estimate | None:
+        """The mean over seeds of what was reached, in the unit that people see."""
+        return self.estimate(names.eval_metric(self.metric.name), self.metric.scale)
 
     @property
     def tau(self) -> float | None:
@@ -132,21 +150,30 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def by_setting(runs: Iterable[RunHistory]) -> list[Group]:
-    """Groups runs whose params agree but for seed and name.
+    """Groups runs whose params and metric agree, whatever their seed and name.
 
     Args:
-        runs: The runs; those that did not train to their end, or have no final accuracy and wire bytes, are
-            left out.
+        runs: The runs; those that did not train to their end, or have no final value of their metric and no
+            wire bytes, are left out.
 
     Returns:
         The groups: the baseline first, then by rule, in a rule by wire bytes, most first.
     """
     found: dict[tuple[tuple[str, str], ...], list[RunHistory]] = {}
     for run in runs:
-        if run.is_complete and run.final(names.EVAL_ACCURACY) is not None and run.final(names.TOTAL_WIRE_GB):
+        if run.is_complete and run.value is not None and run.final(names.TOTAL_WIRE_GB):
             found.setdefault(_computation(run), []).append(run)
     groups = [Group(tuple(members)) for members in found.values()]
     return sorted(groups, key=lambda group: (not group.is_baseline, group.rule, -_wire(group)))
+
+
+def by_metric(groups: Iterable[Group]) -> dict[Metric, list[Group]]:
+    """The groups by what they are judged by, the metric of most runs first."""
+    found: dict[Metric, list[Group]] = {}
+    for group in groups:
+        found.setdefault(group.metric, []).append(group)
+    counts = {metric: sum(len(group.runs) for group in found[metric]) for metric in found}
+    return {metric: found[metric] for metric in sorted(found, key=lambda each: -counts[each])}
 
 
 def rules(groups: Iterable[Group]) -> dict[str, list[Group]]:
@@ -195,13 +222,12 @@ def _tidy(text: str) -> str:
 
 
 def _computation(run: RunHistory) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        sorted(
-            (param, value)
-            for param, value in run.params.items()
-            if param not in _SAME_METHOD and not param.startswith(_NOT_COMPUTATION)
-        )
+    defining = sorted(
+        (param, value)
+        for param, value in run.params.items()
+        if param not in _SAME_METHOD and not param.startswith(_NOT_COMPUTATION)
     )
+    return (("", run.metric.to_json()), *defining)
 
 
 def _wire(group: Group) -> float:

@@ -4,9 +4,11 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 
+from . import judging
 from .gradients import PERCENTILES, layers_of
 from .palette import rule_style
 from .runs import History, RunHistory
@@ -23,8 +25,8 @@ CURVES = (
 )
 """Metric, title, unit, factor to that unit, whether the axis is logarithmic."""
 
-METRICS = (*(metric for metric, *_ in CURVES), names.EVAL_ACCURACY, *(metric for metric, *_ in PHASES))
-"""The metrics whose histories the comparisons need, where there are any."""
+METRICS = (*(metric for metric, *_ in CURVES), *(metric for metric, *_ in PHASES))
+"""The metrics whose histories the comparisons need, where there are any, beside what runs are judged by."""
 
 _MARKERS = {
     "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down",
@@ -48,10 +50,14 @@ def charts(runs: Sequence[RunHistory]) -> "list[tuple[str, Figure]]":
     Returns:
         Titles and plotly figures; a chart that would be empty is not among them.
     """
-    drawn = [("Accuracy against bytes", _front(runs))]
+    metrics = judging.common(run.metric for run in runs)
+    by = {metric: [run for run in runs if run.metric == metric] for metric in metrics}
+    drawn = [(f"{_titled(metric.label)} against bytes", _front(each, metric)) for metric, each in by.items()]
     for metric, title, unit, factor, log in CURVES:
         drawn.append((f"{title}, {unit}", _lines(runs, metric, unit, factor, log=log)))
-    drawn.append(("Test accuracy, %", _lines(runs, names.EVAL_ACCURACY, "%", 100.0, log=False)))
+    for judged, each in by.items():
+        figure = _lines(each, names.eval_metric(judged.name), judged.unit, judged.scale, log=False)
+        drawn.append((_titled(judging.axis_label(judged)), figure))
     return [(title, figure) for title, figure in drawn if figure.data]
 
 
@@ -116,29 +122,34 @@ def page(title: str, drawn: "Sequence[tuple[str, Figure]]") -> str:
     )
 
 
-def _front(runs: Sequence[RunHistory]) -> "Figure":
+def _titled(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _front(runs: Sequence[RunHistory], metric: Metric) -> "Figure":
     from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415
 
     figure = Figure()
     for run in runs:
-        accuracy, wire = run.final(names.EVAL_ACCURACY), run.final(names.TOTAL_WIRE_GB)
-        if accuracy is None or not wire:
+        value, wire = run.value, run.final(names.TOTAL_WIRE_GB)
+        if value is None or not wire:
             continue
         if run.is_baseline:
-            figure.add_hline(y=100 * accuracy, line={"dash": "dash", "color": "black", "width": 1})
+            figure.add_hline(y=value, line={"dash": "dash", "color": "black", "width": 1})
         color, marker = rule_style(run.rule)
-        hover = f"<b>{html.escape(run.name)}</b><br>%{{x:.4g}} MB<br>%{{y:.2f}}%<extra></extra>"
+        seen = html.escape(metric.written(value))
+        hover = f"<b>{html.escape(run.name)}</b><br>%{{x:.4g}} MB<br>{seen}<extra></extra>"
         figure.add_trace(
             Scatter(
                 x=[1000 * wire],
-                y=[100 * accuracy],
+                y=[value],
                 name=html.escape(run.name),
                 mode="markers",
                 marker={"color": color, "symbol": _MARKERS[marker], "size": 11},
                 hovertemplate=hover,
             )
         )
-    _dress(figure, "MB on the wire, all workers (logarithmic)", "final test accuracy, %", log_x=True)
+    _dress(figure, "MB on the wire, all workers (logarithmic)", judging.final_label(metric), log_x=True)
     return figure
 
 

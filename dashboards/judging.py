@@ -43,3 +43,9 @@ def final_label(metric: Metric) -> str:
 def tick(metric: Metric) -> str:
     """What stands behind a number on an axis: a percent sign, or nothing."""
     return "%" if metric.unit == "%" else ""
+
+
+def brief(metric: Metric, seen: float) -> str:
+    """A value in a label, where there is little room: `97.4%`, `2.055 nats`."""
+    unit = f" {metric.unit}" if metric.unit not in ("", "%") else metric.unit
+    return f"{seen:.{max(0, metric.digits - 1)}f}{unit}"

@@ -1,4 +1,4 @@
-"""Tables in the papers' own layout: threshold, accuracy, GB, %/GB; and what went over the wire."""
+"""Tables in the papers' own layout: threshold, accuracy or loss, GB, %/GB; and what went over the wire."""
 
 import csv
 import io
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from taugrad.platform.tasks.claims import Difference
+from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
 from . import verdict
-from .groups import Estimate, Group, baseline
+from .groups import SIXTEEN_BITS, Estimate, Group, baseline
 from .table import MISSING, significant
 
 
@@ -22,17 +23,19 @@ class MethodRow:
     setting: str
     """The threshold; or the floor, density, rank or bits that take its place."""
     seeds: int
-    accuracy: Estimate | None
-    """Percent."""
+    value: Estimate | None
+    """What was reached, in the unit that people see."""
     change: Difference | None
-    """Points of accuracy against the runs without compression."""
+    """Against the runs without compression."""
     paper_gb: Estimate | None
     """As the papers count: value bits only."""
     accuracy_per_gb: Estimate | None
-    """The papers' Ratio: percent over paper GB."""
+    """The papers' Ratio: percent over paper GB; of accuracies only."""
     wire_gb: Estimate | None
     compression: Estimate | None
-    """Baseline bytes over wire bytes."""
+    """Baseline bytes (float32) over wire bytes."""
+    compression_16: Estimate | None
+    """Bytes of a 16-bit exchange over wire bytes."""
     seconds: Estimate | None
     run_ids: tuple[str, ...]
 
@@ -46,18 +49,31 @@ class Column(NamedTuple):
     write: Callable[[float], str]
 
 
-COLUMNS = (
-    Column("accuracy", "accuracy %", "accuracy_percent", "{:.2f}".format),
-    Column("paper_gb", "GB (values)", "paper_gb", significant),
-    Column("accuracy_per_gb", "%/GB", "accuracy_percent_per_paper_gb", significant),
-    Column("wire_gb", "GB (wire)", "wire_gb", significant),
-    Column("compression", "times smaller", "compression_ratio", lambda value: f"{significant(value)}x"),
-    Column("seconds", "seconds", "seconds", significant),
-)
+def columns(metric: Metric) -> list[Column]:
+    """The columns of settings that are judged by a metric."""
+    reached = f"{metric.label} {metric.unit}".rstrip()
+    found = [
+        Column("value", reached, metric.column, f"{{:.{metric.digits}f}}".format),
+        Column("paper_gb", "GB (values)", "paper_gb", significant),
+        Column("accuracy_per_gb", "%/GB", "accuracy_percent_per_paper_gb", significant),
+        Column("wire_gb", "GB (wire)", "wire_gb", significant),
+        Column("compression", "times smaller", "compression_ratio", _times),
+        Column("compression_16", "than 16 bits", "compression_ratio_16_bits", _times),
+        Column("seconds", "seconds", "seconds", significant),
+    ]
+    return [each for each in found if metric == ACCURACY or each.field != "accuracy_per_gb"]
 
 
-CHANGE = "points (95% interval)"
-_WIDE = 2.0  # points; hundredths say nothing of an interval as wide as this
+def change_heading(metric: Metric) -> str:
+    """Of the column of differences: `points (95% interval)`."""
+    return f"{metric.difference_unit or 'change'} (95% interval)"
+
+
+def _times(value: float) -> str:
+    return f"{significant(value)}x"
+
+
+_WIDE = 200.0  # of the last digit's units; these say nothing of an interval as wide as this
 
 
 def method_rows(groups: Sequence[Group]) -> list[MethodRow]:
@@ -67,18 +83,26 @@ def method_rows(groups: Sequence[Group]) -> list[MethodRow]:
         MethodRow(
             method=group.rule,
             setting=group.setting or ("" if group.is_baseline else group.name),
-            seeds=len(group.by_seed(names.EVAL_ACCURACY)),
-            accuracy=group.estimate(names.EVAL_ACCURACY, 100),
+            seeds=len(group.values),
+            value=group.value,
             change=verdict.change(group, reference),
             paper_gb=group.estimate(names.TOTAL_PAPER_GB),
-            accuracy_per_gb=group.estimate(names.TOTAL_ACCURACY_PER_GB),
+            accuracy_per_gb=group.estimate(names.TOTAL_ACCURACY_PER_GB) if group.metric == ACCURACY else None,
             wire_gb=group.estimate(names.TOTAL_WIRE_GB),
             compression=group.compression,
+            compression_16=_halved(group.compression),
             seconds=group.estimate(names.TOTAL_SECONDS),
             run_ids=tuple(run.run_id for run in group.runs),
         )
         for group in groups
     ]
+
+
+def _halved(ratio: Estimate | None) -> Estimate | None:
+    if ratio is None:
+        return None
+    mean, low, high = (SIXTEEN_BITS * each for each in (ratio.mean, ratio.low, ratio.high))
+    return Estimate(mean, low, high, ratio.count)
 
 
 def cell(row: MethodRow, column: Column) -> str:
@@ -87,13 +111,13 @@ def cell(row: MethodRow, column: Column) -> str:
     if each is None:
         return MISSING
     text = column.write(each.mean)
-    if each.count > 1 and column.field == "accuracy":
-        text += f" ± {each.spread:.2f}"
+    if each.count > 1 and column.field == "value":
+        text += f" ± {column.write(each.spread)}"
     return text
 
 
-def points(change: float, decimals: int = 2) -> str:
-    """Points of accuracy for people, with their sign: `+0.30`."""
+def signed(change: float, decimals: int) -> str:
+    """A difference for people, with its sign: `+0.30`."""
     text = f"{change:+.{decimals}f}".replace("-", "−")
     return f"±{text[1:]}" if not text.strip("+−0.") else text
 
@@ -102,38 +126,43 @@ def interval(change: Difference) -> str:
     """The interval for people, `−0.90 to +0.30`; empty where there is none."""
     if change.low is None or change.high is None:
         return ""
-    decimals = 1 if change.high - change.low >= _WIDE else 2
-    return f"{points(change.low, decimals)} to {points(change.high, decimals)}"
+    decimals = change.metric.digits
+    if decimals and change.high - change.low >= _WIDE * 10.0**-decimals:
+        decimals -= 1
+    return f"{signed(change.low, decimals)} to {signed(change.high, decimals)}"
 
 
 def change_cell(change: Difference | None) -> str:
-    """Points against the runs without compression, and their interval."""
+    """The difference to the runs without compression, and its interval."""
     if change is None:
         return MISSING
-    return f"{points(change.mean)} ({interval(change) or 'interval not known'})"
+    return f"{signed(change.mean, change.metric.digits)} ({interval(change) or 'interval not known'})"
 
 
-def methods_to_markdown(rows: Sequence[MethodRow]) -> str:
-    """The table in Markdown, ending with a newline."""
-    headings = ["method", "threshold", "seeds", *(column.heading for column in COLUMNS), CHANGE]
-    lines = ["| " + " | ".join(headings) + " |", "| --- | --- |" + " ---: |" * (2 + len(COLUMNS))]
+def methods_to_markdown(rows: Sequence[MethodRow], metric: Metric) -> str:
+    """The table in Markdown, ending with a newline; all rows are judged by the metric."""
+    shown = columns(metric)
+    headings = ["method", "threshold", "seeds", *(column.heading for column in shown), change_heading(metric)]
+    lines = ["| " + " | ".join(headings) + " |", "| --- | --- |" + " ---: |" * (2 + len(shown))]
     for row in rows:
-        cells = [row.method, row.setting, str(row.seeds), *(cell(row, column) for column in COLUMNS)]
+        cells = [row.method, row.setting, str(row.seeds), *(cell(row, column) for column in shown)]
         cells.append(change_cell(row.change))
         lines.append("| " + " | ".join(" ".join(each.replace("|", "\\|").split()) for each in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def methods_to_csv(rows: Sequence[MethodRow]) -> str:
+def methods_to_csv(rows: Sequence[MethodRow], metric: Metric) -> str:
     """The table as CSV with twelve significant digits and the intervals' ends; what is missing is empty."""
-    text = io.StringIO()
+    text, shown = io.StringIO(), columns(metric)
+    unit = "points" if metric.unit == "%" else metric.column.removeprefix(metric.name).lstrip("_")
+    moved_by = "_".join(filter(None, (metric.name, "change", unit)))
     writer = csv.writer(text, lineterminator="\n")
-    ends = [f"{column.csv_heading}{end}" for column in COLUMNS for end in ("", "_low", "_high")]
-    ends += [f"accuracy_change_points{end}" for end in ("", "_low", "_high")]
+    ends = [f"{column.csv_heading}{end}" for column in shown for end in ("", "_low", "_high")]
+    ends += [f"{moved_by}{end}" for end in ("", "_low", "_high")]
     writer.writerow(["method", "threshold", "seeds", *ends, "runs"])
     for row in rows:
         values: list[str] = []
-        for column in COLUMNS:
+        for column in shown:
             each: Estimate | None = getattr(row, column.field)
             values += (
                 ["", "", ""] if each is None else [f"{v:.12g}" for v in (each.mean, each.low, each.high)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.glance import check_experiment
 from taugrad.platform.tracking.masking import masked, without_login
@@ -14,6 +15,7 @@ from taugrad.platform.tracking.probe import answering_client
 
 from . import views
 from .experiment import all_runs, find_experiment
+from .judging import common, metric_of
 from .palette import RUN_COLOR, STOPPED, pale, rule_style
 from .scales import write_logarithms
 from .searches import SearchRuns, searches
@@ -93,11 +95,13 @@ def prepare(client: "MlflowClient", experiment_id: str) -> list[View]:
     metrics |= write_logarithms(client, found, sorted(views.KNOBS.keys() | varied))
     for run in found:
         color_run(client, run, trial_colors.get(str(run.info.run_id)))
+    trained = [run for run in found if names.PARAM_RULE in run.data.params]
+    judged = common(metric_of(run.data.tags) for run in trained) or [ACCURACY]
     written = [View("Compare runs", views.COMPARISON_KEY)]
-    _write(client, experiment_id, written[0], views.comparison(params, metrics))
+    _write(client, experiment_id, written[0], views.comparison(params, metrics, judged))
     for run_id, each in there.items():
         written.append(View(f"Search {each.name}", views.search_key(run_id)))
-        _write(client, experiment_id, written[-1], views.search(run_id, each.params, metrics))
+        _write(client, experiment_id, written[-1], views.search(run_id, each.params, metrics, each.metric))
     return written
 
 

@@ -1,11 +1,12 @@
 """`taugrad report`: figures, tables and one page that answer which method to take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taugrad.platform.reading import SpecError
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking.glance import check_experiment
 from taugrad.platform.tracking.masking import without_login
 from taugrad.platform.tracking.probe import answering_client
@@ -13,7 +14,7 @@ from taugrad.platform.tracking.probe import answering_client
 from . import figures, gradients, interactive, style, verdict
 from .experiment import all_runs, compared_runs, find_experiment, with_histories
 from .gallery import CURVES, gallery
-from .groups import Group, by_setting
+from .groups import Group, by_metric, by_setting
 from .method_table import method_rows, methods_to_csv, methods_to_markdown
 from .report_page import Report, render
 from .runs import RunHistory
@@ -73,14 +74,16 @@ def write_report(
     """
     everything = all_runs(client, experiment_id)
     found = compared_runs(everything)
-    groups = by_setting(found)
+    by = by_metric(by_setting(found))
+    groups = next(iter(by.values()), [])
     if not groups:
         raise SpecError(
             "command line", [f"EXPERIMENT {experiment!r}: none of its {len(found)} runs has finished yet"]
         )
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)
-    pictures = gallery(groups, shown, detailed, list(searches(everything).values()))
+    of_searches = [each for each in searches(everything).values() if each.metric == groups[0].metric]
+    pictures = gallery(groups, shown, detailed, of_searches)
     compared = [run for group in groups for run in group.runs]
 
     (folder / "figures").mkdir(exist_ok=True)
@@ -88,8 +91,8 @@ def write_report(
         figures.save(picture.draw(style.WIDE), folder / "figures" / f"{picture.key}.png")
     table = method_rows(groups)
     texts = {
-        "methods.csv": methods_to_csv(table),
-        "methods.md": methods_to_markdown(table),
+        "methods.csv": methods_to_csv(table, groups[0].metric),
+        "methods.md": methods_to_markdown(table, groups[0].metric),
         "runs.csv": to_csv(rows(compared)),
         "runs.md": to_markdown(rows(compared)),
         "interactive.html": interactive_page(client, experiment, shown, detailed),
@@ -99,7 +102,8 @@ def write_report(
                 groups=groups,
                 rows=table,
                 pictures=pictures,
-                left_out=len(found) - len(compared),
+                left_out=len(found) - sum(len(group.runs) for each in by.values() for group in each),
+                judged_otherwise=_others(by),
                 made=datetime.now(UTC),
                 runs_url=f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs/" if server else None,
             )
@@ -108,6 +112,13 @@ def write_report(
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder / "report.html"
+
+
+def _others(by: Mapping[Metric, Sequence[Group]]) -> str:
+    """The runs that the page is not about: `3 runs judged by test loss`."""
+    _, *others = by.items()
+    counts = [(metric, sum(len(group.runs) for group in groups)) for metric, groups in others]
+    return ", ".join(f"{n} run{'s' * (n != 1)} judged by {metric.label}" for metric, n in counts)
 
 
 def interactive_page(

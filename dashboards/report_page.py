@@ -14,9 +14,9 @@ from taugrad.platform.tracking import names
 
 from . import statements, style, verdict
 from .gallery import Picture
-from .groups import Group, baseline
+from .groups import SIXTEEN_BITS, Group, baseline
 from .link import size
-from .method_table import COLUMNS, MethodRow, cell, change_cell, interval, points
+from .method_table import Column, MethodRow, cell, change_cell, change_heading, columns, interval, signed
 from .palette import rule_style
 
 _TEMPLATE = "report.html.j2"
@@ -36,6 +36,8 @@ class Report:
     pictures: Sequence[Picture]
     left_out: int
     """Runs that did not train to their end."""
+    judged_otherwise: str
+    """Runs that are judged by other metrics than the page is about, counted in words; empty where none is."""
     made: datetime
     runs_url: str | None
     """What a run's id is appended to; None where no server is known."""
@@ -54,7 +56,7 @@ def render(report: Report) -> str:
 
     text = importlib.resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    reference = baseline(report.groups)
+    reference, metric = baseline(report.groups), report.groups[0].metric
     return environment.from_string(text).render(
         experiment=report.experiment,
         quoted=shlex.quote(report.experiment),
@@ -63,13 +65,18 @@ def render(report: Report) -> str:
         cards=[_card(each) for each in verdict.picks(report.groups)],
         best=[_best(group, reference) for group in verdict.representatives(report.groups, most=20)],
         has_baseline=reference is not None,
-        columns=COLUMNS,
-        rows=[_row(row, report.runs_url) for row in report.rows],
+        metric=metric,
+        reached=columns(metric)[0].heading,
+        moved=change_heading(metric),
+        moved_by=metric.difference_unit or "change",
+        columns=columns(metric),
+        rows=[_row(row, columns(metric), report.runs_url) for row in report.rows],
         pictures=[_picture(each, report.runs_url) for each in report.pictures],
         left_out=report.left_out,
+        judged_otherwise=report.judged_otherwise,
         linked=report.runs_url is not None,
         confidence=f"{100 * CONFIDENCE:g}%",
-        margin=f"{verdict.MARGIN:g}",
+        margin=metric.amount(verdict.allowed_losses(report.groups)[:2][-1]),
         most_settings=sum(not group.is_baseline for group in report.groups),
         made=report.made.strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
@@ -79,66 +86,81 @@ def render(report: Report) -> str:
 def _headline(groups: Sequence[Group]) -> str:
     answer = verdict.headline(groups)
     if answer is not None:
-        return (
-            f"{_method(answer.group)} sends {_times(answer.compression.mean)} times less, "
-            f"at {answer.accuracy.mean:.2f}% accuracy"
-        )
+        factor, against = verdict.headline_factor(answer.group)
+        times = _times(factor * answer.compression.mean)
+        return f"{_method(answer.group)} sends {times} times less than {against}, at {_reached(answer)}"
     if baseline(groups) is None:
         return "No run without compression to compare with"
     if all(group.is_baseline for group in groups):
         return "No compressed run to compare yet"
-    return f"No compressed run came within {verdict.ALLOWED_LOSSES[-1]:g} point of the accuracy without"
+    metric, allowed = groups[0].metric, verdict.allowed_losses(groups)[-1]
+    return f"No compressed run came within {metric.amount(allowed)} of the {metric.label} without"
+
+
+def _reached(pick: verdict.Pick) -> str:
+    """`97.40% accuracy`, `a test loss of 2.0551 nats`."""
+    metric = pick.group.metric
+    text = metric.written(pick.value.mean)
+    return f"{text} {metric.label}" if metric.unit == "%" else f"a {metric.label} of {text}"
 
 
 def _subline(groups: Sequence[Group]) -> str:
     answer, reference = verdict.headline(groups), baseline(groups)
-    accuracy = reference.estimate(names.EVAL_ACCURACY, 100) if reference else None
+    value = reference.value if reference else None
     wire = reference.estimate(names.TOTAL_WIRE_GB, 1e9) if reference else None
-    if accuracy is None or wire is None:
-        return "Train the same with compressor: none, and this page can say what is saved at what accuracy."
-    whole = f"Without compression: {accuracy.mean:.2f}% and {size(wire.mean)}."
+    metric = groups[0].metric
+    if value is None or wire is None:
+        return (
+            "Train the same with compressor: none, and this page can say what is saved at what "
+            f"{metric.label}."
+        )
+    whole = f"Without compression: {metric.written(value.mean)} and {size(wire.mean)} in float32."
     if answer is None:
         return whole
     sent = answer.group.estimate(names.TOTAL_WIRE_GB, 1e9)
-    bytes_sent = f"With {size(sent.mean)} on the wire. " if sent else ""
+    _, against = verdict.headline_factor(answer.group)
+    times = "" if against == "float32" else f", {_times(answer.compression.mean)} times less than float32"
+    bytes_sent = f"With {size(sent.mean)} on the wire{times}. " if sent else ""
     return f"{statements.sentence(answer.change)}. {bytes_sent}{whole} {statements.seeds(answer.change)}"
 
 
 def _card(pick: verdict.Pick) -> dict[str, str]:
+    factor, against = verdict.headline_factor(pick.group)
+    change, metric = pick.change, pick.group.metric
+    moved = f"{signed(change.mean, metric.digits)} {metric.difference_unit}".rstrip()
+    sure = f"95% interval {interval(change)}" if change.low is not None else "no interval"
     return {
         "title": statements.title(pick.change, pick.allowed_loss),
-        "times": f"{_times(pick.compression.mean)}×",
+        "times": f"{_times(factor * pick.compression.mean)}×",
+        "against": f"smaller than {against}",
         "method": _method(pick.group),
-        "accuracy": f"{pick.accuracy.mean:.2f}%",
-        "change": f"{points(pick.change.mean)} points"
-        + (f", 95% interval {interval(pick.change)}" if pick.change.low is not None else ""),
+        "value": metric.written(pick.value.mean),
+        "change": f"{moved}, {sure}",
         "color": rule_style(pick.group.rule).color,
     }
 
 
 def _best(group: Group, reference: Group | None) -> dict[str, str]:
-    accuracy, ratio = (
-        group.estimate(names.EVAL_ACCURACY, 100),
-        group.compression,
-    )
+    value, ratio, metric = group.value, group.compression, group.metric
     change = verdict.change(group, reference)
     return {
         "rule": group.rule,
         "setting": group.setting,
         "color": rule_style(group.rule).color,
         "times": f"{_times(ratio.mean)}×" if ratio else "",
-        "accuracy": f"{accuracy.mean:.2f}" if accuracy else "",
-        "change": points(change.mean) if change else "",
-        "interval": interval(change) if change else "",
+        "times_16": f"{_times(SIXTEEN_BITS * ratio.mean)}×" if ratio else "",
+        "value": f"{value.mean:.{metric.digits}f}" if value else "",
+        "change": signed(change.mean, metric.digits) if change else "",
+        "interval": (interval(change) or "none") if change else "",
     }
 
 
-def _row(row: MethodRow, runs_url: str | None) -> dict[str, Any]:
+def _row(row: MethodRow, shown: Sequence[Column], runs_url: str | None) -> dict[str, Any]:
     return {
         "method": row.method,
         "setting": row.setting,
         "color": rule_style(row.method).color,
-        "cells": [cell(row, column) for column in COLUMNS],
+        "cells": [cell(row, column) for column in shown],
         "change": change_cell(row.change),
         "links": _links(row.run_ids, runs_url),
     }

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
+from .judging import metric_of
+
 if TYPE_CHECKING:
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Metric as Point
+    from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 History: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -37,6 +41,12 @@ class RunHistory:
     """The histories that were asked for and exist."""
     finals: Mapping[str, float]
     """The last value of every metric of the run."""
+    metric: Metric = ACCURACY
+    """What it is judged by; runs that do not say so are older than other metrics than accuracy."""
+    paper: str = ""
+    """The paper that it repeats."""
+    ended: bool = True
+    """Whether its status says that it came to its end."""
 
     @property
     def is_baseline(self) -> bool:
@@ -45,9 +55,19 @@ class RunHistory:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it trained to its last epoch: one that was stopped has sent less and learned less."""
+        """Whether it trained to its end: one that was stopped has sent less and learned less."""
+        if names.TOTAL_ITERATIONS_TO_TARGET in self.finals:
+            return True
+        if self.params.get("training.iterations", "None") != "None":
+            return self.ended
         epoch, epochs = self.final(names.EPOCH), _number(self.params.get("training.epochs"))
         return epoch is None or epochs is None or epoch >= epochs
+
+    @property
+    def value(self) -> float | None:
+        """What it reached: the last value of its metric, in the unit that people see; None without one."""
+        reached = self.final(names.eval_metric(self.metric.name))
+        return None if reached is None else self.metric.scale * reached
 
     def final(self, metric: str) -> float | None:
         """The last value of a metric; None where there is none, or no finite one."""
@@ -61,13 +81,15 @@ def read_run(client: "MlflowClient", run_id: str, metrics: Iterable[str]) -> Run
     Args:
         client: The tracking store.
         run_id: The run.
-        metrics: Names of the metrics whose full history is wanted; those without a value are left out.
+        metrics: Names of the metrics whose full history is wanted, beside that of the one that it is judged
+            by; those without a value are left out.
 
     Returns:
         The run, its histories sorted by step.
     """
     read = to_history(client.get_run(run_id))
-    histories = {name: metric_history(client, run_id, name) for name in metrics}
+    wanted = dict.fromkeys([*metrics, names.eval_metric(read.metric.name)])
+    histories = {name: metric_history(client, run_id, name) for name in wanted}
     return replace(read, metrics={name: history for name, history in histories.items() if history[0].size})
 
 
@@ -82,6 +104,9 @@ def to_history(run: "Run") -> RunHistory:
         params=params,
         metrics={},
         finals={name: _unclamped(value) for name, value in run.data.metrics.items()},
+        metric=metric_of(run.data.tags),
+        paper=str(run.data.tags.get(names.TAG_PAPER, "")),
+        ended=str(run.info.status) == "FINISHED",
     )
 
 
@@ -90,7 +115,7 @@ def metric_history(client: "MlflowClient", run_id: str, name: str) -> History:
     return _history(client.get_metric_history(run_id, name))
 
 
-def _history(points: "Sequence[Metric]") -> History:
+def _history(points: "Sequence[Point]") -> History:
     steps = np.array([point.step for point in points], dtype=np.int64)
     values = np.array([_unclamped(point.value) for point in points], dtype=np.float64)
     # Stable: two values at one step keep the order of their timestamps, in which MLflow returns them.

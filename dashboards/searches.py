@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from taugrad.platform.tasks.claims import interval
+from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
 from .dimensions import Mark, Trial
 from .experiment import PARENT
 from .front import FrontPoint
+from .judging import common
 from .runs import RunHistory, to_history
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-_POINT = (names.TOTAL_WIRE_GB, names.EVAL_ACCURACY)
 _MB_PER_GB = 1000.0
 
 
@@ -33,6 +35,8 @@ class SearchRuns:
     """The others that were evaluated at least once, where they stopped."""
     baseline: FrontPoint | None
     trials: Sequence[Trial]
+    metric: Metric = ACCURACY
+    """What its trials are judged by."""
 
     @property
     def params(self) -> list[dict[str, str]]:
@@ -59,7 +63,7 @@ def _read(name: str, runs: "Sequence[Run]") -> SearchRuns:
     baselines: list[RunHistory] = []
     for run in runs:
         read = to_history(run)
-        if any(read.final(metric) is None for metric in _POINT) or run.info.status == "RUNNING":
+        if read.value is None or read.final(names.TOTAL_WIRE_GB) is None or run.info.status == "RUNNING":
             continue
         if read.is_baseline:
             baselines.append(read)
@@ -67,17 +71,20 @@ def _read(name: str, runs: "Sequence[Run]") -> SearchRuns:
             full.setdefault(run.data.tags.get(names.TAG_TRIAL, read.run_id), []).append(read)
         else:
             stopped.append(read)
+    read_all = [*baselines, *stopped, *(run for seeds in full.values() for run in seeds)]
+    judged = common(each.metric for each in read_all)
+    metric = judged[0] if judged else ACCURACY
     points, trials, best = list[FrontPoint](), list[Trial](), -math.inf
     placed = [(_point(each), each) for each in full.values()]
-    placed.sort(key=lambda each: (each[0].wire_mb, -each[0].value))
+    placed.sort(key=lambda each: (each[0].wire_mb, -metric.sign * each[0].value))
     place = 0
     for point, seeds in placed:
-        on_front = point.value > best
-        best, place = max(best, point.value), place + on_front
+        on_front = metric.sign * point.value > best
+        best, place = max(best, metric.sign * point.value), place + on_front
         points.append(_point(seeds, place if on_front else None))
         mark: Mark = "front" if on_front else "beaten"
-        trials += [Trial(run, 100 * run.finals[names.EVAL_ACCURACY], mark) for run in seeds]
-    trials += [Trial(run, 100 * run.finals[names.EVAL_ACCURACY], "stopped") for run in stopped]
+        trials += [Trial(run, _value(run), mark) for run in seeds]
+    trials += [Trial(run, _value(run), "stopped") for run in stopped]
     return SearchRuns(
         name,
         runs,
@@ -85,15 +92,24 @@ def _read(name: str, runs: "Sequence[Run]") -> SearchRuns:
         [_point([run]) for run in stopped],
         _point(baselines) if baselines else None,
         trials,
+        metric,
     )
 
 
+def _value(run: RunHistory) -> float:
+    value = run.value
+    assert value is not None  # others are left out
+    return value
+
+
 def _point(runs: Sequence[RunHistory], place: int | None = None) -> FrontPoint:
-    accuracies = [100 * run.finals[names.EVAL_ACCURACY] for run in runs]
+    metric, examples = runs[0].metric, runs[0].final(names.EVAL_EXAMPLES)
+    values = [_value(run) for run in runs]
+    ends = interval([each / metric.scale for each in values], int(examples) if examples else None, metric)
     return FrontPoint(
         rule=runs[0].rule,
-        value=statistics.fmean(accuracies),
-        interval=None,
+        value=statistics.fmean(values),
+        interval=(metric.scale * ends[0], metric.scale * ends[1]) if ends else None,
         wire_mb=_MB_PER_GB * statistics.fmean(run.finals[names.TOTAL_WIRE_GB] for run in runs),
         place=place,
     )

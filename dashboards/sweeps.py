@@ -1,4 +1,4 @@
-"""What a threshold, or a floor, does to accuracy, bytes and speed: figures over settings."""
+"""What a threshold, or a floor, does to what is reached, to bytes and to speed: figures over settings."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 
-from . import style, ticks
+from . import judging, style, ticks
 from .groups import Estimate, Group, baseline, rules
 from .labelling import Label, label_level, label_points
 from .palette import GREY, rule_style
@@ -17,22 +18,20 @@ from .palette import GREY, rule_style
 PARAM_FLOOR = "compressor.floor"
 
 _MB_PER_GB = 1000.0
-_LOWEST_PART = (
-    0.25  # of the accuracies that may lie below the axis: a run that did not learn hides the others
-)
+_WORST_PART = 0.25  # of the values that may lie beyond the axis: a run that did not learn hides the others
 _MOST_LABELS = 8  # settings of a method that are named; of more only the front is
 _FEWEST_VALUES = 2  # of a threshold or floor, for a figure of what it does
 _FAINT = "#C9C9C9"
 
 _Placed: TypeAlias = tuple[Group, Estimate, Estimate]
-"""A setting, its wire MB, its accuracy in percent."""
+"""A setting, its wire MB, and what it reached in the unit that people see."""
 
 
-def accuracy_by_setting(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:
-    """Accuracy against MB for all thresholds of each method (Anoosheh's figures 3, 5 and 7).
+def value_by_setting(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:
+    """What was reached against MB for all thresholds of each method (Anoosheh's figures 3, 5 and 7).
 
     Args:
-        groups: With a final accuracy and wire bytes.
+        groups: With a final value of one metric, and wire bytes.
         page: What it is drawn for.
 
     Returns:
@@ -43,17 +42,18 @@ def accuracy_by_setting(groups: Sequence[Group], page: style.Page = style.WIDE) 
     """
     by_rule = rules(groups)
     if not by_rule:
-        raise ValueError("no compressed run has an accuracy and wire bytes")
+        raise ValueError("no compressed run has a value and wire bytes")
+    metric = groups[0].metric
     figure, panels = style.new_panels(
-        "What accuracy each method reaches, and what it sends for it",
+        f"What {metric.label} each method reaches, and what it sends for it",
         "each point a setting, grey: other methods; dashed: no compression; bars, band: 95% over seeds",
         "MB on the wire, all workers, whole run (logarithmic)",
-        "final test accuracy, %",
+        judging.final_label(metric),
         [(rule, rule_style(rule).color) for rule in by_rule],
         page,
     )
     everything = [(group, *_point(group)) for group in groups]
-    low, high = _accuracy_limits([accuracy for _, _, accuracy in everything])
+    low, high = _limits([value for _, _, value in everything], metric)
     sent = [mb.mean for _, mb, _ in everything]
     for axes in panels:
         axes.set_ylim(low, high)
@@ -62,25 +62,25 @@ def accuracy_by_setting(groups: Sequence[Group], page: style.Page = style.WIDE) 
         style.log_axis(axes.xaxis, min(sent) / 2.2, max(sent) * 2.2, "", most=4)
     for axes, (rule, members) in zip(panels, by_rule.items(), strict=True):
         others = [
-            (mb.mean, accuracy.mean)
-            for group, mb, accuracy in everything
+            (mb.mean, value.mean)
+            for group, mb, value in everything
             if group.rule != rule and not group.is_baseline
         ]
         axes.plot([x for x, _ in others], [y for _, y in others], "o", color=_FAINT, markersize=3, zorder=1)
         reference = baseline(groups)
         if reference is not None:
-            mb, accuracy = _point(reference)
-            _level(axes, accuracy)
-            axes.plot([mb.mean], [accuracy.mean], "o", color="black", markersize=5, zorder=3)
-        _sweep(axes, members, low)
+            mb, value = _point(reference)
+            _level(axes, value)
+            axes.plot([mb.mean], [value.mean], "o", color="black", markersize=5, zorder=3)
+        _sweep(axes, members, (low, high))
     return figure
 
 
-def accuracy_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:
-    """Accuracy by the bits that a layer gets at least (Oland-Raj's figure 4).
+def value_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:
+    """What was reached by the bits that a layer gets at least (Oland-Raj's figure 4).
 
     Args:
-        groups: With a final accuracy.
+        groups: With a final value of one metric.
         page: What it is drawn for.
 
     Returns:
@@ -93,39 +93,40 @@ def accuracy_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) ->
     if len({floor for floor, _ in floors}) < _FEWEST_VALUES:
         raise ValueError(f"no two runs differ in {PARAM_FLOOR}")
     floors.sort(key=lambda each: each[0])
+    metric = groups[0].metric
     figure, axes = style.new_figure(
-        "What the floor c does to accuracy",
+        f"What the floor c does to {metric.label}",
         "bits of a layer = its entropy + c; point: a run; bar: mean and 95% interval over seeds",
         "floor c, bits",
-        "final test accuracy, %",
+        judging.final_label(metric),
         page,
     )
     style_ = rule_style("entropy")
     reference = baseline(groups)
-    level = reference.estimate(names.EVAL_ACCURACY, 100) if reference else None
-    estimates = [(floor, group.estimate(names.EVAL_ACCURACY, 100)) for floor, group in floors]
+    level = reference.value if reference else None
+    estimates = [(floor, group.value) for floor, group in floors]
     means = [each.mean for _, each in estimates if each is not None]
-    low, high = _accuracy_limits([each for each in (*(e for _, e in estimates), level) if each is not None])
+    low, high = _limits([each for each in (*(e for _, e in estimates), level) if each is not None], metric)
     axes.set_ylim(low, high)
     positions = [floor for floor, _ in floors]
     axes.set_xlim(min(positions) - 0.6, max(positions) + 0.6)
     axes.xaxis.set_major_locator(ticks.linear(9, style.TICK_SIZE, whole=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}%"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}{judging.tick(metric)}"))
     axes.plot(positions, means, color=style_.color, linewidth=1.4, zorder=2)
     for floor, group in floors:
-        runs = [100 * run.finals[names.EVAL_ACCURACY] for run in group.runs]
+        runs = [value for run in group.runs if (value := run.value) is not None]
         axes.plot([floor] * len(runs), runs, style_.marker, color=style_.color, markersize=5, zorder=3)
-        _interval(axes, floor, group.estimate(names.EVAL_ACCURACY, 100), style_.color)
+        _interval(axes, floor, group.value, style_.color)
     labels = [
-        Label(floor, mean, f"{mean:.1f}%, {_mb(group)}", style_.color)
+        Label(floor, mean, f"{judging.brief(metric, mean)}, {_mb(group)}", style_.color)
         for (floor, group), mean in zip(floors, means, strict=True)
-        if mean >= low and len(floors) <= _MOST_LABELS
+        if low <= mean <= high and len(floors) <= _MOST_LABELS
     ]
     if level is not None:
         _level(axes, level)
     label_points(axes, labels)
     if level is not None:
-        label_level(axes, level.mean, f"without compression, {level.mean:.1f}%")
+        label_level(axes, level.mean, f"without compression, {judging.brief(metric, level.mean)}")
     return figure
 
 
@@ -198,40 +199,44 @@ def _two_scales(
     seconds.set_ylim(0, 1.2 * max(times, default=1.0))
 
 
-def _sweep(axes: Axes, members: Sequence[Group], low: float) -> None:
+def _sweep(axes: Axes, members: Sequence[Group], limits: tuple[float, float]) -> None:
     """One rule's settings, in the order of what they send, each with its setting."""
+    metric, (low, high) = members[0].metric, limits
+    edge, beyond = (low, "v") if metric.more_is_better else (high, "^")
     color, marker = rule_style(members[0].rule)
     points = [(group, *_point(group)) for group in members]
     if len(points) > _MOST_LABELS:
         axes.plot(
-            [mb.mean for _, mb, _ in points], [accuracy.mean for _, _, accuracy in points], marker,
+            [mb.mean for _, mb, _ in points], [value.mean for _, _, value in points], marker,
             color=color, markersize=2.5, alpha=0.5, zorder=2,
         )  # fmt: skip
         points = _some(_front(points))
     axes.plot(
         [mb.mean for _, mb, _ in points],
-        [accuracy.mean for _, _, accuracy in points],
+        [value.mean for _, _, value in points],
         color=color,
         linewidth=1.2,
         zorder=2,
     )
     labels = []
-    for group, mb, accuracy in points:
-        if accuracy.mean < low:  # said, where it cannot be shown
-            axes.plot([mb.mean], [low], marker="v", color=color, markersize=6, clip_on=False, zorder=4)
-            labels.append(Label(mb.mean, low, f"{_label(group)} ({accuracy.mean:.1f}%)", color))
+    for group, mb, value in points:
+        if not low <= value.mean <= high:  # said, where it cannot be shown
+            axes.plot([mb.mean], [edge], marker=beyond, color=color, markersize=6, clip_on=False, zorder=4)
+            text = f"{_label(group)} ({judging.brief(metric, value.mean)})"
+            labels.append(Label(mb.mean, edge, text, color))
             continue
-        axes.plot([mb.mean], [accuracy.mean], marker=marker, color=color, markersize=5, zorder=3)
-        _interval(axes, mb.mean, accuracy, color)
-        labels.append(Label(mb.mean, accuracy.mean, _label(group), color))
+        axes.plot([mb.mean], [value.mean], marker=marker, color=color, markersize=5, zorder=3)
+        _interval(axes, mb.mean, value, color)
+        labels.append(Label(mb.mean, value.mean, _label(group), color))
     label_points(axes, labels, size=style.SMALL_SIZE)
 
 
 def _front(points: Sequence[_Placed]) -> list[_Placed]:
-    """The settings that no other beats in both bytes and accuracy, fewest bytes first."""
+    """The settings that no other beats in both bytes and value, fewest bytes first."""
     front: list[_Placed] = []
-    for point in sorted(points, key=lambda each: (each[1].mean, -each[2].mean)):
-        if not front or point[2].mean > front[-1][2].mean:
+    metric = points[0][0].metric
+    for point in sorted(points, key=lambda each: (each[1].mean, -metric.sign * each[2].mean)):
+        if not front or metric.is_better(point[2].mean, front[-1][2].mean):
             front.append(point)
     return front
 
@@ -249,12 +254,11 @@ def _label(group: Group) -> str:
 
 
 def _point(group: Group) -> tuple[Estimate, Estimate]:
-    """Wire MB and accuracy in percent; `by_setting` keeps only groups that have both."""
-    mb = group.estimate(names.TOTAL_WIRE_GB, _MB_PER_GB)
-    accuracy = group.estimate(names.EVAL_ACCURACY, 100)
+    """Wire MB and what was reached; `by_setting` keeps only groups that have both."""
+    mb, value = group.estimate(names.TOTAL_WIRE_GB, _MB_PER_GB), group.value
     assert mb is not None
-    assert accuracy is not None
-    return mb, accuracy
+    assert value is not None
+    return mb, value
 
 
 def _mb(group: Group) -> str:
@@ -262,13 +266,16 @@ def _mb(group: Group) -> str:
     return f"{style.decimal(mb.mean)} MB" if mb else ""
 
 
-def _accuracy_limits(accuracies: Sequence[Estimate]) -> tuple[float, float]:
-    """Limits that show the accuracies that matter: a quarter of them may be far below the rest."""
-    means = sorted(each.mean for each in accuracies)
-    top, bottom = means[-1], means[int(_LOWEST_PART * len(means))]
-    room = max(0.3, 0.6 * (top - bottom))
-    low = max(means[0], bottom - 2 * room) if means[0] < bottom - 2 * room else means[0]
-    return low - 0.5 * room, top + 0.9 * room
+def _limits(values: Sequence[Estimate], metric: Metric) -> tuple[float, float]:
+    """Limits that show the values that matter: a quarter of them may be far worse than the rest."""
+    sign = metric.sign
+    means = sorted(sign * each.mean for each in values)  # the worst first
+    top, bottom = means[-1], means[int(_WORST_PART * len(means))]
+    least = 0.3 if metric.unit == "%" else 0.003 * abs(top)
+    room = max(least, 0.6 * (top - bottom)) or 1.0
+    worst = max(means[0], bottom - 2 * room)
+    low, high = sorted((sign * (worst - 0.5 * room), sign * (top + 0.9 * room)))
+    return low, high
 
 
 def _level(axes: Axes, level: Estimate | None) -> None:

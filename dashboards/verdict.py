@@ -1,20 +1,17 @@
-"""Which method, at what threshold, saves how much, at what accuracy."""
+"""Which method, at what threshold, saves how much, and what it reaches."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taugrad.platform.tasks.claims import Difference, difference
-from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 
-from .groups import Estimate, Group, baseline, rules
+from .groups import SIXTEEN_BITS, Estimate, Group, baseline, rules
 from .runs import RunHistory
 
-MARGIN = ACCURACY.margin(1.0)
-ALLOWED_LOSSES = (0.0, MARGIN, 1.0)
-"""Points by which the measured accuracy may lie below that of the runs without compression."""
-
-_HEADLINE_LOSS = MARGIN
+_MARGINS = (0.0, 1.0, 2.0)
+"""How many of `Metric.margin` the measured value may be worse than that of the runs without compression."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,25 +20,26 @@ class Pick:
 
     allowed_loss: float
     group: Group
-    accuracy: Estimate
-    """Percent."""
+    value: Estimate
+    """In the unit that people see."""
     compression: Estimate
     """Baseline bytes over wire bytes."""
     change: Difference
-    """Points against the baseline, and how sure they are."""
+    """Against the baseline, and how sure that is."""
 
 
 def change(group: Group, reference: Group | None) -> Difference | None:
-    """How far a setting's accuracy lies from the baseline's; None where there is nothing to compare.
+    """How far a setting's value lies from the baseline's; None where there is nothing to compare.
 
-    Without an interval where the runs do not say how many examples tested them, or were tested by others.
+    Without an interval where runs that are judged by a share do not say how many examples tested them, or
+    were tested by others; and where those that are judged otherwise have one seed.
     """
-    if reference is None or group.is_baseline:
+    if reference is None or group.is_baseline or group.metric != reference.metric:
         return None
-    mine, theirs = (each.by_seed(names.EVAL_ACCURACY) for each in (group, reference))
+    mine, theirs = group.values, reference.values
     if not mine or not theirs:
         return None
-    return difference(mine, theirs, _examples((*group.runs, *reference.runs)), ACCURACY)
+    return difference(mine, theirs, _examples((*group.runs, *reference.runs)), group.metric)
 
 
 def _examples(runs: Sequence[RunHistory]) -> int | None:
@@ -54,31 +52,41 @@ def _examples(runs: Sequence[RunHistory]) -> int | None:
     return int(count) if count and not others and len(tests) == 1 else None
 
 
+def allowed_losses(groups: Sequence[Group]) -> tuple[float, ...]:
+    """What may be lost, from nothing on, in the unit that people see; nothing else without a baseline."""
+    reference = baseline(groups)
+    value = reference.value if reference else None
+    if reference is None or value is None:
+        return (0.0,)
+    margin = reference.metric.margin(value.mean / reference.metric.scale)
+    return tuple(each * margin for each in _MARGINS)
+
+
 def pick(groups: Sequence[Group], allowed_loss: float) -> Pick | None:
     """The setting that sends least and was measured to be no more than so many points worse.
 
     Args:
         groups: The experiment's settings; without a baseline among them nothing can be lost or kept.
-        allowed_loss: Points, against the baseline.
+        allowed_loss: Against the baseline, in the unit that people see.
 
     Returns:
-        None without a baseline, or when every setting is further below it.
+        None without a baseline, or when every setting is worse than that.
     """
     reference = baseline(groups)
     found = []
     for group in groups:
-        accuracy, compression, moved = _accuracy(group), group.compression, change(group, reference)
-        if accuracy is None or compression is None or moved is None:
+        value, compression, moved = group.value, group.compression, change(group, reference)
+        if value is None or compression is None or moved is None:
             continue
-        if moved.mean >= -allowed_loss - 1e-9:
-            found.append(Pick(allowed_loss, group, accuracy, compression, moved))
+        if moved.lost <= allowed_loss + 1e-9:
+            found.append(Pick(allowed_loss, group, value, compression, moved))
     return max(found, key=lambda each: each.compression.mean, default=None)
 
 
 def picks(groups: Sequence[Group]) -> list[Pick]:
     """The answers for every allowed loss, each setting once, with the smallest loss that admits it."""
     found: list[Pick] = []
-    for loss in ALLOWED_LOSSES:
+    for loss in allowed_losses(groups):
         each = pick(groups, loss)
         if each is not None and all(each.group is not other.group for other in found):
             found.append(each)
@@ -86,14 +94,27 @@ def picks(groups: Sequence[Group]) -> list[Pick]:
 
 
 def headline(groups: Sequence[Group]) -> Pick | None:
-    """The answer in one setting: the most that is saved within half a point."""
-    return pick(groups, _HEADLINE_LOSS) or pick(groups, ALLOWED_LOSSES[-1])
+    """The answer in one setting: the most that is saved within half a point, or what is like it."""
+    _, *allowed = allowed_losses(groups)
+    found = (pick(groups, each) for each in allowed)
+    return next((each for each in found if each is not None), None)
+
+
+def headline_factor(group: Group) -> tuple[float, str]:
+    """What a ratio to float32's bytes is multiplied by for the headline, and what it is then against.
+
+    People exchange 16 bits, half of those bytes, unless they repeat a paper.
+    """
+    if any(run.paper for run in group.runs):
+        return 1.0, "float32"
+    return SIXTEEN_BITS, "16 bits"
 
 
 def representatives(groups: Sequence[Group], most: int = 8) -> list[Group]:
     """One setting for each rule, and the baseline: those that figures of single runs show.
 
-    Of a rule the setting that sends least within half a point of the baseline; otherwise the most accurate.
+    Of a rule the setting that sends least within half a point of the baseline, or what is like it; otherwise
+    the best.
 
     Args:
         groups: The experiment's settings.
@@ -102,22 +123,18 @@ def representatives(groups: Sequence[Group], most: int = 8) -> list[Group]:
     Returns:
         The baseline first, if there is one, then the rules that save most.
     """
-    reference = baseline(groups)
+    reference, within = baseline(groups), allowed_losses(groups)[:2][-1]
     chosen = []
     for members in rules(groups).values():
-        admitted = pick([*members, *([reference] if reference else [])], _HEADLINE_LOSS)
-        chosen.append(admitted.group if admitted else max(members, key=_mean_accuracy))
+        admitted = pick([*members, *([reference] if reference else [])], within)
+        chosen.append(admitted.group if admitted else max(members, key=_goodness))
     chosen.sort(key=_compression, reverse=True)
     return [*([reference] if reference else []), *chosen[:most]]
 
 
-def _accuracy(group: Group | None) -> Estimate | None:
-    return group.estimate(names.EVAL_ACCURACY, 100) if group else None
-
-
-def _mean_accuracy(group: Group) -> float:
-    accuracy = _accuracy(group)
-    return accuracy.mean if accuracy else 0.0
+def _goodness(group: Group) -> float:
+    value = group.value
+    return group.metric.sign * value.mean if value else -math.inf
 
 
 def _compression(group: Group) -> float:

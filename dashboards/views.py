@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.tracking import names
 
-from . import charts
+from . import charts, judging
 from .scales import log_metric
 
 COMPARISON_KEY = "taugradcomparison"
@@ -23,17 +24,12 @@ KNOBS = {
 }
 """Params of a compressor that decide what is sent, with the words for people."""
 
-_COLUMNS = (
+_FIRST_COLUMNS = (
     "attributes.`Status`",
     f"params.`{names.PARAM_RULE}`",
     f"params.`{names.PARAM_TAU}`",
-    f"metrics.`{names.EVAL_ACCURACY}`",
-    f"metrics.`{names.TOTAL_WIRE_GB}`",
-    f"metrics.`{names.TOTAL_COMPRESSION_RATIO}`",
-    f"metrics.`{names.TOTAL_FRACTION}`",
-    f"metrics.`{names.TOTAL_ACCURACY_PER_GB}`",
-    f"metrics.`{names.TOTAL_SECONDS}`",
 )
+_BYTES = (f"metrics.`{names.TOTAL_WIRE_GB}`", f"metrics.`{names.TOTAL_COMPRESSION_RATIO}`")
 # Those that exist before the first run has logged anything.
 _OURS = tuple(
     value
@@ -49,12 +45,15 @@ def search_key(parent_run_id: str) -> str:
     return f"taugradsearch{parent_run_id[:12]}"
 
 
-def comparison(params: Iterable[str], metrics: Collection[str]) -> dict[str, Any]:
+def comparison(
+    params: Iterable[str], metrics: Collection[str], judged: Sequence[Metric] = (ACCURACY,)
+) -> dict[str, Any]:
     """The view that compares runs.
 
     Args:
         params: Names of the runs' params; knobs that no run has get no chart.
         metrics: Names of the runs' metrics, to keep the UI from adding a chart for each.
+        judged: What the runs are judged by, the metric of most runs first; each has charts of its own.
 
     Returns:
         The state of MLflow's chart page.
@@ -65,11 +64,14 @@ def comparison(params: Iterable[str], metrics: Collection[str]) -> dict[str, Any
         knobs = {param: name for param, name in KNOBS.items() if name in ("tau", "floor", "block")}
     return charts.view(
         {
-            "Accuracy against wire MB (powers of ten)": (
-                2,
-                380,
-                [_front(), _course()],
-            ),
+            **{
+                f"{_title(metric)} against wire MB (powers of ten)": (
+                    2,
+                    380,
+                    [_front(metric), _course(metric)],
+                )
+                for metric in judged
+            },
             "What is sent": (
                 2,
                 320,
@@ -98,11 +100,11 @@ def comparison(params: Iterable[str], metrics: Collection[str]) -> dict[str, Any
                 2,
                 320,
                 [
-                    charts.line("accuracy", "Test accuracy", [names.EVAL_ACCURACY]),
+                    *_values(judged),
                     charts.line(
                         "loss", "Training loss (log, smoothed)", [names.TRAIN_LOSS], log=True, smoothness=80
                     ),
-                    charts.line("eval-loss", "Test loss", [names.EVAL_LOSS]),
+                    *([] if LOSS in judged else [charts.line("eval-loss", "Test loss", [names.EVAL_LOSS])]),
                     charts.line(
                         "residual",
                         "Residual: root mean square not sent yet (log)",
@@ -117,18 +119,28 @@ def comparison(params: Iterable[str], metrics: Collection[str]) -> dict[str, Any
                 320,
                 [
                     charts.parallel(
-                        "parallel-all",
-                        "Rule, what it sends, what it reaches",
+                        f"parallel-all{_suffix(metric)}",
+                        f"Rule, what it sends, what it reaches: {metric.label}",
                         [names.PARAM_RULE],
-                        [names.TOTAL_FRACTION, names.TOTAL_WIRE_MB_LOG10, names.EVAL_ACCURACY],
+                        [names.TOTAL_FRACTION, names.TOTAL_WIRE_MB_LOG10, _logged(metric)],
                     )
+                    for metric in judged
                 ],
             ),
             **{
-                f"What {name} does to wire MB and accuracy (runs without it: above)": (
+                f"What {name} does to wire MB and {_labels(judged)} (runs without it: above)": (
                     1,
                     320,
-                    [_parallel(f"parallel-{param.replace('.', '-')}", name, [param], metrics)],
+                    [
+                        _parallel(
+                            f"parallel-{param.replace('.', '-')}{_suffix(metric)}",
+                            name,
+                            [param],
+                            metrics,
+                            metric,
+                        )
+                        for metric in judged
+                    ],
                 )
                 for param, name in knobs.items()
             },
@@ -146,14 +158,24 @@ def comparison(params: Iterable[str], metrics: Collection[str]) -> dict[str, Any
                 ],
             ),
         },
-        _COLUMNS,
+        [
+            *_FIRST_COLUMNS,
+            *(f"metrics.`{_logged(metric)}`" for metric in judged),
+            *_BYTES,
+            f"metrics.`{names.TOTAL_FRACTION}`",
+            *([f"metrics.`{names.TOTAL_ACCURACY_PER_GB}`"] if ACCURACY in judged else []),
+            f"metrics.`{names.TOTAL_SECONDS}`",
+        ],
         (f"params.`{names.PARAM_RULE}`", "asc"),
         [*_OURS, *metrics],
     )
 
 
 def search(
-    parent_run_id: str, trials: Sequence[Mapping[str, str]], metrics: Collection[str]
+    parent_run_id: str,
+    trials: Sequence[Mapping[str, str]],
+    metrics: Collection[str],
+    judged: Metric = ACCURACY,
 ) -> dict[str, Any]:
     """The view of one search: its front, and what its dimensions do.
 
@@ -161,29 +183,34 @@ def search(
         parent_run_id: The search's run, under which the trials are nested.
         trials: Each trial's params.
         metrics: Names of the trials' metrics.
+        judged: What they are judged by.
 
     Returns:
         The state of MLflow's chart page.
     """
     varied = [param for param in dimensions(trials) if param != names.PARAM_RULE]
-    across = [_across(i, param, metrics) for i, param in enumerate(varied[:_MOST_DIMENSIONS])]
+    across = [_across(i, param, metrics, judged) for i, param in enumerate(varied[:_MOST_DIMENSIONS])]
     sections: dict[str, tuple[int, int, Sequence[charts.Chart]]] = {
         "The front (strong; pale: beaten; grey: stopped early)": (
             1,
             440,
-            [_front()],
+            [_front(judged)],
         ),
         # MLflow draws a line only for runs that have every axis: methods with other dimensions get a chart.
-        "What the dimensions do to wire MB and accuracy": (
+        f"What the dimensions do to wire MB and {judged.label}": (
             1,
             380,
             [
                 _parallel(
-                    f"dimensions-{i}", _dimensions_title(params, rules), params[:_MOST_DIMENSIONS], metrics
+                    f"dimensions-{i}",
+                    _dimensions_title(params, rules),
+                    params[:_MOST_DIMENSIONS],
+                    metrics,
+                    judged,
                 )
                 for i, (params, rules) in enumerate(_by_dimensions(trials, varied).items())
             ]
-            or [_parallel("dimensions", "Dimensions", [], metrics)],
+            or [_parallel("dimensions", "Dimensions", [], metrics, judged)],
         ),
     }
     if across:
@@ -192,21 +219,22 @@ def search(
         2,
         320,
         [
-            charts.line("accuracy", "Test accuracy", [names.EVAL_ACCURACY]),
-            _course(),
+            *_values([judged]),
+            _course(judged),
         ],
     )
     columns = [
         "attributes.`Status`",
         f"params.`{names.PARAM_RULE}`",
         *(f"params.`{param}`" for param in varied),
-        *_COLUMNS[3:6],
+        f"metrics.`{_logged(judged)}`",
+        *_BYTES,
         f"tags.`{names.TAG_TRIAL}`",
     ]
     return charts.view(
         sections,
         columns,
-        (f"metrics.`{names.EVAL_ACCURACY}`", "desc"),
+        (f"metrics.`{_logged(judged)}`", "desc" if judged.more_is_better else "asc"),
         [*_OURS, *metrics],
         search_filter=f"tags.`mlflow.parentRunId` = '{parent_run_id}'",
     )
@@ -249,21 +277,23 @@ def _dimensions_title(params: Sequence[str], rules: Sequence[str]) -> str:
     return f"{', '.join(_word(param) for param in params)} of {', '.join(rules)}"
 
 
-def _parallel(uuid: str, title: str, params: Sequence[str], metrics: Collection[str]) -> charts.Chart:
-    """Rule, settings, bytes, accuracy; a setting that spans powers of ten as its logarithm."""
+def _parallel(
+    uuid: str, title: str, params: Sequence[str], metrics: Collection[str], judged: Metric
+) -> charts.Chart:
+    """Rule, settings, bytes, what was reached; a setting that spans powers of ten as its logarithm."""
     logs = [log_metric(param) for param in params if log_metric(param) in metrics]
     plain = [param for param in params if log_metric(param) not in metrics]
-    axes = [*logs, names.TOTAL_WIRE_MB_LOG10, names.EVAL_ACCURACY]
+    axes = [*logs, names.TOTAL_WIRE_MB_LOG10, _logged(judged)]
     powers = " (settings and wire MB as powers of ten)" if logs else ""
-    return charts.parallel(uuid, f"{title}{powers}", [names.PARAM_RULE, *plain], axes)
+    return charts.parallel(f"{uuid}{_suffix(judged)}", f"{title}{powers}", [names.PARAM_RULE, *plain], axes)
 
 
-def _across(i: int, param: str, metrics: Collection[str]) -> charts.Chart:
+def _across(i: int, param: str, metrics: Collection[str], judged: Metric) -> charts.Chart:
     """A point for each trial, over one dimension."""
     if log_metric(param) in metrics:
-        title = f"Accuracy by {_word(param)} (powers of ten)"
-        return charts.scatter(f"by-{i}", title, log_metric(param), names.EVAL_ACCURACY)
-    chart = charts.scatter(f"by-{i}", f"Accuracy by {_word(param)}", param, names.EVAL_ACCURACY)
+        title = f"{_title(judged)} by {_word(param)} (powers of ten)"
+        return charts.scatter(f"by-{i}", title, log_metric(param), _logged(judged))
+    chart = charts.scatter(f"by-{i}", f"{_title(judged)} by {_word(param)}", param, _logged(judged))
     chart["xaxis"]["type"] = "PARAM"
     return chart
 
@@ -272,12 +302,44 @@ def _word(param: str) -> str:
     return KNOBS.get(param, param.rpartition(".")[2])
 
 
-def _front() -> charts.Chart:
-    return charts.scatter("front", "Accuracy against wire MB", names.TOTAL_WIRE_MB_LOG10, names.EVAL_ACCURACY)
+def _logged(metric: Metric) -> str:
+    return names.eval_metric(metric.name)
 
 
-def _course() -> charts.Chart:
+def _title(metric: Metric) -> str:
+    """As a heading says it; of a loss which way is better."""
+    label = metric.label[0].upper() + metric.label[1:]
+    return label if metric.more_is_better else f"{label} (lower is better)"
+
+
+def _labels(judged: Sequence[Metric]) -> str:
+    return " and ".join(metric.label for metric in judged)
+
+
+def _suffix(metric: Metric) -> str:
+    """What tells a metric's cards from those of others; accuracy's keep their old names."""
+    return "" if metric == ACCURACY else f"-{metric.name}"
+
+
+def _values(judged: Sequence[Metric]) -> list[charts.Chart]:
+    """What is reached, evaluation by evaluation."""
+    titles = {metric: judging.tested(metric) for metric in judged}
+    return [
+        charts.line(metric.name, title[0].upper() + title[1:], [_logged(metric)])
+        if metric != LOSS
+        else charts.line("eval-loss", "Test loss", [names.EVAL_LOSS])
+        for metric, title in titles.items()
+    ]
+
+
+def _front(metric: Metric) -> charts.Chart:
+    title = f"{_title(metric)} against wire MB"
+    return charts.scatter(f"front{_suffix(metric)}", title, names.TOTAL_WIRE_MB_LOG10, _logged(metric))
+
+
+def _course(metric: Metric) -> charts.Chart:
     """How a run came to its point on the front: from evaluation to evaluation."""
+    title = f"{_title(metric)} against wire MB so far"
     return charts.line(
-        "course", "Accuracy against wire MB so far", [names.EVAL_ACCURACY], x_metric=names.TOTAL_WIRE_MB_LOG10
+        f"course{_suffix(metric)}", title, [_logged(metric)], x_metric=names.TOTAL_WIRE_MB_LOG10
     )

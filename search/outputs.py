@@ -19,7 +19,6 @@ from .reading import name_search
 from .space import dimensions
 
 FRONT, TRIALS, SPECS = "front.csv", "trials.csv", "front"
-_UNIT_NAMES = {"": "", "%": "_percent"}
 
 
 def folder_of(name: str, experiment: str) -> Path:
@@ -115,7 +114,7 @@ def trials_csv(progress: Progress) -> str:
 
 def _shared(metric: Metric) -> list[str]:
     """The columns that both tables have."""
-    unit = _UNIT_NAMES.get(metric.unit, f"_{metric.unit}")
+    unit = metric.column.removeprefix(metric.name)
     figures = [f"{metric.name}{what}{unit}" for what in ("", "_spread", "_low", "_high")]
     figures += ["wire_mb", "times_smaller", "times_smaller_than_16_bits"]
     return [*figures, "accuracy_percent_per_wire_gb"] if metric == ACCURACY else figures

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from taugrad.compressors.config import read_config
 from taugrad.platform.spec import RunSpec
@@ -271,5 +272,7 @@ def test_the_command_is_followed_until_a_training_is_within_the_tolerance(rooms:
     ]
     (row,) = command.command_table({("pair", 0.5): found}).rows
     lost = (0.1 - 1 + 2) / 3
-    assert row[:4] == ("pair", "0.5", f"{lost:.2f} (-1.00 to 2.00)", "2 of 3")
-    assert row[4:] == ("400", "allocate 1, law 1 1, law 2 1")
+    assert row[:3] == ("pair", "0.5", f"{lost:.2f} (-1.00 to 2.00)")
+    low, high = stats.t.interval(0.95, 2, lost, stats.sem([0.1, -1, 2]))
+    assert row[3:5] == (f"{low:.2f} to {high:.2f}", "2 of 3")
+    assert row[5:] == ("400", "allocate 1, law 1 1, law 2 1")

@@ -56,7 +56,14 @@ class Metric:
 
     def amount(self, difference: float) -> str:
         """A difference, in the unit that people see: `0.5 points`, `0.02 nats`."""
-        return f"{difference:.4g} {self.difference_unit}".rstrip()
+        unit = "point" if self.unit == "%" and difference == 1 else self.difference_unit
+        return f"{difference:.4g} {unit}".rstrip()
+
+    @property
+    def column(self) -> str:
+        """The heading in CSV: `accuracy_percent`, `loss_nats`."""
+        unit = "percent" if self.unit == "%" else self.unit.replace(" ", "_")
+        return f"{self.name}_{unit}" if unit else self.name
 
     def lost(self, value: float, reference: float) -> float:
         """How much worse a value is than a reference, in the unit that people see; below 0: it is better."""

@@ -181,8 +181,8 @@ def test_a_clear_loss_is_called_one() -> None:
 def test_the_table_holds_the_interval() -> None:
     runs = [run(rule, 0.97 + s / 1000, s) for s in range(3) for rule in ("none", "wgt")]
     got = change_of(runs)
-    _, line = methods_to_csv(method_rows(by_setting(runs)))[:-1].split("\n")[1:]
-    header = methods_to_csv(method_rows(by_setting(runs))).split("\n")[0].split(",")
+    _, line = methods_to_csv(method_rows(by_setting(runs)), ACCURACY)[:-1].split("\n")[1:]
+    header = methods_to_csv(method_rows(by_setting(runs)), ACCURACY).split("\n")[0].split(",")
     cells = dict(zip(header, line.split(","), strict=True))
     assert float(cells["accuracy_change_points_low"]) == pytest.approx(got.low)
     assert float(cells["accuracy_change_points_high"]) == pytest.approx(got.high)

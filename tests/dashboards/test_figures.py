@@ -220,14 +220,14 @@ def test_a_figure_of_nothing_is_an_error(four: list[RunHistory]) -> None:
     with pytest.raises(ValueError, match="comm/fraction"):
         figures.fraction_per_iteration([bare])
     with pytest.raises(ValueError, match="total/wire_gb"):
-        figures.accuracy_against_mb([bare])
+        figures.value_against_mb([bare])
 
 
 # Accuracy
 
 
 def test_points_are_the_runs_totals(four: list[RunHistory]) -> None:
-    figure = figures.accuracy_against_mb(four)
+    figure = figures.value_against_mb(four)
     expected = {"none": (97.12, 217, 217), "wgt": (96.8, 12.1, 10.2), "bgt": (96.31, 0.9, 0.035),
                 "qgt": (96.89, 4.2, 1.6)}  # fmt: skip
     for rule, (accuracy, wire, paper) in expected.items():
@@ -240,20 +240,20 @@ def test_points_are_the_runs_totals(four: list[RunHistory]) -> None:
 
 
 def test_the_baseline_is_a_dashed_level(four: list[RunHistory]) -> None:
-    figure = figures.accuracy_against_mb(four)
+    figure = figures.value_against_mb(four)
     dashed = [line for line in lines(figure) if line.get_linestyle() == "--"]
     assert [list(line.get_ydata()) for line in dashed] == [pytest.approx([97.12, 97.12])]
 
 
 def test_the_title_compares_the_smallest_run_with_the_baseline(four: list[RunHistory]) -> None:
-    title = heading(figures.accuracy_against_mb(four)).get_text()
+    title = heading(figures.value_against_mb(four)).get_text()
     assert title == "bgt tau=0.01 sends 241 times less than the baseline: 96.3% accuracy against 97.1%"
-    alone = heading(figures.accuracy_against_mb(four[1:])).get_text()
+    alone = heading(figures.value_against_mb(four[1:])).get_text()
     assert alone == "bgt tau=0.01 sends least, 0.9 MB, and reaches 96.3%"
 
 
 def test_ticks_are_decimal(four: list[RunHistory]) -> None:
-    figure = drawn(figures.accuracy_against_mb(four))
+    figure = drawn(figures.value_against_mb(four))
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.1 MB", "1 MB", "10 MB", "100 MB"]
     for value, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True):
@@ -261,7 +261,7 @@ def test_ticks_are_decimal(four: list[RunHistory]) -> None:
 
 
 def test_accuracy_labels_can_be_read(four: list[RunHistory]) -> None:
-    figure = figures.accuracy_against_mb(four)
+    figure = figures.value_against_mb(four)
     assert_readable(figure)
     assert len(notes(figure)) == 4
 
@@ -273,14 +273,14 @@ def test_accuracy_labels_of_a_sweep_can_be_read(four: list[RunHistory]) -> None:
             (2e-3, 0.9679, 0.0072), (3e-3, 0.9678, 0.0071), (4e-3, 0.9668, 0.0070), (5e-3, 0.967, 0.0068),
         ]
     ]  # fmt: skip
-    figure = figures.accuracy_against_mb([*four, *sweep])
+    figure = figures.value_against_mb([*four, *sweep])
     assert_readable(figure)
     level = figure.axes[0].transData.transform((1, 97.12))[1]
     assert not [note.get_text() for note in notes(figure) if box(note).y0 < level < box(note).y1]
 
 
 def test_a_run_that_sent_no_value_bits_has_no_hollow_marker() -> None:
-    figure = figures.accuracy_against_mb([history("wgt", "wgt", [0.0], wire_gb=1e-6, paper_gb=0.0)])
+    figure = figures.value_against_mb([history("wgt", "wgt", [0.0], wire_gb=1e-6, paper_gb=0.0)])
     assert_readable(figure)
     assert line_with(figure, [1e-3], [97]) is not None
     assert [line for line in lines(figure) if line.get_markerfacecolor() == "white"] == []
@@ -288,7 +288,7 @@ def test_a_run_that_sent_no_value_bits_has_no_hollow_marker() -> None:
 
 def test_a_long_name_is_shortened_and_fits() -> None:
     long = history("x" * 100 + " tau=0.125", "wgt", np.full(20, 0.1))
-    for draw in (figures.fraction_per_iteration, figures.accuracy_against_mb):
+    for draw in (figures.fraction_per_iteration, figures.value_against_mb):
         figure = draw([history("none", "none", np.ones(20), wire_gb=1), long])
         assert_readable(figure)
         assert any("tau=0.125" in note.get_text() for note in notes(figure))
@@ -296,7 +296,7 @@ def test_a_long_name_is_shortened_and_fits() -> None:
 
 def test_a_saved_figure_is_a_png_of_150_dots_an_inch(four: list[RunHistory], tmp_path: Path) -> None:
     path = tmp_path / "figure.png"
-    figures.save(figures.accuracy_against_mb(four), path)
+    figures.save(figures.value_against_mb(four), path)
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG")
     size = (int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big"))
@@ -390,9 +390,10 @@ def test_a_run_is_read_back_whole_and_in_order(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("params", [{}, {"compressor.kind": "none", "compressor.tau": "None"}])
 def test_a_run_without_a_rule_is_the_baseline(params: dict[str, str]) -> None:
-    data = SimpleNamespace(params=params, metrics={})
+    data = SimpleNamespace(params=params, metrics={}, tags={})
+    info = SimpleNamespace(run_name=None, run_id="id", status="FINISHED")
     client: Any = SimpleNamespace(
-        get_run=lambda _: SimpleNamespace(data=data, info=SimpleNamespace(run_name=None, run_id="id")),
+        get_run=lambda _: SimpleNamespace(data=data, info=info),
         get_metric_history=lambda run, key: [],
     )
     got = read_run(client, "id", ["a"])

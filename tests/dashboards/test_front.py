@@ -2,7 +2,7 @@
 
 import pytest
 
-from taugrad.dashboards.dimensions import Trial, accuracy_by_dimension
+from taugrad.dashboards.dimensions import Trial, value_by_dimension
 from taugrad.dashboards.front import FrontPoint, search_front
 from taugrad.dashboards.palette import RULES
 from taugrad.dashboards.runs import RunHistory
@@ -70,7 +70,7 @@ def test_dimensions_have_panels_of_their_own_scale():
         trial("entropy", 94.0, "beaten", floor=8),
     ]
     named = {"compressor.tau": "tau", "compressor.floor": "floor", "compressor.bits": "bits"}
-    tau, floor = accuracy_by_dimension(trials, named).axes
+    tau, floor = value_by_dimension(trials, named, ACCURACY).axes
     assert (tau.get_xscale(), floor.get_xscale()) == ("log", "linear")
     placed = {(float(x[0]), float(y[0])): line for line in tau.lines for x, y in [line.get_data()]}
     assert placed.keys() == {(0.001, 90.0), (5.0, 80.0), (0.1, 70.0)}
@@ -78,4 +78,4 @@ def test_dimensions_have_panels_of_their_own_scale():
     assert placed[5.0, 80.0].get_color() not in (RULES["wgt"].color, placed[0.1, 70.0].get_color())
     assert placed[0.1, 70.0].get_marker() == "x"
     with pytest.raises(ValueError, match="no dimension"):
-        accuracy_by_dimension(trials[:1], named)
+        value_by_dimension(trials[:1], named, ACCURACY)

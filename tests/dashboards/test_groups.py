@@ -78,7 +78,7 @@ def test_compression_agrees_with_the_mean_bytes(ratios: list[float]) -> None:
 
 @given(
     st.lists(st.tuples(st.floats(0.5, 1.0), st.floats(1.5, 1000)), min_size=1, max_size=8),
-    st.sampled_from(verdict.ALLOWED_LOSSES),
+    st.sampled_from((0.0, 0.5, 1.0)),
 )
 def test_a_pick_is_the_smallest_of_those_allowed(points: list[tuple[float, float]], loss: float) -> None:
     runs = [run("none", "none", 0.9, 1)] + [

@@ -61,7 +61,7 @@ def mean(runs: tuple[RunHistory, ...], metric: str) -> float:
 
 
 def test_settings_are_points_at_their_means_with_both_seeds(groups: list[Group]) -> None:
-    figure = sweeps.accuracy_by_setting(groups)
+    figure = sweeps.value_by_setting(groups)
     assert {axes.get_title(loc="left") for axes in figure.axes} == {
         g.rule for g in groups if not g.is_baseline
     }
@@ -82,7 +82,7 @@ def test_a_setting_that_did_not_learn_is_named_at_the_lower_edge(groups: list[Gr
     bad = groups[-1]
     failed = [replace(run, finals={**run.finals, "eval/accuracy": 0.1}) for run in bad.runs]
     changed = [*groups[:-1], Group(tuple(failed))]
-    figure = sweeps.accuracy_by_setting(changed)
+    figure = sweeps.value_by_setting(changed)
     axes = panel(figure, bad.rule)
     assert axes.get_ylim()[0] > 50
     assert any("(10.0%)" in text.get_text() for text in axes.texts)
@@ -97,7 +97,7 @@ def test_of_many_settings_only_those_on_the_front_are_named(groups: list[Group])
             np.arange(1, 301), rng.uniform(0.9, 0.97, 300), np.exp(rng.uniform(-6, 0, 300)), strict=True
         )
     ]
-    axes = panel(sweeps.accuracy_by_setting([*groups[:1], *crowd]), "linear")
+    axes = panel(sweeps.value_by_setting([*groups[:1], *crowd]), "linear")
     named = [text.get_text() for text in axes.texts]
     assert 2 <= len(named) <= 8
 
@@ -114,7 +114,7 @@ def test_of_many_settings_only_those_on_the_front_are_named(groups: list[Group])
 
 
 def test_floors_are_points_for_every_run(groups: list[Group]) -> None:
-    axes = sweeps.accuracy_by_floor(groups).axes[0]
+    axes = sweeps.value_by_floor(groups).axes[0]
     for group in groups:
         if group.rule == "entropy":
             floor = float(group.runs[0].params["compressor.floor"])
@@ -222,8 +222,8 @@ def test_a_figure_without_its_data_says_what_is_missing(groups: list[Group], sho
     bare = [replace(run, metrics={}) for run in shown]
     only_baseline = [group for group in groups if group.is_baseline]
     empty: list[tuple[Callable[[Any], Figure], Any]] = [
-        (sweeps.accuracy_by_setting, only_baseline),
-        (sweeps.accuracy_by_floor, only_baseline),
+        (sweeps.value_by_setting, only_baseline),
+        (sweeps.value_by_floor, only_baseline),
         (sweeps.speed_and_compression, only_baseline),
         (rates.bits_per_epoch, bare),
         (gradients.kept_back, bare),

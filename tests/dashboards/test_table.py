@@ -35,7 +35,7 @@ def two() -> list[RunHistory]:
 def test_rows_have_percent_and_megabytes_and_begin_with_the_baseline(two: list[RunHistory]) -> None:
     none, wgt = rows(two)
     assert (none.name, wgt.name) == ("none", "wgt tau=0.001")
-    assert wgt.accuracy == pytest.approx(96.875)
+    assert wgt.value == pytest.approx(96.875)
     assert wgt.paper_mb == pytest.approx(15.12)
     assert wgt.wire_mb == pytest.approx(18.9)
     assert wgt.fraction == pytest.approx(5)
@@ -51,10 +51,11 @@ def test_compressed_runs_keep_their_order() -> None:
 
 def test_markdown(two: list[RunHistory]) -> None:
     assert to_markdown(rows(two)).splitlines() == [
-        "| run | accuracy % | paper MB | wire MB | sent % | times smaller | ratio %/GB | time s |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| none | 97.12 | 302 | 302 | 100 | 1.00x | 321 | 1,234 |",
-        "| wgt tau=0.001 | 96.88 | 15.1 | 18.9 | 5.00 | 16.0x | 6,407 | 41.3 |",
+        "| run | accuracy % | paper MB | wire MB | sent % | times smaller | than 16 bits "
+        "| ratio %/GB | time s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| none | 97.12 | 302 | 302 | 100 | 1.00x | 0.500x | 321 | 1,234 |",
+        "| wgt tau=0.001 | 96.88 | 15.1 | 18.9 | 5.00 | 16.0x | 8.00x | 6,407 | 41.3 |",
     ]
 
 
@@ -64,15 +65,16 @@ def test_csv_has_plain_numbers(two: list[RunHistory]) -> None:
     assert none["paper_mb"] == "302.4"
     assert wgt == {
         "run": "wgt tau=0.001", "accuracy_percent": "96.875", "paper_mb": "15.12", "wire_mb": "18.9",
-        "fraction_percent": "5", "compression_ratio": "16", "accuracy_percent_per_paper_gb": "6407.0767",
+        "fraction_percent": "5", "compression_ratio": "16", "compression_ratio_16_bits": "8",
+        "accuracy_percent_per_paper_gb": "6407.0767",
         "seconds": "41.26",
     }  # fmt: skip
 
 
 def test_what_was_not_logged_is_left_open() -> None:
     table = rows([run("bare", "wgt", eval__accuracy=math.nan)])
-    assert to_markdown(table).splitlines()[-1] == "| bare | – | – | – | – | – | – | – |"
-    assert to_csv(table).splitlines()[-1] == "bare,nan,,,,,,"
+    assert to_markdown(table).splitlines()[-1] == "| bare | – | – | – | – | – | – | – | – |"
+    assert to_csv(table).splitlines()[-1] == "bare,nan,,,,,,,"
 
 
 @pytest.mark.parametrize(
@@ -112,4 +114,4 @@ def test_the_terminal_shows_names_and_numbers_in_80_columns(two: list[RunHistory
 
 def test_numbers_are_aligned_right(two: list[RunHistory]) -> None:
     table = render(rows(two))
-    assert [column.justify for column in table.columns] == ["left"] + ["right"] * 7
+    assert [column.justify for column in table.columns] == ["left"] + ["right"] * 8

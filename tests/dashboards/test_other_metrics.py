@@ -1,0 +1,337 @@
+"""Where a loss counts: made-up runs of which a naive comparison, or one of accuracies, would be wrong."""
+
+import csv
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy import stats
+
+from taugrad.dashboards import figures, interactive, report, statements, sweeps, verdict, views
+from taugrad.dashboards.dimensions import Trial, value_by_dimension
+from taugrad.dashboards.experiment import all_runs
+from taugrad.dashboards.front import FrontPoint, search_front
+from taugrad.dashboards.groups import by_metric, by_setting
+from taugrad.dashboards.method_table import method_rows, methods_to_csv, methods_to_markdown
+from taugrad.dashboards.report_page import Report, render
+from taugrad.dashboards.runs import RunHistory
+from taugrad.dashboards.searches import searches
+from taugrad.dashboards.table import rows, to_csv, to_markdown
+from taugrad.platform.tasks.claims import difference, interval
+from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.store import open_client, open_experiment
+
+from .mlflow_data import log, spec_of
+
+BLEU = Metric("bleu", "BLEU", digits=1, more_is_better=True)
+METRICS = [ACCURACY, LOSS, BLEU]
+
+
+def run(
+    rule: str, value: float, seed: int = 0, ratio: float = 20.0, metric: Metric = LOSS, **more: Any
+) -> RunHistory:
+    finals = {f"eval/{metric.name}": value, "eval/examples": 1000.0, "eval/accuracy": 0.9}
+    finals |= {f"eval/{metric.name}": value}
+    ratio = 1.0 if rule == "none" else ratio
+    finals |= {"total/wire_gb": 1.0 / ratio, "total/compression_ratio": ratio, "total/paper_gb": 0.5 / ratio}
+    params = {"compressor.kind": rule, "data.kind": "text", "seed": str(seed), "compressor.tau": str(ratio)}
+    return RunHistory(
+        f"{rule}{seed}{value}", f"{rule} {ratio:g}", rule, ratio, params, {}, finals, metric, **more
+    )
+
+
+def page_of(runs: list[RunHistory], others: str = "") -> str:
+    import datetime
+
+    groups = next(iter(by_metric(by_setting(runs)).values()))
+    page = render(
+        Report("e", groups, method_rows(groups), [], 0, others, datetime.datetime.now(datetime.UTC), None)
+    )
+    return " ".join(re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", page, flags=re.S).split())
+
+
+# Intervals and claims
+
+
+def test_a_losses_interval_is_students_t_of_the_seeds_alone() -> None:
+    rng = np.random.default_rng(5)
+    theirs = rng.normal(1.94, 0.02, 5)
+    mine = theirs + rng.normal(0.03, 0.004, 5)
+    got = difference(dict(enumerate(mine)), dict(enumerate(theirs)), 1000, LOSS)
+    expected = stats.ttest_rel(mine, theirs).confidence_interval(0.95)
+    assert (got.low, got.high) == pytest.approx((expected.low, expected.high))
+    alone = stats.t.interval(0.95, 4, np.mean(mine), stats.sem(mine))
+    assert interval(list(mine), 1000, LOSS) == pytest.approx(alone)
+    assert interval([1.94], 1000, LOSS) is None
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+@pytest.mark.parametrize(
+    ("worse_by", "kind"), [(-3.0, "gained"), (0.0, "kept"), (0.7, "lost"), (3.0, "lost")]
+)
+def test_a_claim_follows_the_metrics_direction(metric: Metric, worse_by: float, kind: str) -> None:
+    """Moved by so many margins: what is gain for an accuracy is loss for a loss."""
+    theirs = {str(seed): 0.9 + seed / 1e4 for seed in range(5)}
+    margin = metric.margin(0.9) / metric.scale
+    mine = {s: v - metric.sign * margin * (worse_by + (int(s) - 2) / 1e2) for s, v in theirs.items()}
+    got = difference(mine, theirs, 10**9, metric)
+    assert got.kind == kind
+    assert got.lost == pytest.approx(worse_by * got.margin, abs=0.01 * got.margin)
+    assert got.most_lost is not None
+    assert got.most_lost >= max(0.0, got.lost)
+    said = statements.sentence(got)
+    assert ("points" in said) == (metric == ACCURACY)
+    assert ("nats" in said) == (metric == LOSS)
+
+
+def test_one_seed_of_a_loss_is_no_claim() -> None:
+    """Equal losses; and the thousand examples must not be taken for an interval."""
+    got = difference({"0": 1.94}, {"0": 1.94}, 1000, LOSS)
+    assert (got.kind, got.low, got.high) == ("unknown", None, None)
+    assert "no interval: seeds were not repeated" in statements.sentence(got)
+
+
+def test_a_lucky_seed_is_no_gain() -> None:
+    """The mean is lower by 0.1 nats, all of it one seed's: naively the best of all."""
+    runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)]
+    runs += [run("wgt", value, s) for s, value in enumerate((1.94, 1.95, 1.61))]
+    change = verdict.change(by_setting(runs)[1], by_setting(runs)[0])
+    assert change is not None
+    assert change.mean < -0.1
+    assert change.kind == "open"
+    said = statements.sentence(change)
+    assert said.startswith("No loss found, but a loss of up to ")
+    assert float(re.search(r"up to ([\d.]+) nats", said)[1]) > 0.3  # type: ignore[index]
+
+
+# Which setting is best
+
+
+def test_the_headline_takes_the_low_loss_and_counts_against_16_bits() -> None:
+    """A naive maximum would take 2.9 nats at 900 times."""
+    runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)]
+    runs += [run("wgt", value, s, 50) for s, value in enumerate((1.941, 1.940, 1.944))]
+    runs += [run("bgt", 2.9 + s / 1e3, s, 900) for s in range(3)]
+    groups = by_setting(runs)
+    answer = verdict.headline(groups)
+    assert answer is not None
+    assert answer.group.rule == "wgt"
+    assert [group.rule for group in verdict.representatives(groups)] == ["none", "bgt", "wgt"]
+    text = page_of(runs)
+    assert "wgt at tau 50 sends 25 times less than 16 bits, at a test loss of 1.9417 nats" in text
+    assert "50 times less than float32" in text
+    assert "25× smaller than 16 bits" in text
+    assert "No worse: +0.0007 nats" in text
+    assert "accura" not in text.lower()
+    of_paper = [replace(each, paper="strom") for each in runs]
+    assert "wgt at tau 50 sends 50 times less than float32" in page_of(of_paper)
+
+
+def test_an_accuracy_is_counted_against_16_bits_too_unless_a_paper_is_repeated() -> None:
+    runs = [run("none", 0.97, s, metric=ACCURACY) for s in range(3)]
+    runs += [run("wgt", 0.97, s, 50, ACCURACY) for s in range(3)]
+    assert "wgt at tau 50 sends 25 times less than 16 bits, at 97.00% accuracy" in page_of(runs)
+    assert "sends 50 times less than float32" in page_of([replace(each, paper="rae") for each in runs])
+
+
+def test_what_is_no_less_than_16_bits_does_not_look_like_a_saving() -> None:
+    """Half precision: twice less than float32, and nothing against what people do anyway."""
+    runs = [run("none", 1.94), run("cast", 1.94, ratio=2.0)]
+    assert "sends 1 times less than 16 bits" in page_of(runs)
+
+
+def test_tables_have_both_baselines_and_the_metrics_own_columns() -> None:
+    runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)] + [
+        run("wgt", 1.97 + s / 1e3, s) for s in range(3)
+    ]
+    groups = by_setting(runs)
+    table = method_rows(groups)
+    row = list(csv.DictReader(io.StringIO(methods_to_csv(table, LOSS))))[1]
+    assert float(row["loss_nats"]) == pytest.approx(1.971)
+    assert (row["compression_ratio"], row["compression_ratio_16_bits"]) == ("20", "10")
+    assert float(row["loss_change_nats"]) == pytest.approx(0.03)
+    assert not any("accuracy" in name for name in row)
+    text = methods_to_markdown(table, LOSS)
+    assert "| test loss nats | GB (values) | GB (wire) | times smaller | than 16 bits |" in text
+    assert "nats (95% interval)" in text
+    assert "+0.0300 (" in text
+    for name in ("accuracy", "%/GB"):
+        assert name not in text
+
+
+def test_runs_of_several_metrics_have_a_column_each() -> None:
+    table = rows([run("none", 1.94), run("wgt", 0.97, metric=ACCURACY), run("bgt", 2.0)])
+    heading, _, *lines = to_markdown(table).splitlines()
+    assert heading.startswith("| run | test loss nats | accuracy % |")
+    assert [line.split(" | ")[1:3] for line in lines] == [["1.9400", "–"], ["–", "97.00"], ["2.0000", "–"]]
+    assert [row["loss_nats"] for row in csv.DictReader(io.StringIO(to_csv(table)))] == ["1.94", "", "2"]
+
+
+# Figures
+
+
+def texts(figure: Figure) -> str:
+    found = [text.get_text() for text in figure.texts]
+    for axes in figure.axes:
+        found += [axes.get_title(), axes.get_ylabel(), *(text.get_text() for text in axes.texts)]
+    return " ".join(" ".join(found).split())
+
+
+@pytest.fixture(scope="module")
+def losses() -> list[RunHistory]:
+    found = [run("none", 1.94 + s / 50, s) for s in range(3)]
+    for ratio, value in ((10, 1.96), (100, 2.0), (1000, 2.2), (5000, 9.0)):
+        found += [run("wgt", value + s / 100, s, ratio) for s in range(3)]
+    found += [run("bgt", 2.1, 0, 300)]
+    return found
+
+
+def test_no_figure_calls_a_loss_accuracy(losses: list[RunHistory]) -> None:
+    groups = by_setting(losses)
+    trials = [
+        Trial(replace(each, params=each.params | {"tau": str(i)}), 2.0 + i, "front")
+        for i, each in enumerate(losses[3:6])
+    ]
+    drawn = [
+        sweeps.value_by_setting(groups),
+        figures.value_against_mb([group.mean_run() for group in groups]),
+        value_by_dimension(trials, {"tau": "tau"}, LOSS),
+        search_front(
+            "mine", [FrontPoint("wgt", 2.0, (1.9, 2.1), 1.0, 1)], FrontPoint("none", 1.94, None, 9.0), LOSS
+        ),
+    ]
+    for figure in drawn:
+        said = texts(figure)
+        assert "accuracy" not in said
+        assert not re.search(r"\.\d+%", said)
+        assert "test loss, nats (lower is better)" in said
+    titles = [title for title, _ in interactive.charts(losses)]
+    assert titles[0] == "Test loss against bytes"
+
+
+def test_the_axis_shows_the_low_losses_and_names_the_high_one(losses: list[RunHistory]) -> None:
+    """An axis for accuracies would cut the best ones off."""
+    figure = sweeps.value_by_setting(by_setting(losses))
+    axes = figure.axes[0]
+    low, high = axes.get_ylim()
+    assert low < 1.94
+    assert 2.2 < high < 9.0
+    assert "9.010 nats" in texts(figure)
+    band = [patch for patch in axes.patches if patch.get_height() > 0]
+    expected = stats.t.interval(0.95, 2, 1.96, stats.sem([1.94, 1.96, 1.98]))
+    ends = [(patch.get_y(), patch.get_y() + patch.get_height()) for patch in band]
+    assert any(end == pytest.approx(expected) for end in ends)
+
+
+def test_the_front_of_losses_goes_down() -> None:
+    points = [
+        FrontPoint("wgt", 2.5, None, 0.1, place=1),
+        FrontPoint("wgt", 2.0, (1.98, 2.03), 1.0, place=2),
+        FrontPoint("wgt", 9.0, None, 0.01, place=None),
+    ]
+    figure = search_front("mine", points, FrontPoint("none", 1.94, None, 100.0), LOSS)
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    assert low < 1.94
+    assert 2.5 < high < 9.0
+    assert "2: wgt 2.0000 nats" in texts(figure)
+    assert "no compression, 1.9400 nats" in texts(figure)
+
+
+# MLflow's views
+
+
+@pytest.mark.parametrize("judged", [[LOSS], [LOSS, ACCURACY], [ACCURACY]])
+def test_views_have_charts_of_each_metric_that_counts(judged: list[Metric]) -> None:
+    state = views.comparison(["compressor.tau"], ["eval/loss", "eval/accuracy"], judged)
+    shown = [card for card in state["compareRunCharts"] if not card["deleted"]]
+    assert len({card["uuid"] for card in shown}) == len(shown)
+    assert state["selectedColumns"].count("metrics.`eval/loss`") == (LOSS in judged)
+    for metric in (LOSS, ACCURACY):
+        ends = [
+            card
+            for card in shown
+            if card["type"] == "PARALLEL" and f"eval/{metric.name}" in card["selectedMetrics"]
+        ]
+        assert bool(ends) == (metric in judged)
+    if ACCURACY not in judged:
+        assert "accuracy" not in str([card["displayName"] for card in shown]).lower()
+        assert "accuracy" not in str(state["compareRunSections"]).lower()
+        assert "metrics.`total/accuracy_per_gb`" not in state["selectedColumns"]
+
+
+def test_a_searchs_view_sorts_losses_from_the_lowest() -> None:
+    state = views.search("parent", [{"compressor.tau": "1"}, {"compressor.tau": "2"}], [], LOSS)
+    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`eval/loss`", True)
+
+
+# From MLflow
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    """An experiment with runs of two tasks, by iterations, and a search by loss: a client and its id."""
+    client = open_client(f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
+    language = {"task": {"kind": "language_model"}, "training": {"iterations": 600, "evaluate_every": 100}}
+    parent = client.create_run(open_experiment(client, "mixed"), tags={names.TAG_SEARCH: "s"}).info.run_id
+
+    def write(
+        chain: str, ratio: float, status: str = "FINISHED", trial: str = "", seed: int = 0, **metrics: float
+    ) -> str:
+        from taugrad.platform.tracking.store import start_run
+
+        fields = {} if "accuracy" in metrics else language
+        tags = {"mlflow.parentRunId": parent, names.TAG_TRIAL: trial} if trial else {}
+        run_id = start_run(client, spec_of(chain, "mixed", seed=seed, **fields), tags=tags)
+        values = {f"eval/{name}": value for name, value in metrics.items()}
+        totals = {
+            "total/wire_gb": 1 / ratio,
+            "total/compression_ratio": ratio,
+            "eval/examples": 500.0,
+            "epoch": 0.6,
+        }
+        totals |= {"epoch": 4.0} if "accuracy" in metrics else {}
+        log(client, run_id, [(name, value, 600) for name, value in (values | totals).items()])
+        client.set_terminated(run_id, status)
+        return run_id
+
+    for seed in range(2):
+        write("none", 1, seed=seed, loss=1.94 + seed / 100)
+        write("wgt(tau=0.1)", 100, seed=seed, loss=1.95 + seed / 100)
+    write("none", 1, accuracy=0.9, loss=0.4)
+    for trial, (tau, loss, status) in enumerate(
+        ((0.2, 2.0, "FINISHED"), (0.3, 1.9, "KILLED"), (0.4, 2.5, "FINISHED"))
+    ):
+        write(f"wgt(tau={tau})", 1000 * tau, status, str(trial), loss=loss)
+    client.set_terminated(parent)
+    return client, client.get_experiment_by_name("mixed").experiment_id
+
+
+def test_the_report_is_about_one_metric_and_names_what_it_leaves_out(
+    mixed: tuple[Any, str], tmp_path: Path
+) -> None:
+    client, experiment_id = mixed
+    page = report.write_report(client, "mixed", experiment_id, tmp_path, None).read_text(encoding="utf-8")
+    text = " ".join(re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", page, flags=re.S).split())
+    assert "Not on this page: 1 run judged by accuracy." in text
+    assert "1 more run did not train to the end" in text  # by iterations, and epoch 0.6 of 4 is no sign of it
+    assert "at tau 0.1 sends 50 times less than 16 bits, at a test loss of 1.9550 nats" in text
+    assert "Without compression: 1.9450 nats" in text
+    assert (tmp_path / "figures" / "loss_by_setting.png").exists()
+    assert not list((tmp_path / "figures").glob("accuracy*"))
+    assert "loss_nats" in (tmp_path / "runs.csv").read_text()
+
+
+def test_a_searchs_front_is_read_back_by_its_loss(mixed: tuple[Any, str]) -> None:
+    """2.5 sends least and 2.0 loses least: both are on the front. By accuracy the first alone would be."""
+    client, experiment_id = mixed
+    (search,) = searches(all_runs(client, experiment_id)).values()
+    assert search.metric == LOSS
+    assert [(point.value, point.place) for point in search.points] == [(2.5, 1), (2.0, 2)]
+    assert [point.value for point in search.stopped] == [1.9]
