@@ -81,8 +81,8 @@ def command_table(commanded: dict[tuple[str, float], list[list[Attempt]]]) -> Ta
     notes = (
         f"Within the tolerance: {within} of {total}. Interval: of the mean, over seeds (Student's t). "
         "Lost: against the same seed without compression, on the examples by which the command decides: 360 "
-        "digits, 1,000 of mnist5k, so that one of them is 0.28 or 0.1 points. Laws are fitted to other models "
-        "and data. Law 1: what it says of the tolerance; law 2: in the light of what that lost.",
+        "digits, 1,000 of mnist5k, so that one of them is 0.28 or 0.1 points. Laws are fitted to other "
+        "models and data. Law 1: what it says of the tolerance; law 2: in the light of what that lost.",
     )
     return Table("The command: trainings until one is within the tolerance", columns, rows, notes)
 
