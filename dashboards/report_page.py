@@ -132,7 +132,7 @@ def _card(pick: verdict.Pick) -> dict[str, str]:
     return {
         "title": statements.title(pick.change, pick.allowed_loss),
         "times": f"{_times(factor * pick.compression.mean)}×",
-        "against": f"smaller than {against}",
+        "against": against,
         "method": _method(pick.group),
         "value": metric.written(pick.value.mean),
         "change": f"{moved}, {sure}",
