@@ -768,7 +768,8 @@ def test_names_are_the_contract() -> None:
         "time/data_s", "time/compute_s", "time/compress_s", "time/exchange_s", "time/decompress_s",
         "eval/accuracy", "eval/loss", "eval/examples", "epoch/bits_per_param", "epoch/value_bits_per_param",
         "total/wire_gb", "total/wire_mb_log10", "total/received_gb", "total/paper_gb", "total/fraction",
-        "total/compression_ratio", "total/accuracy_per_gb", "total/iterations_to_target", "total/seconds", "total/skipped_steps",
+        "total/compression_ratio", "total/accuracy_per_gb", "total/iterations_to_target",
+        "total/seconds", "total/skipped_steps",
     ])  # fmt: skip
     assert names.EPOCH == "epoch"
     tags = {value for value in constants if value.startswith("taugrad.")}
