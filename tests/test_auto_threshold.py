@@ -226,7 +226,7 @@ def test_what_was_trained_is_not_trained_again(
     def refuse(*_: object, **__: object) -> ProcessPoolExecutor:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(trainings, "ProcessPoolExecutor", refuse)
+    monkeypatch.setattr(trainings.trainings, "ProcessPoolExecutor", refuse)
     again = trainings.Trainings(path)
     again.train(specs, said.append)
     assert [again.of(each) for each in specs] == [whole, sparse]
