@@ -95,7 +95,7 @@ class _Images(Streamed):
 
     def tickets(self, indices: NDArray[np.int64]) -> Columns:
         """See `Streamed.tickets`."""
-        names = [os.fsencode(self._listing.names[i]) for i in indices.tolist()]
+        names = [self._listing.names[i] for i in indices.tolist()]
         return {"index": indices, "name": np.array(names, dtype=object)}
 
     def loader(self, draw: Draw | None) -> LoadImages:

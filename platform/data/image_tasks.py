@@ -1,6 +1,5 @@
 """Reading the images of a folder, wherever that is done: in this process, or in Ray Data's tasks."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ class LoadImages:
         """
         pixels = []
         for name, index in zip(tickets["name"].tolist(), tickets["index"].tolist(), strict=True):
-            path = Path(self.root, os.fsdecode(name))
+            path = Path(self.root, name)
             generator = self.draw.of(index) if self.draw else None
             pixels.append(self.framing.pixels(path, str(path), generator))
         return {"pixels": np.stack(pixels)}

@@ -5,8 +5,8 @@ held, tasks would wait for ever. So a pipeline is begun only if one is not, and 
 whoever asked reads the rest without it.
 """
 
+import json
 import logging
-import pickle
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -100,7 +100,7 @@ def _pipeline(
     flat = np.concatenate(parts)
     rows = max(1, min(_TASK_ROWS, _TASK_BYTES // bytes_each))
     # An item for each task; from_arrow and from_numpy would run a task for each of them here.
-    items = [{"tickets": pickle.dumps(tickets(flat[at : at + rows]))} for at in range(0, len(flat), rows)]
+    items = [{"tickets": _written(tickets(flat[at : at + rows]))} for at in range(0, len(flat), rows)]
     asked = ray.data.from_items(items, override_num_blocks=len(items))
     dataset = asked.map_batches(_Task(load), batch_size=None, batch_format="numpy", num_cpus=1)
     context = dataset.context
@@ -120,8 +120,16 @@ class _Task:
     load: Callable[[Columns], dict[str, NDArray[Any]]]
 
     def __call__(self, items: Columns) -> dict[str, NDArray[Any]]:
-        found = [self.load(pickle.loads(each)) for each in items["tickets"].tolist()]
+        found = [self.load(_read(each)) for each in items["tickets"].tolist()]
         return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+
+
+def _written(columns: Columns) -> str:
+    return json.dumps({name: column.tolist() for name, column in columns.items()})
+
+
+def _read(text: str) -> Columns:
+    return {name: np.asarray(values) for name, values in json.loads(text).items()}
 
 
 def _cut(blocks: Iterator[Columns], lengths: Sequence[int]) -> Iterator[Columns]:
