@@ -1,4 +1,4 @@
-"""A GPT on the source of Python's standard library, for benchmarks/language.py and benchmarks/adamw.py."""
+"""A GPT on the source of Python's standard library: settings, seeds and their table. No benchmark uses it yet."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
