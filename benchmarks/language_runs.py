@@ -1,4 +1,4 @@
-"""A GPT on the source of Python's standard library: settings, seeds and their table. No benchmark uses it yet."""
+"""A GPT on the source of Python's standard library: settings, seeds, their table. Nothing uses it yet."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
