@@ -1,23 +1,19 @@
-"""A GPT on the source of Python's standard library: settings, seeds, their table. Nothing uses it yet."""
+"""A GPT on the source of Python's standard library: settings, seeds, their table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-import torch
-from pydantic import TypeAdapter
+from in_process import fit
+from paired import interval
 from report import Options, Table, number
-from scipy.stats import t as student
 from sync_runs import Silent
 from trainings import Trainings
 
-from taugrad.platform.data import Data, load
-from taugrad.platform.data.config import DataConfig
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.training.trainer import Trainer
+from taugrad.platform.tracking import names
 
 FOLDER = Path(__file__).resolve().parent.parent / "build"
 SIXTEEN = 2
@@ -93,16 +89,9 @@ def measured(name: str, size: Size, settings: Sequence[Setting], seeds: Sequence
 
 def train(text: str) -> dict[str, float]:
     """A run's last validation loss, and how many times fewer bytes than float32 it sent."""
-    spec = RunSpec.model_validate_json(text)
     listener = Silent()
-    trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
-    trainer.fit()
-    return {"loss": listener.last["eval/loss"], "smaller": trainer.sync.totals.compression_ratio}
-
-
-@cache
-def _data(config: str) -> Data:
-    return load(TypeAdapter(DataConfig).validate_json(config))
+    trainer = fit(text, listener)
+    return {"loss": listener.last[names.EVAL_LOSS], "smaller": trainer.sync.totals.compression_ratio}
 
 
 def table(
@@ -137,15 +126,6 @@ def table(
         "than 16 bits",
     )
     return Table(title, columns, rows, notes)
-
-
-def interval(differences: Sequence[float]) -> str:
-    """The mean with its 95% interval over seeds (Student's t); one seed has none."""
-    mean = fmean(differences)
-    if len(differences) < 2:
-        return f"{mean:+.3f}"
-    half = float(student.ppf(0.975, len(differences) - 1)) * stdev(differences) / len(differences) ** 0.5
-    return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
 
 
 def seeds_of(options: Options, most: int) -> list[int]:

@@ -72,8 +72,18 @@ def _check_weights(mode: WeightsSync, where: str, method: AnyMethod) -> None:
             f"compressor.momentum = {own} with {where}.mode = weights: it goes neither with a ring nor with "
             f"{where}.outer.momentum, where it would be applied twice; use compressor.momentum: 0"
         )
+    if mode.unsent and mode.pattern == "ring":
+        raise ValueError(
+            f"{where}.unsent = {mode.unsent:g} with {where}.pattern = ring: what a hop leaves out is of other "
+            f"workers too; use {where}.unsent: 0, or another pattern"
+        )
     if mode.exchange == "difference":
         return
+    if mode.unsent:
+        raise ValueError(
+            f"{where}.unsent = {mode.unsent:g} with {where}.exchange = weights: nothing is left for later; use "
+            f"{where}.exchange: difference"
+        )
     if not isinstance(method, DenseMethod | NoCompression):
         raise ValueError(
             f"compressor.kind = {method.kind} with {where}.exchange = weights: weights that are not sent "

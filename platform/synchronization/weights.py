@@ -28,7 +28,9 @@ class LocalTraining(InRounds):
     After `every` steps each worker hands in its weights, or how far they have moved from the agreed ones. The
     mean of the weights, or the outer optimizer's step along the mean of the differences, is what everybody
     goes on from; so replicas are alike after every exchange, and a worker's own weights count as the others
-    see them. Optimizers keep their state.
+    see them. With `unsent` a worker goes on from there by a part of what it has not sent yet (CSER, arXiv
+    2007.13221): its gradients then know of its own steps at once, and not when they have been sent.
+    Optimizers keep their state.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class LocalTraining(InRounds):
         if self._sync.exchange == "weights":
             for pattern, squares in zip(self._patterns, self._squares, strict=True):
                 pattern.rms = {name: math.sqrt(total / self._steps) for name, total in squares.items()}
-        sides = [self._side(local, self._handed_in(replica)) for local, replica in enumerate(self._replicas)]
+        sides = [self._side(local, self._handed_in(local)) for local in range(len(self._replicas))]
         mean = self._agree(sides)
         assert mean is not None, "what is not finite is refused in this mode"
         shares = torch.split(mean, [each.numel() for each in self._agreed])
@@ -121,16 +123,27 @@ class LocalTraining(InRounds):
         self._go_on_from_agreed()
 
     @torch.no_grad()
-    def _handed_in(self, replica: Replica) -> list[Tensor]:
-        """The worker's weights, or agreed ones minus its own: a step along it leads to the worker's."""
+    def _handed_in(self, local: int) -> list[Tensor]:
+        """A worker's weights, or those it went on from minus its own: a step along it leads to the worker's."""
+        weights = self._replicas[local].weights()
         if self._sync.exchange == "weights":
-            return replica.weights()
-        pairs = zip(self._agreed, replica.weights(), strict=True)
-        return [agreed.reshape(-1) - own for agreed, own in pairs]
+            return weights
+        return [start - own for start, own in zip(self._starts(local), weights, strict=True)]
+
+    @torch.no_grad()
+    def _starts(self, local: int) -> list[Tensor]:
+        """What a worker went on from after the last exchange, flat [numel]."""
+        agreed = [each.detach().reshape(-1) for each in self._agreed]
+        part = self._sync.unsent
+        if not part:
+            return agreed
+        # Residuals stay as they are from one exchange to the next, and so this is the same before and after.
+        kept = self._patterns[local].unsent()
+        return [each - part * own for each, own in zip(agreed, kept, strict=True)]
 
     def _go_on_from_agreed(self) -> None:
-        for replica in self._replicas:
-            _copy(replica.parameters, self._agreed)
+        for local, replica in enumerate(self._replicas):
+            _copy(replica.parameters, self._starts(local))
             _copy(list(replica.model.buffers()), list(self.model.buffers()))
 
     def shared_state(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from . import config
+from .frozen_adam import FrozenAdam
 from .lamb import Lamb
 
 
@@ -21,7 +22,7 @@ def build_optimizer(settings: config.OptimizerConfig, parameters: Iterable[Param
                 nesterov=settings.nesterov,
                 weight_decay=settings.weight_decay,
             )
-        case config.Adam():
+        case config.Adam(freeze=0):
             kind = Adam if settings.kind == "adam" else AdamW
             return kind(
                 parameters,
@@ -29,6 +30,16 @@ def build_optimizer(settings: config.OptimizerConfig, parameters: Iterable[Param
                 betas=settings.betas,
                 eps=settings.eps,
                 weight_decay=settings.weight_decay,
+            )
+        case config.Adam():
+            return FrozenAdam(
+                parameters,
+                lr=settings.lr,
+                betas=settings.betas,
+                eps=settings.eps,
+                weight_decay=settings.weight_decay,
+                decoupled=settings.kind == "adamw",
+                freeze=settings.freeze,
             )
         case config.Lars():
             import pytorch_optimizer  # noqa: PLC0415 - takes more than a second, and only LARS is from there

@@ -1,4 +1,4 @@
-"""LAMB and LARS against their papers' equations, in float64."""
+"""LAMB, LARS and the frozen Adam against their papers' equations, in float64."""
 
 import io
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from taugrad.platform.training.config import Lamb, Lars
+from taugrad.platform.training.config import Adam, Lamb, Lars
 from taugrad.platform.training.optimizer import build_optimizer
 
 STEPS = 30
@@ -25,7 +25,7 @@ def gradients(step: int) -> list[torch.Tensor]:
     return [torch.randn(each.shape, generator=generator, dtype=torch.float64) for each in parameters()]
 
 
-def trained(settings: Lamb | Lars) -> list[torch.Tensor]:
+def trained(settings: Adam | Lamb | Lars) -> list[torch.Tensor]:
     weights = parameters()
     optimizer = build_optimizer(settings, weights)
     for step in range(STEPS):
@@ -139,3 +139,33 @@ def test_lars_is_its_papers(nesterov):
     settings = Lars(lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, trust=trust)
     for found, expected in zip(trained(settings), weights, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def frozen_adam(kind: str, freeze: int) -> list[np.ndarray]:
+    """Weights after STEPS steps, tensor by tensor."""
+    found = [each.detach().numpy().copy() for each in parameters()]
+    for i in range(len(found)):
+        m, v = np.zeros_like(found[i]), np.zeros_like(found[i])
+        for t in range(1, STEPS + 1):
+            g = gradients(t - 1)[i].numpy()
+            if kind == "adam":
+                g = g + 0.1 * found[i]
+            else:
+                found[i] = found[i] * (1 - 0.02 * 0.1)
+            m = 0.9 * m + 0.1 * g
+            if t <= freeze:
+                v = 0.99 * v + 0.01 * g * g
+            found[i] = found[i] - 0.02 * m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.99 ** min(t, freeze))) + 1e-6)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+@pytest.mark.parametrize("freeze", [1, 7, STEPS])
+def test_a_frozen_adam_takes_no_new_squares_after_its_warm_up(kind, freeze):
+    settings = {"lr": 0.02, "weight_decay": 0.1, "betas": (0.9, 0.99), "eps": 1e-6}
+    found = trained(Adam(kind=kind, freeze=freeze, **settings))
+    for mine, expected in zip(found, frozen_adam(kind, freeze), strict=True):
+        np.testing.assert_allclose(mine.numpy(), expected, rtol=1e-12)
+    if freeze == STEPS:  # then it is torch's
+        for mine, expected in zip(found, trained(Adam(kind=kind, **settings)), strict=True):
+            np.testing.assert_allclose(mine.numpy(), expected.numpy(), rtol=1e-12)

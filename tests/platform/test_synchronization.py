@@ -110,6 +110,13 @@ SPECS: dict[str, dict[str, Any]] = {
         },
         "compressor": STROM,
     },
+    "differences: unsent": BASE
+    | {"sync": {"mode": "weights", "every": 4, "unsent": 0.5}, "compressor": STROM},
+    "differences, sharded: unsent": BASE
+    | {
+        "sync": {"mode": "weights", "every": 3, "pattern": "sharded", "unsent": 1},
+        "compressor": "wgt(0.01, exempt=exempt(names=['*.bias']))",
+    },
     "sharded: momentum": BASE
     | NO_MOMENTUM
     | {"sync": {"mode": "sharded"}, "compressor": "strom(density(0.2), momentum=0.9)"},
@@ -368,6 +375,8 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
         ({"compressor": "linear(nonfinite='skip')", "sync": MODES["differences"]}, "nonfinite = skip"),
         ({"sync": WEIGHTS["weights"] | {"outer": OUTER}}, "outer with sync.exchange = weights"),
         ({"sync": {"mode": "weights", "outer": {"nesterov": True}}}, "needs sync.outer.momentum"),
+        ({"sync": WEIGHTS["weights"] | {"unsent": 0.5}}, "sync.unsent = 0.5 with sync.exchange = weights"),
+        ({"sync": {"mode": "weights", "pattern": "ring", "unsent": 1}}, "unsent = 1 with sync.pattern = ring"),
         ({"sync": {"mode": "weights", "back": "fp16"}}, "only parameter_server and sharded"),
         ({"sync": {"mode": "sharded", "back": "powersgd"}}, "powersgd"),
         ({"sync": {"mode": "sharded", "back": "topk(0.1, momentum=0.5)"}}, "in it already"),

@@ -44,6 +44,10 @@ class AllGather(Pattern):
                 divide(total, self.setting.workers)
         return total
 
+    def unsent(self) -> list[Tensor]:
+        """See `Pattern.unsent`."""
+        return self._unsent([self._whole], [self._own])
+
     def compressors(self) -> list[FeedbackCompressor]:
         """See `Pattern.compressors`."""
         return [self._own]

@@ -84,6 +84,24 @@ class Pattern(ABC):
     def compressors(self) -> list[FeedbackCompressor]:
         """Whatever keeps something from one synchronization to the next."""
 
+    def unsent(self) -> list[Tensor]:
+        """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.
+
+        Raises:
+            TypeError: residuals hold what other workers sent, too.
+        """
+        raise TypeError(f"{type(self).__name__} keeps no residual of a worker's own alone")
+
+    def _unsent(self, shards: Sequence[Shard], compressors: Sequence[FeedbackCompressor]) -> list[Tensor]:
+        """The same from a compressor for each shard."""
+        whole = [torch.zeros_like(each, dtype=torch.float32) for each in self.setting.like]
+        for shard, compressor in zip(shards, compressors, strict=True):
+            for piece, values in zip(shard.pieces, shard.of(whole), strict=True):
+                residual = compressor.feedback.residuals.get(self.setting.names[piece.ordinal])
+                if residual is not None:
+                    values.copy_(residual)
+        return whole
+
     def commit(self) -> None:
         """Says that a synchronization came to its end."""
         for compressor in self.compressors():

@@ -91,6 +91,10 @@ class Sharded(Pattern):
     def _zeros(self, shard: Shard) -> Tensor:
         return torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
 
+    def unsent(self) -> list[Tensor]:
+        """See `Pattern.unsent`; what an owner has not sent back is everybody's, and not in it."""
+        return self._unsent(self._shards, self._out)
+
     def compressors(self) -> list[FeedbackCompressor]:
         """See `Pattern.compressors`."""
         rank = self.setting.rank

@@ -1,0 +1,116 @@
+"""What a worker has not sent stays in its own weights: against a loop in NumPy's and torch's plainest terms."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from sync_process import Recorder
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+
+from taugrad.platform.data import DataSet, load
+from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.models import build
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.training.trainer import Trainer
+
+WORKERS, EVERY, BATCH, EXAMPLES, TAU, RATE = 3, 4, 30, 120, 0.02, 0.3
+ITERATIONS = 14  # the last exchange comes after two steps
+BASE: dict[str, Any] = {
+    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 60, "height": 4, "width": 4},
+    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
+    "training": {
+        "iterations": ITERATIONS,
+        "batch_size": BATCH,
+        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
+    },
+    "workers": {"count": WORKERS},
+    "checkpoint": {"interval": 1000},
+}
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """A process group of one."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def trained(line: str, tmp_path, **sync: Any) -> Trainer:
+    mode = {"mode": "simulated", "of": {"mode": "weights", "every": EVERY} | sync}
+    spec = RunSpec.model_validate(BASE | {"compressor": line, "sync": mode})
+    trainer = Trainer(spec, load(spec.data), torch.device("cpu"), Recorder(tmp_path))
+    trainer.fit()
+    return trainer
+
+
+def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """Agreed weights at the end, and each worker's residuals; wgt at TAU."""
+    spec = RunSpec.model_validate(BASE)
+    data = load(spec.data)
+    assert isinstance(data, DataSet)
+    torch.manual_seed(spec.seed)
+    model = build(spec.model, data.shape)
+    agreed = [each.detach().numpy().copy() for each in model.parameters()]
+    residuals = [[np.zeros_like(each) for each in agreed] for _ in range(WORKERS)]
+    own = [[each.copy() for each in agreed] for _ in range(WORKERS)]
+    began = [[each.copy() for each in agreed] for _ in range(WORKERS)]
+    for done in range(ITERATIONS):
+        batches = EXAMPLES // BATCH
+        batch = epoch_order(EXAMPLES, spec.seed, done // batches)[done % batches * BATCH :][:BATCH]
+        for rank, chosen in enumerate(np.split(batch, WORKERS)):
+            for parameter, value in zip(model.parameters(), own[rank], strict=True):
+                parameter.data = torch.from_numpy(value)
+                parameter.grad = None
+            loss = nn.functional.cross_entropy(model(data.train_inputs[chosen]), data.train_labels[chosen])
+            loss.backward()
+            for i, parameter in enumerate(model.parameters()):
+                assert parameter.grad is not None
+                own[rank][i] = own[rank][i] - RATE * parameter.grad.numpy()
+        if (done + 1) % EVERY and done + 1 < ITERATIONS:
+            continue
+        sums = [np.zeros_like(each) for each in agreed]
+        for rank in range(WORKERS):
+            for i in range(len(agreed)):
+                wanted = residuals[rank][i] + (own[rank][i] - began[rank][i])
+                sent = np.where(np.abs(wanted) >= TAU, wanted, 0)
+                sums[i] += sent
+                residuals[rank][i] = wanted - sent
+        agreed = [each + total / WORKERS for each, total in zip(agreed, sums, strict=True)]
+        for rank in range(WORKERS):
+            began[rank] = [a + unsent * r for a, r in zip(agreed, residuals[rank], strict=True)]
+            own[rank] = [each.copy() for each in began[rank]]
+    return agreed, residuals
+
+
+@pytest.mark.parametrize("unsent", [0, 1 / WORKERS, 1])
+@pytest.mark.parametrize("pattern", ["allgather", "parameter_server"])
+def test_workers_go_on_from_the_agreed_weights_and_a_part_of_what_they_have_not_sent(
+    unsent, pattern, tmp_path
+):
+    back = {"back": "none"} if pattern == "parameter_server" else {}
+    trainer = trained(f"wgt({TAU})", tmp_path, unsent=unsent, pattern=pattern, **back)
+    agreed, residuals = plain_loop(unsent)
+    for found, expected in zip(trainer.model.parameters(), agreed, strict=True):
+        np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert 0 < trainer.sync.totals.fraction * EVERY < 0.9  # something was sent, and something kept
+    squares = np.mean([sum(np.square(each).sum() for each in worker) for worker in residuals])
+    assert trainer.sync.last_step.residual_squares == pytest.approx(float(squares), rel=1e-3)
+
+
+def test_it_is_another_training_than_without(tmp_path):
+    one, other = plain_loop(0)[0], plain_loop(1)[0]
+    assert max(np.abs(a - b).max() for a, b in zip(one, other, strict=True)) > 1e-3
+
+
+def test_where_nothing_is_kept_nothing_changes(tmp_path):
+    bits = [
+        [each.clone() for each in trained("none", tmp_path, unsent=part).model.parameters()]
+        for part in (0.0, 0.7)
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*bits, strict=True))
