@@ -100,20 +100,19 @@ def table(
     settings: Sequence[Setting],
     seeds: Sequence[int],
     trainings: Trainings,
+    bases: Mapping[str, Setting],
     notes: tuple[str, ...] = (),
 ) -> Table:
-    """Every setting's loss and bytes; differences are from the first setting's, seed by seed."""
-    bare = [trainings.of(settings[0].spec(size, seed))["loss"] for seed in seeds]
+    """Every setting's loss and bytes; a column of differences for each base, seed by seed."""
     rows = []
     for setting in settings:
         found = [trainings.of(setting.spec(size, seed)) for seed in seeds]
-        losses = [each["loss"] for each in found]
         smaller = fmean(each["smaller"] for each in found)
         rows.append(
             (
                 setting.name,
-                f"{fmean(losses):.3f}",
-                interval([loss - other for loss, other in zip(losses, bare, strict=True)]),
+                f"{fmean(each['loss'] for each in found):.3f}",
+                *(_more(found, base, size, seeds, trainings) for base in bases.values()),
                 f"{number(smaller)}x",
                 f"{number(smaller / SIXTEEN)}x",
             )
@@ -121,11 +120,22 @@ def table(
     columns = (
         "setting",
         "validation loss, nats",
-        "more than the first (95%)",
+        *(f"more than {name} (95%)" for name in bases),
         "than float32",
         "than 16 bits",
     )
     return Table(title, columns, rows, notes)
+
+
+def _more(
+    found: Sequence[Mapping[str, float]],
+    base: Setting,
+    size: Size,
+    seeds: Sequence[int],
+    trainings: Trainings,
+) -> str:
+    others = [trainings.of(base.spec(size, seed)) for seed in seeds]
+    return interval([each["loss"] - other["loss"] for each, other in zip(found, others, strict=True)])
 
 
 def seeds_of(options: Options, most: int) -> list[int]:

@@ -23,6 +23,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.claims import difference
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 
+from . import adaptive
 from .attempts import Attempt, Proposals, attempts, lawful, missing, one_after_the_other
 from .auto_specs import at_density, by_law, problems_of, without_compression
 from .costs import DENSEST, CannotEstimate, cost_of
@@ -143,6 +144,18 @@ def _ways(
     except LawError as error:
         if goal.law is not None:
             raise SpecError(source, [str(error)]) from None
+        if adaptive.applies(spec):
+            kind, times = spec.training.optimizer.kind, spec.workers.count**0.5
+            _say(
+                console,
+                f"by local steps: {error}; gradients that {kind} sees rarely mislead it, so each worker "
+                f"takes steps of its own, at {times:.3g} times the rate, and what they came to meets the threshold",
+            )
+            local = [
+                _possible(lambda s=step: adaptive.local_steps(spec, *s), source)  # type: ignore[misc]
+                for step in adaptive.STEPS
+            ]
+            return local[adaptive.MODERATE], one_after_the_other(local), 1 + len(local)
         _say(console, f"by density: {error}")
         some = [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
         return some[0], one_after_the_other(some), 1 + len(some)

@@ -31,7 +31,7 @@ def at_density(spec: RunSpec, density: float) -> RunSpec:
     """
     method = None if isinstance(spec.compressor, ThresholdedMethod) else METHOD
     tau = AllocatedTau(density=density).model_dump(mode="json")
-    return _named(spec, _with(spec, method, {"tau": tau}))
+    return named(spec, with_method(spec, method, {"tau": tau}))
 
 
 def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
@@ -61,11 +61,11 @@ def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
     if own and law.momentum_in == "optimizer":
         raise LawError(f"compressor.momentum = {own}: the law was fitted to runs where the optimizer had it")
     try:
-        lawful = RunSpec.model_validate(_with(spec, method))
+        lawful = RunSpec.model_validate(with_method(spec, method))
         if law.momentum_in == "compressor" and not own:
             lawful = _momentum_moved(lawful)
         said = law.of(lawful, tolerance).model_dump(mode="json")
-        return _named(spec, _with(lawful, None, {law.looked_for: said}))
+        return named(spec, with_method(lawful, None, {law.looked_for: said}))
     except ValidationError as error:
         raise LawError(problems_of(error)[0]) from None
 
@@ -89,7 +89,7 @@ def stricter(spec: RunSpec, lawful: RunSpec, ratio: float) -> RunSpec:
         looked_for, moved = "tau", math.log(ratio)
     said = method[looked_for]
     constant = float(f"{said['constant'] + moved:.4g}")
-    return _named(spec, _with(lawful, None, {looked_for: said | {"constant": constant}}))
+    return named(spec, with_method(lawful, None, {looked_for: said | {"constant": constant}}))
 
 
 def _momentum_moved(spec: RunSpec) -> RunSpec:
@@ -111,10 +111,12 @@ def without_compression(spec: RunSpec) -> RunSpec:
         if "back" in sync:
             sync["back"] = None
     tree["compressor"] = {"kind": "none", "reduction": spec.compressor.reduction}
-    return _named(spec, tree)
+    return named(spec, tree)
 
 
-def _with(spec: RunSpec, method: str | None, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def with_method(
+    spec: RunSpec, method: str | None, changes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """A spec's tree with fields of its method changed, or of another method in its place."""
     tree = spec.model_dump(mode="json")
     fields = tree["compressor"]
@@ -125,7 +127,7 @@ def _with(spec: RunSpec, method: str | None, changes: Mapping[str, Any] | None =
     return {**tree, "compressor": {**fields, **(changes or {})}}
 
 
-def _named(spec: RunSpec, tree: dict[str, Any]) -> RunSpec:
+def named(spec: RunSpec, tree: dict[str, Any]) -> RunSpec:
     """The changed run; its name tells it from the others."""
     changed = RunSpec.model_validate({**tree, "name": ""})
     name = f"{spec.name}: {changed.compressor}"[:200] if spec.name else ""

@@ -71,7 +71,7 @@ class WeightsSync(_ThereAndBack):
     """For differences."""
     unsent: float = Field(default=0.0, ge=0, le=1)
     """How much of what a worker has not sent yet stays in its own weights after an exchange; 0: they are the
-    agreed ones. 1 is the error reset of CSER (arXiv 2007.13221); 1 / workers.count is what it will make of the
+    agreed ones. 1 is the error reset of CSER (arXiv 2007.13221); 1 / workers.count is what it will be in the
     workers' mean once it is sent. For differences."""
 
 

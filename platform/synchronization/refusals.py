@@ -74,15 +74,15 @@ def _check_weights(mode: WeightsSync, where: str, method: AnyMethod) -> None:
         )
     if mode.unsent and mode.pattern == "ring":
         raise ValueError(
-            f"{where}.unsent = {mode.unsent:g} with {where}.pattern = ring: what a hop leaves out is of other "
-            f"workers too; use {where}.unsent: 0, or another pattern"
+            f"{where}.unsent = {mode.unsent:g} with {where}.pattern = ring: what a hop leaves out is of "
+            f"other workers too; use {where}.unsent: 0, or another pattern"
         )
     if mode.exchange == "difference":
         return
     if mode.unsent:
         raise ValueError(
-            f"{where}.unsent = {mode.unsent:g} with {where}.exchange = weights: nothing is left for later; use "
-            f"{where}.exchange: difference"
+            f"{where}.unsent = {mode.unsent:g} with {where}.exchange = weights: nothing is left for later; "
+            f"use {where}.exchange: difference"
         )
     if not isinstance(method, DenseMethod | NoCompression):
         raise ValueError(

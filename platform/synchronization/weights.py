@@ -124,7 +124,7 @@ class LocalTraining(InRounds):
 
     @torch.no_grad()
     def _handed_in(self, local: int) -> list[Tensor]:
-        """A worker's weights, or those it went on from minus its own: a step along it leads to the worker's."""
+        """A worker's weights, or those it went on from minus its own: a step along it leads to its own."""
         weights = self._replicas[local].weights()
         if self._sync.exchange == "weights":
             return weights

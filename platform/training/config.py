@@ -32,8 +32,8 @@ class Adam(Config):
     eps: Rate = 1e-8
     """What is added to the root of the squares' average."""
     freeze: int = Field(default=0, ge=0)
-    """After so many steps the squares' average stays as it is (1-bit Adam, arXiv 2102.02888); 0: it never does.
-    For gradients that are sent rarely, after a warm-up with whole ones."""
+    """After so many steps the squares' average stays as it is (1-bit Adam, arXiv 2102.02888); 0: it never
+    does. For gradients that are sent rarely, after a warm-up with whole ones."""
 
 
 class Lars(Config):

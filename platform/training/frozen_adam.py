@@ -1,7 +1,7 @@
 """Adam whose second moment stays as it is after a warm-up (1-bit Adam, Tang et al. 2021, arXiv 2102.02888).
 
-A rule that sends an element rarely sends it large: its square makes Adam's second moment large, and Adam's step
-along it short. A moment that was taken from whole gradients does not know of that.
+A rule that sends an element rarely sends it large: its square makes Adam's second moment large, and Adam's
+step along it short. A moment that was taken from whole gradients does not know of that.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,8 +19,8 @@ class FrozenAdam(Optimizer):
         m = beta1 m + (1 - beta1) g             v = beta2 v + (1 - beta2) g^2   while t <= freeze
         w = w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^s)) + eps)
 
-    after the decay, which is w = w - lr weight_decay w (decoupled) or g = g + weight_decay w. State by tensor:
-    `step`, an int; `exp_avg` (m) and `exp_avg_sq` (v), of the tensor's shape and dtype.
+    after the decay, which is w = w - lr weight_decay w (decoupled) or g = g + weight_decay w. State by
+    tensor: `step`, an int; `exp_avg` (m) and `exp_avg_sq` (v), of the tensor's shape and dtype.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class FrozenAdam(Optimizer):
                 state = self.state[weights]
                 if not state:
                     state["step"] = 0
-                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weights), torch.zeros_like(weights)
+                    state["exp_avg"] = torch.zeros_like(weights)
+                    state["exp_avg_sq"] = torch.zeros_like(weights)
                 state["step"] += 1
                 mean = state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
                 square = state["exp_avg_sq"]

@@ -376,7 +376,10 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
         ({"sync": WEIGHTS["weights"] | {"outer": OUTER}}, "outer with sync.exchange = weights"),
         ({"sync": {"mode": "weights", "outer": {"nesterov": True}}}, "needs sync.outer.momentum"),
         ({"sync": WEIGHTS["weights"] | {"unsent": 0.5}}, "sync.unsent = 0.5 with sync.exchange = weights"),
-        ({"sync": {"mode": "weights", "pattern": "ring", "unsent": 1}}, "unsent = 1 with sync.pattern = ring"),
+        (
+            {"sync": {"mode": "weights", "pattern": "ring", "unsent": 1}},
+            "unsent = 1 with sync.pattern = ring",
+        ),
         ({"sync": {"mode": "weights", "back": "fp16"}}, "only parameter_server and sharded"),
         ({"sync": {"mode": "sharded", "back": "powersgd"}}, "powersgd"),
         ({"sync": {"mode": "sharded", "back": "topk(0.1, momentum=0.5)"}}, "in it already"),

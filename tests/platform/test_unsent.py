@@ -1,4 +1,4 @@
-"""What a worker has not sent stays in its own weights: against a loop in NumPy's and torch's plainest terms."""
+"""What a worker has not sent stays in its own weights: against a loop in the plainest terms."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from taugrad import cli
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import SimulatedSync, real
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
@@ -149,7 +150,9 @@ def threshold_of(one: RunSpec) -> float | str:
     """What a run's threshold is: none, by a law, or a density."""
     tau = getattr(one.compressor, "tau", getattr(one.compressor, "floor", None))
     kind = getattr(tau, "kind", "none")
-    return tau.density if kind == "allocate" else kind
+    return {"allocate": getattr(tau, "density", kind), "density": getattr(tau, "target", kind)}.get(
+        kind, kind
+    )
 
 
 class Trainer:
@@ -232,7 +235,7 @@ def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, la
     ("fields", "reason", "kind"),
     [
         (
-            {"training": ADAM},
+            {"training": ADAM, "sync": {"mode": "sharded"}},
             "by density: training.optimizer.kind = adam: the law was fitted to runs with sgd",
             "strom",
         ),
@@ -250,7 +253,42 @@ def test_where_the_law_that_ships_does_not_hold_densities_are_tried(uri, capsys,
     assert f"training 3 of at most 3: {train.specs[2].title}" in said
 
 
-@pytest.mark.parametrize(("fields", "threshold"), [({}, "law"), ({"training": ADAM}, LOW)])
+@pytest.mark.parametrize("simulated", [False, True])
+@pytest.mark.parametrize("line", ["none", "wgt(0.1)"])
+def test_an_adaptive_optimizer_takes_local_steps_whose_differences_are_thresholded(
+    uri, capsys, simulated, line
+):
+    train = Trainer(uri, {"none": 0.9, 0.1: 0.8999})
+    sync = {"mode": "simulated"} if simulated else {"mode": "allgather"}
+    given_spec = spec(training=ADAM, sync=sync, compressor=line, workers={"count": 4, "cpus": 0.25})
+    assert run_auto(given_spec, "spec.yaml", Goal(None, 0.5), train) == OK
+    assert train.trained == ["none", 0.02, 0.1]
+    bare, first, second = train.specs
+    assert bare.training == given_spec.training
+    assert bare.sync == given_spec.sync
+    for one, every in ((first, 10), (second, 4)):
+        mode = real(one.sync)
+        assert isinstance(one.sync, SimulatedSync) == simulated
+        assert (mode.mode, mode.every, mode.unsent) == ("weights", every, 0.25)
+        assert one.training.optimizer.lr == pytest.approx(2 * given_spec.training.optimizer.lr)
+        assert one.compressor.kind == ("strom" if line == "none" else "wgt")
+    said = capsys.readouterr().out
+    assert "by local steps: training.optimizer.kind = adam: the law was fitted to runs with sgd" in said
+    assert "at 2 times the rate" in said
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"workers": {"count": 1}}, {"compressor": "strom(0.1, nonfinite='skip')"}, {"compressor": "linear"}],
+)
+def test_where_local_steps_cannot_be_densities_are_tried_with_an_adaptive_optimizer(uri, capsys, fields):
+    train = Trainer(uri, {"none": 0.9, LOW: 0.9})
+    assert run_auto(spec(training=ADAM, **fields), "spec.yaml", Goal(None, 0.5), train) == OK
+    assert train.trained == ["none", LOW]
+    assert "by density: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("fields", "threshold"), [({}, "law"), ({"training": ADAM}, 0.1)])
 def test_once_is_one_training_whose_result_is_asked_of_nobody(uri, monkeypatch, fields, threshold):
     monkeypatch.setattr("taugrad.search.auto.finished", lambda *_: pytest.fail("asked MLflow"))
     train = Trainer(uri, {})
