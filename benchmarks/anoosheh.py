@@ -7,7 +7,6 @@ Goes on where it was stopped: finished trainings are in build/anoosheh.jsonl.
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 
 from in_process import fit
@@ -15,7 +14,7 @@ from paired import interval
 from report import Table, load, number, publish, read_options
 from sync_runs import Silent
 from torch.nn.functional import pad
-from trainings import Trainings
+from trainings import Trainings, kept_in
 
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
@@ -29,6 +28,8 @@ TAUS: Mapping[str, Sequence[float]] = {
     "bgt": (1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2),
     "qgt": (1e-4, 5e-4, 2e-3, 5e-3, 1e-2, 2e-2),
 }
+WIDTH, QUICK_WIDTH = 0.25, 0.04
+"""Times the maps of the hidden layers."""
 UNCOMPRESSED = "none"
 PARTS = 8
 """Of a run, whose mean fractions are shown."""
@@ -84,11 +85,11 @@ def train(text: str) -> dict[str, float]:
     }
 
 
-def spec_of(compressor: str, seed: int, epochs: int) -> RunSpec:
+def spec_of(compressor: str, seed: int, epochs: int, width: float) -> RunSpec:
     """A run."""
     return RunSpec.model_validate(
         {
-            "model": {"kind": "nin", "width_multiplier": 0.25},
+            "model": {"kind": "nin", "width_multiplier": width},
             "data": {"kind": "custom", "factory": "anoosheh:digits32"},
             "training": {
                 "epochs": epochs,
@@ -107,16 +108,14 @@ def spec_of(compressor: str, seed: int, epochs: int) -> RunSpec:
 def main(arguments: Sequence[str]) -> int:
     """Trains what is not trained yet, and publishes."""
     options = read_options("anoosheh.py", __doc__.partition("\n")[0], arguments)
-    before, epochs = load(), 1 if options.quick else EPOCHS
+    before = load()
+    epochs, width = (1, QUICK_WIDTH) if options.quick else (EPOCHS, WIDTH)
     seeds = range(1, 2 if options.quick else SEEDS + 1)
     taus = {rule: some[3:4] if options.quick else some for rule, some in TAUS.items()}
-    name = "anoosheh-quick" if options.quick else "anoosheh"
-    trainings = Trainings(
-        Path(__file__).resolve().parent.parent / "build" / f"{name}.jsonl", train, lambda _: 1
-    )
+    trainings = Trainings(kept_in("anoosheh", quick=options.quick), train, lambda _: 1)
     lines = [UNCOMPRESSED, *(line(rule, tau) for rule, some in taus.items() for tau in some)]
-    trainings.train([spec_of(each, seed, epochs) for seed in seeds for each in lines], print)
-    found = {each: [trainings.of(spec_of(each, seed, epochs)) for seed in seeds] for each in lines}
+    trainings.train([spec_of(each, seed, epochs, width) for seed in seeds for each in lines], print)
+    found = {each: [trainings.of(spec_of(each, seed, epochs, width)) for seed in seeds] for each in lines}
     tables = [rule_table(rule, some, found) for rule, some in taus.items()]
     tables.append(fraction_table(taus, found))
     introduction = INTRODUCTION.format(nodes=NODES, epochs=epochs, seeds=len(seeds))

@@ -1,21 +1,28 @@
 """A GPT on the source of Python's standard library: settings, seeds, their table."""
 
+import json
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from in_process import fit
 from paired import interval
 from report import Options, Table, number
 from sync_runs import Silent
-from trainings import Trainings
+from torch.multiprocessing.spawn import spawn
+from trainings import Trainings, kept_in
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import real
 from taugrad.platform.tracking import names
+from taugrad.search import adaptive
 
-FOLDER = Path(__file__).resolve().parent.parent / "build"
 SIXTEEN = 2
 """How many times fewer bytes a 16-bit exchange sends than float32."""
 
@@ -27,14 +34,16 @@ class Setting:
     Attributes:
         name: for the table.
         line: the compressor.
-        sync: the mode that is simulated.
+        sync: the mode.
         optimizer: fields that differ from the others'.
+        real: by a process for each worker, where the method cannot be simulated.
     """
 
     name: str
     line: str
     sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "allgather"})
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    real: bool = False
 
     def spec(self, size: "Size", seed: int) -> RunSpec:
         """The run with a seed."""
@@ -46,7 +55,7 @@ class Setting:
                 "training": {
                     "iterations": size.iterations,
                     "evaluate_every": size.iterations,
-                    "batch_per_worker": 12,
+                    "batch_per_worker": size.batch,
                     "optimizer": {
                         "kind": "adamw",
                         "lr": 2e-3,
@@ -59,7 +68,7 @@ class Setting:
                     "clip": {"norm": 1.0},
                 },
                 "compressor": self.line,
-                "sync": {"mode": "simulated", "of": dict(self.sync)},
+                "sync": dict(self.sync) if self.real else {"mode": "simulated", "of": dict(self.sync)},
                 "workers": {"count": size.workers},
                 "seed": seed,
             }
@@ -72,6 +81,8 @@ class Size:
 
     workers: int
     iterations: int = 600
+    batch: int = 12
+    """Examples of a worker."""
     layers: int = 4
     width: int = 128
 
@@ -79,9 +90,11 @@ class Size:
 QUICK = Size(2, iterations=12, layers=1, width=16)
 
 
-def measured(name: str, size: Size, settings: Sequence[Setting], seeds: Sequence[int]) -> Trainings:
+def measured(
+    name: str, options: Options, size: Size, settings: Sequence[Setting], seeds: Sequence[int]
+) -> Trainings:
     """Trains what is not in the benchmark's file yet; a benchmark that was stopped goes on from there."""
-    trainings = Trainings(FOLDER / f"{name}.jsonl", train, lambda spec: spec.training.iterations or 0)
+    trainings = Trainings(kept_in(name, quick=options.quick), train, lambda _: 1)
     specs = [setting.spec(size, seed) for seed in seeds for setting in settings]
     trainings.train(specs, print, every=1)
     return trainings
@@ -89,9 +102,43 @@ def measured(name: str, size: Size, settings: Sequence[Setting], seeds: Sequence
 
 def train(text: str) -> dict[str, float]:
     """A run's last validation loss, and how many times fewer bytes than float32 it sent."""
+    processes = RunSpec.model_validate_json(text).processes
+    if processes == 1:
+        return _trained(text)
+    with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
+        spawn(_work, (text, processes, Path(folder)), nprocs=processes)  # type: ignore[no-untyped-call]
+        found: dict[str, float] = json.loads((Path(folder) / "found.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _trained(text: str) -> dict[str, float]:
     listener = Silent()
     trainer = fit(text, listener)
     return {"loss": listener.last[names.EVAL_LOSS], "smaller": trainer.sync.totals.compression_ratio}
+
+
+def _work(rank: int, text: str, processes: int, folder: Path) -> None:
+    """A worker of a run that is not simulated."""
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
+    found = _trained(text)
+    if rank == 0:
+        (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()  # nobody leaves while a collective's last reference is being dropped elsewhere
+    dist.destroy_process_group()
+
+
+def tried_by_auto(setting: Setting, size: Size) -> list[Setting]:
+    """What `taugrad auto` tries with a run, by the function that it uses."""
+    bare = setting.spec(size, 1)
+    found = []
+    for every, density in adaptive.STEPS:
+        spec = adaptive.local_steps(bare, every, density)
+        sync = real(spec.sync).model_dump(mode="json")
+        name = f"auto: every {every}, {100 * density:g}%, rate {spec.training.optimizer.lr:g}"
+        found.append(Setting(name, str(spec.compressor), sync, {"lr": spec.training.optimizer.lr}))
+    return found
 
 
 def table(

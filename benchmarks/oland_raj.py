@@ -8,7 +8,6 @@ Goes on where it was stopped: finished trainings are in build/oland_raj.jsonl.
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -17,7 +16,7 @@ from in_process import Following, fit
 from paired import interval
 from report import Options, Table, load, number, publish, read_options
 from torch import Tensor
-from trainings import Trainings
+from trainings import Trainings, kept_in
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
@@ -120,10 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     options = read_options("oland_raj.py", __doc__.partition("\n")[0], arguments)
     before, epochs = load(), 2 if options.quick else EPOCHS
     seeds = range(1, 3 if options.quick else SEEDS + 1)
-    name = "oland_raj-quick" if options.quick else "oland_raj"
-    trainings = Trainings(
-        Path(__file__).resolve().parent.parent / "build" / f"{name}.jsonl", train, lambda _: 1
-    )
+    trainings = Trainings(kept_in("oland_raj", quick=options.quick), train, lambda _: 1)
     trainings.train([spec_of(line, seed, epochs) for seed in seeds for line in lines(options)], print)
     found = {line: [trainings.of(spec_of(line, seed, epochs)) for seed in seeds] for line in lines(options)}
     introduction = INTRODUCTION.format(workers=WORKERS, epochs=epochs, seeds=len(seeds), rate=RATE)

@@ -16,12 +16,11 @@ from in_process import fit
 from paired import interval
 from report import Table, load, number, publish, read_options
 from sync_runs import Silent
-from trainings import Trainings
+from trainings import BUILD, Trainings, kept_in
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 
-BUILD = Path(__file__).resolve().parent.parent / "build"
 WORKERS, LOCAL_BATCH, EPOCHS, SEEDS = 8, 64, 4, 3
 TAUS = (0.5, 1.0, 2.0, 4.0, 6.0, 9.0)
 """Against sums over a worker's frames, as Strom's."""
@@ -76,8 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     options = read_options("strom_speech.py", __doc__.partition("\n")[0], arguments)
     before, size = load(), QUICK if options.quick else FULL
     speak(size)
-    name = "strom_speech-quick" if options.quick else "strom_speech"
-    trainings = Trainings(BUILD / f"{name}.jsonl", train, _work)
+    trainings = Trainings(kept_in("strom_speech", quick=options.quick), train, _work)
     trainings.train(all_specs(size), print)
     introduction = INTRODUCTION.format(
         minutes=size.minutes, epochs=size.epochs, workers=WORKERS, batch=LOCAL_BATCH, seeds=size.seeds

@@ -16,8 +16,18 @@ from taugrad.platform.spec import RunSpec
 TOGETHER = 2
 """Trainings at a time, each with a thread of its own."""
 
+BUILD = Path(__file__).resolve().parent.parent / "build"
+
 Train = Callable[[str], dict[str, float]]
 """Trains a spec, as JSON, in a process of its own; a function of a module, not a closure."""
+
+
+def kept_in(name: str, *, quick: bool) -> Path:
+    """Where a benchmark's trainings are written down; a quick run begins with none."""
+    path = BUILD / f"{name}-quick.jsonl" if quick else BUILD / f"{name}.jsonl"
+    if quick:
+        path.unlink(missing_ok=True)
+    return path
 
 
 class Trainings:

@@ -148,8 +148,8 @@ def _ways(
             kind, times = spec.training.optimizer.kind, spec.workers.count**0.5
             _say(
                 console,
-                f"by local steps: {error}; gradients that {kind} sees rarely mislead it, so each worker "
-                f"takes steps of its own, at {times:.3g} times the rate, and what they came to meets the threshold",
+                f"by local steps: {error}; {kind} is misled by gradients that it sees rarely, so each worker "
+                f"takes steps of its own, at {times:.3g} times the rate, and these meet the threshold",
             )
             local = [
                 _possible(lambda s=step: adaptive.local_steps(spec, *s), source)  # type: ignore[misc]

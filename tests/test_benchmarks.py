@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from ctypes.util import find_library
 from pathlib import Path
 from typing import get_args
 
@@ -286,3 +287,64 @@ def test_waiting_says_when_the_first_iteration_is_done(monkeypatch):
     rows = {row[0]: row for row in waiting.start_table([run, run, run]).rows}
     assert rows["first iteration done after"][1:] == ("14.0", "", "at most 15.0: met")
     assert rows["second run with its two epochs"][1:] == ("", "26.5", "at most 25.0: missed")
+
+
+def check_accuracies(rows: Table, points: int) -> None:
+    """Percent, and differences of points from the first row."""
+    for row in rows:
+        assert 0 <= numbers(row[1])[0] <= 100
+        assert re.fullmatch(r"([+-][\d.]+( \([+-][\d.]+ to [+-][\d.]+\))?)?", row[points]), row[points]
+
+
+def test_oland_raj(tmp_path: Path) -> None:
+    accuracy, bits, correlation = tables(run("oland_raj", tmp_path))
+    check_accuracies(accuracy, 2)
+    by_line = {row[0].strip("`"): row[3:7] for row in accuracy}
+    assert by_line["none"] == ["32.0", "32.0", "1.00x", "0.500x"]
+    assert by_line["linear(bits=10, block=0)"][0] == "10.0"
+    for floor in (5, 6):
+        row = by_line[f"entropy(floor={floor}) | huffman"]
+        raw, sent, smaller, than_16 = (numbers(cell)[0] for cell in row)
+        assert floor + 1 < raw <= floor + 4  # M = 4
+        assert 1 < sent < raw
+        assert smaller == pytest.approx(32 / sent, rel=0.01)
+        assert than_16 == pytest.approx(16 / sent, rel=0.01)
+    for raw, sent in zip(bits[::2], bits[1::2], strict=True):
+        assert all(float(a) > float(b) for a, b in zip(raw[1:], sent[1:], strict=True))
+    assert [row[1] for row in correlation] == ["1", "2", "3"] * 2
+    for row in correlation:
+        assert -1 <= float(row[2]) <= 1
+        assert all(0 < float(entropy) <= 4 for entropy in row[6:])
+
+
+def test_anoosheh(tmp_path: Path) -> None:
+    *rules, fractions = tables(run("anoosheh", tmp_path))
+    for table in rules:
+        check_accuracies(table, 2)
+        none, some = ([numbers(cell)[0] for cell in row[3:]] for row in table)
+        assert none[:1] + none[2:] == [none[3], 100, none[3], 1, 0.5]  # paper bytes are wire bytes
+        assert some[0] < none[0]
+        assert some[4] == pytest.approx(none[3] / some[3], rel=0.02)
+    assert [row[0] for row in fractions] == ["`wgt(0.005)`", "`bgt(0.01)`", "`qgt(0.005)`"]
+    assert all(0 <= float(cell) <= 100 for row in fractions for cell in row[1:])
+
+
+@pytest.mark.skipif(find_library("espeak-ng") is None, reason="espeak-ng is not installed")
+def test_strom_speech(tmp_path: Path) -> None:
+    taus, nets = tables(run("strom_speech", tmp_path))
+    check_accuracies(taus, 2)
+    kilobytes = [numbers(row[3])[0] for row in taus[1:]]
+    assert kilobytes == sorted(kilobytes, reverse=True)  # the larger tau sends less
+    small, large = (row[:2] + row[4:] for row in nets)
+    # 17 frames of 20 features, 49 classes.
+    assert numbers(small[1])[0] == 340 * 16 + 16 + 16 * 16 + 16 + 16 * 49 + 49
+    assert numbers(large[1])[0] == 340 * 32 + 32 + 32 * 32 + 32 + 32 * 49 + 49
+
+
+@pytest.mark.parametrize("name", ["adamw", "language"])
+def test_language_models(name: str, tmp_path: Path) -> None:
+    for table in tables(run(name, tmp_path)):
+        for _, loss, more, smaller, than_16 in table:
+            assert 0 < float(loss) < math.log(256) + 1
+            assert re.fullmatch(r"[+-]\d+\.\d{3}", more)
+            assert numbers(than_16)[0] == pytest.approx(numbers(smaller)[0] / 2, rel=0.01)
