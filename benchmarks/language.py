@@ -68,8 +68,8 @@ def main(arguments: Sequence[str]) -> int:
         groups = [(title, settings[-1:]) for title, settings in groups]
     seeds = seeds_of(options, SEEDS)
     base = groups[0][1][0]
-    every = [setting for _, settings in groups for setting in settings]
-    trainings = measured("language", options, size, every, seeds)
+    wanted = [(setting, seed) for seed in seeds for _, settings in groups for setting in settings]
+    trainings = measured("language", options, size, wanted)
     tables = [table(title, size, settings, seeds, trainings, {base.name: base}) for title, settings in groups]
     introduction = INTRODUCTION.format(
         layers=size.layers,

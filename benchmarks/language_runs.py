@@ -90,12 +90,10 @@ class Size:
 QUICK = Size(2, iterations=12, layers=1, width=16)
 
 
-def measured(
-    name: str, options: Options, size: Size, settings: Sequence[Setting], seeds: Sequence[int]
-) -> Trainings:
-    """Trains what is not in the benchmark's file yet; a benchmark that was stopped goes on from there."""
+def measured(name: str, options: Options, size: Size, wanted: Sequence[tuple[Setting, int]]) -> Trainings:
+    """Trains settings with seeds that are not in the benchmark's file yet, in this order."""
     trainings = Trainings(kept_in(name, quick=options.quick), train, lambda _: 1)
-    specs = [setting.spec(size, seed) for seed in seeds for setting in settings]
+    specs = [setting.spec(size, seed) for setting, seed in wanted]
     trainings.train(specs, print, every=1)
     return trainings
 
