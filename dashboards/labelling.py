@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
@@ -243,7 +244,7 @@ def _beside(axes: Axes, label: Label, place: _Place, size: float, *, leader: boo
 
 
 def _drawn(axes: Axes, frame: Bbox) -> list[_Corners]:
-    """Small boxes, in pixels, along all lines and around all markers of the axes."""
+    """Small boxes, in pixels, along all lines and error bars and around all markers of the axes."""
     boxes: list[_Corners] = []
     for line in axes.lines:
         points_N2 = np.asarray(line.get_transform().transform(line.get_xydata()), dtype=np.float64)
@@ -253,13 +254,22 @@ def _drawn(axes: Axes, frame: Bbox) -> list[_Corners]:
             boxes += [(x - half, y - half, x + half, y + half) for x, y in points_N2.tolist()]
         if line.get_linestyle() in ("None", "none", "") or len(points_N2) < 2:
             continue
-        lengths = np.hypot(*np.diff(points_N2, axis=0).T)
-        along = np.concatenate([[0.0], np.cumsum(lengths)])
-        places = np.linspace(0, along[-1], int(along[-1] // _STRIDE) + 2)
-        x, y = (np.interp(places, along, points_N2[:, i]) for i in (0, 1))
-        inside = (x >= frame.x0) & (x <= frame.x1) & (y >= frame.y0) & (y <= frame.y1)
-        boxes += [(x - 1, y - 1, x + 1, y + 1) for x, y in zip(x[inside], y[inside], strict=True)]
+        boxes += _along(points_N2, frame)
+    for bars in axes.collections:
+        if isinstance(bars, LineCollection):  # error bars: matplotlib keeps them apart from lines
+            for segment in bars.get_segments():
+                boxes += _along(np.asarray(bars.get_transform().transform(segment), dtype=np.float64), frame)
     return boxes
+
+
+def _along(line: NDArray[np.float64], frame: Bbox) -> list[_Corners]:
+    """Small boxes along a line through points [N, 2], in pixels, as far as it lies in the frame."""
+    lengths = np.hypot(*np.diff(line, axis=0).T)
+    along = np.concatenate([[0.0], np.cumsum(lengths)])
+    places = np.linspace(0, along[-1], int(along[-1] // _STRIDE) + 2)
+    x, y = (np.interp(places, along, line[:, i]) for i in (0, 1))
+    inside = (x >= frame.x0) & (x <= frame.x1) & (y >= frame.y0) & (y <= frame.y1)
+    return [(x - 1, y - 1, x + 1, y + 1) for x, y in zip(x[inside], y[inside], strict=True)]
 
 
 def _corners(box: Bbox) -> _Corners:
