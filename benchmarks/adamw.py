@@ -28,10 +28,10 @@ INTRODUCTION = (
     "GPT of {layers} layers x {width}, context 64, {iterations} iterations of {workers} simulated workers "
     "with 12 examples each, AdamW (betas 0.9 and 0.99, decay 0.1) with a cosine, norms clipped at 1; bytes "
     "of the source of Python's standard library, loss on 500 x 64 tokens of files held out; {seeds} seeds. "
-    "Differences are from synchronous training with 16-bit gradients, at the rate of issue and probe, 2e-3, "
-    "and at the best of three, 4e-3; seed by seed, with their 95% interval (Student's t). The rate is 2e-3 "
-    "where none is named. `every` is the number of local steps between exchanges; bytes count against those "
-    "of an exchange in each iteration."
+    "Differences are from synchronous training with 16-bit gradients, at a rate of 2e-3 and at the best of "
+    "three rates, 4e-3; seed by seed, with their 95% interval (Student's t). The rate is 2e-3 where none is "
+    "named. `every` is the number of local steps between exchanges; bytes count against those of an "
+    "exchange in each iteration."
 )
 
 
@@ -72,6 +72,7 @@ WHY = [
     ),
     local("each worker's AdamW step in place of its gradient, 2%, rate 4e-3", 1, strom(0.02), unsent=0),
     local("the same, own weights keep 1/2 of what is unsent", 1, strom(0.02)),
+    local("the same, own weights keep all of what is unsent", 1, strom(0.02), unsent=1),
 ]
 LOCAL = [
     SYNCHRONOUS[0],
@@ -81,6 +82,7 @@ LOCAL = [
     local("every 10, 2%, rate 4e-3", 10, strom(0.02), unsent=0),
     local("every 10, 2%, rate 4e-3, unsent 1/2", 10, strom(0.02)),
     local("every 10, 1.8% allocated, rate 4e-3, unsent 1/2", 10, ALLOCATED),
+    local("every 10, 1.8% allocated, rate 5.66e-3, unsent 1/2", 10, ALLOCATED, lr=5.66e-3),
 ]
 
 
