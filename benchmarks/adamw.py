@@ -72,7 +72,11 @@ WHY = [
     ),
     local("each worker's AdamW step in place of its gradient, 2%, rate 4e-3", 1, strom(0.02), unsent=0),
     local("the same, own weights keep 1/2 of what is unsent", 1, strom(0.02)),
-    local("the same, own weights keep all of what is unsent", 1, strom(0.02), unsent=1),
+]
+UNSENT = [
+    local(f"every {every}, {density:.0%}, rate 4e-3, unsent {part}", every, strom(density), unsent=part)
+    for every, density in ((1, 0.02), (4, 0.1), (10, 0.02))
+    for part in (0, 0.5, 1)
 ]
 LOCAL = [
     SYNCHRONOUS[0],
@@ -104,6 +108,7 @@ def main(arguments: Sequence[str]) -> int:
             seeds,
         ),
         ("Local steps", LOCAL, seeds),
+        ("How much of what is unsent own weights keep; one seed", UNSENT, seeds[:1]),
         ("Every iteration: why, and what mends it; one seed", WHY, seeds[:1]),
     ]
     if options.quick:
