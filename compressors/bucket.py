@@ -1,6 +1,6 @@
 """One bucket of gradients into messages, and messages back into a bucket."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from . import message
-from .applying import add_to
+from .applying import add_to, sum_sparse
 from .codecs.base import Bytes
 from .config.methods import CompressedMethod, Exempt
 from .errors import CorruptMessage
 from .forms import FORMS
 from .message import NonFinite
 from .parts import Layout, Part, PartTally, Unit, lay_out
-from .rules import Context, Rule, build_rule, put_back
+from .rules import Context, Ran, Rule, build_rule, put_back
 from .rules.base import squares
 from .update import NO_TAU, Update
 
@@ -50,6 +50,10 @@ class Compressor:
         self.rule: Rule = build_rule(config)
         self._codec = getattr(config, "codec", "auto")
         self._symbols = getattr(config, "symbols", "auto")
+        self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
+        """Whether parameters that are not exempt have a residual."""
+        self.corrects_momentum = bool(getattr(config, "momentum", 0))
+        """Whether they have a velocity."""
 
     def layout(self, names: Sequence[str], sizes: Sequence[int]) -> Layout:
         """How a bucket of these parameters is cut into messages."""
@@ -68,42 +72,57 @@ class Compressor:
             The payload; or, where a parameter's residual + gradient is not finite somewhere, a payload that
             says so. Then nothing is sent, and residuals gain what is finite.
         """
-        staged = [self._stage(part) for part in parts]
-        for part in staged:
-            if part.residual is not None and self.config.decay != 1:
-                part.residual.mul_(self.config.decay)
-        messages: list[tuple[Bytes, Unit]] = []
-        tallies: dict[int, PartTally] = {}
-        refused: int | None = None
-        for unit in layout.units:
-            ran = self.rule.run(unit, staged, context)
-            tallies |= dict(zip((place.ordinal for place in unit.places), ran.tallies, strict=True))
-            if ran.refused is not None and refused is None:
-                refused = ran.refused
-            for update in ran.updates:
-                # A parameter that is held back sends nothing, which has no chunks.
-                codec = "auto" if self._codec == "chunked" and update.chunks is None else self._codec
-                written = message.write(update, codec, self._symbols, context.threads)
-                messages.append((written, unit))
+        here = all(part.gradient.is_cpu for part in parts)
+        staged = parts if here else [self._stage(part) for part in parts]
+        if self.config.decay != 1:
+            for part in staged:
+                if part.residual is not None:
+                    part.residual.mul_(self.config.decay)
+        rans = [self.rule.run(unit, staged, context) for unit in layout.units]
+        tallies = {
+            place.ordinal: tally
+            for unit, ran in zip(layout.units, rans, strict=True)
+            for place, tally in zip(unit.places, ran.tallies, strict=True)
+        }
         whole = self._whole(layout, parts, tallies)
+        broken = [ran.refused for ran in rans if ran.refused is not None]
         if isinstance(whole, int):
-            refused = whole if refused is None else min(refused, whole)
-        if refused is not None:
-            self._put_back(messages, staged)
-            for ordinal, part in enumerate(staged):
-                tallies[ordinal] = PartTally(part.name, part.elements, 0, squares(part.residual))
+            broken.append(whole)
+        if broken:
+            return self._send_refusal(min(broken), rans, staged, parts, layout)
         self._unstage(staged, parts)
-        in_order = [
-            tallies.get(ordinal, PartTally(part.name, part.elements, 0, 0.0))
+        updates = [
+            (update, unit) for unit, ran in zip(layout.units, rans, strict=True) for update in ran.updates
+        ]
+        written = message.write_all(
+            [update for update, _ in updates] + ([whole] if isinstance(whole, Update) else []),
+            [self._codec_of(update) for update, _ in updates] + ["auto"] * isinstance(whole, Update),
+            self._symbols,
+            context.threads,
+        )
+        messages = [(each, unit) for each, (_, unit) in zip(written.messages, updates, strict=False)]
+        return Outgoing(written.payload, messages, self._in_order(tallies, parts))
+
+    def _codec_of(self, update: Update) -> str:
+        # A parameter that is held back sends nothing, which has no chunks.
+        return "auto" if self._codec == "chunked" and update.chunks is None else self._codec
+
+    def _in_order(self, tallies: Mapping[int, PartTally], parts: Sequence[Part]) -> list[PartTally]:
+        return [
+            tallies.get(ordinal) or PartTally(part.name, part.elements, 0, 0.0)
             for ordinal, part in enumerate(parts)
         ]
-        if refused is not None:
-            return Outgoing(message.write_nonfinite(self.refusal(layout, refused)), [], in_order)
-        pieces = [written for written, _ in messages]
-        if whole is not None and not isinstance(whole, int):
-            pieces.append(whole)
-        payload = pieces[0] if len(pieces) == 1 else np.concatenate(pieces or [np.empty(0, np.uint8)])
-        return Outgoing(payload, messages, in_order)
+
+    def _send_refusal(
+        self, refused: int, rans: Sequence[Ran], staged: Sequence[Part], parts: Sequence[Part], layout: Layout
+    ) -> Outgoing:
+        """What is sent in place of updates, which go back to where they came from."""
+        for unit, ran in zip(layout.units, rans, strict=True):
+            for update in ran.updates:
+                put_back(update, unit, staged)
+        tallies = [PartTally(part.name, part.elements, 0, squares(part.residual)) for part in staged]
+        self._unstage(staged, parts)
+        return Outgoing(message.write_nonfinite(self.refusal(layout, refused)), [], tallies)
 
     def _stage(self, part: Part) -> Part:
         """A part in the CPU's memory."""
@@ -122,8 +141,8 @@ class Compressor:
 
     def _whole(
         self, layout: Layout, parts: Sequence[Part], tallies: dict[int, PartTally]
-    ) -> Bytes | int | None:
-        """The exempt parameters' message, or the ordinal of one that is not finite, or None without any."""
+    ) -> Update | int | None:
+        """The exempt parameters' update, or the ordinal of one that is not finite, or None without any."""
         if layout.exempt is None:
             return None
         gradients = []
@@ -135,18 +154,15 @@ class Compressor:
             gradients.append(gradient)
             bits = FORMS["f32"].paper_bits * place.elements
             tallies[place.ordinal] = PartTally(part.name, place.elements, place.elements, 0.0, None, bits)
-        values = torch.cat(gradients).numpy()
-        return message.write(Update("f32", layout.exempt.n, NO_TAU, None, values))
-
-    def _put_back(self, messages: list[tuple[Bytes, Unit]], parts: Sequence[Part]) -> None:
-        for written, unit in messages:
-            update = message.read(written, unit.n)
-            assert isinstance(update, Update)
-            put_back(update, unit, parts)
+        return Update("f32", layout.exempt.n, NO_TAU, None, torch.cat(gradients).numpy())
 
     def put_back(self, outgoing: Outgoing, parts: Sequence[Part]) -> None:
         """Adds what was taken out for a step that is left out to the residuals it came from."""
-        self._put_back(outgoing.messages, parts)
+        units = [unit for _, unit in outgoing.messages]
+        updates = message.read_all([written for written, _ in outgoing.messages], [unit.n for unit in units])
+        for update, unit in zip(updates, units, strict=True):
+            assert isinstance(update, Update)
+            put_back(update, unit, parts)
 
     def refusal(self, layout: Layout, ordinal: int) -> NonFinite:
         """What is sent in place of updates where a parameter is not finite."""
@@ -182,9 +198,11 @@ class Compressor:
         messages = message.split(payload, self.most_messages(layout))
         if len(messages) == 1 and message.is_refusal(messages[0]):
             return self.check_refusal(message.read(messages[0], layout.bucket_elements))
+        units = self.units_of(len(messages), layout)
+        updates = message.read_all(messages, [unit.n for unit in units])
         incoming = [
-            (self.check_update(message.read(each, unit.n), unit, layout), unit)
-            for each, unit in zip(messages, self.units_of(len(messages), layout), strict=True)
+            (self.check_update(update, unit, layout), unit)
+            for update, unit in zip(updates, units, strict=True)
         ]
         self.check_taus([update for update, unit in incoming if unit is not layout.exempt])
         return incoming
@@ -235,17 +253,37 @@ class Compressor:
         if form != self.rule.form:
             raise CorruptMessage(f"it is of {form}, this worker sends {self.rule.form}")
 
+    def total(self, incoming: Sequence[Incoming], total: Tensor) -> None:
+        """Fills a bucket with the sum of all workers' updates, added in their order, or with their mean.
+
+        Args:
+            incoming: of every worker; what is not finite counts as zeros.
+            total: float32 [bucket elements], whatever it holds.
+        """
+        updates = [each for each in incoming if not isinstance(each, NonFinite)]
+        divisor = len(incoming) if self.config.reduction == "mean" else 1
+        if total.is_cpu and all(update.words is not None for each in updates for update, _ in each):
+            sum_sparse([pair for each in updates for pair in each], divisor, total.numpy())
+            return
+        total.zero_()
+        for each in updates:
+            self.add(each, total)
+        if divisor != 1:
+            # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
+            total.div_(torch.full((), divisor, dtype=torch.float32, device=total.device))
+
     def add(self, incoming: list[tuple[Update, Unit]], total: Tensor) -> None:
         """Adds one worker's updates to a bucket, float32 [bucket elements]."""
         staged = total.cpu()  # total itself, mostly
+        dense = staged.numpy()
         for update, unit in incoming:
             if update.words is not None or len(unit.places) == 1:
                 base = unit.places[0].start if update.words is None else unit.base
-                add_to(update, staged[base : base + unit.n])
+                add_to(update, dense[base : base + unit.n])
                 continue
-            amounts = torch.from_numpy(update.floats())
+            amounts = update.floats()
             for place, elements in unit.slices(every=True):
-                staged[place.start : place.start + place.elements] += amounts[elements]
+                dense[place.start : place.start + place.elements] += amounts[elements]
         if staged is not total:
             total.copy_(staged)
 

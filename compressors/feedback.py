@@ -44,16 +44,15 @@ class Feedback:
             layout: of these.
             compressor: whose method says what is kept.
         """
-        method, rule = compressor.config, compressor.rule
         exempt = {place.ordinal for place in layout.exempt.places} if layout.exempt else set()
+        keeps, moves = compressor.keeps_residuals, compressor.corrects_momentum
         parts = []
         for ordinal, (name, gradient) in enumerate(gradients):
-            residual = velocity = None
-            if ordinal not in exempt:
-                if rule.needs_residual or method.decay:
-                    residual = _zeros_once(self.residuals, name, gradient)
-                if getattr(method, "momentum", 0):
-                    velocity = _zeros_once(self.velocities, name, gradient)
+            if ordinal in exempt:
+                parts.append(Part(name, gradient))
+                continue
+            residual = _zeros_once(self.residuals, name, gradient) if keeps else None
+            velocity = _zeros_once(self.velocities, name, gradient) if moves else None
             parts.append(Part(name, gradient, residual, velocity))
         return parts
 
@@ -175,9 +174,10 @@ class FeedbackCompressor:
 
 
 def _zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
-    if name not in tensors:
-        tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
-    return tensors[name]
+    found = tensors.get(name)
+    if found is None:
+        found = tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
+    return found
 
 
 def _fitting(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:

@@ -9,7 +9,8 @@ are exchanged, and every worker adds them up in rank order, so that replicas sta
 first exchange the workers make sure that all of them do the same (`agreement.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
 from typing import Any
@@ -38,6 +39,28 @@ from .rules import Context
 
 _STATE_VERSION = 5
 """Since 5 a state says whose it is."""
+
+
+@dataclass(frozen=True)
+class _BucketPlan:
+    """What is the same for a bucket in every step.
+
+    Parameters stand with the model's last one first: DDP orders them otherwise in a process's first backward
+    pass than in later ones, and what is sent, and its bytes, must not depend on that.
+    """
+
+    names: list[str]
+    elements: list[int]
+    """Of the parameters as they lie in the buffer."""
+    places: list[int]
+    """Of each name, which of those it is."""
+    layout: Layout | None
+    """None where the hook cuts no messages."""
+
+    def gradients(self, buffer: Tensor) -> list[tuple[str, Tensor]]:
+        """Each parameter's name and share of the buffer."""
+        shares = torch.split(buffer, self.elements)
+        return [(name, shares[place]) for name, place in zip(self.names, self.places, strict=True)]
 
 
 class CompressionState:
@@ -112,8 +135,8 @@ class CompressionState:
             "find_unused_parameters": str(bool(ddp.find_unused_parameters)),
             "static_graph": str(bool(ddp.static_graph)),
         }
-        self._agreed: set[tuple[int, ...]] = set()
-        """Buckets that all workers described alike: index, and the ids of the parameters."""
+        self._plans: dict[tuple[int, ...], _BucketPlan] = {}
+        """Of buckets that all workers described alike: index, and the ids of the parameters."""
         self._observing = False
         self._before_last = Totals()
         self._outgoing: list[tuple[Outgoing, list[Part]]] = []
@@ -188,8 +211,8 @@ class CompressionState:
         self._before_last, self.last_step = totals, Step()
         self._outgoing = []
 
-    def _begin(self, bucket: GradBucket) -> Step:
-        """The ledger of the backward pass that this bucket belongs to."""
+    def _begin(self, bucket: GradBucket) -> tuple[Step, _BucketPlan]:
+        """The ledger of the backward pass that this bucket belongs to, and the bucket's plan."""
         if bucket.index() == 0:
             self._settle()
             self._before_last = self.totals
@@ -203,18 +226,34 @@ class CompressionState:
         if self._observing:
             self._observe(bucket)
             self._observing = not bucket.is_last()
-        self._require_agreement(bucket)
-        return self.last_step
+        return self.last_step, self._plan_of(bucket)
 
-    def _require_agreement(self, bucket: GradBucket) -> None:
-        """Compares with the other workers what is done with a bucket, unless this was done before.
+    def _plan_of(self, bucket: GradBucket) -> _BucketPlan:
+        """A bucket's plan. Of a new bucket what is done with it is compared with the other workers first.
 
         After the first step DDP takes worker 0's layout of buckets everywhere. So those who agreed on the
         first layout meet a new one in the same step.
         """
-        key = (bucket.index(), *(id(parameter) for parameter in bucket.parameters()))
-        if key in self._agreed or self.workers == 1:
-            return
+        parameters = bucket.parameters()
+        key = (bucket.index(), *map(id, parameters))
+        plan = self._plans.get(key)
+        if plan is None:
+            if self.workers > 1:
+                self._require_agreement(bucket)
+            plan = self._plans[key] = self._new_plan(parameters)
+        return plan
+
+    def _new_plan(self, parameters: Sequence[Tensor]) -> _BucketPlan:
+        names = [self._names[id(parameter)] for parameter in parameters]
+        elements = [parameter.numel() for parameter in parameters]
+        places = sorted(range(len(names)), key=lambda place: -self._ordinals[names[place]])
+        ordered = [names[place] for place in places]
+        layout = None
+        if self._compressor is not None:
+            layout = self._compressor.layout(ordered, [elements[place] for place in places])
+        return _BucketPlan(ordered, elements, places, layout)
+
+    def _require_agreement(self, bucket: GradBucket) -> None:
         buffer = bucket.buffer()
         try:
             self._works += require_agreement(
@@ -222,7 +261,6 @@ class CompressionState:
             )
         except WorkersDisagree as problem:
             raise _failed(self, problem) from None
-        self._agreed.add(key)
 
     def _description(self, bucket: GradBucket) -> dict[str, str]:
         """What this worker does with a bucket, as far as all must do the same."""
@@ -247,18 +285,6 @@ class CompressionState:
             for outgoing, parts in self._outgoing:
                 self._compressor.put_back(outgoing, parts)
         self._outgoing = []
-
-    def _gradients(self, bucket: GradBucket) -> list[tuple[str, Tensor]]:
-        """A bucket's parameters, the model's last one first, with their shares of the buffer.
-
-        DDP orders them otherwise in a process's first backward pass than in later ones; what is sent, and
-        its bytes, must not depend on that.
-        """
-        shares, start = {}, 0
-        for parameter in bucket.parameters():
-            shares[self._names[id(parameter)]] = bucket.buffer()[start : start + parameter.numel()]
-            start += parameter.numel()
-        return sorted(shares.items(), key=lambda share: -self._ordinals[share[0]])
 
     def _observe(self, bucket: GradBucket) -> None:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
@@ -299,7 +325,7 @@ def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[
 
 
 def _allreduce(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
-    step = state._begin(bucket)
+    step, _ = state._begin(bucket)
     buffer = bucket.buffer()
     if state.config.reduction == "mean":
         buffer.mul_(1.0 / state.workers)  # DDP without a hook multiplies too, before it adds
@@ -352,7 +378,7 @@ def _look_for_nonfinite(state: CompressionState, step: Step, bucket: GradBucket,
 
 def _low_rank(state: CompressionState, powersgd: TorchPowerSGD, bucket: GradBucket) -> Future[Tensor]:
     """torch's PowerSGD hook, its bytes counted."""
-    step = state._begin(bucket)
+    step, _ = state._begin(bucket)
     elements = bucket.buffer().numel() * state.workers
     started = perf_counter()
     averaged = powersgd.synchronize(bucket)
@@ -380,13 +406,12 @@ def _low_rank(state: CompressionState, powersgd: TorchPowerSGD, bucket: GradBuck
 
 
 def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBucket) -> Future[Tensor]:
-    step = state._begin(bucket)
-    buffer = bucket.buffer()
+    step, plan = state._begin(bucket)
+    buffer, layout = bucket.buffer(), plan.layout
+    assert layout is not None
 
     started = perf_counter()
-    gradients = state._gradients(bucket)
-    layout = compressor.layout([name for name, _ in gradients], [share.numel() for _, share in gradients])
-    parts = state.feedback.parts(gradients, layout, compressor)
+    parts = state.feedback.parts(plan.gradients(buffer), layout, compressor)
     own = compressor.compress(parts, layout, state._context)
     if compressor.config.nonfinite == "skip":
         state._outgoing.append((own, parts))
@@ -406,7 +431,7 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
         received = perf_counter()
         state.exchange.learn(buffer.numel(), gathering.sizes)
         incoming = _read_payloads(state, compressor, parts, layout, gathering)
-        _sum_updates(incoming, compressor, buffer, parts)
+        _fill(incoming, compressor, buffer, parts)
         if buffer.is_cuda and transport.type == "cpu":
             torch.cuda.current_stream(buffer.device).synchronize()  # gloo's futures know of no streams
         with state._lock:
@@ -467,19 +492,13 @@ def _read_payloads(
     return incoming
 
 
-def _sum_updates(incoming: list[Incoming], compressor: Compressor, buffer: Tensor, parts: list[Part]) -> None:
+def _fill(incoming: list[Incoming], compressor: Compressor, buffer: Tensor, parts: list[Part]) -> None:
     """Fills the buffer with the updates' sum, added in rank order, or their mean."""
     starts = [part.gradient.storage_offset() for part in parts]
     total = buffer if buffer.dtype == torch.float32 and starts == sorted(starts) else None
     if total is None:
         total = torch.empty_like(buffer, dtype=torch.float32)
-    total.zero_()
-    for received in incoming:
-        if not isinstance(received, NonFinite):
-            compressor.add(received, total)
-    if compressor.config.reduction == "mean":
-        # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
-        total.div_(torch.full((), len(incoming), dtype=torch.float32, device=total.device))
+    compressor.total(incoming, total)
     if total is not buffer:
         for part, share in zip(parts, torch.split(total, [part.elements for part in parts]), strict=True):
             part.gradient.copy_(share)

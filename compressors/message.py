@@ -21,13 +21,15 @@ Header, 32 bytes, little endian:
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any
 
 import numpy as np
 
-from .codecs import CODECS, codec_by_code, codec_by_name, plan_values
-from .codecs.base import Bytes, Codec, Head
-from .codecs.registry import smallest_with_size
+from .codecs import CODECS, PlannedValues, codec_by_code, codec_by_name, plan_values
+from .codecs.base import Bodies, Bytes, Codec, Head
 from .codecs.values import Symbols
 from .config.base import LARGEST_TAU, SMALLEST_TAU
 from .errors import CorruptMessage
@@ -40,12 +42,15 @@ LARGEST_N = 2**31 - 1
 _HEADER = struct.Struct("<2sBBBBBBIIfQI")
 HEADER_BYTES = _HEADER.size
 _LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
 _STATE_AT, _LENGTH_AT = 5, 20
 _CRC_AT = HEADER_BYTES - 4
 _MAGIC = b"tg"
 _UPDATE, _NONFINITE = 0, 1
 WRONG_CHECKSUM = "the checksum does not match"
 _SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
+_AUTO = tuple(range(len(CODECS)))
+_PLACES = {codec.name: place for place, codec in enumerate(CODECS)}
 
 
 @dataclass(frozen=True)
@@ -74,37 +79,97 @@ def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: i
     Raises:
         ValueError: the update has more elements than a message can hold, or the codec cannot write it.
     """
-    if update.n > LARGEST_N:
-        raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
-    if codec != "auto" and not codec_by_name(codec).fits(update):
-        raise ValueError(f"{codec} cannot write an update of {update.k} of {update.n} {update.form}")
-    values = plan_values(update, "raw" if codec == "raw" else symbols, threads)
-    chosen, size = smallest_with_size(update, values, CODECS if codec == "auto" else [codec_by_name(codec)])
-    message = np.zeros(HEADER_BYTES + size, np.uint8)
-    chosen.encode(update, values, message[HEADER_BYTES:])
-    coded = "raw" if chosen.name == "raw" else values.symbols
-    _seal(message, update.form, chosen.code, _UPDATE, coded, update.n, update.k, update.tau)
-    return message
+    return write_all([update], [codec], symbols, threads).messages[0]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Messages, one behind the other.
+
+    Attributes:
+        payload: uint8, all of them.
+        messages: uint8, each of them, in the payload's memory.
+    """
+
+    payload: Bytes
+    messages: list[Bytes]
+
+
+def write_all(
+    updates: Sequence[Update], codecs: Sequence[str], symbols: str = "auto", threads: int = 1
+) -> Written:
+    """Updates as messages; for arguments and errors see `write`.
+
+    Args:
+        updates: what to write.
+        codecs: of each.
+        symbols: of all.
+        threads: how many may share the work.
+    """
+    values = [
+        plan_values(update, "raw" if name == "raw" else symbols, threads)
+        for update, name in zip(updates, codecs, strict=True)
+    ]
+    chosen = _choose(updates, codecs, values)
+    sizes = [bodies.sizes[number] for bodies, number in chosen]
+    ends = list(accumulate([HEADER_BYTES + size for size in sizes]))
+    payload = np.zeros(ends[-1] if ends else 0, np.uint8)
+    writers: dict[Bodies, tuple[list[int], list[int]]] = {}
+    for (bodies, number), size, end in zip(chosen, sizes, ends, strict=True):
+        which, begins = writers.setdefault(bodies, ([], []))
+        which.append(number)
+        begins.append(end - size)
+    for bodies, (which, begins) in writers.items():
+        bodies.write(which, payload, begins)
+    # Headers last: a body may have spilled into them.
+    view, messages, begin = payload.data, [], 0
+    for update, (bodies, _), planned, end in zip(updates, chosen, values, ends, strict=True):
+        codec = bodies.codec
+        coded = "raw" if codec.name == "raw" else planned.symbols
+        fields = _fields(update.form, codec.code, _UPDATE, coded, update.n, update.k, update.tau)
+        _HEADER.pack_into(view, begin, *fields, end - begin - HEADER_BYTES, 0)
+        _CRC.pack_into(view, begin + _CRC_AT, zlib.crc32(view[begin:end]))
+        messages.append(payload[begin:end])
+        begin = end
+    return Written(payload, messages)
+
+
+def _choose(
+    updates: Sequence[Update], codecs: Sequence[str], values: Sequence[PlannedValues]
+) -> list[tuple[Bodies, int]]:
+    """The shortest body for each update, of the codecs that may write it; the first of several."""
+    able: dict[tuple[int, bool], list[int]] = {}
+    for i, (update, name) in enumerate(zip(updates, codecs, strict=True)):
+        if update.n > LARGEST_N:
+            raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
+        among = _AUTO if name == "auto" else (_PLACES[codec_by_name(name).name],)
+        fitting = [place for place in among if CODECS[place].fits(update)]
+        if not fitting:
+            raise ValueError(f"{name} cannot write an update of {update.k} of {update.n} {update.form}")
+        for place in fitting:
+            able.setdefault((place, FORMS[update.form].sign_apart), []).append(i)
+    best: dict[int, tuple[Bodies, int]] = {}
+    for place, signed in sorted(able):
+        mine = able[place, signed]
+        bodies = CODECS[place].plan([updates[i] for i in mine], [values[i] for i in mine])
+        for number, i in enumerate(mine):
+            if i not in best or bodies.sizes[number] < best[i][0].sizes[best[i][1]]:
+                best[i] = bodies, number
+    return [best[i] for i in range(len(updates))]
 
 
 def write_nonfinite(refusal: NonFinite) -> Bytes:
     """A message that says why there is no update; uint8 [HEADER_BYTES]."""
-    message = np.zeros(HEADER_BYTES, np.uint8)
-    _seal(message, refusal.form, 0, _NONFINITE, "raw", refusal.n, refusal.ordinal, refusal.tau)
+    message = np.empty(HEADER_BYTES, np.uint8)
+    fields = _fields(refusal.form, 0, _NONFINITE, "raw", refusal.n, refusal.ordinal, refusal.tau)
+    _HEADER.pack_into(message.data, 0, *fields, 0, 0)
+    _CRC.pack_into(message.data, _CRC_AT, zlib.crc32(message.data))
     return message
 
 
 def is_refusal(message: Bytes) -> bool:
     """Whether these bytes want to be what `write_nonfinite` writes; nothing else of them is looked at."""
     return message.size >= HEADER_BYTES and int(message[_STATE_AT]) == _NONFINITE
-
-
-def _seal(
-    message: Bytes, form: Form, codec: int, state: int, symbols: Symbols, n: int, k: int, tau: np.float32
-) -> None:
-    length = message.size - HEADER_BYTES
-    message[:HEADER_BYTES] = _header(form, codec, state, symbols, n, k, tau, length)
-    struct.pack_into("<I", message.data, _CRC_AT, _checksum(message))
 
 
 def unsealed_header(update: Update, codec: Codec, symbols: Symbols, length: int) -> Bytes:
@@ -116,15 +181,15 @@ def unsealed_header(update: Update, codec: Codec, symbols: Symbols, length: int)
         symbols: how its symbols stand there.
         length: of the body.
     """
-    return _header(update.form, codec.code, _UPDATE, symbols, update.n, update.k, update.tau, length)
+    fields = _fields(update.form, codec.code, _UPDATE, symbols, update.n, update.k, update.tau)
+    return np.frombuffer(_HEADER.pack(*fields, length, 0), np.uint8)
 
 
-def _header(
-    form: Form, codec: int, state: int, symbols: Symbols, n: int, k: int, tau: np.float32, length: int
-) -> Bytes:
-    codes = (FORMS[form].code, codec, state, _SYMBOLS.index(symbols), 0)
-    packed = _HEADER.pack(_MAGIC, VERSION, *codes, n, k, tau, length, 0)
-    return np.frombuffer(packed, np.uint8)
+def _fields(
+    form: Form, codec: int, state: int, symbols: Symbols, n: int, k: int, tau: np.float32
+) -> tuple[Any, ...]:
+    """A header's, up to the length."""
+    return _MAGIC, VERSION, FORMS[form].code, codec, state, _SYMBOLS.index(symbols), 0, n, k, tau
 
 
 def split(payload: Bytes, most: int) -> list[Bytes]:
@@ -157,7 +222,7 @@ def split(payload: Bytes, most: int) -> list[Bytes]:
     return messages
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: see `update.Update`
 class Header:
     """The fields of a header as they stand there, whatever they are, but for magic, version and length."""
 
@@ -235,23 +300,55 @@ def read(message: Bytes, n: int) -> Update | NonFinite:
     Raises:
         CorruptMessage: it is no message that `write` or `write_nonfinite` could have made, or of another n.
     """
+    return read_all([message], [n])[0]
+
+
+def read_all(messages: Sequence[Bytes], elements: Sequence[int]) -> list[Update | NonFinite]:
+    """The updates of many messages; see `read`.
+
+    Args:
+        messages: each uint8, exactly the message.
+        elements: n of each one's update.
+
+    Raises:
+        CorruptMessage: see `read`; about one of those that are not valid.
+    """
+    opened = [_open(message, n) for message, n in zip(messages, elements, strict=True)]
+    found: list[Update | NonFinite] = []
+    for (codec, _), group in groupby(zip(messages, opened, strict=True), key=_way):
+        members = list(group)
+        if codec is None:
+            found += [what for _, what in members if isinstance(what, NonFinite)]
+            continue
+        heads = [what[1] for _, what in members if not isinstance(what, NonFinite)]
+        found += codec.decode_all([message[HEADER_BYTES:] for message, _ in members], heads)
+    for update in found:
+        if update.form != "wgt" or isinstance(update, NonFinite):
+            continue
+        if not sparse.check_values(update.words, update.values, update.tau):
+            raise CorruptMessage("a value is not finite, smaller than tau, or not of its word's sign")
+    return found
+
+
+def _way(opened: tuple[Bytes, tuple[Codec, Head] | NonFinite]) -> tuple[Codec | None, Form | None]:
+    """What messages that are read together have in common."""
+    what = opened[1]
+    return (None, None) if isinstance(what, NonFinite) else (what[0], what[1].form)
+
+
+def _open(message: Bytes, n: int) -> tuple[Codec, Head] | NonFinite:
+    """What the header says, once the checksum was found right."""
     if message.size < HEADER_BYTES:
         raise CorruptMessage(f"{message.size} bytes are less than a header, which has {HEADER_BYTES}")
     length = message.size - HEADER_BYTES
     header = open_header(message, length)
     if header.crc != _checksum(message):
         raise CorruptMessage(WRONG_CHECKSUM)
-    opened = interpret(header, length, n)
-    if isinstance(opened, NonFinite):
-        return opened
-    codec, head = opened
-    update = codec.decode(message[HEADER_BYTES:], head)
-    if head.form == "wgt" and not sparse.check_values(update.words, update.values, head.tau):
-        raise CorruptMessage("a value is not finite, smaller than tau, or not of its word's sign")
-    return update
+    return interpret(header, length, n)
 
 
 def _checksum(message: Bytes) -> int:
     """CRC-32 of the message with the checksum's own place taken as zero."""
-    head = zlib.crc32(bytes(4), zlib.crc32(message[:_CRC_AT].data))
-    return zlib.crc32(message[HEADER_BYTES:].data, head)
+    whole = message.data
+    head = zlib.crc32(bytes(whole[:_CRC_AT]) + bytes(4))
+    return zlib.crc32(whole[HEADER_BYTES:], head)

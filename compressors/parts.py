@@ -11,7 +11,7 @@ from torch import Tensor
 from .kernels.threshold import SPARE
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: see `update.Update`
 class Part:
     """One parameter's share of a bucket."""
 
@@ -31,7 +31,7 @@ class Part:
         return self.gradient.numel()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: see `update.Update`
 class PartTally:
     """What one parameter sent."""
 
@@ -125,11 +125,21 @@ class Scratch:
     words: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
     values: NDArray[Any] = field(default_factory=lambda: np.empty(0, np.uint8))
 
-    def reserve(self, n: int, values: type[np.generic] | None) -> None:
-        """Makes sure that an update of n elements fits, with values of a type or (None) without."""
-        room = n + SPARE
-        if self.words.size < room:
-            self.words = np.empty(room, np.uint32)
-        values_room = 1 if values is None else room
-        if self.values.size < values_room or (values is not None and self.values.dtype != values):
-            self.values = np.empty(values_room, values or np.uint8)
+    def room(
+        self, begin: int, n: int, values: type[np.generic] | None
+    ) -> tuple[NDArray[np.uint32], NDArray[Any]]:
+        """Words and values for an update of n elements, from place `begin` on; without values for None.
+
+        Units of one bucket take places behind one another: what one has sent stays there.
+        """
+        need = begin + n + SPARE
+        if self.words.size < need:
+            self.words = np.empty(need, np.uint32)
+        if values is None:
+            return self.words[begin:], _NO_VALUES
+        if self.values.size < need or self.values.dtype != values:
+            self.values = np.empty(need, values)
+        return self.words[begin:], self.values[begin:]
+
+
+_NO_VALUES = np.empty(1, np.uint8)

@@ -31,9 +31,12 @@ class Chunks:
         return whole * self.keep + min(self.keep, rest)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Update:
     """k of n elements, each with a position, a sign and, by form, a value.
+
+    Not frozen, as a frozen one takes three times as long to make, and a step has one for each threshold of
+    each worker; nobody changes one.
 
     Attributes:
         form: what the values are.

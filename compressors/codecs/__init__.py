@@ -1,7 +1,7 @@
 """Lossless codecs: an update's positions, signs and values as bytes and back."""
 
 from .base import Codec
-from .registry import CODECS, codec_by_code, codec_by_name, smallest
+from .registry import CODECS, codec_by_code, codec_by_name
 from .values import PlannedValues, plan_values
 
 __all__ = [
@@ -11,5 +11,4 @@ __all__ = [
     "codec_by_code",
     "codec_by_name",
     "plan_values",
-    "smallest",
 ]

@@ -8,6 +8,7 @@ reads the rest.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,10 +20,10 @@ from ..forms import FORMS, Form
 from ..update import Update
 from .values import Bytes, PlannedValues, SizedValues, Symbols, aligned, read_values
 
-__all__ = ["Bytes", "Codec", "Head", "PositionCodec", "aligned"]
+__all__ = ["Bodies", "Bytes", "Codec", "Head", "PositionCodec", "aligned"]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: see `update.Update`
 class Head:
     """What a message's header says of its body."""
 
@@ -32,6 +33,35 @@ class Head:
     tau: np.float32
     symbols: Symbols
     """How symbols stand in the values, where the form has any."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bodies:
+    """Bodies that are ready to be written by a codec.
+
+    Attributes:
+        codec: that writes them.
+        updates: what they hold.
+        values: of each update.
+        sizes: bytes of each body, exactly.
+    """
+
+    codec: "Codec"
+    updates: Sequence[Update]
+    values: Sequence[PlannedValues]
+    sizes: Sequence[int]
+
+    def write(self, which: Sequence[int], payload: Bytes, begins: Sequence[int]) -> None:
+        """Writes some of the bodies.
+
+        Args:
+            which: their numbers.
+            payload: uint8; zeros where a body is to stand. A few bytes behind a body may be overwritten.
+            begins: where each body begins, ascending.
+        """
+        for number, begin in zip(which, begins, strict=True):
+            body = payload[begin : begin + self.sizes[number]]
+            self.codec.encode(self.updates[number], self.values[number], body)
 
 
 class Codec(ABC):
@@ -52,6 +82,11 @@ class Codec(ABC):
     def encode(self, update: Update, values: PlannedValues, body: Bytes) -> None:
         """Writes the update into `body`, uint8 of exactly `size` bytes, zeroed."""
 
+    def plan(self, updates: Sequence[Update], values: Sequence[PlannedValues]) -> Bodies:
+        """Prepares to write some updates that fit, and their values."""
+        sizes = [self.size(update, each) for update, each in zip(updates, values, strict=True)]
+        return Bodies(self, updates, values, sizes)
+
     @abstractmethod
     def decode(self, body: Bytes, head: Head) -> Update:
         """Reads a body.
@@ -59,6 +94,10 @@ class Codec(ABC):
         Raises:
             CorruptMessage: it is nothing that `encode` could have written for such a header.
         """
+
+    def decode_all(self, bodies: Sequence[Bytes], heads: Sequence[Head]) -> list[Update]:
+        """Reads some bodies of one form, at least one; see `decode`."""
+        return [self.decode(body, head) for body, head in zip(bodies, heads, strict=True)]
 
 
 class PositionCodec(Codec):
@@ -81,7 +120,17 @@ class PositionCodec(Codec):
     def decode(self, body: Bytes, head: Head) -> Update:
         """See `Codec.decode`."""
         words, used = self.read_positions(body, head)
-        values = read_values(body[used:], head.form, head.k, head.symbols)
+        return self.with_values(words, body[used:], head)
+
+    def with_values(self, words: NDArray[np.uint32], body: Bytes, head: Head) -> Update:
+        """The update whose words were read; raises CorruptMessage.
+
+        Args:
+            words: uint32 [k].
+            body: what stands behind them.
+            head: what the header says.
+        """
+        values = read_values(body, head.form, head.k, head.symbols)
         words = _with_signs(words, values, head, signs_there=self.keeps_signs)
         return Update(head.form, head.n, head.tau, words, values)
 

@@ -1,9 +1,6 @@
-"""Every codec, by name and by code, and the choice between them."""
-
-from collections.abc import Iterable
+"""Every codec, by name and by code."""
 
 from ..errors import CorruptMessage
-from ..update import Update
 from .base import Codec
 from .bitmap import Bitmap
 from .chunked import Chunked
@@ -11,7 +8,6 @@ from .every import Every
 from .golomb_rice import GolombRice
 from .packed32 import Packed32
 from .raw import Raw
-from .values import PlannedValues
 
 CODECS: tuple[Codec, ...] = (Packed32(), GolombRice(), Bitmap(), Raw(), Chunked(), Every())
 _BY_NAME = {codec.name: codec for codec in CODECS}
@@ -33,16 +29,3 @@ def codec_by_code(code: int) -> Codec:
         return _BY_CODE[code]
     except KeyError:
         raise CorruptMessage(f"codec {code} is unknown; known are {sorted(_BY_CODE)}") from None
-
-
-def smallest(update: Update, values: PlannedValues, among: Iterable[Codec] = CODECS) -> Codec:
-    """The codec with the shortest body for an update, of those that fit it; the first of several."""
-    return smallest_with_size(update, values, among)[0]
-
-
-def smallest_with_size(
-    update: Update, values: PlannedValues, among: Iterable[Codec] = CODECS
-) -> tuple[Codec, int]:
-    """The same, and the bytes of its body."""
-    sized = [(codec, codec.size(update, values)) for codec in among if codec.fits(update)]
-    return min(sized, key=lambda each: each[1])

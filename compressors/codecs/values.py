@@ -49,6 +49,10 @@ class PlannedValues(SizedValues):
     """Fills exactly `size` bytes, zeroed."""
 
 
+_NO_VALUES = np.empty(0, np.uint8)
+_NONE = PlannedValues("raw", 0, lambda out: None)
+
+
 def plan_values(update: Update, symbols: str = "auto", threads: int = 1) -> PlannedValues:
     """Chooses how an update's values are written.
 
@@ -62,6 +66,8 @@ def plan_values(update: Update, symbols: str = "auto", threads: int = 1) -> Plan
         return _with_tables(update.values, coded)
     if FORMS[update.form].symbols and update.k:
         return _plan_symbols(update.values, LEVEL_BITS, symbols, threads)
+    if not update.values.size:
+        return _NONE
     plain = update.values.view(np.uint8)
 
     def write(out: Bytes) -> None:
@@ -116,6 +122,8 @@ def read_values(body: Bytes, form: Form, k: int, symbols: Symbols, threads: int 
         CorruptMessage: the length is not right, a float is not finite, a level is 0, a table or a code is
             not valid.
     """
+    if form in ("bgt", "strom") and not body.size and symbols == "raw":
+        return _NO_VALUES
     traits = FORMS[form]
     if symbols == "huffman" and (k == 0 or not traits.symbols):
         raise CorruptMessage(f"there are no symbols to decode in {k} values of {form}")

@@ -7,7 +7,7 @@ the masked form that writes to memory is microcoded on some CPUs: output arrays 
 elements.
 
 The loop is written as LLVM IR since no numba expression compiles to `vpcompressd`. Only whole
-groups of sixteen are handled here; `threshold.py` sends the tail through the portable pass.
+groups of sixteen are handled here; a parameter's tail goes through the portable pass.
 """
 
 from typing import Any
@@ -17,6 +17,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from . import portable
+from .rows import floats
 
 LANES = 16
 SPARE = LANES
@@ -202,3 +205,51 @@ def strom(residual, gradient, stop, tau, base, words, values, sent, tally):  # t
         end = min(start + _BLOCK, stop)
         sent = _strom_blocks(residual, gradient, start, end, tau, base, words, values, sent, tally)
     return sent
+
+
+@njit(nogil=True, cache=True)
+def wgt_rows(rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """See `portable.wgt_rows`."""
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        tau, base, tally = taus[i], rows[i, 3], tallies[i]
+        whole = residual.size - residual.size % LANES
+        sent = wgt(residual, gradient, whole, tau, base, words, values, sent, tally)
+        sent = portable.wgt(residual, gradient, whole, tau, base, words, values, sent, tally)
+        ends[i] = sent
+
+
+@njit(nogil=True, cache=True)
+def bgt_rows(rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """See `portable.bgt_rows`."""
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        tau, base, tally = taus[i], rows[i, 3], tallies[i]
+        whole = residual.size - residual.size % LANES
+        sent = bgt(residual, gradient, whole, tau, base, words, values, sent, tally)
+        sent = portable.bgt(residual, gradient, whole, tau, base, words, values, sent, tally)
+        ends[i] = sent
+
+
+@njit(nogil=True, cache=True)
+def qgt_rows(rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """See `portable.qgt_rows`."""
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        tau, base, tally = taus[i], rows[i, 3], tallies[i]
+        whole = residual.size - residual.size % LANES
+        sent = qgt(residual, gradient, whole, tau, base, words, values, sent, tally)
+        sent = portable.qgt(residual, gradient, whole, tau, base, words, values, sent, tally)
+        ends[i] = sent
+
+
+@njit(nogil=True, cache=True)
+def strom_rows(rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """See `portable.strom_rows`."""
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        tau, base, tally = taus[i], rows[i, 3], tallies[i]
+        whole = residual.size - residual.size % LANES
+        sent = strom(residual, gradient, whole, tau, base, words, values, sent, tally)
+        sent = portable.strom(residual, gradient, whole, tau, base, words, values, sent, tally)
+        ends[i] = sent

@@ -37,11 +37,11 @@ BLOCK_LOG2 = 12
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
 BLOCK_LOG2S_OF_MANY = (14, 10)
-"""For more than _FEW words: looking at every length would take half as long as writing, and gain little."""
-_FEW = 2**16
+"""For more than FEW words: looking at every length would take half as long as writing, and gain little."""
+FEW = 2**16
 
-_LEAST_LOG2, _MOST_LOG2 = 4, 14  # a longer block could pass 65535 bytes
-_TABLE = 6
+LEAST_LOG2, MOST_LOG2 = 4, 14  # a longer block could pass 65535 bytes
+TABLE = 6
 _SHARE = 16
 """Blocks that are worth a thread."""
 
@@ -53,13 +53,13 @@ Bytes = NDArray[np.uint8]
 
 
 @njit(nogil=True, cache=True)
-def _base(words, at):  # type: ignore[no-untyped-def]
+def base_of(words, at):  # type: ignore[no-untyped-def]
     """The position before word number `at`."""
     return np.int64(words[at - 1] >> _ONE) if at else np.int64(-1)
 
 
 @njit(nogil=True, cache=True)
-def _measure(words, length, signed, first, sizes):  # type: ignore[no-untyped-def]
+def measure(words, length, signed, first, sizes):  # type: ignore[no-untyped-def]
     """Writes to sizes how many bytes each block of `length` words from number `first` on takes.
 
     Returns:
@@ -68,7 +68,7 @@ def _measure(words, length, signed, first, sizes):  # type: ignore[no-untyped-de
     for s in range(sizes.size):
         start = (first + s) * length
         block = words[start : start + length]
-        base = _base(words, start)
+        base = base_of(words, start)
         last = np.int64(block[-1] >> _ONE)
         if last - base < block.size:
             return False
@@ -87,7 +87,7 @@ def _write_blocks(words, length, signed, starts, first, stop, out):  # type: ign
     scratch = np.empty(np.max(starts[first + 1 : stop + 1] - starts[first:stop]) + SPARE, np.uint8)
     for s in range(first, stop):
         block = words[s * length : (s + 1) * length]
-        base = _base(words, s * length)
+        base = base_of(words, s * length)
         b = parameter(np.int64(block[-1] >> _ONE) - base, block.size)
         size = starts[s + 1] - starts[s]
         write_block(block, base, b, signed, scratch[: size + SPARE])
@@ -95,7 +95,7 @@ def _write_blocks(words, length, signed, starts, first, stop, out):  # type: ign
 
 
 @njit(nogil=True, cache=True)
-def _read_blocks(body, length, signed, lasts, starts, first, stop, words):  # type: ignore[no-untyped-def]
+def read_blocks(body, length, signed, lasts, starts, first, stop, words):  # type: ignore[no-untyped-def]
     """Reads blocks first to stop of body; whether all are valid."""
     good = True
     for s in range(first, stop):
@@ -112,7 +112,7 @@ def _read_blocks(body, length, signed, lasts, starts, first, stop, words):  # ty
 
 
 @njit(nogil=True, cache=True)
-def _check_table(lasts, sizes, n, k, length, signed):  # type: ignore[no-untyped-def]
+def check_table(lasts, sizes, n, k, length, signed):  # type: ignore[no-untyped-def]
     """Whether positions leave room for k words below n, and sizes for their fields and a bit each."""
     base = np.int64(-1)
     for s in range(lasts.size):
@@ -126,7 +126,7 @@ def _check_table(lasts, sizes, n, k, length, signed):  # type: ignore[no-untyped
     return True
 
 
-def _read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
+def read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
     """A contiguous view (or copy) that numba sees as read-only, so that kernels are compiled once."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
@@ -139,12 +139,12 @@ def _shares(blocks: int, threads: int) -> list[tuple[int, int]]:
 
 def _sizes(words: Words, signed: bool, block_log2: int, threads: int) -> NDArray[np.int64]:
     """int64 [blocks], bytes that each block takes."""
-    if not _LEAST_LOG2 <= block_log2 <= _MOST_LOG2:
-        raise ValueError(f"blocks of 2^{block_log2} words; {_LEAST_LOG2} to {_MOST_LOG2} are possible")
+    if not LEAST_LOG2 <= block_log2 <= MOST_LOG2:
+        raise ValueError(f"blocks of 2^{block_log2} words; {LEAST_LOG2} to {MOST_LOG2} are possible")
     length = 1 << block_log2
     sizes = np.empty(-(-words.size // length), np.int64)
     pieces = [
-        partial(_measure, words, length, int(signed), start, sizes[start:stop])
+        partial(measure, words, length, int(signed), start, sizes[start:stop])
         for start, stop in _shares(sizes.size, threads)
     ]
     if not all(run_all(pieces, threads)):
@@ -156,8 +156,8 @@ def size(words: Words, signed: bool, threads: int = 1, block_log2: int = BLOCK_L
     """Bytes of the section, exactly. Arguments and errors as for `encode`."""
     if words.size == 0:
         return 0
-    sizes = _sizes(_read_only(words), signed, block_log2, threads)
-    return 1 + _TABLE * sizes.size + int(sizes.sum())
+    sizes = _sizes(read_only(words), signed, block_log2, threads)
+    return 1 + TABLE * sizes.size + int(sizes.sum())
 
 
 def shortest(words: Words, signed: bool, threads: int = 1) -> tuple[int, int]:
@@ -181,7 +181,7 @@ def block_log2_of(words: Words, signed: bool, section: int) -> int:
 
 def block_log2s(k: int) -> tuple[int, ...]:
     """The block lengths to try for k words."""
-    return BLOCK_LOG2S if k <= _FEW else BLOCK_LOG2S_OF_MANY
+    return BLOCK_LOG2S if k <= FEW else BLOCK_LOG2S_OF_MANY
 
 
 def encode(words: Words, signed: bool, out: Bytes, threads: int = 1, block_log2: int = BLOCK_LOG2) -> None:
@@ -199,10 +199,10 @@ def encode(words: Words, signed: bool, out: Bytes, threads: int = 1, block_log2:
     """
     if words.size == 0:
         return
-    words = _read_only(words)
+    words = read_only(words)
     sizes = _sizes(words, signed, block_log2, threads)
     length = 1 << block_log2
-    starts = np.concatenate(([1 + _TABLE * sizes.size], sizes)).cumsum()
+    starts = np.concatenate(([1 + TABLE * sizes.size], sizes)).cumsum()
     if out.size != starts[-1]:
         raise ValueError(f"{out.size} bytes are given, the section takes {starts[-1]}")
     blocks = sizes.size
@@ -220,11 +220,11 @@ def encode(words: Words, signed: bool, out: Bytes, threads: int = 1, block_log2:
 def _read_table(body: Bytes, k: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
     """Words in a block, last positions and sizes, of a body that is long enough for k > 0 words."""
     block_log2 = int(body[0]) if body.size else 0
-    if not _LEAST_LOG2 <= block_log2 <= _MOST_LOG2:
+    if not LEAST_LOG2 <= block_log2 <= MOST_LOG2:
         raise CorruptMessage(f"Golomb-Rice blocks of 2^{block_log2} words, or none, in {body.size} bytes")
     length = 1 << block_log2
     blocks = -(-k // length)
-    split, end = 1 + 4 * blocks, 1 + _TABLE * blocks
+    split, end = 1 + 4 * blocks, 1 + TABLE * blocks
     if body.size < end:
         raise CorruptMessage(f"{body.size} bytes cannot hold {blocks} Golomb-Rice blocks")
     lasts = np.frombuffer(body[1:split].tobytes(), "<u4").astype(np.int64)
@@ -247,7 +247,7 @@ def section_bytes(body: Bytes, k: int) -> int:
     if k == 0:
         return 0
     _, _, sizes = _read_table(body, k)
-    return 1 + _TABLE * sizes.size + int(sizes.sum())
+    return 1 + TABLE * sizes.size + int(sizes.sum())
 
 
 def decode(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> Words:
@@ -271,15 +271,15 @@ def decode(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> Words
             raise CorruptMessage(f"{body.size} bytes of positions of no element")
         return np.empty(0, np.uint32)
     length, lasts, sizes = _read_table(body, k)
-    starts = np.concatenate(([1 + _TABLE * sizes.size], sizes)).cumsum()
+    starts = np.concatenate(([1 + TABLE * sizes.size], sizes)).cumsum()
     if body.size != starts[-1]:
         raise CorruptMessage(f"{body.size} bytes, the Golomb-Rice blocks end at {starts[-1]}")
-    if not _check_table(lasts, sizes, n, k, length, int(signed)):
+    if not check_table(lasts, sizes, n, k, length, int(signed)):
         raise CorruptMessage(f"the Golomb-Rice table is not one of {k} ascending positions below {n}")
-    body = _read_only(body)
+    body = read_only(body)
     words = np.empty(k, np.uint32)
     pieces = [
-        partial(_read_blocks, body, length, int(signed), lasts, starts, first, stop, words)
+        partial(read_blocks, body, length, int(signed), lasts, starts, first, stop, words)
         for first, stop in _shares(sizes.size, threads)
     ]
     if not all(run_all(pieces, threads)):

@@ -8,6 +8,8 @@ element. Same results, bit for bit, as `avx512.py`.
 import numpy as np
 from numba import njit
 
+from .rows import floats
+
 _BLOCK = 128
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _ZERO = np.float32(0)
@@ -147,3 +149,49 @@ def strom(residual, gradient, start, tau, base, words, values, sent, tally):  # 
                     tally[1] += 1
         tally[0] += _sum_of_squares(r)
     return sent
+
+
+@njit(nogil=True, cache=True)
+def wgt_rows(rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """WGT over all parameters of a table, one behind the other.
+
+    Args:
+        rows: see `rows.py`.
+        taus: float32 [m].
+        words: as for `wgt`.
+        values: as for `wgt`.
+        sent: how many words there are already.
+        ends: int64 [m], receives how many there are after each parameter.
+        tallies: float64 [m, 2]; as for `wgt`.
+    """
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        sent = wgt(residual, gradient, 0, taus[i], rows[i, 3], words, values, sent, tallies[i])
+        ends[i] = sent
+
+
+@njit(nogil=True, cache=True)
+def bgt_rows(rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """BGT over all parameters of a table; arguments as for `wgt_rows`."""
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        sent = bgt(residual, gradient, 0, taus[i], rows[i, 3], words, values, sent, tallies[i])
+        ends[i] = sent
+
+
+@njit(nogil=True, cache=True)
+def qgt_rows(rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """QGT over all parameters of a table; arguments as for `wgt_rows`."""
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        sent = qgt(residual, gradient, 0, taus[i], rows[i, 3], words, values, sent, tallies[i])
+        ends[i] = sent
+
+
+@njit(nogil=True, cache=True)
+def strom_rows(rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """Strom over all parameters of a table; arguments as for `wgt_rows`."""
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        sent = strom(residual, gradient, 0, taus[i], rows[i, 3], words, values, sent, tallies[i])
+        ends[i] = sent

@@ -36,6 +36,13 @@ def add_values(words, values, dense):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def clear(words, base, dense):  # type: ignore[no-untyped-def]
+    """Sets dense (float32 [n]) to 0 at every word's position, which is counted from `base` (int64) on."""
+    for word in words:
+        dense[np.int64(word >> _ONE) - base] = np.float32(0)
+
+
+@njit(nogil=True, cache=True)
 def check_ascending(words, n):  # type: ignore[no-untyped-def]
     """Whether positions ascend strictly and lie below n."""
     bad = 0

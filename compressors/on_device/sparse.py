@@ -178,7 +178,7 @@ class _Begun(Begun):
             for one in group.passes:
                 ordinal = one.place.ordinal
                 if one.squares is not None:
-                    tally = self._rule.tally(one.part, 0, 0.0, np.float32(one.aim))
+                    tally = self._rule.tally(one.part, 0, 0.0, float(np.float32(one.aim)))
                     tallies[ordinal] = DeviceTally(tally, one.squares)
                     continue
                 report = next(reports)
@@ -186,11 +186,11 @@ class _Begun(Begun):
                 words = self._words[sent : report.sent]
                 tallies[ordinal] = self._settle(one, group.unit, words, tau, report, returns)
                 if report.sent > sent:
-                    taus.append(tau)
+                    taus.append(float(tau))
                 if report.nonfinite:
                     refused[group.unit] = min(refused.get(group.unit, ordinal), ordinal)
                 noted[ordinal], sent = report.sent - sent, report.sent
-            tau = shared_tau(taus, group.aims.values())
+            tau = shared_tau(taus, group.aims)
             updates[group.unit].append(self._update(group.unit, begin, sent, tau))
         self._rule.note(noted, self._parts, self._context)
         for unit in refused:
@@ -219,7 +219,7 @@ class _Begun(Begun):
             most = rule.clip.to * float(tau)
             part.residual.clamp_(-most, most)
             kept = squares(runtime, part.residual, returns)
-        return DeviceTally(rule.tally(part, int(words.size), 0.0, tau), kept)
+        return DeviceTally(rule.tally(part, int(words.size), 0.0, float(tau)), kept)
 
     def _update(self, unit: Unit, begin: int, end: int, tau: np.float32) -> Update:
         rule = self._rule

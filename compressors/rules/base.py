@@ -4,9 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..applying import add_to
@@ -83,13 +81,8 @@ def squares(residual: Tensor | None) -> float:
 def put_back(update: Update, unit: Unit, parts: Sequence[Part]) -> None:
     """Adds an update that was not sent to the residuals it was taken from, where there are any."""
     dense = torch.zeros(unit.n, dtype=torch.float32)
-    add_to(update, dense)
+    add_to(update, dense.numpy())
     for place, elements in unit.slices(every=update.words is None):
         residual = parts[place.ordinal].residual
         if residual is not None:
             residual += dense[elements].to(residual.device)
-
-
-def positions_of(words: NDArray[np.uint32], base: int) -> Tensor:
-    """int64 [k], where in a parameter that begins at `base` the words lie."""
-    return torch.from_numpy((words >> 1).astype(np.int64) - base)

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..config.base import SMALLEST_TAU
 from ..config.methods import ChunkedTopK, SparseMethod, TopK
-from ..kernels import chunked, threshold, topk
-from ..kernels.threshold import PassResult, ThresholdRule
+from ..kernels import chunked, topk
+from ..kernels.rows import table
+from ..kernels.threshold import PassResult, RowsResult, ThresholdRule, threshold_rows
 from ..parts import Part
 from ..policies import ALL, Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
 from ..update import Chunks
@@ -20,27 +21,23 @@ from ..update import Chunks
 
 @dataclass(frozen=True)
 class Target:
-    """Where a pass writes: behind what other parameters of the unit have written."""
+    """Where passes write: what one parameter sends stands behind what the one before has sent."""
 
     words: NDArray[np.uint32]
     values: NDArray[Any]
-    base: int
-    """The parameter's first position."""
-    sent: int
-    """Words that are there already."""
     threads: int
 
 
 class Taken(NamedTuple):
-    """What a pass came to."""
+    """What the passes over some parameters came to."""
 
-    result: PassResult
-    tau: np.float32
-    """The threshold that was sent by."""
+    result: RowsResult
+    taus: list[float]
+    """The thresholds that were sent by, each a float32's value."""
 
 
 class Selection(ABC):
-    """What a pass goes by, for the parameters of a unit together, and the pass over one of them."""
+    """What passes go by, and the passes, for the parameters of a unit together."""
 
     rule: ThresholdRule
     """What stands for an element."""
@@ -62,8 +59,17 @@ class Selection(ABC):
         return False
 
     @abstractmethod
-    def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
-        """Runs the pass; the gradient is float32."""
+    def take(
+        self, parts: Sequence[Part], aims: Sequence[float], bases: Sequence[int], target: Target
+    ) -> Taken:
+        """Runs the passes.
+
+        Args:
+            parts: with a residual each; gradients are float32.
+            aims: what each one's pass goes by.
+            bases: each one's first position in the update.
+            target: where what is sent is written to.
+        """
 
     def note(  # noqa: B027 (only policies learn)
         self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Mapping[str, Memory]
@@ -101,30 +107,61 @@ class ByThreshold(Selection):
             turn = [memories[part.name] for part in parts]
         self.policy.note(parts, sent, iteration, turn)
 
-    def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
+    def take(
+        self, parts: Sequence[Part], aims: Sequence[float], bases: Sequence[int], target: Target
+    ) -> Taken:
         """See `Selection.take`."""
-        assert part.residual is not None
-        tau = np.float32(aim)
-        return Taken(_threshold_pass(self.rule, part.residual, gradient, tau, target), tau)
+        taus = np.array(aims, np.float32)
+        return Taken(_threshold_passes(self.rule, parts, taus, bases, target), taus.tolist())
 
 
-def _threshold_pass(
-    rule: ThresholdRule, residual: Tensor, gradient: Tensor, tau: np.float32, target: Target
-) -> PassResult:
-    return threshold.threshold_pass(
-        rule,
-        residual.numpy(),
-        gradient.numpy(),
-        tau,
-        target.words,
-        target.values,
-        base=target.base,
-        sent=target.sent,
-        threads=target.threads,
+def _threshold_passes(
+    rule: ThresholdRule,
+    parts: Sequence[Part],
+    taus: NDArray[np.float32],
+    bases: Sequence[int],
+    target: Target,
+) -> RowsResult:
+    rows = table(
+        [residual_of(part).data_ptr() for part in parts],
+        [part.gradient.data_ptr() for part in parts],
+        [part.elements for part in parts],
+        bases,
     )
+    return threshold_rows(rule, rows, taus, target.words, target.values, threads=target.threads)
 
 
-class ByRank(Selection):
+def residual_of(part: Part) -> Tensor:
+    """The residual of a part that has one."""
+    assert part.residual is not None
+    return part.residual
+
+
+class _OneByOne(Selection):
+    """A selection whose passes have a parameter each."""
+
+    def take(
+        self, parts: Sequence[Part], aims: Sequence[float], bases: Sequence[int], target: Target
+    ) -> Taken:
+        """See `Selection.take`."""
+        result, taus, sent = RowsResult([], [], []), [], 0
+        for part, aim, base in zip(parts, aims, bases, strict=True):
+            found, tau = self._pass(part, aim, base, sent, target)
+            sent = found.sent
+            result.ends.append(sent)
+            result.residual_squares.append(found.residual_squares)
+            result.nonfinite.append(found.nonfinite)
+            taus.append(float(tau))
+        return Taken(result, taus)
+
+    @abstractmethod
+    def _pass(
+        self, part: Part, aim: float, base: int, sent: int, target: Target
+    ) -> tuple[PassResult, np.float32]:
+        """Runs a pass behind `sent` words; what it came to, and the threshold that was sent by."""
+
+
+class ByRank(_OneByOne):
     """The largest magnitudes of each parameter, a share of its elements."""
 
     rule = "wgt"
@@ -144,26 +181,33 @@ class ByRank(Selection):
         """How many of a parameter's elements are sent."""
         return max(1, int(aim * elements))
 
-    def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
+    def take(
+        self, parts: Sequence[Part], aims: Sequence[float], bases: Sequence[int], target: Target
+    ) -> Taken:
         """See `Selection.take`."""
-        assert part.residual is not None
-        if self.config.sampled:
-            tau = sampled_tau(Part(part.name, gradient, part.residual), aim)
-            return Taken(_threshold_pass("wgt", part.residual, gradient, tau, target), tau)
+        if not self.config.sampled:
+            return super().take(parts, aims, bases, target)
+        sampled = [sampled_tau(part, aim) for part, aim in zip(parts, aims, strict=True)]
+        taus = np.array(sampled, np.float32)
+        return Taken(_threshold_passes(self.rule, parts, taus, bases, target), taus.tolist())
+
+    def _pass(
+        self, part: Part, aim: float, base: int, sent: int, target: Target
+    ) -> tuple[PassResult, np.float32]:
         found = topk.topk_pass(
-            part.residual.numpy(),
-            gradient.numpy(),
+            residual_of(part).numpy(),
+            part.gradient.numpy(),
             self.count(part.elements, aim),
             target.words,
             target.values,
-            base=target.base,
-            sent=target.sent,
+            base=base,
+            sent=sent,
             threads=target.threads,
         )
-        return Taken(PassResult(found.sent, found.residual_squares, found.nonfinite), found.tau)
+        return PassResult(found.sent, found.residual_squares, found.nonfinite), found.tau
 
 
-class ByChunk(Selection):
+class ByChunk(_OneByOne):
     """The largest magnitudes of every chunk, the same number from each."""
 
     rule = "wgt"
@@ -176,21 +220,21 @@ class ByChunk(Selection):
         """None; any number does."""
         return [SMALLEST_TAU] * len(parts)
 
-    def take(self, part: Part, gradient: Tensor, aim: float, target: Target) -> Taken:
-        """See `Selection.take`."""
-        assert part.residual is not None
+    def _pass(
+        self, part: Part, aim: float, base: int, sent: int, target: Target
+    ) -> tuple[PassResult, np.float32]:
         assert self.chunks is not None
         found = chunked.chunked_pass(
-            part.residual.numpy(),
-            gradient.numpy(),
+            residual_of(part).numpy(),
+            part.gradient.numpy(),
             self.chunks.chunk,
             self.chunks.keep,
             target.words,
             target.values,
-            base=target.base,
-            sent=target.sent,
+            base=base,
+            sent=sent,
         )
-        return Taken(found, np.float32(aim))
+        return found, np.float32(aim)
 
 
 def build_selection(config: SparseMethod) -> Selection:

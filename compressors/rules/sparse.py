@@ -1,10 +1,10 @@
 """Rules that send some elements, and keep all of the others: wgt, bgt, qgt, strom, topk, chunked_topk."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..config.base import SMALLEST_TAU
 from ..config.methods import Clip, SparseMethod
@@ -14,8 +14,10 @@ from ..kernels.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..parts import Part, PartTally, Place, Unit
 from ..quantizing import form_of, quantize
 from ..update import NO_TAU, Update
-from .base import Context, Ran, Rule, held_back, positions_of, put_back, squares
-from .selection import Taken, Target, build_selection
+from .base import Context, Ran, Rule, held_back, put_back, squares
+from .selection import Taken, Target, build_selection, residual_of
+
+_NO_VALUES = np.empty(0, np.uint8)
 
 
 class SparseRule(Rule):
@@ -32,44 +34,106 @@ class SparseRule(Rule):
             self.form = form_of(self.quantizer)
         else:
             self.form = self.selection.rule if self.selection.has_tau else "f32"
+        self._bits = FORMS[self.form].paper_bits
         # Blocks of a quantizer and chunks must not reach from one parameter into the next.
         self.by_parameter = self.quantizer is not None or self.selection.chunks is not None
 
     def run(self, unit: Unit, parts: Sequence[Part], context: Context) -> Ran:
-        """See `Rule.run`."""
-        rule = self.selection.rule
-        awake = {  # of this unit: a bucket may have several
-            place.ordinal for place in unit.places if not held_back(parts[place.ordinal], context)
-        }
+        """See `Rule.run`; one call takes all of the unit's parameters."""
+        awake = self._awake(unit, parts, context)
         if self.config.momentum:
-            parts = [
-                advanced(part, self.config.momentum) if ordinal in awake else part
-                for ordinal, part in enumerate(parts)
-            ]
-        context.scratch.reserve(unit.n, None if rule in WITHOUT_VALUES else VALUE_DTYPE[rule])
+            parts = self._advanced(unit, parts, awake, context)
+        groups = list(self.groups(unit, parts, context))
+        turn = [
+            (place, aims[place.ordinal])
+            for aims, places in groups
+            for place in places
+            if awake[place.ordinal]
+        ]
+        target = self._target(unit, context)
+        taken = self.selection.take(
+            [in_float32(parts[place.ordinal]) for place, _ in turn],
+            [aim for _, aim in turn],
+            [place.start - unit.base for place, _ in turn],
+            target,
+        )
+        ends, taus = taken.result.ends, taken.taus
+        kept = self._settle(unit, parts, turn, taken, target.words, context)
         updates: list[Update] = []
         tallies: dict[int, PartTally] = {}
-        refused, sent = None, 0
-        for aims, places in self.groups(unit, parts, context):
-            begin, taus = sent, []
+        number = sent = 0
+        for aims, places in groups:
+            begin, by = sent, []
             for place in places:
-                part, aim = parts[place.ordinal], aims[place.ordinal]
-                if place.ordinal not in awake:
-                    tallies[place.ordinal] = self.tally(part, 0, squares(part.residual), np.float32(aim))
+                ordinal = place.ordinal
+                part = parts[ordinal]
+                if not awake[ordinal]:
+                    tau = float(np.float32(aims[ordinal]))
+                    tallies[ordinal] = self.tally(part, 0, squares(part.residual), tau)
                     continue
-                tallies[place.ordinal], taken = self._take(part, place, aim, unit, context, sent)
-                if taken.result.sent > sent:
-                    taus.append(taken.tau)
-                if taken.result.nonfinite:  # groups are visited by tau
-                    refused = place.ordinal if refused is None else min(refused, place.ordinal)
-                sent = taken.result.sent
-            updates.append(self._update(unit, begin, sent, shared_tau(taus, aims.values()), context))
-        self.note({ordinal: tallies[ordinal].sent for ordinal in awake}, parts, context)
-        if refused is not None:
-            return self._refuse(unit, parts, updates, refused)
+                end, tau = ends[number], taus[number]
+                tallies[ordinal] = self.tally(part, end - sent, kept[number], tau)
+                if end > sent:
+                    by.append(tau)
+                sent, number = end, number + 1
+            updates.append(self._update(unit.n, begin, sent, shared_tau(by, aims), target))
+        self.note({place.ordinal: tallies[place.ordinal].sent for place, _ in turn}, parts, context)
+        if any(taken.result.nonfinite):
+            broken = [
+                place.ordinal for (place, _), bad in zip(turn, taken.result.nonfinite, strict=True) if bad
+            ]
+            return self._refuse(unit, parts, updates, min(broken))
         if self.quantizer is not None:
             updates, tallies = self._quantize(unit, parts, updates, tallies, context)
         return Ran(updates, [tallies[place.ordinal] for place in unit.places])
+
+    def _awake(self, unit: Unit, parts: Sequence[Part], context: Context) -> dict[int, bool]:
+        """By ordinal, of this unit's places alone, whether they are not held back."""
+        if not context.hold_back_zeros:
+            return dict.fromkeys([place.ordinal for place in unit.places], True)
+        return {place.ordinal: not held_back(parts[place.ordinal], context) for place in unit.places}
+
+    def _advanced(
+        self, unit: Unit, parts: Sequence[Part], awake: dict[int, bool], context: Context
+    ) -> Sequence[Part]:
+        """The parts, velocities in place of the gradients of those that are awake."""
+        return [
+            advanced(part, self.config.momentum) if awake.get(ordinal) else part
+            for ordinal, part in enumerate(parts)
+        ]
+
+    def _target(self, unit: Unit, context: Context) -> Target:
+        """Where the passes over a unit write."""
+        rule = self.selection.rule
+        dtype = None if rule in WITHOUT_VALUES else VALUE_DTYPE[rule]
+        return Target(*context.scratch.room(unit.base, unit.n, dtype), context.threads)
+
+    def _settle(
+        self,
+        unit: Unit,
+        parts: Sequence[Part],
+        turn: Sequence[tuple[Place, float]],
+        taken: Taken,
+        words: NDArray[np.uint32],
+        context: Context,
+    ) -> list[float]:
+        """What comes after the passes; the squares of each residual then."""
+        kept = taken.result.residual_squares
+        clips = self.clip is not None and (context.iteration + 1) % self.clip.every == 0
+        if not clips and not self.config.momentum:
+            return kept
+        sent = 0
+        for number, (place, _) in enumerate(turn):
+            part, end = parts[place.ordinal], taken.result.ends[number]
+            if part.velocity is not None:
+                # Momentum of an element that was sent would carry it on in the old direction.
+                sparse.clear(words[sent:end], place.start - unit.base, part.velocity.numpy())
+            if self.clip is not None and clips:
+                most = self.clip.to * taken.taus[number]
+                residual_of(part).clamp_(-most, most)
+                kept[number] = squares(part.residual)
+            sent = end
+        return kept
 
     def groups(
         self, unit: Unit, parts: Sequence[Part], context: Context
@@ -82,51 +146,34 @@ class SparseRule(Rule):
         if self.selection.rule == "wgt":
             yield aims, list(unit.places)
             return
-        ordered = sorted(unit.places, key=lambda place: (aims[place.ordinal], place.ordinal))
-        for _, group in groupby(ordered, key=lambda place: aims[place.ordinal]):
-            places = list(group)
-            yield {place.ordinal: aims[place.ordinal] for place in places}, places
-
-    def _take(
-        self, part: Part, place: Place, aim: float, unit: Unit, context: Context, sent: int
-    ) -> tuple[PartTally, Taken]:
-        """One parameter's pass, and what comes after it."""
-        assert part.residual is not None
-        gradient, scratch = part.gradient.float(), context.scratch
-        target = Target(scratch.words, scratch.values, place.start - unit.base, sent, context.threads)
-        taken = self.selection.take(part, gradient, aim, target)
-        words = scratch.words[sent : taken.result.sent]
-        if part.velocity is not None and words.size:
-            # Momentum of an element that was sent would carry it on in the old direction.
-            part.velocity[positions_of(words, target.base)] = 0
-        residual_squares = taken.result.residual_squares
-        if self.clip is not None and (context.iteration + 1) % self.clip.every == 0:
-            most = self.clip.to * float(taken.tau)
-            part.residual.clamp_(-most, most)
-            residual_squares = squares(part.residual)
-        return self.tally(part, words.size, residual_squares, taken.tau), taken
+        shared: dict[float, tuple[dict[int, float], list[Place]]] = {}
+        for aim, ordinal, place in sorted(zip(decided, ordinals, unit.places, strict=True)):
+            if aim not in shared:
+                shared[aim] = {}, []
+            shared[aim][0][ordinal] = aim
+            shared[aim][1].append(place)
+        yield from shared.values()
 
     def note(self, sent: dict[int, int], parts: Sequence[Part], context: Context) -> None:
         """Takes note of what was sent, by ordinal, of those of the parts that were not held back."""
         turn = [parts[ordinal] for ordinal in sent]
         self.selection.note(turn, [*sent.values()], context.iteration, context.memories)
 
-    def tally(self, part: Part, sent: int, residual_squares: float, tau: np.float32) -> PartTally:
+    def tally(self, part: Part, sent: int, residual_squares: float, tau: float) -> PartTally:
         """What a parameter sent, before a quantizer."""
-        bits = FORMS[self.form].paper_bits * sent
-        shown = float(tau) if self.selection.has_tau else None
-        return PartTally(part.name, part.elements, sent, residual_squares, shown, bits)
+        shown = tau if self.selection.has_tau else None
+        return PartTally(part.name, part.elements, sent, residual_squares, shown, self._bits * sent)
 
-    def _update(self, unit: Unit, begin: int, end: int, tau: np.float32, context: Context) -> Update:
-        scratch, rule = context.scratch, self.selection.rule
-        values = scratch.values[:0] if rule in WITHOUT_VALUES else scratch.values[begin:end]
-        words, chunks = scratch.words[begin:end], self.selection.chunks
+    def _update(self, n: int, begin: int, end: int, tau: np.float32, target: Target) -> Update:
+        rule, chunks = self.selection.rule, self.selection.chunks
+        words = target.words[begin:end]
+        values = _NO_VALUES if rule in WITHOUT_VALUES else target.values[begin:end]
         if self.form == rule:
-            return Update(rule, unit.n, tau, words, values, chunks)
+            return Update(rule, n, tau, words, values, chunks)
         words &= np.uint32(0xFFFFFFFE)  # these forms' values carry the sign
-        if chunks is not None and words.size != chunks.count(unit.n):
+        if chunks is not None and words.size != chunks.count(n):
             chunks = None  # held back, or refused
-        return Update("f32", unit.n, NO_TAU, words, values, chunks)
+        return Update("f32", n, NO_TAU, words, values, chunks)
 
     def _refuse(self, unit: Unit, parts: Sequence[Part], updates: list[Update], refused: int) -> Ran:
         for update in updates:
@@ -165,9 +212,16 @@ class SparseRule(Rule):
         }
 
 
-def shared_tau(taus: Sequence[np.float32], aims: Iterable[float]) -> np.float32:
+def shared_tau(taus: Sequence[float], aims: Mapping[int, float]) -> np.float32:
     """What a message says its elements were sent by: the least tau of those that sent any."""
-    return min(taus, default=np.float32(max(*aims, SMALLEST_TAU)))
+    return np.float32(min(taus) if taus else max(*aims.values(), SMALLEST_TAU))
+
+
+def in_float32(part: Part) -> Part:
+    """A part whose gradient is float32."""
+    if part.gradient.dtype == torch.float32:
+        return part
+    return Part(part.name, part.gradient.float(), part.residual, part.velocity, part.rms)
 
 
 def advanced(part: Part, momentum: float) -> Part:

@@ -1,0 +1,300 @@
+"""What compression costs where users have it: on a model's buckets, and inside DDP's hook.
+
+    python benchmarks/hook.py [--quick] [--write]
+
+Everything runs in one thread, and the floor is torch's `residual += gradient` over the model's elements.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from gpu import resnet50_sizes
+from report import Table, load, number, publish, read_options, verdict
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
+
+from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors.backend import compressor_for
+from taugrad.compressors.config import read_config
+from taugrad.compressors.feedback import Feedback
+from taugrad.compressors.message import NonFinite
+from taugrad.compressors.rules import Context
+
+BUCKET_BYTES = 25 << 20
+"""As DDP's."""
+LINES = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))", "linear(bits=8)")
+HOOKED = LINES[:2]
+INTRODUCTION = (
+    "Gradients are normal values, other ones in each of {gradients} steps that repeat; thresholds have found "
+    "their level before anything is timed. Times are multiples of the floor, torch's residual += gradient "
+    "over all of the model's elements; each is the least of {rounds} rounds, in which contenders and floor "
+    "take turns, all in one thread."
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The parameters of a network, and what a method should cost on them, in floors."""
+
+    name: str
+    sizes: list[int]
+    compress: Sequence[float]
+    """By line of LINES."""
+    decode: Sequence[float]
+    hook: Sequence[float] = ()
+    """By line of HOOKED."""
+    elements: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "elements", sum(self.sizes))
+
+    def buckets(self) -> list[list[int]]:
+        """Sizes by bucket, the last parameters first, as DDP cuts them."""
+        found: list[list[int]] = [[]]
+        for size in reversed(self.sizes):
+            if 4 * sum(found[-1]) >= BUCKET_BYTES:
+                found.append([])
+            found[-1].append(size)
+        return found
+
+
+def lenet() -> list[int]:
+    """LeNet-5 as Caffe has it."""
+    return [500, 20, 25_000, 50, 400_000, 500, 5_000, 10]
+
+
+def gpt(layers: int = 6, width: int = 384, vocabulary: int = 65, context: int = 256) -> list[int]:
+    """nanoGPT's network for characters, with biases."""
+    block = [width, width, 3 * width * width, 3 * width, width * width, width]
+    block += [width, width, 4 * width * width, 4 * width, 4 * width * width, width]
+    return [vocabulary * width, context * width, *layers * block, width, width]
+
+
+MODELS = (
+    Model("LeNet", lenet(), (4, 4, 6), (2, 2, 4), (15, 12)),
+    Model("ResNet-50", resnet50_sizes(), (1.8, 1.4, 6), (0.8, 0.4, 4), (4, 3.5)),
+    Model("GPT", gpt(), (1.8, 1.4, 6), (0.8, 0.4, 4)),
+)
+QUICK = (Model("LeNet", lenet(), (4, 4, 6), (2, 2, 4), (15, 12)),)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How much to measure."""
+
+    warm: int
+    """Steps before anything is timed."""
+    least: int
+    seconds: float
+    """Of a model and a method, at least."""
+    gradients: int = 4
+
+    def run(self, works: Sequence[Callable[[int], float]]) -> tuple[list[float], int]:
+        """The least seconds of each of some works, which take turns, and how many rounds there were.
+
+        Args:
+            works: get the number of the round, and return what they took.
+        """
+        found, done, begun = [float("inf")] * len(works), 0, perf_counter()
+        while done < self.least or perf_counter() - begun < self.seconds:
+            found = [min(best, work(done)) for best, work in zip(found, works, strict=True)]
+            done += 1
+        return found, done
+
+
+FULL_ROUNDS, QUICK_ROUNDS = Rounds(12, 12, 6.0), Rounds(3, 2, 0.0, 2)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """The seconds that it takes."""
+    begun = perf_counter()
+    work()
+    return perf_counter() - begun
+
+
+class Floor:
+    """residual += gradient."""
+
+    def __init__(self, elements: int) -> None:
+        self._residual, self._gradient = torch.zeros(elements), torch.randn(elements)
+
+    def __call__(self, turn: int) -> float:
+        """The seconds of a pass."""
+        return timed(lambda: self._residual.add_(self._gradient))
+
+
+class Bare:
+    """A worker that compresses a model's buckets and reads its own messages, without DDP."""
+
+    def __init__(self, model: Model, line: str, rounds: Rounds) -> None:
+        self._config = read_config(line)
+        self._compressor = compressor_for(self._config, torch.device("cpu"))  # type: ignore[arg-type]
+        self._context, self._feedback = Context(threads=1), Feedback()
+        self._context.memories = self._feedback.memories
+        self._buckets = []
+        for bucket, sizes in enumerate(model.buckets()):
+            names = [f"{bucket}.{place}" for place in range(len(sizes))]
+            steps = [torch.randn(sum(sizes)) * 0.01 for _ in range(rounds.gradients)]
+            gradients = torch.zeros(sum(sizes))
+            named = list(zip(names, torch.split(gradients, sizes), strict=True))
+            self._buckets.append((named, gradients, steps, torch.zeros(sum(sizes))))
+        self._payloads: list[Tensor] = []
+        self._layouts = [
+            self._compressor.layout([name for name, _ in named], [each.numel() for _, each in named])
+            for named, *_ in self._buckets
+        ]
+        for turn in range(rounds.warm):
+            self.compress(turn)
+
+    def compress(self, turn: int) -> float:
+        """The seconds from gradients to payloads."""
+        self._payloads = []
+        for _, gradients, steps, _ in self._buckets:
+            gradients.copy_(steps[turn % len(steps)])
+        begun = perf_counter()
+        for layout, (named, *_) in zip(self._layouts, self._buckets, strict=True):
+            parts = self._feedback.parts(named, layout, self._compressor)
+            own = self._compressor.compress(parts, layout, self._context)
+            self._payloads.append(torch.as_tensor(own.payload))
+        self._context.iteration += 1
+        return perf_counter() - begun
+
+    def decode(self, turn: int) -> float:
+        """The seconds from payloads to sums."""
+        begun = perf_counter()
+        for payload, layout, (*_, total) in zip(self._payloads, self._layouts, self._buckets, strict=True):
+            (incoming,) = self._compressor.read_all(payload.reshape(1, -1), [payload.numel()], layout)
+            assert not isinstance(incoming, NonFinite)
+            self._compressor.add(incoming, total)
+        return perf_counter() - begun
+
+
+class Weighted(nn.Module):
+    """Parameters whose gradients are given."""
+
+    def __init__(self, sizes: Sequence[int], gradients: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.zeros(size) for size in sizes)
+        self._gradients = [[torch.randn(size) * 0.01 for size in sizes] for _ in range(gradients)]
+
+    def forward(self, turn: int) -> Tensor:
+        """A sum whose derivatives are the gradients of a step."""
+        gradients = self._gradients[turn % len(self._gradients)]
+        pairs = zip(self.weights, gradients, strict=True)
+        return torch.stack([torch.dot(weight, each) for weight, each in pairs]).sum()
+
+
+class Hooked:
+    """The same inside DDP's hook, with one worker."""
+
+    def __init__(self, model: Model, line: str, rounds: Rounds) -> None:
+        self._ddp = DistributedDataParallel(Weighted(model.sizes, rounds.gradients))
+        self._state = CompressionState(self._ddp, line, threads=1)
+        self._ddp.register_comm_hook(self._state, compressed_allgather)
+        self.blocked = float("inf")
+        self.buckets = 0
+        for turn in range(rounds.warm):
+            self.step(turn)
+        self.blocked = float("inf")
+
+    def step(self, turn: int) -> float:
+        """The seconds of compressing and decompressing in a backward pass."""
+        self._ddp.zero_grad(set_to_none=False)
+        self._ddp(turn).backward()
+        last = self._state.last_step
+        self.blocked = min(self.blocked, last.blocked_s)
+        return last.compress_s + last.decompress_s
+
+
+def bare_table(models: Sequence[Model], rounds: Rounds) -> Table:
+    """Compressing and reading one's own messages."""
+    rows = []
+    for model in models:
+        floor = Floor(model.elements)
+        for place, line in enumerate(LINES):
+            bare = Bare(model, line, rounds)
+            (least, compress, decode), _ = rounds.run([floor, bare.compress, bare.decode])
+            rows.append(
+                (
+                    model.name,
+                    f"{model.elements:,}",
+                    f"{len(model.sizes)} in {len(model.buckets())}",
+                    f"`{line}`",
+                    f"{1e3 * least:.3g}",
+                    number(compress / least),
+                    verdict(compress / least, model.compress[place]),
+                    number(decode / least),
+                    verdict(decode / least, model.decode[place]),
+                )
+            )
+    columns = (
+        "model",
+        "elements",
+        "tensors in buckets",
+        "method",
+        "floor, ms",
+        "compress",
+        "goal",
+        "decode",
+        "goal",
+    )
+    return Table("A model's buckets, in floors", columns, rows)
+
+
+def hook_table(models: Sequence[Model], rounds: Rounds) -> Table:
+    """The same, as the hook's ledger says."""
+    rows = []
+    for model in models:
+        floor = Floor(model.elements)
+        for place, line in enumerate(HOOKED):
+            hooked = Hooked(model, line, rounds)
+            (least, both), _ = rounds.run([floor, hooked.step])
+            goal = verdict(both / least, model.hook[place]) if model.hook else ""
+            rows.append(
+                (
+                    model.name,
+                    f"`{line}`",
+                    f"{1e3 * both:.3g}",
+                    number(both / least),
+                    goal,
+                    f"{1e3 * hooked.blocked:.3g}",
+                    verdict(1e3 * hooked.blocked, 0.3),
+                )
+            )
+    columns = (
+        "model",
+        "method",
+        "compress + decompress, ms",
+        "floors",
+        "goal",
+        "blocked, ms",
+        "goal",
+    )
+    notes = ("One worker, gloo: what it waits for is the exchange of lengths with itself.",)
+    return Table("Inside the hook", columns, rows, notes)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, and publishes."""
+    options = read_options("hook.py", __doc__.partition("\n")[0], arguments)
+    before = load()
+    models, rounds = (QUICK, QUICK_ROUNDS) if options.quick else (MODELS, FULL_ROUNDS)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    introduction = INTRODUCTION.format(gradients=rounds.gradients, rounds=f"{rounds.least} or more")
+    try:
+        tables = [bare_table(models, rounds), hook_table(models, rounds)]
+    finally:
+        dist.destroy_process_group()
+    publish("hook", options, introduction, tables, before)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
