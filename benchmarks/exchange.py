@@ -120,6 +120,8 @@ def run_worker(rank: int, folder: Path, task: dict[str, float]) -> None:
             gatherings = [
                 exchange.start(message, bucket, group, CPU) for bucket, message in enumerate(messages)
             ]
+            for gathering in gatherings:
+                gathering.send()
             for bucket, gathering in enumerate(gatherings):
                 gathering.complete()
                 gathering.rows()

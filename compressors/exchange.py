@@ -29,6 +29,7 @@ class Gathering(ABC):
 
     Attributes:
         arrived: resolves once every worker's bytes are here; None where `complete` has to wait for them.
+            Valid after `send`.
         sizes: bytes of each worker's message; valid once they are here.
         wire_bytes: what all workers together handed to the transport, padding and lengths included; valid
             likewise.
@@ -44,6 +45,12 @@ class Gathering(ABC):
         self.group, self.workers = group, dist.get_world_size(group)
         self.started = perf_counter()
         self.works: list[dist.Work] = []
+
+    def send(self) -> None:  # noqa: B027 (one shot sends at once)
+        """Hands the message over, if that is not done yet: once all lengths are here, for which it waits.
+
+        All workers must send in the same order.
+        """
 
     @abstractmethod
     def complete(self) -> None:
@@ -63,61 +70,68 @@ class Gathering(ABC):
         self.works.append(work)
         return everybody
 
-    def _gather_sizes(self, size: int, device: torch.device) -> list[int]:
-        """Everybody's lengths; waits for them."""
-        everybody = self._gather(torch.full((1,), size, dtype=torch.int64, device=device))
-        self.works[-1].wait()
-        return [int(each) for each in everybody.flatten().tolist()]
 
+class LengthsFirst(Gathering):
+    """Tells the length when it begins, and sends the message when all lengths are known.
 
-class Padded(Gathering):
-    """Lengths first, which blocks; then one gather of messages padded to the longest."""
+    What goes on between the two costs no waiting.
+    """
 
     def __init__(self, message: Tensor, group: dist.ProcessGroup, device: torch.device) -> None:
         super().__init__(group)
-        self.sizes = self._gather_sizes(message.numel(), device)
-        longest = aligned(max(self.sizes))
-        self._rows = self._gather(_on_transport(message, longest, device))
-        self.wire_bytes = self.workers * (longest + SIZE_BYTES)
-        if not message.is_cuda:
+        self._message, self._device = message, device
+        self._told = self._gather(torch.full((1,), message.numel(), dtype=torch.int64, device=device))
+
+    def send(self) -> None:
+        """See `Gathering.send`."""
+        self.works[-1].wait()
+        self.sizes = [int(each) for each in self._told.flatten().tolist()]
+        self.works.append(self._send(self._message))
+        if not self._message.is_cuda:
             # A GPU's futures run callbacks at once: one that reads would hold up the backward pass.
             self.arrived = self.works[-1].get_future()
+
+    @abstractmethod
+    def _send(self, message: Tensor) -> dist.Work:
+        """Starts to exchange the messages."""
 
     def complete(self) -> None:
         """See `Gathering.complete`."""
         self.works[-1].wait()
+
+
+class Padded(LengthsFirst):
+    """One gather of messages padded to the longest."""
+
+    def _send(self, message: Tensor) -> dist.Work:
+        longest = aligned(max(self.sizes))
+        self._rows = self._gather(_on_transport(message, longest, self._device))
+        self.wire_bytes = self.workers * (longest + SIZE_BYTES)
+        return self.works.pop()
 
     def rows(self) -> Tensor:
         """See `Gathering.rows`."""
         return self._rows
 
 
-class Exact(Gathering):
-    """Lengths first, which blocks; then each message to each worker, as long as it is."""
+class Exact(LengthsFirst):
+    """Each message to each worker, as long as it is."""
 
-    def __init__(self, message: Tensor, group: dist.ProcessGroup, device: torch.device) -> None:
-        super().__init__(group)
-        self.sizes = self._gather_sizes(message.numel(), device)
-        mine = _on_transport(message, message.numel(), device)
+    def _send(self, message: Tensor) -> dist.Work:
+        mine = _on_transport(message, message.numel(), self._device)
         self._pinned = _is_pinned(mine)
-        self._arriving = torch.empty(sum(self.sizes), dtype=torch.uint8, device=device)
+        self._arriving = torch.empty(sum(self.sizes), dtype=torch.uint8, device=self._device)
         work = dist.all_to_all_single(
             self._arriving,
             mine.repeat(self.workers),
             self.sizes,
             [mine.numel()] * self.workers,
-            group=group,
+            group=self.group,
             async_op=True,
         )
-        assert work is not None
-        self.works.append(work)
+        assert isinstance(work, dist.Work)
         self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
-        if not message.is_cuda:
-            self.arrived = work.get_future()  # see `Padded`
-
-    def complete(self) -> None:
-        """See `Gathering.complete`."""
-        self.works[-1].wait()
+        return work
 
     def rows(self) -> Tensor:
         """See `Gathering.rows`."""
@@ -222,7 +236,9 @@ def _is_pinned(mine: Tensor) -> bool:
 
 
 def _on_transport(message: Tensor, length: int, device: torch.device, at: int = 0) -> Tensor:
-    """A message at byte `at` of zeros, uint8 [length], where the transport wants it."""
+    """A message at byte `at` of zeros, uint8 [length], where the transport wants it; itself if it is that."""
+    if message.device == device and message.numel() == length:
+        return message
     pinned = message.is_cuda and device.type == "cpu"
     mine = torch.zeros(length, dtype=torch.uint8, device=device, pin_memory=pinned)
     mine[at : at + message.numel()].copy_(message)

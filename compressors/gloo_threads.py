@@ -9,11 +9,12 @@ import atexit
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-from torch import Tensor
 from torch.futures import Future
+
+Result = TypeVar("Result")
 
 _PATIENCE_S = 5.0
 _LOOK_EVERY_S = 0.001
@@ -23,25 +24,25 @@ _NAME = "pt_gloo"
 _WAITING = "S"
 
 
-class Once:
+class Once(Generic[Result]):
     """A callback that lets go of what it holds when it has run.
 
     The transport's thread drops a callback some time after the backward pass went on. Were that the last
     reference to a state, its process group would be destroyed by its own thread, and the process aborts.
     """
 
-    def __init__(self, work: Callable[[Future[Any]], Tensor]) -> None:
-        self._work: Callable[[Future[Any]], Tensor] | None = work
+    def __init__(self, work: Callable[[Future[Any]], Result]) -> None:
+        self._work: Callable[[Future[Any]], Result] | None = work
         _CALLBACKS.add(self)
 
-    def __call__(self, arrived: Future[Any]) -> Tensor:
+    def __call__(self, arrived: Future[Any]) -> Result:
         """What the work returns; call it once."""
         work, self._work = self._work, None
         assert work is not None
         return work(arrived)
 
 
-_CALLBACKS: "WeakSet[Once]" = WeakSet()
+_CALLBACKS: "WeakSet[Once[Any]]" = WeakSet()
 
 
 def any_at_work() -> bool:

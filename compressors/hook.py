@@ -9,7 +9,7 @@ are exchanged, and every worker adds them up in rank order, so that replicas sta
 first exchange the workers make sure that all of them do the same (`agreement.py`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
@@ -143,7 +143,8 @@ class CompressionState:
         # Held for one step more: freed by gloo's thread, a collective's tensors would want Python's lock
         # from a thread that may meet the interpreter's end, and the process would abort.
         self._works: list[dist.Work] = []
-        self._waiting: list[tuple[Gathering, Callable[[Future[Any] | None], Tensor], Future[Tensor]]] = []
+        self._unsent: list[_Exchange] = []
+        self._waiting: list[_Exchange] = []
         self._lock = Lock()  # several buckets' callbacks may run at once
 
     @property
@@ -218,7 +219,7 @@ class CompressionState:
             self._before_last = self.totals
             self._context.iteration = self._before_last.steps
             self.last_step = Step(steps=1)
-            self._works, self._waiting = [], []
+            self._works, self._unsent, self._waiting = [], [], []
             if self._observing:
                 self.statistics = {}
         if self.gradient_scale != 1:
@@ -409,6 +410,7 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
     step, plan = state._begin(bucket)
     buffer, layout = bucket.buffer(), plan.layout
     assert layout is not None
+    _send(state)
 
     started = perf_counter()
     parts = state.feedback.parts(plan.gradients(buffer), layout, compressor)
@@ -425,9 +427,10 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
     step.elements += buffer.numel() * state.workers
     step.messages += state.workers * (state.workers - 1)
 
-    def finish(arrived: Future[Any] | None) -> Tensor:
-        if arrived is not None:
-            arrived.value()  # raises what the transport raised
+    def finish(gate: Future[Exception | None]) -> Tensor:
+        problem = gate.value()
+        if problem is not None:
+            raise problem
         received = perf_counter()
         state.exchange.learn(buffer.numel(), gathering.sizes)
         incoming = _read_payloads(state, compressor, parts, layout, gathering)
@@ -447,29 +450,60 @@ def _allgather(state: CompressionState, compressor: Compressor, bucket: GradBuck
                 step.paper_bits += sum(update.paper_bits for update, _ in each)
         return buffer
 
-    if gathering.arrived is not None and state.exchange.form != "one_shot":
-        state._works += gathering.works
-        return gathering.arrived.then(Once(finish))
-    summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
-    state._waiting.append((gathering, finish, summed))
+    gate: Future[Exception | None] = Future(devices=[buffer.device] if buffer.is_cuda else None)
+    summed = gate.then(Once(finish))
+    state._unsent.append(_Exchange(gathering, gate))
     if bucket.is_last():
+        _send(state)
         _finish_waiting(state)
     return summed
 
 
-def _finish_waiting(state: CompressionState) -> None:
-    """Ends the exchanges of all buckets, in their order: the last one's has begun.
+@dataclass(frozen=True)
+class _Exchange:
+    """A bucket's exchange under way."""
 
-    What goes wrong is raised here, from the last bucket's hook, once no other worker waits for this one.
+    gathering: Gathering
+    gate: Future[Exception | None]
+    """Resolves when the messages are here, or with what went wrong: the bucket is summed up then."""
+
+    def open(self, arrived: Future[Any]) -> None:
+        """Says that the messages are here."""
+        try:
+            arrived.value()  # raises what the transport raised
+        except Exception as problem:
+            self.gate.set_result(problem)
+        else:
+            self.gate.set_result(None)
+
+
+def _send(state: CompressionState) -> None:
+    """Sends the messages of buckets whose lengths were told in hooks before: nobody waits for those by now.
+
+    Of the last bucket it does wait: no hook follows.
     """
+    unsent, state._unsent = state._unsent, []
+    started = perf_counter()
+    for each in unsent:
+        each.gathering.send()
+        if each.gathering.arrived is None:
+            state._waiting.append(each)
+        else:
+            state._works += each.gathering.works
+            each.gathering.arrived.then(Once(each.open))
+    state.last_step.blocked_s += perf_counter() - started
+
+
+def _finish_waiting(state: CompressionState) -> None:
+    """Ends the exchanges that have no future of their own, in their order: the last bucket's has begun."""
     waiting, state._waiting = state._waiting, []
     started = perf_counter()
-    for gathering, _, _ in waiting:
-        gathering.complete()
-        state._works += gathering.works
+    for each in waiting:
+        each.gathering.complete()
+        state._works += each.gathering.works
     state.last_step.blocked_s += perf_counter() - started
-    for _, finish, summed in waiting:
-        summed.set_result(finish(None))
+    for each in waiting:
+        each.gate.set_result(None)
 
 
 def _read_payloads(
