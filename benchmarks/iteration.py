@@ -31,6 +31,7 @@ from taugrad.compressors import CompressionState
 from taugrad.compressors.bucket import Compressor
 from taugrad.compressors.config import NoCompression
 from taugrad.compressors.config.methods import ThresholdedMethod
+from taugrad.compressors.protocols.all_gather import AllGather
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order
@@ -252,7 +253,8 @@ def set_tau(state: CompressionState, config: ThresholdedMethod, tau: float) -> N
     """Replaces the method of a state, which has one for life everywhere but here."""
     changed = config.model_copy(update={"tau": tau})
     state.config = changed
-    state._compressor = Compressor(changed)
+    assert isinstance(state._protocol, AllGather)
+    state._protocol._compressor = Compressor(changed)
 
 
 def measure_kind(kind: str, sizes: Sizes, folder: Path) -> Measured:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config import CompressorConfig, chain
     from .errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
-    from .hook import CompressionState, compressed_allgather
+    from .hook import compressed_allgather
     from .ledger import Step, Totals
+    from .state import CompressionState
 
 _HOME = {
-    "CompressionState": "hook",
+    "CompressionState": "state",
     "CompressorConfig": "config",
     "CorruptMessage": "errors",
     "NonFiniteGradient": "errors",

@@ -1,0 +1,58 @@
+"""How a bucket's gradients become the same sum on every worker: a class for each way.
+
+`AllReduce` sends whole gradients, `AllGather` messages of compressed ones, `LowRank` torch's factors.
+"""
+
+from collections.abc import Mapping
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ..config import AnyMethod, NoCompression, PowerSGD
+from ..exchange import Exchange
+from ..feedback import Feedback
+from .all_gather import AllGather
+from .all_reduce import AllReduce
+from .base import Bucket, Fail, Protocol
+from .low_rank import LowRank
+
+__all__ = ["Bucket", "Protocol", "protocol_for"]
+
+
+def protocol_for(
+    config: AnyMethod,
+    group: dist.ProcessGroup,
+    parameters: Mapping[str, Tensor],
+    fail: Fail,
+    *,
+    feedback: Feedback,
+    exchange: Exchange,
+    threads: int,
+    hold_back_zeros: bool,
+) -> Protocol:
+    """The protocol that a method needs.
+
+    Args:
+        config: the method.
+        group: whose workers synchronize.
+        parameters: by name, in the model's order.
+        fail: told what made a bucket fail.
+        feedback: what the worker keeps, for messages.
+        exchange: how messages go.
+        threads: how many may share a pass on the CPU.
+        hold_back_zeros: send nothing for a parameter whose gradient is zero everywhere.
+    """
+    if isinstance(config, PowerSGD):
+        return LowRank(config, group, parameters, fail)
+    if isinstance(config, NoCompression):
+        return AllReduce(config, group, fail)
+    return AllGather(
+        config,
+        group,
+        parameters,
+        fail,
+        feedback=feedback,
+        exchange=exchange,
+        threads=threads,
+        hold_back_zeros=hold_back_zeros,
+    )

@@ -1,0 +1,236 @@
+"""Messages of compressed gradients, from every worker to every worker.
+
+A gradient's way: each parameter of a bucket gets its residual added, a rule decides what is sent and keeps
+the rest, updates become messages (`bucket.Compressor`); the messages of all workers are exchanged, and every
+worker adds them up in rank order, so that replicas stay bit-identical.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from ..backend import compressor_for
+from ..bucket import Incoming, Outgoing
+from ..config.methods import CompressedMethod
+from ..errors import CorruptMessage, NonFiniteGradient
+from ..exchange import Exchange, Gathering
+from ..feedback import Feedback
+from ..gloo_threads import Once
+from ..ledger import Step
+from ..message import VERSION, NonFinite
+from ..parts import Layout, Part
+from ..rules import Context
+from .base import Bucket, Fail, Protocol, transport_of
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is the same for a bucket in every step.
+
+    Parameters stand with the model's last one first: DDP orders them otherwise in a process's first backward
+    pass than in later ones, and what is sent, and its bytes, must not depend on that.
+    """
+
+    names: list[str]
+    elements: list[int]
+    """Of the parameters as they lie in the buffer."""
+    places: list[int]
+    """Of each name, which of those it is."""
+    layout: Layout
+
+    def gradients(self, buffer: Tensor) -> list[tuple[str, Tensor]]:
+        """Each parameter's name and share of the buffer."""
+        shares = torch.split(buffer, self.elements)
+        return [(name, shares[place]) for name, place in zip(self.names, self.places, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A bucket's exchange under way."""
+
+    gathering: Gathering
+    gate: Future[Exception | None]
+    """Resolves when the messages are here, or with what went wrong: the bucket is summed up then."""
+
+    def open(self, arrived: Future[Any]) -> None:
+        """Says that the messages are here."""
+        try:
+            arrived.value()  # raises what the transport raised
+        except Exception as problem:
+            self.gate.set_result(problem)
+        else:
+            self.gate.set_result(None)
+
+
+class AllGather(Protocol):
+    """Compression with residuals; see the module's text."""
+
+    def __init__(
+        self,
+        config: CompressedMethod,
+        group: dist.ProcessGroup,
+        parameters: Mapping[str, Tensor],
+        fail: Fail,
+        *,
+        feedback: Feedback,
+        exchange: Exchange,
+        threads: int,
+        hold_back_zeros: bool,
+    ) -> None:
+        """Prepares to synchronize these parameters; for arguments see `protocol_for`."""
+        super().__init__(config, group, fail)
+        # DDP's gradients are on one device.
+        device = next((each.device for each in parameters.values()), torch.device("cpu"))
+        self._compressor = compressor_for(config, device)
+        self._feedback, self._exchange = feedback, exchange
+        self._context = Context(threads=threads, hold_back_zeros=hold_back_zeros)
+        self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
+        self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
+        self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._outgoing: list[tuple[Outgoing, list[Part]]] = []
+        self._unsent: list[_Turn] = []
+        self._waiting: list[_Turn] = []
+
+    def begin(self, iteration: int) -> None:
+        """See `Protocol.begin`."""
+        super().begin(iteration)
+        self._context.iteration, self._context.memories = iteration, self._feedback.memories
+        self._unsent, self._waiting = [], []
+
+    def settle(self, *, skipped: bool) -> None:
+        """See `Protocol.settle`."""
+        if skipped:
+            for outgoing, parts in self._outgoing:
+                self._compressor.put_back(outgoing, parts)
+        self._outgoing = []
+
+    def ways(self, bucket: Bucket) -> dict[str, str]:
+        """See `Protocol.ways`."""
+        return {
+            "exchange": self._exchange.form,
+            "room": str(self._exchange.capacities.get(bucket.buffer.numel())),
+            "message version": str(VERSION),
+        }
+
+    def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
+        """See `Protocol.synchronize`."""
+        plan, buffer = self._plan_of(bucket), bucket.buffer
+        self._send(step)
+
+        started = perf_counter()
+        parts = self._feedback.parts(plan.gradients(buffer), plan.layout, self._compressor)
+        own = self._compressor.compress(parts, plan.layout, self._context)
+        if self._nonfinite == "skip":
+            self._outgoing.append((own, parts))
+        step.count_layers(own.tallies)
+        step.keeps_residuals |= any(part.residual is not None for part in parts)
+        step.compress_s += perf_counter() - started
+
+        transport = transport_of(self._group, buffer)
+        gathering = self._exchange.start(own.payload, buffer.numel(), self._group, transport)
+        step.blocked_s += perf_counter() - gathering.started
+        step.elements += buffer.numel() * self._workers
+        step.messages += self._workers * (self._workers - 1)
+
+        def finish(gate: Future[Exception | None]) -> Tensor:
+            problem = gate.value()
+            if problem is not None:
+                raise problem
+            received = perf_counter()
+            self._exchange.learn(buffer.numel(), gathering.sizes)
+            incoming = self._read(parts, plan.layout, gathering)
+            self._fill(buffer, incoming, parts)
+            if buffer.is_cuda and transport.type == "cpu":
+                torch.cuda.current_stream(buffer.device).synchronize()  # gloo's futures know of no streams
+            with self._lock:
+                step.wire_bytes += gathering.wire_bytes
+                step.received_bytes += gathering.wire_bytes * (self._workers - 1)
+                step.exchange_s += received - gathering.started
+                step.decompress_s += perf_counter() - received
+                for rank, each in enumerate(incoming):
+                    if isinstance(each, NonFinite):
+                        step.skip(parts[each.ordinal].name, rank)
+                        continue
+                    step.sent += sum(update.k for update, _ in each)
+                    step.paper_bits += sum(update.paper_bits for update, _ in each)
+            return buffer
+
+        gate: Future[Exception | None] = Future(devices=[buffer.device] if buffer.is_cuda else None)
+        summed = gate.then(Once(finish))
+        self._unsent.append(_Turn(gathering, gate))
+        if bucket.ddp.is_last():
+            self._send(step)
+            self._finish_waiting(step)
+        return summed
+
+    def _plan_of(self, bucket: Bucket) -> _Plan:
+        key = tuple(bucket.names)
+        plan = self._plans.get(key)
+        if plan is None:
+            elements = [self._elements[name] for name in bucket.names]
+            places = sorted(range(len(key)), key=lambda place: -self._ordinals[key[place]])
+            names = [key[place] for place in places]
+            layout = self._compressor.layout(names, [elements[place] for place in places])
+            plan = self._plans[key] = _Plan(names, elements, places, layout)
+        return plan
+
+    def _send(self, step: Step) -> None:
+        """Sends the messages of buckets whose lengths were told in hooks before: those are here by now.
+
+        Of the last bucket it does wait: no hook follows.
+        """
+        unsent, self._unsent = self._unsent, []
+        started = perf_counter()
+        for turn in unsent:
+            turn.gathering.send()
+            if turn.gathering.arrived is None:
+                self._waiting.append(turn)
+            else:
+                self.works += turn.gathering.works
+                turn.gathering.arrived.then(Once(turn.open))
+        step.blocked_s += perf_counter() - started
+
+    def _finish_waiting(self, step: Step) -> None:
+        """Ends the exchanges without a future of their own, in their order: the last bucket's has begun."""
+        waiting, self._waiting = self._waiting, []
+        started = perf_counter()
+        for turn in waiting:
+            turn.gathering.complete()
+            self.works += turn.gathering.works
+        step.blocked_s += perf_counter() - started
+        for turn in waiting:
+            turn.gate.set_result(None)
+
+    def _read(self, parts: Sequence[Part], layout: Layout, gathering: Gathering) -> list[Incoming]:
+        """Every worker's updates, checked; nothing of any is applied if one is not valid."""
+        try:
+            incoming = self._compressor.read_all(gathering.rows(), gathering.sizes, layout)
+        except CorruptMessage as reason:
+            raise self._fail(reason) from None
+        for rank, received in enumerate(incoming):
+            if isinstance(received, NonFinite):
+                if received.ordinal >= len(parts):
+                    problem = CorruptMessage(
+                        f"worker {rank} names parameter {received.ordinal} of the bucket, which has fewer"
+                    )
+                    raise self._fail(problem)
+                if self._nonfinite == "refuse":
+                    raise self._fail(NonFiniteGradient(parts[received.ordinal].name, rank))
+        return incoming
+
+    def _fill(self, buffer: Tensor, incoming: Sequence[Incoming], parts: Sequence[Part]) -> None:
+        """Fills the buffer with the updates' sum, added in rank order, or their mean."""
+        starts = [part.gradient.storage_offset() for part in parts]
+        total = buffer if buffer.dtype == torch.float32 and starts == sorted(starts) else None
+        if total is None:
+            total = torch.empty_like(buffer, dtype=torch.float32)
+        self._compressor.total(incoming, total)
+        if total is not buffer:
+            for part, share in zip(parts, torch.split(total, [part.elements for part in parts]), strict=True):
+                part.gradient.copy_(share)

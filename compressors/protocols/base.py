@@ -1,0 +1,107 @@
+"""What the protocols of the hook have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
+from torch.futures import Future
+
+from ..config import AnyMethod
+from ..errors import CompressionError, NonFiniteGradient
+from ..ledger import Step
+
+Fail = Callable[[CompressionError], CompressionError]
+"""Notes an error, and returns it."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of DDP, and the names of its parameters as they lie in the buffer."""
+
+    ddp: GradBucket
+    names: list[str]
+
+    @property
+    def buffer(self) -> Tensor:
+        """Floating point [elements], the gradients; at last the result."""
+        return self.ddp.buffer()
+
+
+class Protocol(ABC):
+    """One way to synchronize buckets.
+
+    Attributes:
+        works: collectives of the backward pass. Held for one step more: freed by gloo's thread, their tensors
+            would want Python's lock from a thread that may meet the interpreter's end, and the process would
+            abort.
+    """
+
+    def __init__(self, config: AnyMethod, group: dist.ProcessGroup, fail: Fail) -> None:
+        self._group, self._fail = group, fail
+        self._reduction, self._nonfinite = config.reduction, config.nonfinite
+        self._workers = dist.get_world_size(group)
+        self._lock = Lock()  # several buckets' callbacks may run at once
+        self.works: list[dist.Work] = []
+
+    @abstractmethod
+    def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
+        """Starts to bring all workers' gradients together; see `hook.compressed_allgather`.
+
+        Args:
+            bucket: of this worker.
+            step: the ledger of the backward pass, complete when the future of its last bucket is.
+        """
+
+    def begin(self, iteration: int) -> None:
+        """Begins a backward pass; so many ended before it."""
+        self.works = []
+
+    def settle(self, *, skipped: bool) -> None:  # noqa: B027 (only who takes something out puts it back)
+        """Ends a backward pass: of one that is left out what was sent goes back to where it was taken from.
+
+        Doing it again changes nothing.
+        """
+
+    def ways(self, bucket: Bucket) -> dict[str, str]:
+        """What all workers must do the same with a bucket, besides the method; by field."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What is kept besides `Feedback`: plain numbers and tensors; None for nothing."""
+        return None
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Takes over what `state_dict` gave.
+
+        Raises:
+            ValueError: it is of another method. Nothing is taken over then.
+        """
+        if state is not None:
+            raise ValueError("of another method")
+
+    def _count_ring(self, step: Step, nbytes: int) -> None:
+        """What a ring all-reduce of so many bytes moves, by its formula: the transport does not tell."""
+        step.received_bytes += 2 * (self._workers - 1) * nbytes
+        step.messages += 2 * (self._workers - 1) * self._workers
+
+    def _look_for_nonfinite(self, step: Step, bucket: Bucket, summed: Tensor) -> None:
+        """Refuses or notes a sum that is not finite; a sum that merely overflows is looked at again."""
+        if bool(torch.isfinite(summed.sum())) or bool(torch.isfinite(summed).all()):
+            return
+        broken = [not bool(torch.isfinite(gradient).all()) for gradient in bucket.ddp.gradients()]
+        parameter = bucket.names[broken.index(True)]
+        if self._nonfinite == "refuse":
+            raise self._fail(NonFiniteGradient(parameter, -1))
+        with self._lock:
+            step.skip(parameter, -1)
+
+
+def transport_of(group: dist.ProcessGroup, buffer: Tensor) -> torch.device:
+    """Where a group's transport wants its buffers: NCCL on the bucket's GPU, gloo in the CPU's memory."""
+    return buffer.device if dist.get_backend(group) == "nccl" else torch.device("cpu")

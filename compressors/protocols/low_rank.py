@@ -1,0 +1,78 @@
+"""torch's PowerSGD hook, its bytes counted."""
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from ..config import PowerSGD
+from ..gloo_threads import Once
+from ..ledger import Step
+from ..parts import PartTally
+from ..powersgd import PowerSGD as TorchPowerSGD
+from .base import Bucket, Fail, Protocol
+
+
+class LowRank(Protocol):
+    """Factors of gradient matrices, summed by the transport."""
+
+    def __init__(
+        self,
+        config: PowerSGD,
+        group: dist.ProcessGroup,
+        parameters: Mapping[str, Tensor],
+        fail: Fail,
+    ) -> None:
+        """Prepares to synchronize these parameters; for errors see `powersgd.PowerSGD`."""
+        super().__init__(config, group, fail)
+        self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
+        self._powersgd = TorchPowerSGD(
+            group,
+            parameters,
+            rank=config.rank,
+            start=config.start,
+            min_compression_rate=config.min_rate,
+            feedback=config.feedback,
+            warm_start=config.warm_start,
+            seed=config.seed,
+        )
+
+    def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
+        """See `Protocol.synchronize`."""
+        buffer = bucket.buffer
+        started = perf_counter()
+        averaged = self._powersgd.synchronize(bucket.ddp)
+        handed_over = self._powersgd.handed_over
+        step.compress_s += perf_counter() - started
+        step.elements += buffer.numel() * self._workers
+        step.sent += handed_over * self._workers
+        step.paper_bits += 32 * handed_over * self._workers
+        step.wire_bytes += buffer.element_size() * handed_over * self._workers
+        self._count_ring(step, buffer.element_size() * handed_over)
+        step.count_layers(
+            PartTally(name, self._elements[name], sent, 0.0, paper_bits=32 * sent)
+            for name, sent in self._powersgd.layers.items()
+        )
+        started = perf_counter()
+
+        def finish(arrived: Future[Tensor]) -> Tensor:
+            mean = arrived.value()
+            with self._lock:
+                step.exchange_s += perf_counter() - started
+            self._look_for_nonfinite(step, bucket, mean)
+            return mean.mul_(self._workers) if self._reduction == "sum" else mean
+
+        return averaged.then(Once(finish))
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """See `Protocol.state_dict`."""
+        return self._powersgd.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """See `Protocol.load_state_dict`."""
+        if state is None:
+            raise ValueError("of another method")
+        self._powersgd.load_state_dict(state)

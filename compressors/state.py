@@ -1,0 +1,223 @@
+"""What compression keeps from step to step on one worker, for the hook of its DDP model.
+
+Before their first exchange the workers make sure that all of them do the same (`agreement.py`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from .agreement import described, flattened, require_agreement
+from .config import AnyMethod, read_config
+from .errors import CompressionError, WorkersDisagree
+from .exchange import Exchange, ExchangeForm
+from .feedback import Feedback
+from .ledger import Step, Totals
+from .observe import GradientStatistics, gradient_statistics
+from .protocols import Bucket, protocol_for
+from .protocols.base import transport_of
+
+_STATE_VERSION = 5
+"""Since 5 a state says whose it is."""
+
+
+class CompressionState:
+    """What compression keeps from step to step on one worker.
+
+    Attributes:
+        config: the method.
+        feedback: residuals, velocities and thresholds, by parameter name.
+        exchange: how messages go, and what it remembers of their lengths.
+        last_step: the ledger of the latest backward pass, complete once `backward()` returned. With
+            `nonfinite: skip`, look at `last_step.skipped` and leave the optimizer's step out if it is set.
+        statistics: by parameter name, of the last step observed (see `observe_next_step`).
+        failure: what made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes it.
+        gradient_scale: what gradients are multiplied by before anything else; set it to the inverse of a
+            loss's scale, such as 1 / GradScaler.get_scale().
+    """
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        config: AnyMethod | Mapping[str, Any] | str,
+        *,
+        threads: int | None = None,
+        exchange: ExchangeForm = "exact",
+    ) -> None:
+        """Prepares to compress what `ddp` synchronizes, in its process group.
+
+        Args:
+            ddp: the model.
+            config: a method, its dictionary, or its line such as `wgt(density(0.01)) | golomb_rice`.
+            threads: how many may share a pass on the CPU; by default as many as torch uses. No result
+                depends on it.
+            exchange: how messages go to the other workers; no result depends on it.
+
+        Raises:
+            pydantic.ValidationError: the configuration is not valid; the message names the field.
+        """
+        self.config = read_config(config)
+        self.feedback = Feedback()
+        self.exchange = Exchange(exchange)
+        self.last_step = Step()
+        self.statistics: dict[str, GradientStatistics] = {}
+        self.failure: CompressionError | None = None
+        self.gradient_scale = 1.0
+        self._group: dist.ProcessGroup = ddp.process_group
+        self._parameters = {
+            name: parameter for name, parameter in ddp.module.named_parameters() if parameter.requires_grad
+        }
+        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
+        self._protocol = protocol_for(
+            self.config,
+            self._group,
+            self._parameters,
+            self._fail,
+            feedback=self.feedback,
+            exchange=self.exchange,
+            threads=torch.get_num_threads() if threads is None else threads,
+            hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
+        )
+        self._ddp_options = {
+            "find_unused_parameters": str(bool(ddp.find_unused_parameters)),
+            "static_graph": str(bool(ddp.static_graph)),
+        }
+        self._agreed: dict[tuple[int, ...], list[str]] = {}
+        """Of buckets that all workers described alike (index, and the ids of the parameters), the names."""
+        self._observing = False
+        self._before_last = Totals()
+        self._works: list[dist.Work] = []  # held as those of a protocol are
+
+    @property
+    def workers(self) -> int:
+        """How many workers synchronize."""
+        return dist.get_world_size(self._group)
+
+    @property
+    def totals(self) -> Totals:
+        """The ledger of all steps so far."""
+        totals = Totals(**self._before_last.state_dict())
+        totals.add(self.last_step)
+        return totals
+
+    def observe_next_step(self) -> None:
+        """Has the next backward pass note every parameter's gradient statistics."""
+        self._observing = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on elsewhere: plain numbers and tensors, for `torch.save`.
+
+        Call it between steps. The tensors are the live ones, not copies.
+        """
+        self._protocol.settle(skipped=self.last_step.skipped)
+        return {
+            "version": _STATE_VERSION,
+            "rank": dist.get_rank(self._group),
+            "workers": self.workers,
+            **self.feedback.state_dict(),
+            "powersgd": self._protocol.state_dict(),
+            "capacities": dict(self.exchange.capacities),
+            "totals": self.totals.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave.
+
+        Raises:
+            ValueError: another version, a part missing, the state of another worker or of another number of
+                workers, a tensor of a parameter that is not here or of another size, or the state of another
+                method. Nothing is taken over then.
+        """
+        if state.get("version") != _STATE_VERSION:
+            raise ValueError(
+                f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
+                "older states do not say whose they are"
+            )
+        missing = {"capacities", "powersgd", "rank", "totals", "workers"} - set(state)
+        if missing:
+            raise ValueError(f"a state without {' and '.join(sorted(missing))}")
+        theirs, ours = (state["rank"], state["workers"]), (dist.get_rank(self._group), self.workers)
+        if theirs != ours:
+            raise ValueError(
+                f"the state of rank {theirs[0]} of {theirs[1]} workers, this is rank {ours[0]} of {ours[1]}: "
+                "each worker's residual belongs to its part of the data"
+            )
+        totals = Totals.from_state_dict(state["totals"])
+        if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
+            raise ValueError(f"the state is of another method than {self.config}")
+        self.feedback.load_state_dict(state, self._parameters)
+        self._protocol.load_state_dict(state["powersgd"])
+        self.exchange.capacities = {int(n): int(most) for n, most in state["capacities"].items()}
+        self._before_last, self.last_step = totals, Step()
+        self._protocol.settle(skipped=False)
+
+    def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
+        """What the hook does; see `hook.compressed_allgather`."""
+        if bucket.index() == 0:
+            self._begin()
+        if self.gradient_scale != 1:
+            bucket.buffer().mul_(self.gradient_scale)
+        named = Bucket(bucket, self._names_in(bucket))
+        if self._observing:
+            for name, gradient in zip(named.names, bucket.gradients(), strict=True):
+                self.statistics[name] = gradient_statistics(gradient)
+            self._observing = not bucket.is_last()
+        return self._protocol.synchronize(named, self.last_step)
+
+    def _begin(self) -> None:
+        """Begins a backward pass."""
+        self._protocol.settle(skipped=self.last_step.skipped)
+        self._before_last = self.totals
+        self.last_step = Step(steps=1)
+        self._works = []
+        self._protocol.begin(self._before_last.steps)
+        if self._observing:
+            self.statistics = {}
+
+    def _names_in(self, bucket: GradBucket) -> list[str]:
+        """Names of a bucket's parameters; of a new bucket, once all workers do the same with it.
+
+        After the first step DDP takes worker 0's layout of buckets everywhere. So those who agreed on the
+        first layout meet a new one in the same step.
+        """
+        parameters = bucket.parameters()
+        key = (bucket.index(), *map(id, parameters))
+        names = self._agreed.get(key)
+        if names is None:
+            names = [self._names[id(parameter)] for parameter in parameters]
+            if self.workers > 1:
+                self._require_agreement(Bucket(bucket, names))
+            self._agreed[key] = names
+        return names
+
+    def _require_agreement(self, bucket: Bucket) -> None:
+        transport = transport_of(self._group, bucket.buffer)
+        try:
+            self._works += require_agreement(self._description(bucket), self._group, transport)
+        except WorkersDisagree as problem:
+            raise self._fail(problem) from None
+
+    def _description(self, bucket: Bucket) -> dict[str, str]:
+        """What this worker does with a bucket, as far as all must do the same."""
+        names = {
+            f"bucket {bucket.ddp.index()}, parameter {place}": name for place, name in enumerate(bucket.names)
+        }
+        return {
+            **flattened(self.config),
+            **self._protocol.ways(bucket),
+            **self._ddp_options,
+            **described(self._parameters),
+            **names,
+            "steps done": str(self._before_last.steps),
+        }
+
+    def _fail(self, problem: CompressionError) -> CompressionError:
+        """Notes the first failure, so that a training loop can raise it in place of DDP's RuntimeError."""
+        self.failure = self.failure or problem
+        return problem
