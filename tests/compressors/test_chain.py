@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -217,12 +218,12 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize(("written", "line"), LINES.items())
+@in_turn(("written", "line"), LINES.items())
 def test_a_line_leaves_out_what_is_default(written: str, line: str) -> None:
     assert str(read_config(written)) == line
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("kind", "field"),
     [
         ("wgt", "tau"),
@@ -300,7 +301,7 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("line", "why"), IMPOSSIBLE)
+@in_turn(("line", "why"), IMPOSSIBLE)
 def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) -> None:
     *_, before, last = line.split(" | ")
     said = reason(line)
@@ -309,7 +310,7 @@ def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) 
     assert name_of(before) in said or name_of(line) in said
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("given_fields", "why"),
     [
         ({"kind": "wgt", "tau": 1, "symbols": "huffman"}, "huffman codes symbols, and wgt sends floats"),
@@ -339,7 +340,7 @@ def test_fields_that_do_not_fit_are_refused_as_links_are(given_fields: dict[str,
     assert why in reason(given_fields)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("line", "why"),
     [
         ("wqt(1)", "wqt is unknown: choose none, powersgd, wgt"),
@@ -386,7 +387,7 @@ def test_what_is_no_chain_is_refused_with_a_reason(line: str, why: str) -> None:
 # Nothing of a line is ever run.
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "expression",
     [
         "trap()",
@@ -417,7 +418,7 @@ def test_a_line_is_read_and_not_executed(expression: str, monkeypatch: pytest.Mo
     assert called == []
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "line",
     [
         "(" * 100_000,
@@ -433,7 +434,6 @@ def test_a_line_is_read_and_not_executed(expression: str, monkeypatch: pytest.Mo
         "wgt(1)\0",
         "wgt(\ud800)",
     ],
-    ids=range(12),
 )
 def test_monstrous_lines_are_refused_with_a_short_message(line: str) -> None:
     with pytest.raises((ValueError, ValidationError)) as refusal:
@@ -516,14 +516,12 @@ OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("links", "line"), OBJECTS, ids=lambda value: value if isinstance(value, str) else ""
-)
+@in_turn(("links", "line"), OBJECTS)
 def test_a_chain_of_objects_is_the_chain_of_its_line(links: tuple[BaseModel | str, ...], line: str) -> None:
     assert chain(*links) == read_config(line)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("links", "why"),
     [
         ((), "a chain without links"),

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from cases import in_turn
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
@@ -72,7 +73,7 @@ RICH = [
 ]
 
 
-@pytest.mark.parametrize("line", RICH)
+@in_turn("line", RICH)
 def test_rich_configurations_come_back_from_every_form(line: str) -> None:
     test_configurations_come_back_from_every_form(line)
 
@@ -89,7 +90,7 @@ def test_configurations_come_back_from_every_form(method: str) -> None:
     assert hash(str(config)) == hash(str(read_config(str(config))))
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("field", "value"),
     [
         ("decay", 1.5),
@@ -114,7 +115,7 @@ def test_bad_lines_are_refused(method: str) -> None:
             read_config(line)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 0.4, 1e4])
+@in_turn("scale", [1e-3, 0.4, 1e4])
 def test_nothing_is_lost_over_many_steps(method: str, scale: float, workbench: ModuleType) -> None:
     """What was sent and what is kept is the sum of the gradients, but for the roundings of each step."""
     worker = workbench.Worker(method)
