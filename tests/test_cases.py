@@ -1,11 +1,13 @@
 """The helper that runs many cases in one test must run them all, and say which failed."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 from cases import in_turn, run_all
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import REQUIRED, missing
 
 
 def test_all_combinations_run_with_the_fixtures() -> None:
@@ -47,6 +49,17 @@ def test_what_pytest_itself_raises_is_a_failure_too() -> None:
     assert raised.value.__notes__ == ["in the case does not raise (1 of 2 cases failed)"]
     with pytest.raises(AssertionError, match="the case this skips itself: not here"):
         run_all([("this", lambda: pytest.skip("not here"))])
+
+
+def test_what_is_missing_fails_where_all_tests_have_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(REQUIRED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="needs g"):
+        missing("needs g++")
+    monkeypatch.setenv(REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception, match="needs g"):
+        missing("needs g++")
+    ci = Path(__file__).parents[1] / ".ci" / "run"
+    assert f"export {REQUIRED}=1\n" in ci.read_text()
 
 
 def test_no_cases_are_a_failure() -> None:
