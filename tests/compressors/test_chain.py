@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import runpy
 import subprocess
 import sys
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from methods import METHODS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from taugrad.compressors import config
@@ -22,7 +21,6 @@ from taugrad.compressors.config.methods import ChunkedTopK, Clip, Exempt, TopK
 from taugrad.compressors.config.quantizers import EntropyLink, Float16Link, LinearLink, QuantileLink
 from taugrad.compressors.config.thresholds import DensityTau, LayeredTau, ScheduledTau, Warmup
 
-METHODS = runpy.run_path(str(Path(__file__).with_name("methods.py")))["METHODS"]
 ADAPTER: TypeAdapter[Any] = TypeAdapter(config.CompressorConfig)
 
 # Any valid configuration, as a dictionary of the fields that are given.
@@ -173,7 +171,7 @@ def test_line_dictionary_json_and_repr_say_the_same(given_fields: dict[str, Any]
         assert str(other) == str(method)
 
 
-@pytest.mark.parametrize("line", METHODS)
+@in_turn("line", METHODS)
 def test_a_line_is_read_and_written(line: str) -> None:
     method = read_config(line)
     assert read_config(str(method)) == method
@@ -537,7 +535,7 @@ def test_objects_that_do_not_fit_are_refused(links: tuple[BaseModel | str, ...],
         chain(*links)
 
 
-@pytest.mark.parametrize("line", METHODS)
+@in_turn("line", METHODS)
 def test_a_configuration_is_frozen_hashable_and_equal_to_its_like(line: str) -> None:
     method = read_config(line)
     with pytest.raises(ValidationError, match="frozen"):

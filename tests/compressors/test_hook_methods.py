@@ -1,10 +1,9 @@
 """Every method through the hook, in real DDP over gloo: what must hold whatever is sent.
 
-The lines are those of methods.py, the workers run method_scenarios.py; how groups of scenarios are run is
-told in test_hook.py.
+The lines are those of support/methods.py, the workers run method_scenarios.py; how groups of scenarios are
+run is told in test_hook.py.
 """
 
-import runpy
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from cases import in_turn, run_all
+from methods import CONSERVING, KINDS, METHODS
 
 from taugrad.compressors.bucket import is_exempt
 from taugrad.compressors.config import read_config
@@ -22,9 +22,6 @@ Results = list[dict[str, Any]]
 """By rank, what each scenario of a group returned."""
 
 HERE = Path(__file__).parent
-_LISTS = runpy.run_path(str(HERE / "methods.py"))
-METHODS: dict[str, int | None] = _LISTS["METHODS"]
-CONSERVING: tuple[str, ...] = _LISTS["CONSERVING"]
 SHAPES = {"first": (17, 6), "middle": (11, 17), "head": (5, 11)}
 SIZES = {f"{name}.weight": rows * columns for name, (rows, columns) in SHAPES.items()} | {
     f"{name}.bias": rows for name, (rows, _) in SHAPES.items()
@@ -33,6 +30,7 @@ ELEMENTS = sum(SIZES.values())
 
 TWO, THREE = ("methods-2",), ("methods-3",)
 every_family = in_turn("line", CONSERVING)
+every_kind = in_turn("line", KINDS.values())
 
 
 def by_own_messages(line: str) -> bool:
@@ -254,8 +252,8 @@ def every_parameter_with_a_tau_tells_it(line: str, two: Results) -> None:
                 assert note["taus"]["head.bias"] == pytest.approx(0.01 * 3 ** (step / 4))
 
 
-@holds(TWO)
-def options_of_ddp_change_no_weight(line: str, two: Results) -> None:
+@every_kind
+def test_options_of_ddp_change_no_weight(line: str, two: Results) -> None:
     digests = [notes[0]["digest"] for _, notes in steps_of(two, line)]
     for option in ("static graph", "find unused"):
         assert by_rank(two, "other_ways_of_ddp", (line, option)) == [digests, digests], option
@@ -272,8 +270,8 @@ def weights_do_not_depend_on_the_buckets(line: str, two: Results, three: Results
         assert others[0] == [notes[0]["digest"] for _, notes in steps_of(three, line)]
 
 
-@holds(TWO)
-def the_sum_is_twice_the_mean_of_two_workers(line: str, two: Results) -> None:
+@every_kind
+def test_the_sum_is_twice_the_mean_of_two_workers(line: str, two: Results) -> None:
     for result in by_rank(two, "sum_and_mean"):
         for name, mean in result[line, "mean"].items():
             assert torch.equal(result[line, "sum"][name], 2 * mean), name

@@ -1,4 +1,4 @@
-"""One suite for every method: what is listed in workbench.METHODS is tested in the same ways."""
+"""One suite for every method: what is listed in methods.ALONE is tested in the same ways."""
 
 import ast
 import json
@@ -9,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from cases import in_turn
+from methods import ALONE
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
@@ -23,8 +24,8 @@ from taugrad.compressors.update import Update
 Floats = NDArray[np.float32]
 
 
-def test_every_method_and_every_link_is_listed(workbench: ModuleType) -> None:
-    configs: list[Any] = [read_config(line) for line in workbench.METHODS.values()]
+def test_every_method_and_every_link_is_listed() -> None:
+    configs: list[Any] = [read_config(line) for line in ALONE.values()]
     kinds = {model.model_fields["kind"].default for model in get_args(AnyMethod)}
     assert {config.kind for config in configs} == kinds - {"none", "powersgd"}
     links = {model.model_fields["kind"].default for model in get_args(get_args(QuantizerLink)[0])}

@@ -1,14 +1,13 @@
 """A bucket on the emulated device, against the CPU: the same payloads, residuals, velocities and tallies."""
 
 import random
-import runpy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from cases import in_turn
+from methods import MESSAGES
 
 from taugrad.compressors.bucket import Compressor, Outgoing
 from taugrad.compressors.config import read_config
@@ -18,17 +17,13 @@ from taugrad.compressors.on_device import DeviceCompressor
 from taugrad.compressors.parts import Part
 from taugrad.compressors.rules import Context
 
-_FILE = Path(__file__).parents[1] / "compressors" / "methods.py"
-METHODS = [
-    line for line in runpy.run_path(str(_FILE))["METHODS"] if not line.startswith(("none", "powersgd"))
-]
-every_method = pytest.mark.parametrize("line", METHODS)
+every_method = pytest.mark.parametrize("line", MESSAGES)
 
 SIZES = {"head.bias": 31, "first.weight": 1000, "empty": 0, "one.bias": 1, "middle.weight": 33}
 
 
 def gradients(n: int, steps: int, seed: int = 0, scale: float = 0.02) -> list[torch.Tensor]:
-    """Values around the thresholds of METHODS, multiples of one, zeros of both signs and denormals."""
+    """Values around the thresholds of MESSAGES, multiples of one, zeros of both signs and denormals."""
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(steps):

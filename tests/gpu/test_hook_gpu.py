@@ -1,7 +1,6 @@
 """The GPU sends the same bytes as the CPU, from the same gradients, with every method."""
 
 import hashlib
-import runpy
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cases import in_turn
+from methods import MESSAGES
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,17 +29,13 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
 
-_FILE = Path(__file__).parents[1] / "compressors" / "methods.py"
-METHODS = [
-    line for line in runpy.run_path(str(_FILE))["METHODS"] if not line.startswith(("none", "powersgd"))
-]
 THRESHOLDED = ("wgt", "bgt", "qgt", "strom")
 NAMES = ("head.bias", "first.weight", "middle.weight")
 
 KEPT: list[CompressionState] = []
 """To the end of the process: a thread of gloo's that frees a group last would wait for itself, and abort."""
 
-every_method = pytest.mark.parametrize("line", METHODS)
+every_method = pytest.mark.parametrize("line", MESSAGES)
 every_rule = in_turn("rule", THRESHOLDED)
 
 
@@ -106,7 +102,7 @@ def sent(outgoing: Outgoing) -> bytes:
 
 @every_method
 @in_turn("dtype", [torch.float32, torch.bfloat16])
-@in_turn("n", [3, 1000, 100_003])
+@pytest.mark.parametrize("n", [3, 1000, 100_003])  # `make gpu` picks 1000
 def test_a_bucket_on_the_gpu_becomes_the_same_payload_as_on_the_cpu(
     line: str, n: int, dtype: torch.dtype
 ) -> None:
