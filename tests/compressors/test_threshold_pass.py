@@ -33,15 +33,15 @@ NAN, INF, LARGEST = float("nan"), float("inf"), float(np.finfo(np.float32).max)
 CANARY = 0xA5
 
 
-PASSES = [
-    pytest.param(
-        partial(threshold.threshold_pass, vectorized=True),
-        id="avx512",
-        marks=pytest.mark.skipif(not avx512.supported(), reason="this CPU has no AVX-512"),
-    ),
-    pytest.param(partial(threshold.threshold_pass, vectorized=False), id="portable"),
-]
-every_pass = pytest.mark.parametrize("run_pass", PASSES)
+needs_avx512 = pytest.mark.skipif(not avx512.supported(), reason="this CPU has no AVX-512")
+vectorized = pytest.mark.parametrize("vectorized", [False, pytest.param(True, marks=needs_avx512)])
+every_pass = pytest.mark.parametrize(
+    "run_pass",
+    [
+        pytest.param(partial(threshold.threshold_pass, vectorized=True), id="avx512", marks=needs_avx512),
+        pytest.param(partial(threshold.threshold_pass, vectorized=False), id="portable"),
+    ],
+)
 every_rule = in_turn("rule", RULES)
 
 
@@ -322,14 +322,12 @@ def test_strom_keeps_what_equals_tau_and_bgt_sends_it(run_pass: Pass) -> None:
 
 
 @every_rule
-@pytest.mark.parametrize("vectorized", [False, True])
+@vectorized
 @in_turn("threads", [2, 3])
 @in_turn(("n", "tau"), [(2**18 + 77, 1.0), (2**17 + 1, 1e-9), (2**17, 1e9), (99, 1.0)])
 def test_threads_change_nothing(
     rule: ThresholdRule, vectorized: bool, threads: int, n: int, tau: float
 ) -> None:
-    if vectorized and not avx512.supported():
-        pytest.skip("this CPU has no AVX-512")
     rng = np.random.default_rng([n, threads])
     gradient, before = (rng.standard_normal((2, n)) * 0.8).astype(np.float32)
     gradient[n // 3], gradient[-2] = NAN, INF
