@@ -108,6 +108,19 @@ def test_an_allocation_gives_layers_their_shares_of_the_density(
         assert np.all(found > 0.01 / 32 / 2)
 
 
+def test_an_allocation_is_decided_in_the_iteration_after_its_samples(workbench: ModuleType) -> None:
+    """Until then each layer's curve, some 75 numbers, stands in its memory and in every checkpoint."""
+    worker = workbench.Worker("wgt(allocate(0.02, every=20))", SIZES)
+    holding = []
+    for step in range(45):
+        worker.step(gradients(step))
+        curves = [len(memory) > 60 for memory in worker.memories.values()]
+        assert len(set(curves)) == 1
+        if curves[0]:
+            holding.append(step)
+    assert holding == [0, 1, 2, 4, 8, 16, 20, 40]
+
+
 @in_turn("start", [0.2, 100.0])
 def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float, workbench: ModuleType) -> None:
     worker, found = workbench.Worker(f"wgt(dl4j({start}, target=0.01))", SIZES), []
