@@ -432,7 +432,7 @@ def test_mutated_messages_are_refused_or_are_messages(
 ) -> None:
     rng = np.random.default_rng([RULE_CODE[rule], CODEC_CODE[codec]])
     accepted = refused = 0
-    for _ in range(2300):
+    for _ in range(500):
         n = int(rng.integers(1, 20))
         update = random_update(codec, rule, n, int(rng.integers(0, n + 1)), rng)
         data = mutated(message.write(update, codec).tobytes(), rng)
@@ -445,5 +445,5 @@ def test_mutated_messages_are_refused_or_are_messages(
         else:
             accepted += 1
             assert_canonical(data)
-    assert accepted > 20
-    assert refused > 1000
+    assert accepted > 4
+    assert refused > 220
