@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors import message
+from taugrad.compressors.config import read_config
 from taugrad.compressors.kernels.threshold import ThresholdRule
+from taugrad.compressors.policies import build_policy
 from taugrad.compressors.policies.allocation import (
     CHOICES,
     REACH,
@@ -142,6 +144,23 @@ def test_bits_are_those_of_a_codec(density: float) -> None:
     update = Update("strom", n, np.float32(0.1), words, np.empty(0, np.uint8))
     written = len(message.write(update)) - 32  # the header is not of the elements
     assert float(bits_per_element(np.array([density]), 1.0)[0]) == pytest.approx(8 * written / n, rel=0.06)
+
+
+@in_turn(
+    ("line", "bits"),
+    [
+        ("wgt(allocate(0.1))", 32),
+        ("bgt(allocate(0.1))", 1),
+        ("strom(allocate(0.1))", 1),
+        ("wgt(allocate(0.1)) | linear(5)", 5),
+        ("wgt(allocate(0.1)) | quantile(3)", 3),
+        ("wgt(allocate(0.1)) | fp16", 16),
+        ("wgt(allocate(0.1)) | bf16", 16),
+        ("wgt(allocate(0.1)) | fp8", 8),
+    ],
+)
+def test_a_value_takes_as_many_bits_as_its_message_has_for_it(line: str, bits: int) -> None:
+    assert build_policy(read_config(line)).value_bits == bits  # type: ignore[attr-defined, arg-type]
 
 
 def test_bits_grow_with_what_is_sent() -> None:

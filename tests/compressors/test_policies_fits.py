@@ -58,6 +58,21 @@ def test_a_gamma_tail_is_the_papers_formula() -> None:
     assert gamma(mean, mean_log, share) == pytest.approx(due, rel=1e-12)
 
 
+@in_turn("mean", [1e-6, 1.0, 1e6])
+def test_values_close_to_one_another_are_fitted_and_equal_ones_are_not(mean: float) -> None:
+    """By the scale: a thousandth of the mean is a deviation, and rounding is none."""
+    near = (mean * (1 + 1e-3 * np.random.default_rng(0).uniform(-1, 1, 4000))).astype(np.float32)
+    exact = near.astype(np.float64)
+    assert fitted_tau("exponential", near, 0.01, 1) == pytest.approx(
+        exponential(exact.mean(), 0.01), rel=1e-9
+    )
+    due = pareto(exact.mean(), exact.var(), 0.01)
+    assert fitted_tau("pareto", near, 0.01, 1) == pytest.approx(due, rel=1e-9)
+    equal = np.full(4000, mean, np.float32)
+    for fit in FITS:
+        assert fitted_tau(fit, equal, 0.01, 1) == pytest.approx(mean, rel=1e-6)
+
+
 def magnitudes_of(kind: str, n: int = 2**14) -> NDArray[np.float32]:
     rng = np.random.default_rng(1)
     values = {
