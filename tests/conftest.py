@@ -4,12 +4,19 @@ With `-n` (see the Makefile) a process gets whole files, so that a module's fixt
 folders stay together: tests/integration, because two cores bear one Ray at a time (but for the cluster of two
 machines, which is short, and has its own addresses), and tests/dashboards, whose tests read one prepared
 experiment.
+
+Helpers that every folder's tests may import lie in tests/support.
 """
 
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).with_name("support")))
+import cases
 
 CLUSTER = "tests/integration/test_cluster.py"
 TOGETHER = ("tests/integration/", "tests/dashboards/")
@@ -49,6 +56,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail where there is no CUDA device")
+    parser.addoption("--case", metavar="TEXT", help="of tests of many cases, those named so alone")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    cases.only = config.getoption("case")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

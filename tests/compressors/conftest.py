@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from methods import ALONE
 from numpy.typing import NDArray
 
 from taugrad.compressors.forms import FORMS, Form
@@ -57,16 +58,13 @@ def fuzzing() -> ModuleType:
     return load_sibling("fuzzing")
 
 
-_WORKBENCH = load_sibling("workbench")
-
-
 @pytest.fixture(scope="session")
 def workbench() -> ModuleType:
     """A worker without a network; see workbench.py."""
-    return _WORKBENCH
+    return load_sibling("workbench")
 
 
-@pytest.fixture(params=_WORKBENCH.METHODS.values(), ids=_WORKBENCH.METHODS)
+@pytest.fixture(params=ALONE.values(), ids=ALONE)
 def method(request: pytest.FixtureRequest) -> str:
     """The line of every method in turn."""
     return str(request.param)

@@ -1,15 +1,15 @@
 """What the workers of test_hook_methods.py run; used as scenarios.py is.
 
-Every method of methods.py goes through the hook, and each step is noted with all that a test needs to
+Every method of support/methods.py goes through the hook, and each step is noted with all that a test needs to
 check it from outside: gradients given, updates applied, what is kept, and the bytes handed over.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from methods import CONSERVING, METHODS
 from scenarios import (
     TINY_BUCKETS,
     Branches,
@@ -27,6 +27,9 @@ from torch import Tensor
 from taugrad.compressors.codecs.base import Bytes
 from taugrad.compressors.config import read_config
 from taugrad.compressors.exchange import Exchange, Gathering
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from methods import CONSERVING, KINDS, METHODS
 
 STEPS, STOP = 5, 3
 
@@ -100,7 +103,7 @@ def other_ways_of_ddp() -> Result:
     }
     return {
         (line, name): run_of(line, **chosen).steps(STEPS).digests
-        for line in METHODS
+        for line in KINDS.values()
         for name, chosen in options.items()
     }
 
@@ -111,7 +114,7 @@ def tiny_buckets() -> Result:
 
 def sum_and_mean() -> Result:
     result = {}
-    for line in METHODS:
+    for line in KINDS.values():
         for reduction in ("mean", "sum"):
             run = run_of(read_config(line).model_copy(update={"reduction": reduction}))
             for step in range(3):  # powersgd begins with plain all-reduces

@@ -1,7 +1,7 @@
 """What workers that disagree are told; that they find out is in test_hook.py."""
 
-import pytest
 import torch
+from cases import in_turn
 
 from taugrad.compressors.agreement import described, difference, flattened
 from taugrad.compressors.config import read_config
@@ -10,7 +10,7 @@ ALIKE = {"kind": "wgt", "tau": "0.1", "reduction": "mean"}
 SUM = ALIKE | {"reduction": "sum"}
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("descriptions", "told"),
     [
         ([ALIKE, SUM], "rank 0: reduction = mean, rank 1: reduction = sum"),

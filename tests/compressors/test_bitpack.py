@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def packed(symbols: np.ndarray, bits: int, threads: int = 1) -> np.ndarray:
     return fenced[16 : 16 + size]
 
 
-every_bits = pytest.mark.parametrize("bits", range(1, 17))
+every_bits = in_turn("bits", range(1, 17))
 
 
 @every_bits
@@ -55,7 +56,7 @@ def test_golden_bytes() -> None:
     assert packed(np.array([0x123, 0xABC], np.uint16), 12).tolist() == [0x23, 0xC1, 0xAB]
 
 
-@pytest.mark.parametrize(("k", "bits", "size"), [(0, 7, 0), (1, 1, 1), (8, 1, 1), (9, 1, 2), (3, 16, 6)])
+@in_turn(("k", "bits", "size"), [(0, 7, 0), (1, 1, 1), (8, 1, 1), (9, 1, 2), (3, 16, 6)])
 def test_packed_bytes(k: int, bits: int, size: int) -> None:
     assert packed_bytes(k, bits) == size
 
@@ -84,8 +85,8 @@ def test_any_bytes_are_symbols_or_refused(body: bytes, bits: int, k: int) -> Non
     assert packed(symbols, bits).tobytes() == body
 
 
-@pytest.mark.parametrize("bits", [1, 7, 9, 15])
-@pytest.mark.parametrize("place", [0, 63, 64, 66])
+@in_turn("bits", [1, 7, 9, 15])
+@in_turn("place", [0, 63, 64, 66])
 def test_a_symbol_that_does_not_fit_is_refused(bits: int, place: int) -> None:
     symbols = np.zeros(67, symbol_type(bits))
     symbols[place] = 1 << bits

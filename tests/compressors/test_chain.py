@@ -2,16 +2,16 @@
 
 import contextlib
 import json
-import runpy
 import subprocess
 import sys
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from methods import METHODS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from taugrad.compressors import config
@@ -21,7 +21,6 @@ from taugrad.compressors.config.methods import ChunkedTopK, Clip, Exempt, TopK
 from taugrad.compressors.config.quantizers import EntropyLink, Float16Link, LinearLink, QuantileLink
 from taugrad.compressors.config.thresholds import DensityTau, LayeredTau, ScheduledTau, Warmup
 
-METHODS = runpy.run_path(str(Path(__file__).with_name("methods.py")))["METHODS"]
 ADAPTER: TypeAdapter[Any] = TypeAdapter(config.CompressorConfig)
 
 # Any valid configuration, as a dictionary of the fields that are given.
@@ -172,7 +171,7 @@ def test_line_dictionary_json_and_repr_say_the_same(given_fields: dict[str, Any]
         assert str(other) == str(method)
 
 
-@pytest.mark.parametrize("line", METHODS)
+@in_turn("line", METHODS)
 def test_a_line_is_read_and_written(line: str) -> None:
     method = read_config(line)
     assert read_config(str(method)) == method
@@ -217,12 +216,12 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize(("written", "line"), LINES.items())
+@in_turn(("written", "line"), LINES.items())
 def test_a_line_leaves_out_what_is_default(written: str, line: str) -> None:
     assert str(read_config(written)) == line
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("kind", "field"),
     [
         ("wgt", "tau"),
@@ -300,7 +299,7 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("line", "why"), IMPOSSIBLE)
+@in_turn(("line", "why"), IMPOSSIBLE)
 def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) -> None:
     *_, before, last = line.split(" | ")
     said = reason(line)
@@ -309,7 +308,7 @@ def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) 
     assert name_of(before) in said or name_of(line) in said
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("given_fields", "why"),
     [
         ({"kind": "wgt", "tau": 1, "symbols": "huffman"}, "huffman codes symbols, and wgt sends floats"),
@@ -339,7 +338,7 @@ def test_fields_that_do_not_fit_are_refused_as_links_are(given_fields: dict[str,
     assert why in reason(given_fields)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("line", "why"),
     [
         ("wqt(1)", "wqt is unknown: choose none, powersgd, wgt"),
@@ -386,7 +385,7 @@ def test_what_is_no_chain_is_refused_with_a_reason(line: str, why: str) -> None:
 # Nothing of a line is ever run.
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "expression",
     [
         "trap()",
@@ -417,7 +416,7 @@ def test_a_line_is_read_and_not_executed(expression: str, monkeypatch: pytest.Mo
     assert called == []
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "line",
     [
         "(" * 100_000,
@@ -433,7 +432,6 @@ def test_a_line_is_read_and_not_executed(expression: str, monkeypatch: pytest.Mo
         "wgt(1)\0",
         "wgt(\ud800)",
     ],
-    ids=range(12),
 )
 def test_monstrous_lines_are_refused_with_a_short_message(line: str) -> None:
     with pytest.raises((ValueError, ValidationError)) as refusal:
@@ -516,14 +514,12 @@ OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("links", "line"), OBJECTS, ids=lambda value: value if isinstance(value, str) else ""
-)
+@in_turn(("links", "line"), OBJECTS)
 def test_a_chain_of_objects_is_the_chain_of_its_line(links: tuple[BaseModel | str, ...], line: str) -> None:
     assert chain(*links) == read_config(line)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("links", "why"),
     [
         ((), "a chain without links"),
@@ -539,7 +535,7 @@ def test_objects_that_do_not_fit_are_refused(links: tuple[BaseModel | str, ...],
         chain(*links)
 
 
-@pytest.mark.parametrize("line", METHODS)
+@in_turn("line", METHODS)
 def test_a_configuration_is_frozen_hashable_and_equal_to_its_like(line: str) -> None:
     method = read_config(line)
     with pytest.raises(ValidationError, match="frozen"):

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -144,7 +145,7 @@ def test_ties_go_to_the_lower_indices_and_zeros_fill_up(
 
 
 @vectorized
-@pytest.mark.parametrize(
+@in_turn(
     ("n", "chunk", "keep"),
     [(20_000, 4096, 41), (16_384, 4096, 1), (70_003, 65_536, 655), (9000, 4096, 4096), (9001, 1024, 500)],
 )
@@ -158,7 +159,7 @@ def test_chunks_of_very_different_size(vectorized: bool, n: int, chunk: int, kee
 
 
 @vectorized
-@pytest.mark.parametrize("broken", [NAN, INF, -INF])
+@in_turn("broken", [NAN, INF, -INF])
 def test_an_element_that_is_not_finite_is_neither_sent_nor_kept(vectorized: bool, broken: float) -> None:
     rng = np.random.default_rng(1)
     residual, gradient = rng.standard_normal((2, 150)).astype(np.float32)
@@ -208,9 +209,7 @@ def test_nothing_is_lost(seed: int, n: int, keep: int, broken: bool) -> None:
     assert residual.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(
-    ("chunk", "keep"), [(0, 0), (1, 1), (3, 1), (-4, 1), (100, 1), (1 << 17, 1), (8, 9), (8, -1)]
-)
+@in_turn(("chunk", "keep"), [(0, 0), (1, 1), (3, 1), (-4, 1), (100, 1), (1 << 17, 1), (8, 9), (8, -1)])
 def test_sizes_out_of_range_are_refused(chunk: int, keep: int) -> None:
     empty, words = np.empty(0, np.float32), np.empty(SPARE, np.uint32)
     for call in (
@@ -257,7 +256,7 @@ GOLDEN = [
 ]
 
 
-@pytest.mark.parametrize(("positions", "n", "chunk", "keep", "body"), GOLDEN)
+@in_turn(("positions", "n", "chunk", "keep", "body"), GOLDEN)
 def test_indices_are_packed_as_written_out_by_hand(
     positions: list[int], n: int, chunk: int, keep: int, body: list[int]
 ) -> None:
@@ -313,7 +312,7 @@ def test_any_bytes_are_what_the_encoder_writes_or_corrupt(data: st.DataObject, n
     assert packed(positions, n, chunk, keep) == body
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("positions", "n", "chunk", "keep"),
     [
         ([3, 3], 8, 8, 2),  # twice the same

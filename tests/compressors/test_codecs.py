@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from cases import in_turn
+from formats import FORMATS, FORMS_OF, WITHOUT_TAU
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,46 +25,18 @@ DrawUpdate = Callable[[st.DataObject, str, Form], Update]
 RandomUpdate = Callable[..., Update]
 AssertSame = Callable[[Update, Update], None]
 
-WITHOUT_TAU: tuple[Form, ...] = ("f32", "fp16", "bf16", "fp8", "linear", "quantile")
-FORMS_OF: dict[str, tuple[Form, ...]] = {
-    "packed32": FORM_NAMES,
-    "golomb_rice": FORM_NAMES,
-    "bitmap": FORM_NAMES,
-    "raw": ("wgt", "bgt", "qgt", "strom"),
-    "chunked": ("wgt", *WITHOUT_TAU),
-    "every": WITHOUT_TAU,
-}
-"""What each codec can write: raw where a zero says "not sent", chunked where no sign stands apart."""
-
-every_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
-every_form = pytest.mark.parametrize("form", FORM_NAMES)
-every_case = pytest.mark.parametrize(
-    ("codec", "form"),
-    [
-        pytest.param(codec, form, id=f"{codec.name}-{form}")
-        for codec in CODECS
-        for form in FORMS_OF[codec.name]
-    ],
-)
-
-every_case_and_symbols = pytest.mark.parametrize(
+every_codec = in_turn("codec", CODECS)
+every_form = in_turn("form", FORM_NAMES)
+every_case = in_turn(("codec", "form"), FORMATS)
+every_case_and_symbols = in_turn(
     ("codec", "form", "symbols"),
     [
-        pytest.param(codec, form, symbols, id=f"{codec.name}-{form}-{symbols}")
-        for codec in CODECS
-        for form in FORMS_OF[codec.name]
+        (codec, form, symbols)
+        for codec, form in FORMATS
         for symbols in (SYMBOLS if FORMS[form].symbols and codec.name != "raw" else SYMBOLS[:1])
     ],
 )
-free_case = pytest.mark.parametrize(
-    ("codec", "form"),
-    [
-        pytest.param(codec, form, id=f"{codec.name}-{form}")
-        for codec in CODECS
-        for form in FORMS_OF[codec.name]
-        if codec.name not in ("every", "chunked")
-    ],
-)
+free_case = in_turn(("codec", "form"), [case for case in FORMATS if case[0].name not in ("every", "chunked")])
 """Codecs whose positions can be chosen freely."""
 
 
@@ -109,7 +83,7 @@ def test_every_update_comes_back_and_size_tells_the_bytes(
 
 
 @every_case_and_symbols
-@pytest.mark.parametrize(
+@in_turn(
     ("n", "k"),
     [
         (0, 0),
@@ -174,7 +148,7 @@ def test_bodies_are_read_from_any_address_and_from_read_only_memory(
 
 
 @every_form
-@pytest.mark.parametrize("codec", ["packed32", "golomb_rice"])
+@in_turn("codec", ["packed32", "golomb_rice"])
 def test_positions_up_to_31_bits_are_told_apart(
     codec: str, form: Form, random_update: RandomUpdate, assert_same_update: AssertSame
 ) -> None:
@@ -194,7 +168,7 @@ def sparse_words(n: int, k: int, seed: int) -> np.ndarray:
     return (found.astype(np.uint32) << np.uint32(1)) | rng.integers(0, 2, found.size).astype(np.uint32)
 
 
-@pytest.mark.parametrize("form", ["wgt", "bgt", "qgt", "strom"])
+@in_turn("form", ["wgt", "bgt", "qgt", "strom"])
 @settings(max_examples=200, deadline=None)
 @given(n=st.integers(0, 2**31 - 1), k=st.integers(0, 3000), seed=st.integers(0, 2**32 - 1))
 def test_smallest_is_the_minimum_over_all_codecs(form: Form, n: int, k: int, seed: int) -> None:
@@ -229,8 +203,8 @@ def test_auto_writes_the_shortest_message(
 
 
 @every_form
-@pytest.mark.parametrize("density", [0.001, 0.03, 0.3, 0.9])
-@pytest.mark.parametrize("clustered", [False, True])
+@in_turn("density", [0.001, 0.03, 0.3, 0.9])
+@in_turn("clustered", [False, True])
 def test_auto_is_the_shortest_for_random_and_for_clustered_updates(
     form: Form, density: float, clustered: bool, random_update: RandomUpdate
 ) -> None:
@@ -245,7 +219,7 @@ def test_auto_is_the_shortest_for_random_and_for_clustered_updates(
     assert message.write(update).size == shortest(update)
 
 
-@pytest.mark.parametrize("form", ["wgt", "bgt", "qgt", "strom", "linear"])
+@in_turn("form", ["wgt", "bgt", "qgt", "strom", "linear"])
 def test_each_codec_is_the_smallest_somewhere(form: Form, random_update: RandomUpdate) -> None:
     rng = np.random.default_rng(2)
     winners = set()
@@ -277,7 +251,7 @@ def test_codecs_are_found_by_name_and_by_code() -> None:
         codec_by_name("zip")
 
 
-@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec.name != "every"], ids=lambda c: c.name)
+@in_turn("codec", [codec for codec in CODECS if codec.name != "every"])
 def test_every_codec_of_positions_can_be_configured(codec: Codec) -> None:
     head = {"kind": "chunked_topk"} if codec.name == "chunked" else {"kind": "wgt", "tau": 1.0}
     assert read_config(head | {"codec": codec.name}).codec == codec.name  # type: ignore[union-attr]

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,13 +42,13 @@ def test_all_of_them_is_every_position() -> None:
     assert stratified_positions(100, 100).tolist() == list(range(100))
 
 
-@pytest.mark.parametrize(("n", "m"), [(3, 4), (3, -1), (-1, -1), (2**32, 1)])
+@in_turn(("n", "m"), [(3, 4), (3, -1), (-1, -1), (2**32, 1)])
 def test_impossible_samples_are_refused(n: int, m: int) -> None:
     with pytest.raises(ValueError, match="cannot take"):
         stratified_positions(n, m)
 
 
-@pytest.mark.parametrize("width", [8, 10, 32, 64, 100, 128, 256, 1000])
+@in_turn("width", [8, 10, 32, 64, 100, 128, 256, 1000])
 def test_a_sample_does_not_fall_into_step_with_rows(width: int) -> None:
     """Places within a row are as even as chance has it: chi-squared within 6 of its deviations."""
     n = width * 10_000
@@ -85,7 +86,7 @@ def test_evenly_spread_values_get_m_more_bits_than_the_floor() -> None:
     assert bits_for(spread, floor=-9) == 1
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, 3.0, -1e-45])
+@in_turn("value", [0.0, -0.0, 3.0, -1e-45])
 def test_a_constant_layer_gets_the_floor(value: float) -> None:
     assert bits_for(np.full(1000, value, np.float32)) == 6
 
@@ -148,9 +149,7 @@ def test_rms_bits_by_hand() -> None:
     assert rms_bits(1e-9, 1e-9, 4) == 1
 
 
-@pytest.mark.parametrize(
-    ("rms", "c0", "c1"), [(math.nan, 1, 1), (math.inf, 1, 1), (0, 0, 1), (0, -1, 1), (1, 1, math.inf)]
-)
+@in_turn(("rms", "c0", "c1"), [(math.nan, 1, 1), (math.inf, 1, 1), (0, 0, 1), (0, -1, 1), (1, 1, math.inf)])
 def test_rms_without_a_logarithm_is_refused(rms: float, c0: float, c1: float) -> None:
     with pytest.raises(ValueError, match="no finite value"):
         rms_bits(rms, c0, c1)

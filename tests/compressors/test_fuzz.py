@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from cases import in_turn
 
 from taugrad.compressors.codecs import CODECS
 from taugrad.compressors.errors import CorruptMessage
@@ -47,7 +48,7 @@ class Raising:
         raise self.error
 
 
-@pytest.mark.parametrize("error", [IndexError("beyond"), AssertionError("no"), UserWarning("overflow")])
+@in_turn("error", [IndexError("beyond"), AssertionError("no"), UserWarning("overflow")])
 def test_any_other_error_than_a_refusal_is_reported_with_the_bytes(
     fuzzing: ModuleType, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

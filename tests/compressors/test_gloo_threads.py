@@ -7,6 +7,7 @@ from threading import Event, Thread
 from weakref import WeakSet
 
 import pytest
+from cases import in_turn
 
 from taugrad.compressors import gloo_threads
 
@@ -14,7 +15,7 @@ _SET_NAME = 15  # prctl's PR_SET_NAME
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what threads do")
-@pytest.mark.parametrize(("name", "counts"), [(b"pt_gloo_runloop", True), (b"other", False)])
+@in_turn(("name", "counts"), [(b"pt_gloo_runloop", True), (b"other", False)])
 def test_a_thread_of_gloo_is_at_work_until_it_waits(name: bytes, counts: bool) -> None:
     named, end, ended, leave = Event(), Event(), Event(), Event()
 

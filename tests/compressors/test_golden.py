@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
+from cases import in_turn
 
 from taugrad.compressors import message
 from taugrad.compressors.codecs import CODECS, codec_by_name
@@ -168,7 +168,7 @@ def golden_update(form: Form, codec: str = "packed32") -> Update:
     return Update(form, 11, tau, words, GOLDEN_VALUES[form])
 
 
-@pytest.mark.parametrize(("form", "codec"), GOLDEN)
+@in_turn(("form", "codec"), GOLDEN)
 def test_golden_messages_are_written_and_read(form: Form, codec: str, assert_same_update: AssertSame) -> None:
     update = golden_update(form)
     golden = bytes.fromhex(GOLDEN[form, codec])
@@ -195,7 +195,7 @@ def sections() -> list[tuple[Form, str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("form", "codec", "symbols"), sections())
+@in_turn(("form", "codec", "symbols"), sections())
 def test_golden_sections_are_written_and_read(
     form: Form, codec: str, symbols: str, assert_same_update: AssertSame
 ) -> None:

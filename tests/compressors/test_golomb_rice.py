@@ -5,6 +5,7 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -104,9 +105,9 @@ def random_words(k: int, p: float, seed: int = 0) -> Words:
     return (positions << 1 | rng.integers(0, 2, k)).astype(np.uint32)
 
 
-@pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize("k", [1, 3, 4, 4095, 4096, 4097, 8192, 20_001])
-@pytest.mark.parametrize("p", [0.9, 0.1, 0.003, 0.0001])
+@in_turn("signed", [True, False])
+@in_turn("k", [1, 3, 4, 4095, 4096, 4097, 8192, 20_001])
+@in_turn("p", [0.9, 0.1, 0.003, 0.0001])
 def test_whole_blocks_and_tails(k: int, p: float, signed: bool) -> None:
     words = random_words(k, p, seed=k)
     section = encode(words, signed)
@@ -154,7 +155,7 @@ def test_no_words_make_no_bytes() -> None:
         decode(b"\0", 0, 0, True)
 
 
-@pytest.mark.parametrize("at", [0, 1, 63, 64, 65, 2000, 4095])
+@in_turn("at", [0, 1, 63, 64, 65, 2000, 4095])
 def test_one_huge_gap_among_none(at: int) -> None:
     positions = np.arange(4096, dtype=np.int64)
     positions[at:] += LAST_N - 4096
@@ -167,7 +168,7 @@ def test_one_huge_gap_among_none(at: int) -> None:
 # --- how good the code is ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("p", [0.1, 0.01, 0.001, 0.0001])
+@in_turn("p", [0.1, 0.01, 0.001, 0.0001])
 def test_size_is_within_1_5_percent_of_the_entropy(p: float) -> None:
     words = random_words(200_000, p)
     sent = words.size / (int(words[-1] >> 1) + 1)
@@ -200,7 +201,7 @@ def test_parameter_is_kielys(count: int, data: st.DataObject) -> None:
     assert golomb_rice_blocks.parameter(span, count) == kiely(count / span)
 
 
-@pytest.mark.parametrize("block_log2", [4, 14])
+@in_turn("block_log2", [4, 14])
 def test_no_block_passes_what_its_size_field_holds(block_log2: int) -> None:
     """The worst gaps for a mean: all in one, so that the quotients' sum is largest."""
     count = 2**block_log2
@@ -213,7 +214,7 @@ def test_no_block_passes_what_its_size_field_holds(block_log2: int) -> None:
 # --- callers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("signed", [True, False])
+@in_turn("signed", [True, False])
 def test_threads_change_nothing(signed: bool) -> None:
     words = random_words(16 * 100 + 5, 0.02)
     section = encode(words, signed, block_log2=4)
@@ -248,7 +249,7 @@ def test_words_and_body_may_be_strided_and_read_only() -> None:
     np.testing.assert_array_equal(golomb_rice.decode(body, LAST_N, 100, True), words)
 
 
-@pytest.mark.parametrize("positions", [[5, 5], [5, 4], [2, 1, 9], [*range(16), 15], [*range(16), 7, 99]])
+@in_turn("positions", [[5, 5], [5, 4], [2, 1, 9], [*range(16), 15], [*range(16), 7, 99]])
 def test_positions_that_do_not_ascend_are_refused(positions: list[int]) -> None:
     words = words_of(positions)
     with pytest.raises(ValueError, match="ascend"):
@@ -257,13 +258,13 @@ def test_positions_that_do_not_ascend_are_refused(positions: list[int]) -> None:
         golomb_rice.encode(words, True, np.empty(100, np.uint8), block_log2=4)
 
 
-@pytest.mark.parametrize("size", [0, 8, 10])
+@in_turn("size", [0, 8, 10])
 def test_an_output_of_another_length_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="the section takes 9"):
         golomb_rice.encode(words_of([1, 2, 8, 11]), True, np.empty(size, np.uint8))
 
 
-@pytest.mark.parametrize("block_log2", [-1, 3, 15])
+@in_turn("block_log2", [-1, 3, 15])
 def test_blocks_of_another_length_are_refused(block_log2: int) -> None:
     with pytest.raises(ValueError, match="4 to 14"):
         golomb_rice.size(words_of([1, 2]), True, block_log2=block_log2)
@@ -302,7 +303,7 @@ def test_changed_sections_are_refused_or_canonical(
     refused_or_canonical(bytes(section), n, k, signed)
 
 
-@pytest.mark.parametrize("signed", [True, False])
+@in_turn("signed", [True, False])
 def test_every_bit_of_a_section_flipped(signed: bool) -> None:
     words = random_words(37, 0.05)
     section = encode(words, signed, block_log2=4)
@@ -341,7 +342,7 @@ def section(last: int, *coded: int, size: int | None = None, block_log2: int = 1
     return bytes([block_log2]) + last.to_bytes(4, "little") + stated.to_bytes(2, "little") + bytes(coded)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "bad",
     [
         section(11, 0b01100110, 0b1010011, block_log2=3),
@@ -389,7 +390,7 @@ def test_a_long_run_of_zeros_is_refused() -> None:
         decode(section(LAST_N - 1, *zeros, 1), LAST_N, 1, True)
 
 
-@pytest.mark.parametrize("k", [5, 4096, 2**20, 2**40])
+@in_turn("k", [5, 4096, 2**20, 2**40])
 def test_more_words_than_bytes_can_hold_are_refused_before_memory_is_asked_for(k: int) -> None:
     with pytest.raises(CorruptMessage):
         decode(section(LAST_N - 1, 0b01100110, 0b1010011), LAST_N, k, True)

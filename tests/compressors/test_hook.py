@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from numpy.typing import NDArray
 
 Results = list[dict[str, Any]]
@@ -29,8 +30,8 @@ CAPS = (None, 0.0002)
 ELEMENTS = 6 * 17 + 17 + 17 * 11 + 11 + 11 * 5 + 5
 PARAMETERS = 6
 
-every_rule = pytest.mark.parametrize("rule", RULES)
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_rule = in_turn("rule", RULES)
+every_kind = in_turn("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +183,7 @@ def test_a_tau_below_everything_is_plain_ddp_to_rounding(several: Results) -> No
 # The rules.
 
 
-@pytest.mark.parametrize("rule", SIMULATED)
+@in_turn("rule", SIMULATED)
 def test_weights_and_residuals_are_those_of_the_papers_pseudo_code(
     rule: str, any_number: Results, simulated: Callable[[str, int], Simulation]
 ) -> None:
@@ -216,7 +217,7 @@ def test_replicas_are_identical_whatever_the_codec(rule: str, two: Results) -> N
 
 
 @every_rule
-@pytest.mark.parametrize("option", ["bucket view", "static graph", "find unused"])
+@in_turn("option", ["bucket view", "static graph", "find unused"])
 def test_options_of_ddp_change_no_weight(
     rule: str, option: str, two: Results, simulated: Callable[[str, int], Simulation]
 ) -> None:
@@ -237,7 +238,7 @@ def expected_size(rule: str, codec: str, k: int) -> int:
 
 
 @every_rule
-@pytest.mark.parametrize("codec", ["packed32", "bitmap", "raw"])
+@in_turn("codec", ["packed32", "bitmap", "raw"])
 def test_totals_are_what_an_independent_count_gives(
     rule: str, codec: str, two: Results, simulated: Callable[[str, int], Simulation]
 ) -> None:
@@ -352,7 +353,7 @@ def test_nothing_is_lost_of_parameters_that_some_or_all_workers_left_out(rule: s
         assert all(result["residuals"]["rarely.weight"].abs().max() > 0.001 for result in results)
 
 
-@pytest.mark.parametrize("rule", ["wgt", "qgt"])
+@in_turn("rule", ["wgt", "qgt"])
 def test_two_models_at_once_keep_apart(rule: str, two: Results) -> None:
     for name in ("digests", "totals"):
         together = by_rank(two, "two_models_at_once", rule, name)
@@ -384,7 +385,7 @@ def test_an_all_zero_gradient_changes_nothing(kind: str, two: Results) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("cap", CAPS, ids=["one-bucket", "several-buckets"])
+@in_turn("cap", CAPS, ids=["one-bucket", "several-buckets"])
 def test_a_parameter_without_elements_is_no_trouble(kind: str, cap: float | None, two: Results) -> None:
     results = by_rank(two, "a_parameter_without_elements", (kind, cap))
     assert_all_equal([result["digests"] for result in results])
@@ -395,7 +396,7 @@ def test_a_parameter_without_elements_is_no_trouble(kind: str, cap: float | None
             assert result["residuals"]["nothing"].shape == (0,)
 
 
-@pytest.mark.parametrize("dtype", ["torch.float64", "torch.bfloat16", "torch.float16"])
+@in_turn("dtype", ["torch.float64", "torch.bfloat16", "torch.float16"])
 def test_parameters_of_other_types_are_synchronized(dtype: str, two: Results) -> None:
     results = by_rank(two, "other_types", dtype)
     assert_all_equal([result["digests"] for result in results])
@@ -426,8 +427,8 @@ def test_gradient_statistics_are_noted_in_the_steps_that_were_asked_for(two: Res
 # Forms of exchange.
 
 
-@pytest.mark.parametrize("name", ["growing", "refused"])
-@pytest.mark.parametrize("form", ["exact", "one_shot"])
+@in_turn("name", ["growing", "refused"])
+@in_turn("form", ["exact", "one_shot"])
 def test_no_result_depends_on_how_messages_go(form: str, name: str, several: Results) -> None:
     for buckets in ("many", "one"):
         found = by_rank(several, "every_form_of_exchange", (form, buckets, name))
@@ -464,7 +465,7 @@ def test_one_shot_has_room_for_a_quarter_more_than_the_step_before_had(several: 
     assert not by_rank(several, "every_form_of_exchange", ("padded", "one", "growing"), "capacities")[0]
 
 
-@pytest.mark.parametrize("form", ["padded", "exact", "one_shot"])
+@in_turn("form", ["padded", "exact", "one_shot"])
 def test_a_damaged_message_is_refused_in_every_form(form: str, several: Results) -> None:
     for failure in by_rank(several, "every_form_of_exchange", (form, "damaged")):
         assert failure["kind"] == "CorruptMessage"
@@ -477,8 +478,8 @@ def test_a_damaged_message_is_refused_in_every_form(form: str, several: Results)
 
 
 @every_kind
-@pytest.mark.parametrize("cap", CAPS, ids=["one-bucket", "several-buckets"])
-@pytest.mark.parametrize("value", ["nan", "inf"])
+@in_turn("cap", CAPS, ids=["one-bucket", "several-buckets"])
+@in_turn("value", ["nan", "inf"])
 def test_a_gradient_that_is_not_finite_is_refused_on_every_worker(
     kind: str, cap: float | None, value: str, two: Results
 ) -> None:
@@ -492,7 +493,7 @@ def test_a_gradient_that_is_not_finite_is_refused_on_every_worker(
 
 
 @every_kind
-@pytest.mark.parametrize("cap", CAPS, ids=["one-bucket", "several-buckets"])
+@in_turn("cap", CAPS, ids=["one-bucket", "several-buckets"])
 def test_a_gradient_that_is_not_finite_is_skipped_by_every_worker_and_costs_nothing_else(
     kind: str, cap: float | None, several: Results
 ) -> None:
@@ -534,8 +535,8 @@ TAMPERED = {
 }
 
 
-@pytest.mark.parametrize("tampering", TAMPERED)
-@pytest.mark.parametrize("mode", ["refuse", "skip"])
+@in_turn("tampering", TAMPERED)
+@in_turn("mode", ["refuse", "skip"])
 def test_a_damaged_message_fails_on_every_worker_and_nothing_is_applied(
     tampering: str, mode: str, two: Results
 ) -> None:
@@ -569,7 +570,7 @@ DISAGREEMENTS = {
 }
 
 
-@pytest.mark.parametrize("way", DISAGREEMENTS)
+@in_turn("way", DISAGREEMENTS)
 def test_workers_that_do_not_do_the_same_all_fail_at_once_with_the_difference(way: str, two: Results) -> None:
     for failure in by_rank(two, "workers_that_disagree", way):
         assert failure["kind"] == "WorkersDisagree"
@@ -613,7 +614,7 @@ def misfits(groups: Callable[[int], Results]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("misfit", "words"),
     [
         ("version", "version 1"),

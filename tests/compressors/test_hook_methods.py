@@ -1,17 +1,19 @@
 """Every method through the hook, in real DDP over gloo: what must hold whatever is sent.
 
-The lines are those of methods.py, the workers run method_scenarios.py; how groups of scenarios are run is
-told in test_hook.py.
+The lines are those of support/methods.py, the workers run method_scenarios.py; how groups of scenarios are
+run is told in test_hook.py.
 """
 
-import runpy
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from cases import in_turn, run_all
+from methods import CONSERVING, KINDS, METHODS
 
 from taugrad.compressors.bucket import is_exempt
 from taugrad.compressors.config import read_config
@@ -20,17 +22,15 @@ Results = list[dict[str, Any]]
 """By rank, what each scenario of a group returned."""
 
 HERE = Path(__file__).parent
-_LISTS = runpy.run_path(str(HERE / "methods.py"))
-METHODS: dict[str, int | None] = _LISTS["METHODS"]
-CONSERVING: tuple[str, ...] = _LISTS["CONSERVING"]
 SHAPES = {"first": (17, 6), "middle": (11, 17), "head": (5, 11)}
 SIZES = {f"{name}.weight": rows * columns for name, (rows, columns) in SHAPES.items()} | {
     f"{name}.bias": rows for name, (rows, _) in SHAPES.items()
 }
 ELEMENTS = sum(SIZES.values())
 
-every_method = pytest.mark.parametrize("line", METHODS)
-every_family = pytest.mark.parametrize("line", CONSERVING)
+TWO, THREE = ("methods-2",), ("methods-3",)
+every_family = in_turn("line", CONSERVING)
+every_kind = in_turn("line", KINDS.values())
 
 
 def by_own_messages(line: str) -> bool:
@@ -75,8 +75,30 @@ def steps_of(results: Results, line: str) -> Iterator[tuple[int, list[dict[str, 
     yield from enumerate(zip(*by_rank(results, "noted_steps", line, "steps"), strict=True))
 
 
-@every_method
-def test_replicas_are_identical_after_every_step(line: str, several: Results) -> None:
+CHECKS: list[tuple[Callable[..., None], tuple[str, ...]]] = []
+"""What must hold of every method, and the groups whose results tell."""
+
+
+def holds(*groups: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Lists what must hold of every line, judged by each of these groups of results."""
+
+    def listed(check: Callable[..., None]) -> Callable[..., None]:
+        CHECKS.extend((check, names) for names in groups)
+        return check
+
+    return listed
+
+
+@pytest.mark.parametrize("line", METHODS)
+def test_what_must_hold_of_every_method(line: str, groups: Callable[[str], Results]) -> None:
+    run_all(
+        (f"{check.__name__} ({', '.join(names)})", partial(check, line, *map(groups, names)))
+        for check, names in CHECKS
+    )
+
+
+@holds(TWO, THREE)
+def replicas_are_identical_after_every_step(line: str, several: Results) -> None:
     seen = set()
     for _, notes in steps_of(several, line):
         assert len({note["digest"] for note in notes}) == 1
@@ -84,8 +106,8 @@ def test_replicas_are_identical_after_every_step(line: str, several: Results) ->
     assert len(seen) == 5, "some step changed nothing"
 
 
-@every_method
-def test_what_is_applied_and_what_is_kept_is_what_was_given(line: str, several: Results) -> None:
+@holds(TWO, THREE)
+def what_is_applied_and_what_is_kept_is_what_was_given(line: str, several: Results) -> None:
     """kept + workers x mean = decay x kept before + gradient; with momentum the velocity is the gradient."""
     config = read_config(line)
     decay, momentum = getattr(config, "decay", 1.0), getattr(config, "momentum", 0.0)
@@ -132,10 +154,8 @@ def test_a_residual_is_clipped_in_the_iterations_of_a_clip(several: Results) -> 
     assert max(largest[0::2]) > most
 
 
-@every_method
-def test_velocities_are_forgotten_where_an_element_was_sent_and_only_there(
-    line: str, several: Results
-) -> None:
+@holds(TWO, THREE)
+def velocities_are_forgotten_where_an_element_was_sent_and_only_there(line: str, several: Results) -> None:
     momentum = getattr(read_config(line), "momentum", 0)
     before: list[dict[str, Any]] = [{"velocities": {}} for _ in several]
     forgotten = 0
@@ -154,8 +174,8 @@ def test_velocities_are_forgotten_where_an_element_was_sent_and_only_there(
     assert (forgotten > 0) == (momentum > 0)
 
 
-@every_method
-def test_the_ledger_is_what_was_handed_over(line: str, several: Results) -> None:
+@holds(TWO, THREE)
+def the_ledger_is_what_was_handed_over(line: str, several: Results) -> None:
     workers, config = len(several), read_config(line)
     sums: dict[str, int] = {}
     for step, notes in steps_of(several, line):
@@ -207,8 +227,8 @@ def handed_to_all_reduces(line: str, step: int) -> int:
     return count
 
 
-@every_method
-def test_the_residuals_in_the_ledger_are_those_kept(line: str, several: Results) -> None:
+@holds(TWO, THREE)
+def the_residuals_in_the_ledger_are_those_kept(line: str, several: Results) -> None:
     for _, notes in steps_of(several, line):
         for note in notes:
             if not by_own_messages(line):
@@ -218,8 +238,8 @@ def test_the_residuals_in_the_ledger_are_those_kept(line: str, several: Results)
             assert note["keeps_residuals"] == bool(note["kept"])
 
 
-@every_method
-def test_every_parameter_with_a_tau_tells_it(line: str, two: Results) -> None:
+@holds(TWO)
+def every_parameter_with_a_tau_tells_it(line: str, two: Results) -> None:
     config = read_config(line)
     with_tau = {"wgt", "bgt", "qgt", "strom", "topk"}
     expected = {name for name in SIZES if config.kind in with_tau and not is_whole(config, name)}
@@ -232,27 +252,25 @@ def test_every_parameter_with_a_tau_tells_it(line: str, two: Results) -> None:
                 assert note["taus"]["head.bias"] == pytest.approx(0.01 * 3 ** (step / 4))
 
 
-@pytest.mark.parametrize("option", ["static graph", "find unused"])
-@every_method
-def test_options_of_ddp_change_no_weight(line: str, option: str, two: Results) -> None:
+@every_kind
+def test_options_of_ddp_change_no_weight(line: str, two: Results) -> None:
     digests = [notes[0]["digest"] for _, notes in steps_of(two, line)]
-    assert by_rank(two, "other_ways_of_ddp", (line, option)) == [digests, digests]
+    for option in ("static graph", "find unused"):
+        assert by_rank(two, "other_ways_of_ddp", (line, option)) == [digests, digests], option
 
 
-@every_method
-def test_weights_do_not_depend_on_the_buckets(line: str, groups: Callable[[str], Results]) -> None:
-    two = groups("methods-2")
+@holds((*TWO, *THREE))
+def weights_do_not_depend_on_the_buckets(line: str, two: Results, three: Results) -> None:
     digests = [notes[0]["digest"] for _, notes in steps_of(two, line)]
     for other in by_rank(two, "never_stopped", line, "digests"):
         assert other[: len(digests)] == digests
-    three = groups("methods-3")
     others = by_rank(three, "tiny_buckets", line)
     assert others[0] == others[1] == others[2]
     if by_own_messages(line):  # with three workers, a sum by all-reduce depends on an element's place
         assert others[0] == [notes[0]["digest"] for _, notes in steps_of(three, line)]
 
 
-@every_method
+@every_kind
 def test_the_sum_is_twice_the_mean_of_two_workers(line: str, two: Results) -> None:
     for result in by_rank(two, "sum_and_mean"):
         for name, mean in result[line, "mean"].items():
@@ -260,7 +278,7 @@ def test_the_sum_is_twice_the_mean_of_two_workers(line: str, two: Results) -> No
     assert any(bool(mean.any()) for mean in two[0]["sum_and_mean"][line, "mean"].values())
 
 
-@pytest.mark.parametrize("dtype", ["torch.float64", "torch.bfloat16", "torch.float16"])
+@in_turn("dtype", ["torch.float64", "torch.bfloat16", "torch.float16"])
 @every_family
 def test_parameters_of_other_types_are_synchronized(line: str, dtype: str, two: Results) -> None:
     precision = {"torch.float64": 1e-6, "torch.bfloat16": 2**-8, "torch.float16": 2**-11}[dtype]
@@ -304,10 +322,8 @@ def test_a_step_that_is_skipped_costs_nothing(line: str, several: Results) -> No
     assert_nothing_lost(results, len(several))
 
 
-@pytest.mark.parametrize(
-    "line", [*CONSERVING, "powersgd(start=2)", "qgt(0.01, exempt=exempt(names=['*.bias']))"]
-)
-@pytest.mark.parametrize("cap", [None, 0.0002], ids=["one-bucket", "several-buckets"])
+@in_turn("line", [*CONSERVING, "powersgd(start=2)", "qgt(0.01, exempt=exempt(names=['*.bias']))"])
+@in_turn("cap", [None, 0.0002], ids=["one-bucket", "several-buckets"])
 def test_a_gradient_that_is_not_finite_is_refused_on_every_worker(
     line: str, cap: float | None, two: Results
 ) -> None:
@@ -319,12 +335,12 @@ def test_a_gradient_that_is_not_finite_is_refused_on_every_worker(
         assert failure["untouched"]
 
 
-@every_method
-def test_a_run_that_is_resumed_in_a_new_process_is_one_that_never_stopped(
-    line: str, groups: Callable[[str], Results]
+@holds((*TWO, "resumed-2"))
+def a_run_resumed_in_a_new_process_is_one_that_never_stopped(
+    line: str, two: Results, resumed: Results
 ) -> None:
-    never = by_rank(groups("methods-2"), "never_stopped", line)
-    stopped = by_rank(groups("resumed-2"), "resumed", line)
+    never = by_rank(two, "never_stopped", line)
+    stopped = by_rank(resumed, "resumed", line)
     for rank in range(2):
         assert stopped[rank]["digests"] == never[rank]["digests"][3:]
         assert len(never[rank]["digests"]) == 6
@@ -350,8 +366,8 @@ def assert_same_state(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-@every_method
-def test_a_state_holds_plain_numbers_and_tensors(line: str, two: Results) -> None:
+@holds(TWO)
+def a_state_holds_plain_numbers_and_tensors(line: str, two: Results) -> None:
     state = two[0]["never_stopped"][line]["state"]
     assert state["version"] == 5
     assert set(state) == {

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -209,7 +210,7 @@ def test_codebooks_are_as_described_and_come_back(bits: int, k: int, shape: str,
     assert (found == lengths).all()
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("lengths", "why"),
     [
         ([2, 2, 2, 0], "complete"),
@@ -226,7 +227,7 @@ def test_lengths_of_no_complete_code_are_refused(lengths: list[int], why: str) -
         read_codebook(body, 4, 14)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("bits", "why"),
     [
         ("1111" "0001100" "0" "110" "1" "110" "1", "valid"),  # two gaps of one instead of one of two
@@ -264,10 +265,8 @@ def test_symbols_come_back(bits: int, k: int, shape: str, seed: int, threads: in
     assert huffman.section_bytes(longer, bits, k) == body.size
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(
-    ("bits", "k"), [(1, 70), (3, 4 * STREAM), (8, 4 * STREAM + 3), (10, 9001), (12, 5000)]
-)
+@in_turn("shape", SHAPES)
+@in_turn(("bits", "k"), [(1, 70), (3, 4 * STREAM), (8, 4 * STREAM + 3), (10, 9001), (12, 5000)])
 def test_sections_are_as_described(bits: int, k: int, shape: str) -> None:
     symbols = draw_symbols(bits, k, shape, 7)
     for threads in (1, 2, 3):
@@ -304,7 +303,7 @@ def test_no_symbols_are_no_bytes() -> None:
         huffman.decode(empty, 8, 1)
 
 
-@pytest.mark.parametrize("bits", [8, 9, 10])
+@in_turn("bits", [8, 9, 10])
 def test_gaussian_symbols_take_their_entropy(bits: int) -> None:
     k = 1_000_000
     values = np.random.default_rng(3).standard_normal(k)
@@ -319,7 +318,7 @@ def test_gaussian_symbols_take_their_entropy(bits: int) -> None:
     assert (huffman.decode(encoded(symbols, bits), bits, k) == symbols).all()
 
 
-@pytest.mark.parametrize(("bits", "k"), [(1, 999), (8, 70_003), (9, 70_001), (16, 300_000)])
+@in_turn(("bits", "k"), [(1, 999), (8, 70_003), (9, 70_001), (16, 300_000)])
 def test_a_histogram_counts(bits: int, k: int) -> None:
     symbols = draw_symbols(bits, k, "gaussian", 5)
     for threads in (1, 2, 3):
@@ -395,7 +394,7 @@ def test_wrong_arguments_are_refused() -> None:
         huffman.encode(plan, np.full(5000, rarest, np.uint8), out)
 
 
-@pytest.mark.parametrize("bits", [8, 12])
+@in_turn("bits", [8, 12])
 def test_streams_may_end_in_their_longest_codes_at_any_bit(bits: int) -> None:
     """A last group of codes that fills eight bytes leaves its last bits to a ninth."""
     counts = 2 ** np.arange(17, -1, -1)

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def test_a_layer_that_is_mostly_zero_has_a_finite_feature() -> None:
     assert found.p99 == pytest.approx(math.log(1e-3))
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+@in_turn("order", [(0, 1, 2), (2, 0, 1)])
 def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, ...]) -> None:
     law = {"constant": 0.3, "rms": 0.9, "p99": 0.5, "layer": -0.2}
     policy = build_policy(read_config({"kind": "strom", "tau": {"kind": "law", **law}}))
@@ -127,12 +128,12 @@ def test_a_floor_by_law_sends_what_the_number_would() -> None:
     assert by_law[1:] != sent_by(f"entropy({floor + 1!r}, decay=0)")[1:]
 
 
-@pytest.mark.parametrize(("constant", "floor"), [(50, 16), (-50, -16)])
+@in_turn(("constant", "floor"), [(50, 16), (-50, -16)])
 def test_a_floor_stays_within_its_range(constant: float, floor: float) -> None:
     assert sent_by(f"entropy(law({constant}), decay=0)") == sent_by(f"entropy({floor}, decay=0)")
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("line", "said"),
     [
         ("strom(law())", "constant"),

@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from cases import in_turn
+from formats import FORMATS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import message
-from taugrad.compressors.codecs import CODECS, codec_by_code, codec_by_name
+from taugrad.compressors.codecs import codec_by_code, codec_by_name
 from taugrad.compressors.errors import CompressionError, CorruptMessage
 from taugrad.compressors.forms import FORMS, Form
 from taugrad.compressors.message import HEADER_BYTES, LARGEST_N, NonFinite
@@ -20,20 +22,10 @@ from taugrad.compressors.update import Update
 RULE_CODE = {"wgt": 1, "bgt": 2, "qgt": 3, "strom": 4, "f32": 5, "fp16": 6, "bf16": 7, "fp8": 8}
 RULE_CODE |= {"linear": 9, "quantile": 10}
 CODEC_CODE = {"raw": 0, "packed32": 1, "bitmap": 2, "golomb_rice": 3, "every": 4, "chunked": 5}
-WITHOUT_TAU = tuple(form for form in FORMS if not FORMS[form].has_tau)
-FORMS_OF: dict[str, tuple[Form, ...]] = {
-    "packed32": tuple(FORMS),
-    "golomb_rice": tuple(FORMS),
-    "bitmap": tuple(FORMS),
-    "raw": ("wgt", "bgt", "qgt", "strom"),
-    "chunked": ("wgt", *WITHOUT_TAU),
-    "every": WITHOUT_TAU,
-}
 RandomUpdate = Callable[..., Update]
 NAN, INF = float("nan"), float("inf")
 
-CASES = [(form, codec.name) for codec in CODECS for form in FORMS_OF[codec.name]]
-every_case = pytest.mark.parametrize(("rule", "codec"), CASES)
+every_case = in_turn(("rule", "codec"), [(form, codec.name) for codec, form in FORMATS])
 
 
 def read(data: bytes, n: int | None = None) -> Update | NonFinite:
@@ -312,7 +304,7 @@ INCONSISTENT = {
 }
 
 
-@pytest.mark.parametrize("data", INCONSISTENT.values(), ids=INCONSISTENT)
+@in_turn("data", INCONSISTENT.values(), ids=INCONSISTENT)
 def test_contents_that_contradict_each_other_are_refused_under_a_valid_checksum(data: bytes) -> None:
     assert data == sealed(data)
     with pytest.raises(CorruptMessage) as raised:
@@ -348,14 +340,14 @@ CONSISTENT = {
 }
 
 
-@pytest.mark.parametrize("data", CONSISTENT.values(), ids=CONSISTENT)
+@in_turn("data", CONSISTENT.values(), ids=CONSISTENT)
 def test_a_forgery_without_a_contradiction_is_a_message(data: bytes) -> None:
     assert_canonical(data)
 
 
 @every_case
-@pytest.mark.parametrize("k", [1, 1000, LARGEST_N])
-@pytest.mark.parametrize("honest_length", [True, False])
+@in_turn("k", [1, 1000, LARGEST_N])
+@in_turn("honest_length", [True, False])
 def test_a_claimed_size_takes_no_memory(rule: Form, codec: str, k: int, honest_length: bool) -> None:
     """A short message that claims up to 2^31 - 1 elements is refused before anything is made for them."""
     length = None if honest_length else 5 * LARGEST_N
@@ -440,7 +432,7 @@ def test_mutated_messages_are_refused_or_are_messages(
 ) -> None:
     rng = np.random.default_rng([RULE_CODE[rule], CODEC_CODE[codec]])
     accepted = refused = 0
-    for _ in range(2300):
+    for _ in range(500):
         n = int(rng.integers(1, 20))
         update = random_update(codec, rule, n, int(rng.integers(0, n + 1)), rng)
         data = mutated(message.write(update, codec).tobytes(), rng)
@@ -453,5 +445,5 @@ def test_mutated_messages_are_refused_or_are_messages(
         else:
             accepted += 1
             assert_canonical(data)
-    assert accepted > 20
-    assert refused > 1000
+    assert accepted > 4
+    assert refused > 220

@@ -7,6 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from numpy.typing import NDArray
 
 from taugrad.compressors.bucket import is_exempt
@@ -29,7 +30,7 @@ def test_with_fields_adds_them() -> None:
     assert with_fields("wgt(1) | raw", "decay=0.5") == "wgt(1, decay=0.5) | raw"
 
 
-@pytest.mark.parametrize("fields", ["exempt={'smaller_than': 42}", "exempt={'names': ['p1', 'p2']}"])
+@in_turn("fields", ["exempt={'smaller_than': 42}", "exempt={'names': ['p1', 'p2']}"])
 def test_exempt_parameters_are_sent_whole_and_exact(method: str, fields: str, workbench: ModuleType) -> None:
     worker, plain = workbench.Worker(with_fields(method, fields)), workbench.Worker(method)
     for seed in range(3):
@@ -68,7 +69,7 @@ def test_names_and_sizes_that_are_exempt() -> None:
     assert not is_exempt(Exempt(), "a", 0)
 
 
-@pytest.mark.parametrize("kind", ["wgt", "bgt", "qgt", "strom"])
+@in_turn("kind", ["wgt", "bgt", "qgt", "strom"])
 def test_taus_by_layer(kind: str, workbench: ModuleType, transcription: ModuleType) -> None:
     line = f"{kind}(layers(0.5, patterns={{'p1': 0.25, '*3': schedule({{0: 0.1, 2: 1.0}}, between='step')}}))"
     worker = workbench.Worker(line)
@@ -87,7 +88,7 @@ def test_taus_by_layer(kind: str, workbench: ModuleType, transcription: ModuleTy
             assert len(step.incoming[0]) == 3
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("between", "expected"),
     [
         ("step", [1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 16.0, 16.0]),
@@ -101,8 +102,8 @@ def test_schedules(between: str, expected: list[float], workbench: ModuleType) -
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("line", ["wgt(density({}))", "bgt(density({}))", "topk({}, sampled=True)"])
-@pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
+@in_turn("line", ["wgt(density({}))", "bgt(density({}))", "topk({}, sampled=True)"])
+@in_turn("density", [0.001, 0.01, 0.1])
 def test_densities_are_met_within_the_error_of_a_sample(
     line: str, density: float, workbench: ModuleType
 ) -> None:
@@ -172,14 +173,14 @@ def test_a_warmup_falls_in_stages_to_the_target() -> None:
     assert found[::10][:4] == pytest.approx([0.25, 0.0629, 0.0158, 0.00398], rel=0.01)
 
 
-@pytest.mark.parametrize("line", ["topk(0.01, warmup={})", "wgt(density(0.01, every=1, warmup={}))"])
+@in_turn("line", ["topk(0.01, warmup={})", "wgt(density(0.01, every=1, warmup={}))"])
 def test_methods_warm_up(line: str, workbench: ModuleType) -> None:
     worker = workbench.Worker(line.replace("{}", "{'iterations': 4, 'start': 0.16, 'stages': 2}"), (1000,))
     sent = [worker.step(workbench.random_gradients(seed, (1000,))).tallies[0].sent for seed in range(6)]
     assert sent == [160, 160, 40, 40, 10, 10]
 
 
-@pytest.mark.parametrize("kind", ["wgt", "bgt", "qgt", "strom"])
+@in_turn("kind", ["wgt", "bgt", "qgt", "strom"])
 def test_momentum_is_corrected_as_deep_gradient_compression_says(
     kind: str, workbench: ModuleType, transcription: ModuleType
 ) -> None:
@@ -200,9 +201,7 @@ def test_momentum_is_corrected_as_deep_gradient_compression_says(
             assert np.array_equal(worker.velocities[i].numpy(), slow[i].velocity)
 
 
-@pytest.mark.parametrize(
-    "line", ["topk(0.1, momentum=0.5)", "chunked_topk(2, chunk=8, momentum=0.5, decay=1)"]
-)
+@in_turn("line", ["topk(0.1, momentum=0.5)", "chunked_topk(2, chunk=8, momentum=0.5, decay=1)"])
 def test_momentum_of_what_is_sent_begins_anew(line: str, workbench: ModuleType) -> None:
     worker = workbench.Worker(line)
     velocity = [np.zeros(size, np.float32) for size in workbench.SIZES]
@@ -215,7 +214,7 @@ def test_momentum_of_what_is_sent_begins_anew(line: str, workbench: ModuleType) 
             assert np.array_equal(worker.velocities[i].numpy(), velocity[i])
 
 
-@pytest.mark.parametrize("kind", ["wgt", "bgt", "qgt", "strom"])
+@in_turn("kind", ["wgt", "bgt", "qgt", "strom"])
 def test_clip_cuts_the_residual_every_few_iterations(
     kind: str, workbench: ModuleType, transcription: ModuleType
 ) -> None:
@@ -245,7 +244,7 @@ def test_topk_clips_by_the_smallest_magnitude_sent(workbench: ModuleType) -> Non
         assert np.abs(worker.residual(i)).max() == np.float32(0.5) * smallest
 
 
-@pytest.mark.parametrize("decay", [0.5, 0.0])
+@in_turn("decay", [0.5, 0.0])
 def test_decay_is_taken_off_the_residual_before_the_gradient_comes(
     method: str, decay: float, workbench: ModuleType
 ) -> None:

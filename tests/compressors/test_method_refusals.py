@@ -5,6 +5,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from numpy.typing import NDArray
 
 from taugrad.compressors import message
@@ -14,7 +15,7 @@ Floats = NDArray[np.float32]
 NAN, INF = float("nan"), float("inf")
 LARGEST = float(np.finfo(np.float32).max)
 
-broken = pytest.mark.parametrize("value", [NAN, INF, -INF])
+broken = in_turn("value", [NAN, INF, -INF])
 
 
 def gradients_with(value: float, ordinals: list[int], workbench: ModuleType) -> list[Floats]:
@@ -43,7 +44,7 @@ def check_refused(worker: object, before: list[Floats], gradients: list[Floats],
 
 
 @broken
-@pytest.mark.parametrize("ordinals", [[0], [1], [2], [3], [1, 3], [0, 1, 2, 3]])
+@in_turn("ordinals", [[0], [1], [2], [3], [1, 3], [0, 1, 2, 3]])
 def test_a_refusal_names_the_first_parameter_and_loses_nothing(
     method: str, value: float, ordinals: list[int], workbench: ModuleType
 ) -> None:
@@ -61,7 +62,7 @@ def test_a_refusal_names_the_first_parameter_and_loses_nothing(
     assert after.refused == []
 
 
-@pytest.mark.parametrize("kind", ["wgt", "bgt", "qgt", "strom"])
+@in_turn("kind", ["wgt", "bgt", "qgt", "strom"])
 def test_the_first_parameter_is_named_whatever_its_tau(kind: str, workbench: ModuleType) -> None:
     worker = workbench.Worker(f"{kind}(layers(0.5, patterns={{'p1': 2.0, 'p3': 0.1}}))")
     step = worker.step(gradients_with(NAN, [1, 2, 3], workbench))
@@ -69,7 +70,7 @@ def test_the_first_parameter_is_named_whatever_its_tau(kind: str, workbench: Mod
 
 
 @broken
-@pytest.mark.parametrize(("ordinals", "named"), [([1], 1), ([2], 2), ([1, 3], 1), ([0, 1], 0)])
+@in_turn(("ordinals", "named"), [([1], 1), ([2], 2), ([1, 3], 1), ([0, 1], 0)])
 def test_exempt_parameters_are_refused_too(
     method: str, value: float, ordinals: list[int], named: int, workbench: ModuleType
 ) -> None:
@@ -123,7 +124,7 @@ def test_momentum_stays_finite_and_the_refusal_names_the_parameter(workbench: Mo
     assert worker.velocities[1].numpy()[-1] == before[1][-1]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@in_turn("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_gradients_of_any_type_are_compressed_as_float32(
     method: str, dtype: torch.dtype, workbench: ModuleType
 ) -> None:
@@ -158,7 +159,7 @@ def test_a_payload_of_another_layout_or_method_is_refused(method: str, workbench
         compressor.read(np.concatenate([payload, payload]), own)
 
 
-@pytest.mark.parametrize("kind", ["bgt", "qgt", "strom"])
+@in_turn("kind", ["bgt", "qgt", "strom"])
 def test_messages_of_several_taus_come_in_their_order(kind: str, workbench: ModuleType) -> None:
     worker = workbench.Worker(f"{kind}(layers(0.5, patterns={{'p1': 0.1, 'p2': 1.0}}))")
     payload = np.frombuffer(worker.step(workbench.random_gradients(1)).payloads[0], np.uint8)

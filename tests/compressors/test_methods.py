@@ -1,4 +1,4 @@
-"""One suite for every method: what is listed in workbench.METHODS is tested in the same ways."""
+"""One suite for every method: what is listed in methods.ALONE is tested in the same ways."""
 
 import ast
 import json
@@ -8,6 +8,8 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from cases import in_turn
+from methods import ALONE
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
@@ -22,8 +24,8 @@ from taugrad.compressors.update import Update
 Floats = NDArray[np.float32]
 
 
-def test_every_method_and_every_link_is_listed(workbench: ModuleType) -> None:
-    configs: list[Any] = [read_config(line) for line in workbench.METHODS.values()]
+def test_every_method_and_every_link_is_listed() -> None:
+    configs: list[Any] = [read_config(line) for line in ALONE.values()]
     kinds = {model.model_fields["kind"].default for model in get_args(AnyMethod)}
     assert {config.kind for config in configs} == kinds - {"none", "powersgd"}
     links = {model.model_fields["kind"].default for model in get_args(get_args(QuantizerLink)[0])}
@@ -72,7 +74,7 @@ RICH = [
 ]
 
 
-@pytest.mark.parametrize("line", RICH)
+@in_turn("line", RICH)
 def test_rich_configurations_come_back_from_every_form(line: str) -> None:
     test_configurations_come_back_from_every_form(line)
 
@@ -89,7 +91,7 @@ def test_configurations_come_back_from_every_form(method: str) -> None:
     assert hash(str(config)) == hash(str(read_config(str(config))))
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("field", "value"),
     [
         ("decay", 1.5),
@@ -114,7 +116,7 @@ def test_bad_lines_are_refused(method: str) -> None:
             read_config(line)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 0.4, 1e4])
+@in_turn("scale", [1e-3, 0.4, 1e4])
 def test_nothing_is_lost_over_many_steps(method: str, scale: float, workbench: ModuleType) -> None:
     """What was sent and what is kept is the sum of the gradients, but for the roundings of each step."""
     worker = workbench.Worker(method)

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ BETWEEN = {
 }
 
 
-@pytest.mark.parametrize("between", BETWEEN)
+@in_turn("between", BETWEEN)
 def test_a_schedule_holds_outside_its_points_and_goes_from_one_to_the_next(between: str) -> None:
     policy = policy_of(f"schedule({{2: 0.1, 10: 0.2, 6: 0.4}}, between={between!r})")
     memory = Memory()
@@ -92,8 +93,8 @@ def gradient_of(n: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy((rng.standard_normal(n) ** 3 * 1e-3).astype(np.float32))
 
 
-@pytest.mark.parametrize("density", [0.001, 0.01, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("n", [1, 2, 10, 1000, 2**14])
+@in_turn("density", [0.001, 0.01, 0.1, 0.5, 1.0])
+@in_turn("n", [1, 2, 10, 1000, 2**14])
 def test_tau_is_exact_where_the_sample_is_everything(n: int, density: float) -> None:
     gradient, residual = gradient_of(n), gradient_of(n, 1)
     tau = tau_of(policy_of(f"density({density})"), part_of(gradient, residual), 0, {})
@@ -102,8 +103,8 @@ def test_tau_is_exact_where_the_sample_is_everything(n: int, density: float) -> 
     assert tau == magnitudes[wanted - 1]
 
 
-@pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
-@pytest.mark.parametrize("seed", range(4))
+@in_turn("density", [0.01, 0.1, 0.5])
+@in_turn("seed", range(4))
 def test_a_density_is_met_within_the_sampling_error(density: float, seed: int) -> None:
     n = 300_000
     gradient = gradient_of(n, seed)
@@ -113,9 +114,9 @@ def test_a_density_is_met_within_the_sampling_error(density: float, seed: int) -
     assert reached == pytest.approx(density, abs=5 * math.sqrt(density * (1 - density) / 2**14))
 
 
-@pytest.mark.parametrize("n", [500, 40_000])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("with_residual", [False, True])
+@in_turn("n", [500, 40_000])
+@in_turn("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@in_turn("with_residual", [False, True])
 def test_other_types_have_the_tau_of_their_values(n: int, dtype: torch.dtype, with_residual: bool) -> None:
     gradient = (gradient_of(n) * 100).to(dtype)
     residual = gradient_of(n, 1) if with_residual else None
@@ -124,7 +125,7 @@ def test_other_types_have_the_tau_of_their_values(n: int, dtype: torch.dtype, wi
     )
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("values", "expected"),
     [
         ([0.0] * 50, SMALLEST_TAU),
@@ -136,7 +137,7 @@ def test_other_types_have_the_tau_of_their_values(n: int, dtype: torch.dtype, wi
         ([-math.inf] * 25 + [-0.5] * 25, 0.5),
     ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@in_turn("dtype", [torch.float32, torch.bfloat16])
 def test_tau_stays_in_its_range_whatever_the_gradient(
     values: list[float], expected: float, dtype: torch.dtype
 ) -> None:
@@ -192,7 +193,7 @@ def test_the_warm_up_has_the_papers_stages() -> None:
     assert exact == pytest.approx([0.25, 0.0625, 0.015625, 0.00390625, 0.0009765625], rel=1e-12)
 
 
-@pytest.mark.parametrize(("iterations", "stages"), [(10, 3), (100, 4), (7, 7), (3, 1000), (5, 1)])
+@in_turn(("iterations", "stages"), [(10, 3), (100, 4), (7, 7), (3, 1000), (5, 1)])
 def test_the_warm_up_falls_in_equal_stages_down_to_the_target(iterations: int, stages: int) -> None:
     warmup = Warmup(iterations=iterations, start=0.5, stages=stages)
     found = [density_at(0.01, warmup, iteration) for iteration in range(iterations + 3)]
@@ -253,7 +254,7 @@ def test_layers_may_have_policies_of_their_own() -> None:
 # In a rule.
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "line",
     [
         "wgt(density(0.05, every=1))",
@@ -268,9 +269,16 @@ def test_a_rule_sends_the_density_that_was_asked_for(line: str) -> None:
     momentum = getattr(compressor.config, "momentum", 0)
     layout, context = compressor.layout(["p"], [n]), Context()
     residual, velocity = torch.zeros(n), torch.zeros(n) if momentum else None
+    taus = []
     for iteration in range(8):
         context.iteration = iteration
-        part = Part("p", gradient_of(n, iteration), residual, velocity)
-        (tally,) = compressor.compress([part], layout, context).tallies
-        kept_from_before = "every=2" in line and iteration % 2 and iteration > 1
-        assert tally.sent == (pytest.approx(500, rel=0.5) if kept_from_before else 500)
+        gradient = gradient_of(n, iteration)
+        moved = gradient if velocity is None else velocity * momentum + gradient
+        magnitudes = (residual + moved).abs()
+        (tally,) = compressor.compress([Part("p", gradient, residual, velocity)], layout, context).tallies
+        taus.append(tally.tau)
+        assert tally.sent == int((magnitudes >= tally.tau).sum())
+        if "every=2" in line and iteration % 2 and iteration > 1:
+            assert tally.tau == taus[-2]  # kept, as the sample before it met the density exactly
+        else:
+            assert tally.sent == 500

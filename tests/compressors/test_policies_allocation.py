@@ -5,12 +5,15 @@ import math
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors import message
+from taugrad.compressors.config import read_config
 from taugrad.compressors.kernels.threshold import ThresholdRule
+from taugrad.compressors.policies import build_policy
 from taugrad.compressors.policies.allocation import (
     CHOICES,
     REACH,
@@ -71,7 +74,7 @@ def test_any_table_is_solved_within_one_layers_range(
     assert total(cost, chosen) <= optimum + np.ptp(cost, axis=1).max() * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@in_turn("seed", range(8))
 def test_convex_tables_are_solved_almost_exactly(seed: int) -> None:
     """On finer curves the gap shrinks with the steps; brute force over 12^4 combinations."""
     rng = np.random.default_rng(seed)
@@ -88,8 +91,8 @@ def test_convex_tables_are_solved_almost_exactly(seed: int) -> None:
 # Curves.
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("density", [0.001, 0.05, 0.8])
+@in_turn("rule", RULES)
+@in_turn("density", [0.001, 0.05, 0.8])
 def test_a_curve_is_what_passes_would_send_and_keep(rule: ThresholdRule, density: float) -> None:
     values = np.abs(np.random.default_rng(3).standard_normal(5000)).astype(np.float32)
     sent, taus, errors = curve_of(values, density, rule)
@@ -105,27 +108,59 @@ def test_a_curve_is_what_passes_would_send_and_keep(rule: ThresholdRule, density
         quantum = values if rule == "wgt" else levels * tau
         kept = np.where(reached, values - quantum, values).astype(np.float64)
         due = float((kept**2).mean())
-        if rule == "qgt" and values.max() < 255 * tau:  # what is kept of multiples is estimated
-            assert error == pytest.approx(due, rel=0.3)
-        elif rule != "qgt":
+        if rule != "qgt" or values.max() < 2 * tau:
             assert error == pytest.approx(due, rel=1e-6, abs=1e-9)
+        elif values.max() < 256 * tau:
+            # What is kept of multiples is estimated: as if one tau were sent, or as if rests lay evenly below
+            # tau, if that is less. Where larger magnitudes are rarer, rests are rather small than large, so
+            # that neither says less than is kept. A normal's estimate says at most 16% more, near 0.7 of
+            # its deviation.
+            assert due <= error * (1 + 1e-9)
+            assert error <= 1.16 * due
+            evenly = float((np.where(reached, 0, values).astype(np.float64) ** 2).mean()) + share * tau**2 / 3
+            assert error <= evenly * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("values", [[0.0] * 9, [1.0], [2.0] * 7, [1e-45, 3e38], [0.0, 1.0]])
+@pytest.mark.xfail(strict=True, reason="what is beyond 255 tau is not counted as kept")
+def test_a_curve_counts_what_255_tau_do_not_reach() -> None:
+    values = np.abs(np.random.default_rng(3).standard_normal(5000)).astype(np.float32)
+    _, taus, errors = curve_of(values, 0.8, "qgt")
+    kept = (values - 255 * taus[-1]).clip(min=0).astype(np.float64)  # nearly all: tau is the smallest of all
+    assert errors[-1] >= 0.99 * float((kept**2).mean())
+
+
+@in_turn("rule", RULES)
+@in_turn("values", [[0.0] * 9, [1.0], [2.0] * 7, [1e-45, 3e38], [0.0, 1.0]])
 def test_any_sample_has_a_curve(rule: ThresholdRule, values: list[float]) -> None:
     sent, taus, errors = curve_of(np.array(values, np.float32), 0.01, rule)
     assert np.all(np.isfinite(taus) & (taus > 0) & np.isfinite(errors) & (errors >= 0) & (sent > 0))
     assert sent.max() <= 1
 
 
-@pytest.mark.parametrize("density", [0.0003, 0.001, 0.01, 0.05, 0.2, 0.5])
+@in_turn("density", [0.0003, 0.001, 0.01, 0.05, 0.2, 0.5])
 def test_bits_are_those_of_a_codec(density: float) -> None:
     n = 4_000_000
     words = (np.flatnonzero(np.random.default_rng(0).random(n) < density) << 1).astype(np.uint32)
     update = Update("strom", n, np.float32(0.1), words, np.empty(0, np.uint8))
     written = len(message.write(update)) - 32  # the header is not of the elements
     assert float(bits_per_element(np.array([density]), 1.0)[0]) == pytest.approx(8 * written / n, rel=0.06)
+
+
+@in_turn(
+    ("line", "bits"),
+    [
+        ("wgt(allocate(0.1))", 32),
+        ("bgt(allocate(0.1))", 1),
+        ("strom(allocate(0.1))", 1),
+        ("wgt(allocate(0.1)) | linear(5)", 5),
+        ("wgt(allocate(0.1)) | quantile(3)", 3),
+        ("wgt(allocate(0.1)) | fp16", 16),
+        ("wgt(allocate(0.1)) | bf16", 16),
+        ("wgt(allocate(0.1)) | fp8", 8),
+    ],
+)
+def test_a_value_takes_as_many_bits_as_its_message_has_for_it(line: str, bits: int) -> None:
+    assert build_policy(read_config(line)).value_bits == bits  # type: ignore[attr-defined, arg-type]
 
 
 def test_bits_grow_with_what_is_sent() -> None:

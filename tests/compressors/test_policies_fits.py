@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -38,8 +39,8 @@ def test_a_pareto_tail_of_shape_0_is_exponential(mean: float, share: float) -> N
     assert pareto(mean, mean**2, share) == pytest.approx(exponential(mean, share), rel=1e-9)
 
 
-@pytest.mark.parametrize(("alpha", "off"), [(0.6, 0.25), (0.8, 0.1), (1.0, 0.01), (1.2, 0.1)])
-@pytest.mark.parametrize("share", [0.01, 0.001])
+@in_turn(("alpha", "off"), [(0.6, 0.25), (0.8, 0.1), (1.0, 0.01), (1.2, 0.1)])
+@in_turn("share", [0.01, 0.001])
 def test_a_gamma_tail_is_scipys_where_its_shape_is_about_1(alpha: float, off: float, share: float) -> None:
     of = stats.gamma(alpha, scale=0.3)
     mean_log = float(of.expect(np.log))
@@ -57,6 +58,21 @@ def test_a_gamma_tail_is_the_papers_formula() -> None:
     assert gamma(mean, mean_log, share) == pytest.approx(due, rel=1e-12)
 
 
+@in_turn("mean", [1e-6, 1.0, 1e6])
+def test_values_close_to_one_another_are_fitted_and_equal_ones_are_not(mean: float) -> None:
+    """By the scale: a thousandth of the mean is a deviation, and rounding is none."""
+    near = (mean * (1 + 1e-3 * np.random.default_rng(0).uniform(-1, 1, 4000))).astype(np.float32)
+    exact = near.astype(np.float64)
+    assert fitted_tau("exponential", near, 0.01, 1) == pytest.approx(
+        exponential(exact.mean(), 0.01), rel=1e-9
+    )
+    due = pareto(exact.mean(), exact.var(), 0.01)
+    assert fitted_tau("pareto", near, 0.01, 1) == pytest.approx(due, rel=1e-9)
+    equal = np.full(4000, mean, np.float32)
+    for fit in FITS:
+        assert fitted_tau(fit, equal, 0.01, 1) == pytest.approx(mean, rel=1e-6)
+
+
 def magnitudes_of(kind: str, n: int = 2**14) -> NDArray[np.float32]:
     rng = np.random.default_rng(1)
     values = {
@@ -68,15 +84,15 @@ def magnitudes_of(kind: str, n: int = 2**14) -> NDArray[np.float32]:
     return np.asarray(values, np.float32)
 
 
-@pytest.mark.parametrize("fit", FITS)
+@in_turn("fit", FITS)
 def test_a_fit_of_its_own_distribution_needs_one_stage(fit: Fit) -> None:
     values = magnitudes_of("exponential")
     assert np.mean(values >= fitted_tau(fit, values, 0.01, 1)) == pytest.approx(0.01, rel=0.15)
 
 
-@pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("kind", ["normal", "cubed", "pareto"])
-@pytest.mark.parametrize("density", [0.01, 0.001])
+@in_turn("fit", FITS)
+@in_turn("kind", ["normal", "cubed", "pareto"])
+@in_turn("density", [0.01, 0.001])
 def test_stages_bring_any_fit_to_the_density(fit: Fit, kind: str, density: float) -> None:
     values = magnitudes_of(kind)
     reached = np.mean(values >= fitted_tau(fit, values, density, most_stages(density)))
@@ -86,16 +102,16 @@ def test_stages_bring_any_fit_to_the_density(fit: Fit, kind: str, density: float
         assert abs(math.log(max(once, 1e-5) / density)) > abs(math.log(reached / density))
 
 
-@pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("zeros", [0.5, 0.95])
+@in_turn("fit", FITS)
+@in_turn("zeros", [0.5, 0.95])
 def test_zeros_count_as_elements(fit: Fit, zeros: float) -> None:
     values = magnitudes_of("exponential")
     values[np.random.default_rng(2).random(values.size) < zeros] = 0
     assert np.mean(values >= fitted_tau(fit, values, 0.01, 1)) == pytest.approx(0.01, rel=0.2)
 
 
-@pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("stages", [1, 2, 5])
+@in_turn("fit", FITS)
+@in_turn("stages", [1, 2, 5])
 def test_a_fit_has_some_tau_whatever_the_sample(fit: Fit, stages: int) -> None:
     for values in ([], [0.0], [3.0], [2.0] * 50, [0.0] * 50 + [1.0], [1e-45] * 3, [3e38] * 20, [1.0, 3e38]):
         for density in (1e-9, 0.3, 1.0):
@@ -131,7 +147,7 @@ def run(policy: ThresholdPolicy, values: NDArray[np.float32], iterations: int) -
     return memory, densities
 
 
-@pytest.mark.parametrize("kind", ["normal", "cubed", "pareto"])
+@in_turn("kind", ["normal", "cubed", "pareto"])
 def test_stages_are_found_by_the_achieved_density(kind: str) -> None:
     memory, densities = run(policy_of("sidco(0.001, every=1)"), magnitudes_of(kind), 12 * LOOKS)
     assert densities[-1] == pytest.approx(0.001, rel=0.35)

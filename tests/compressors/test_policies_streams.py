@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from numpy.typing import NDArray
 
 from taugrad.compressors.config import read_config
@@ -34,7 +35,7 @@ POLICIES = (
     "allocate(0.02, every=5)",
 )
 """One of each kind."""
-every_policy = pytest.mark.parametrize("policy", POLICIES)
+every_policy = in_turn("policy", POLICIES)
 
 
 def gradients(
@@ -60,9 +61,9 @@ def densities(
     return np.array(found)
 
 
-@pytest.mark.parametrize("power", [1.0, 3.0])
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("rule", ["wgt", "bgt", "qgt", "strom"])
+@in_turn("power", [1.0, 3.0])
+@in_turn("scale", SCALES)
+@in_turn("rule", ["wgt", "bgt", "qgt", "strom"])
 def test_a_density_is_kept_to_between_samples(
     rule: str, scale: str, power: float, workbench: ModuleType
 ) -> None:
@@ -76,7 +77,7 @@ def test_a_density_is_kept_to_between_samples(
     assert np.all(np.abs(np.log(found[-40:].mean(0) / 0.01)) < np.log(most))
 
 
-@pytest.mark.parametrize(("scale", "late"), [("jumping", 1), ("falling", 2)])
+@in_turn(("scale", "late"), [("jumping", 1), ("falling", 2)])
 def test_a_jump_is_followed_at_once_and_a_fall_when_it_is_looked_for(
     scale: str, late: int, workbench: ModuleType
 ) -> None:
@@ -87,16 +88,16 @@ def test_a_jump_is_followed_at_once_and_a_fall_when_it_is_looked_for(
     assert np.allclose(found[late][large], 0.01, atol=5 * math.sqrt(0.01 / SAMPLE))
 
 
-@pytest.mark.parametrize("fit", ["exponential", "pareto", "gamma"])
-@pytest.mark.parametrize("scale", ["steady", "drifting", "jumping"])
-@pytest.mark.parametrize("rule", ["wgt", "strom"])
+@in_turn("fit", ["exponential", "pareto", "gamma"])
+@in_turn("scale", ["steady", "drifting", "jumping"])
+@in_turn("rule", ["wgt", "strom"])
 def test_fits_come_near_their_density(rule: str, scale: str, fit: str, workbench: ModuleType) -> None:
     found = densities(workbench, f"{rule}(sidco(0.01, fit='{fit}', every=10))", SCALES[scale])
     assert np.all(np.abs(np.log(found[-40:].mean(0) / 0.01)) < math.log(2))
 
 
-@pytest.mark.parametrize("rule", ["wgt", "bgt", "qgt", "strom"])
-@pytest.mark.parametrize("scale", SCALES)
+@in_turn("rule", ["wgt", "bgt", "qgt", "strom"])
+@in_turn("scale", SCALES)
 def test_an_allocation_gives_layers_their_shares_of_the_density(
     rule: str, scale: str, workbench: ModuleType
 ) -> None:
@@ -107,7 +108,20 @@ def test_an_allocation_gives_layers_their_shares_of_the_density(
         assert np.all(found > 0.01 / 32 / 2)
 
 
-@pytest.mark.parametrize("start", [0.2, 100.0])
+def test_an_allocation_is_decided_in_the_iteration_after_its_samples(workbench: ModuleType) -> None:
+    """Until then each layer's curve, some 75 numbers, stands in its memory and in every checkpoint."""
+    worker = workbench.Worker("wgt(allocate(0.02, every=20))", SIZES)
+    holding = []
+    for step in range(45):
+        worker.step(gradients(step))
+        curves = [len(memory) > 60 for memory in worker.memories.values()]
+        assert len(set(curves)) == 1
+        if curves[0]:
+            holding.append(step)
+    assert holding == [0, 1, 2, 4, 8, 16, 20, 40]
+
+
+@in_turn("start", [0.2, 100.0])
 def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float, workbench: ModuleType) -> None:
     worker, found = workbench.Worker(f"wgt(dl4j({start}, target=0.01))", SIZES), []
     for step in range(200):
@@ -146,7 +160,7 @@ def test_dl4j_steps_only_outside_of_its_range(workbench: ModuleType) -> None:
     assert moves == {0.8, 1.0, 1 / 0.8}
 
 
-@pytest.mark.parametrize("policy", ["density(0.01, every=40)", "sidco(0.01, fit='exponential', every=40)"])
+@in_turn("policy", ["density(0.01, every=40)", "sidco(0.01, fit='exponential', every=40)"])
 def test_a_layer_is_not_sampled_again_and_again(policy: str, workbench: ModuleType) -> None:
     """Though its scale jumps back and forth, so that each tau is far off in the next iteration."""
     worker, samples = workbench.Worker(f"wgt({policy})", SIZES), 0
@@ -172,7 +186,7 @@ def small(step: int) -> list[Floats]:
 
 
 @every_policy
-@pytest.mark.parametrize("rule", ["wgt", "bgt"])
+@in_turn("rule", ["wgt", "bgt"])
 def test_taus_do_not_depend_on_buckets(policy: str, rule: str, workbench: ModuleType) -> None:
     workers = [
         settled(workbench, policy, rule, buckets=buckets)
@@ -189,7 +203,7 @@ def test_taus_do_not_depend_on_buckets(policy: str, rule: str, workbench: Module
 
 
 @every_policy
-@pytest.mark.parametrize("stop", range(1, 12, 2))
+@in_turn("stop", range(1, 12, 2))
 def test_a_resumed_run_has_the_same_payloads(policy: str, stop: int) -> None:
     sizes = (3000, 40, 1, 700)
 
@@ -285,7 +299,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize(("written", "line"), LINES.items())
+@in_turn(("written", "line"), LINES.items())
 def test_lines_of_policies_are_read_and_written(written: str, line: str) -> None:
     config = read_config(written)
     assert str(config) == line
@@ -293,7 +307,7 @@ def test_lines_of_policies_are_read_and_written(written: str, line: str) -> None
     assert read_config(config.model_dump()) == config
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("line", "why"),
     [
         ("wgt(sidco(0))", "greater than 0"),

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import in_turn
 from torch import nn
 
 from taugrad.compressors import powersgd
@@ -42,7 +43,7 @@ SEVERAL_BUCKETS = (
 VARIANTS = ONE_BUCKET + SEVERAL_BUCKETS
 WITHOUT_FEEDBACK = ("no feedback", "neither")
 
-every_variant = pytest.mark.parametrize("variant", VARIANTS)
+every_variant = in_turn("variant", VARIANTS)
 
 
 def run_group(group: str, workers: int, folder: Path) -> Results:
@@ -128,7 +129,7 @@ def test_every_replica_keeps_the_same_qs_and_errors_of_its_own(variant: str, two
     assert bool(one["qs"]) == (variant not in {"cold start", "neither"})
 
 
-@pytest.mark.parametrize("variant", sorted(set(VARIANTS) - set(WITHOUT_FEEDBACK)))
+@in_turn("variant", sorted(set(VARIANTS) - set(WITHOUT_FEEDBACK)))
 def test_with_feedback_nothing_is_lost(variant: str, several: Results) -> None:
     """The gradients of all workers are what was applied and what the workers keep, by parameter."""
     results = [result["straight"][variant] for result in several]
@@ -141,7 +142,7 @@ def test_with_feedback_nothing_is_lost(variant: str, several: Results) -> None:
     assert approximated
 
 
-@pytest.mark.parametrize("variant", WITHOUT_FEEDBACK)
+@in_turn("variant", WITHOUT_FEEDBACK)
 def test_without_feedback_something_is_lost(variant: str, two: Results) -> None:
     results = [result["straight"][variant] for result in two]
     differences = []
@@ -151,7 +152,7 @@ def test_without_feedback_something_is_lost(variant: str, two: Results) -> None:
     assert max(differences) > 1e-3
 
 
-@pytest.mark.parametrize("variant", ["rank 1", "rank 2", "rank 3", "several buckets", "no feedback"])
+@in_turn("variant", ["rank 1", "rank 2", "rank 3", "several buckets", "no feedback"])
 def test_weights_are_those_of_torchs_hook_alone(variant: str, two: Results) -> None:
     for result in two:
         assert result["straight"][variant]["digests"] == result["torch_alone"][variant]
@@ -170,7 +171,7 @@ def test_a_gradient_of_low_rank_comes_through_whole(two: Results) -> None:
             assert result["reduced"][step] == ([40 * 30] if step < 2 else [0, 30 * 4, 40 * 4])
 
 
-@pytest.mark.parametrize("variant", ["rank 1", "rank 2", "rank 3", "cold start"])
+@in_turn("variant", ["rank 1", "rank 2", "rank 3", "cold start"])
 def test_gradients_of_zeros_change_nothing_and_stop_nothing(variant: str, two: Results) -> None:
     for result in two:
         found = result["gradients_of_zeros"][variant]
@@ -276,7 +277,7 @@ def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[...
     assert_same_state(found, a_state())
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("changes", "words"),
     [
         ({"version": 2}, "version 2"),
@@ -302,9 +303,7 @@ def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing(
     assert_same_state(power.state_dict(), a_state(iteration=7))
 
 
-@pytest.mark.parametrize(
-    ("option", "words"), [("feedback", "error of 'weight'"), ("warm_start", "Q of 'weight'")]
-)
+@in_turn(("option", "words"), [("feedback", "error of 'weight'"), ("warm_start", "Q of 'weight'")])
 def test_memory_that_a_run_does_not_keep_is_refused(
     option: str, words: str, make: Callable[..., PowerSGD]
 ) -> None:
@@ -315,7 +314,7 @@ def test_memory_that_a_run_does_not_keep_is_refused(
 # What torch's hook would only say later, or too often.
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("options", "words"),
     [({"rank": 0}, "rank 0"), ({"seed": -1}, "seed -1"), ({"start": 1}, "start_powerSGD_iter")],
 )
@@ -326,7 +325,7 @@ def test_settings_out_of_range_are_refused(
         make(**options)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "parameter",
     [
         torch.zeros(()),

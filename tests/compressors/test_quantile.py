@@ -5,11 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors.kernels import blockwise, quantile
+from taugrad.compressors.kernels import blockwise
 from taugrad.compressors.kernels.quantile import (
     LARGEST_MEAN,
     quantile_pass,
@@ -107,7 +108,7 @@ def test_the_pass_does_what_the_definition_says(gradient: Floats, bits: int, blo
         assert report.residual_squares == pytest.approx(squares, rel=1e-4, abs=1e-300)
 
 
-@pytest.mark.parametrize("bits", [11, 12, 13, 16])
+@in_turn("bits", [11, 12, 13, 16])
 def test_many_bins(bits: int) -> None:
     a = np.random.default_rng(bits).standard_normal(3001).astype(F32)
     a[:500] = a[500]
@@ -163,9 +164,9 @@ def test_values_are_added() -> None:
     assert bits_of(out) == bits_of(a + values)
 
 
-@pytest.mark.parametrize("block", [1, 100, 2048, 0])
-@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", [0, 4999])
+@in_turn("block", [1, 100, 2048, 0])
+@in_turn("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@in_turn("place", [0, 4999])
 def test_a_sum_that_is_not_finite_is_not_taken_up(block: int, bad: float, place: int) -> None:
     residual, gradient = np.random.default_rng(1).standard_normal((2, 5000)).astype(F32)
     gradient[place] = bad
@@ -175,24 +176,52 @@ def test_a_sum_that_is_not_finite_is_not_taken_up(block: int, bad: float, place:
     assert bits_of(residual) == bits_of(expected)
 
 
-@pytest.mark.parametrize("block", [3, 300, 2048, 2500, 0])
-def test_threads_and_pieces_change_nothing(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With small pieces, blocks of 2048 and more take the way of a block that is larger than a piece."""
-    rng = np.random.default_rng(2)
-    residual, gradient = rng.standard_normal((2, 20_011)).astype(F32)
+MANY = 2**21 + 4321
+"""More elements than a pass works on in one piece, twice over."""
+
+
+def transcribe_all(a: Floats, bits: int, block: int) -> list[tuple[NDArray[np.int64], Floats, int]]:
+    """`transcribe` for large blocks, in the same steps: by block, symbols, means and the exponent."""
+    made, bins = [], 2**bits
+    for first in range(0, a.size, block or a.size):
+        x = a[first : first + (block or a.size)]
+        symbols = np.searchsorted(np.sort(x)[np.arange(1, bins) * x.size // bins], x, side="right")
+        exponent = max(math.frexp(float(np.abs(x).max()))[1] - 1 - 14, -128)
+        fraction = 47 - math.ceil(math.log2(x.size))
+        totals, counts = np.zeros(bins, np.int64), np.bincount(symbols, minlength=bins)
+        np.add.at(totals, symbols, np.ldexp(x.astype(np.float64), fraction - exponent).astype(np.int64))
+        means = (totals / np.maximum(counts, 1) * 2.0**-fraction).astype(F32).clip(-32752, 32752)
+        made.append((symbols, np.where(counts, means, 0).astype(np.float16), exponent))
+    return made
+
+
+@in_turn("block", [300, 2048, 100_000, 1_500_000, 0])
+def test_threads_and_pieces_change_nothing(block: int) -> None:
+    """Against the definition, which knows neither, up to blocks that are larger than a piece."""
+    assert len(blockwise.pieces(MANY, block)) > 2
+    before, gradient = np.random.default_rng(2).standard_normal((2, MANY)).astype(F32)
+    before[5000:9000] = 0
     gradient[5000:9000] = gradient[5000]
-    whole, cut = residual.copy(), residual.copy()
-    expected = quantized(whole, gradient, 8, block)
-    monkeypatch.setattr(blockwise.pieces, "__defaults__", (2049,))
-    monkeypatch.setattr(quantile, "_SORTED_AT_ONCE", 1000)
-    found, again = quantized(cut, gradient, 8, block, threads=3), quantized(residual, gradient, 8, block)
-    for one, other in zip(expected[:4], found[:4], strict=True):
-        assert one.tobytes() == other.tobytes()
-    assert whole.tobytes() == cut.tobytes() == residual.tobytes()
-    assert found[4].residual_squares == again[4].residual_squares  # not a bit's difference
-    # Squares are summed in float32 over up to 8192 elements, over fewer in smaller pieces, in an order that
-    # the compiler may choose: 8192 terms may round by 8192 * 2^-24 = 5e-4, and in partial sums by far less.
-    assert found[4].residual_squares == pytest.approx(expected[4].residual_squares, rel=1e-4)
+    a = before + gradient
+    due = transcribe_all(a, 8, block)
+    values = np.concatenate(
+        [np.ldexp(means[symbols].astype(F32), exponent) for symbols, means, exponent in due]
+    )
+    reports = []
+    for threads in (1, 2, 3):
+        residual = before.copy()
+        found = quantized(residual, gradient, 8, block, threads)
+        assert (found[0] == np.concatenate([symbols for symbols, _, _ in due])).all()
+        assert found[1].tobytes() == b"".join(means.tobytes() for _, means, _ in due)
+        assert found[2].tolist() == [exponent for _, _, exponent in due]
+        assert found[3].tobytes() == values.tobytes()
+        assert residual.tobytes() == (a - values).tobytes()
+        reports.append(found[4])
+    assert reports[0] == reports[1] == reports[2]  # not a bit's difference
+    # Squares are summed in float32 over up to 8192 elements, in an order that the compiler may choose: 8192
+    # terms may round by 8192 * 2^-24 = 5e-4, and in partial sums by far less.
+    squares = np.square(a - values, dtype=np.float64).sum()
+    assert reports[0].residual_squares == pytest.approx(squares, rel=1e-4)
 
 
 def test_tables_that_no_pass_writes_are_told() -> None:

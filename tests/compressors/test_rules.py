@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from taugrad.compressors.update import Update
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
 NAN, INF = float("nan"), float("inf")
-every_rule = pytest.mark.parametrize("rule", RULES)
+every_rule = in_turn("rule", RULES)
 
 
 def assert_bits_equal(found: NDArray[Any], expected: NDArray[Any]) -> None:
@@ -61,7 +62,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 
 @every_rule
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@in_turn("dtype", DTYPES)
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def test_any_rank_is_that_of_a_sorted_array(values: list[float], data: st.DataOb
     assert ranked(array, rank) == np.sort(array)[array.size - rank]
 
 
-@pytest.mark.parametrize("spread", [0.0, 1e-7, 1.0, 20.0])
+@in_turn("spread", [0.0, 1e-7, 1.0, 20.0])
 def test_many_that_lie_close_are_told_apart(spread: float) -> None:
     rng = np.random.default_rng(0)
     array = np.exp(spread * rng.standard_normal(2**14)).astype(np.float32)
@@ -35,7 +36,7 @@ def test_many_that_lie_close_are_told_apart(spread: float) -> None:
     assert np.array_equal(array, before)
 
 
-@pytest.mark.parametrize(("size", "rank"), [(0, 1), (3, 0), (3, 4), (3, -1)])
+@in_turn(("size", "rank"), [(0, 1), (3, 0), (3, 4), (3, -1)])
 def test_a_rank_that_is_not_there_is_refused(size: int, rank: int) -> None:
     with pytest.raises(ValueError, match=f"rank {rank} of {size}"):
         ranked(np.ones(size, np.float32), rank)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -32,16 +33,16 @@ NAN, INF, LARGEST = float("nan"), float("inf"), float(np.finfo(np.float32).max)
 CANARY = 0xA5
 
 
-PASSES = [
-    pytest.param(
-        partial(threshold.threshold_pass, vectorized=True),
-        id="avx512",
-        marks=pytest.mark.skipif(not avx512.supported(), reason="this CPU has no AVX-512"),
-    ),
-    pytest.param(partial(threshold.threshold_pass, vectorized=False), id="portable"),
-]
-every_pass = pytest.mark.parametrize("run_pass", PASSES)
-every_rule = pytest.mark.parametrize("rule", RULES)
+needs_avx512 = pytest.mark.skipif(not avx512.supported(), reason="this CPU has no AVX-512")
+vectorized = pytest.mark.parametrize("vectorized", [False, pytest.param(True, marks=needs_avx512)])
+every_pass = pytest.mark.parametrize(
+    "run_pass",
+    [
+        pytest.param(partial(threshold.threshold_pass, vectorized=True), id="avx512", marks=needs_avx512),
+        pytest.param(partial(threshold.threshold_pass, vectorized=False), id="portable"),
+    ],
+)
+every_rule = in_turn("rule", RULES)
 
 
 def specials(tau: float) -> list[float]:
@@ -187,7 +188,7 @@ def test_passes_do_what_the_paper_says_of_any_floats(
 
 @every_pass
 @every_rule
-@pytest.mark.parametrize("n", [1024, 16_384, 16_385, 33_003])
+@in_turn("n", [1024, 16_384, 16_385, 33_003])
 def test_passes_do_what_the_paper_says_over_several_blocks(
     run_pass: Pass, rule: ThresholdRule, n: int, transcription: ModuleType
 ) -> None:
@@ -198,7 +199,7 @@ def test_passes_do_what_the_paper_says_over_several_blocks(
 
 @every_pass
 @every_rule
-@pytest.mark.parametrize(("scale", "fraction"), [(0.0, 0.0), (0.5, 0.0), (1.0, 1.0), (-3.0, 1.0)])
+@in_turn(("scale", "fraction"), [(0.0, 0.0), (0.5, 0.0), (1.0, 1.0), (-3.0, 1.0)])
 def test_none_and_all_are_sent(
     run_pass: Pass, rule: ThresholdRule, scale: float, fraction: float, transcription: ModuleType
 ) -> None:
@@ -215,7 +216,7 @@ def test_none_and_all_are_sent(
 
 @every_pass
 @every_rule
-@pytest.mark.parametrize("broken", [NAN, INF, -INF])
+@in_turn("broken", [NAN, INF, -INF])
 def test_an_element_that_is_not_finite_is_flagged_and_changes_no_other(
     run_pass: Pass, rule: ThresholdRule, broken: float, transcription: ModuleType
 ) -> None:
@@ -321,14 +322,12 @@ def test_strom_keeps_what_equals_tau_and_bgt_sends_it(run_pass: Pass) -> None:
 
 
 @every_rule
-@pytest.mark.parametrize("vectorized", [False, True])
-@pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize(("n", "tau"), [(2**18 + 77, 1.0), (2**17 + 1, 1e-9), (2**17, 1e9), (99, 1.0)])
+@vectorized
+@in_turn("threads", [2, 3])
+@in_turn(("n", "tau"), [(2**18 + 77, 1.0), (2**17 + 1, 1e-9), (2**17, 1e9), (99, 1.0)])
 def test_threads_change_nothing(
     rule: ThresholdRule, vectorized: bool, threads: int, n: int, tau: float
 ) -> None:
-    if vectorized and not avx512.supported():
-        pytest.skip("this CPU has no AVX-512")
     rng = np.random.default_rng([n, threads])
     gradient, before = (rng.standard_normal((2, n)) * 0.8).astype(np.float32)
     gradient[n // 3], gradient[-2] = NAN, INF

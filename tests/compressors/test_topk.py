@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -179,8 +180,8 @@ def huge(n: int, rng: np.random.Generator) -> Floats:
 
 
 @vectorized
-@pytest.mark.parametrize("shape", [hills, hidden, shown, sparse, denormal, equal, huge])
-@pytest.mark.parametrize("k", [0, 1, 60, 1234, 30_000, 60_011, 60_012, 70_000])
+@in_turn("shape", [hills, hidden, shown, sparse, denormal, equal, huge])
+@in_turn("k", [0, 1, 60, 1234, 30_000, 60_011, 60_012, 70_000])
 def test_the_sample_changes_nothing(vectorized: bool, shape: Any, k: int) -> None:
     rng = np.random.default_rng(k)
     gradient = shape(60_011, rng)
@@ -211,8 +212,8 @@ def test_the_guess_is_rarely_too_high() -> None:
 
 
 @vectorized
-@pytest.mark.parametrize("broken", [NAN, INF, -INF])
-@pytest.mark.parametrize("n", [1, 16, 50, 20_000])
+@in_turn("broken", [NAN, INF, -INF])
+@in_turn("n", [1, 16, 50, 20_000])
 def test_where_a_sum_is_not_finite_nothing_is_sent(vectorized: bool, broken: float, n: int) -> None:
     rng = np.random.default_rng(n)
     residual = rng.standard_normal(n).astype(np.float32)
@@ -279,9 +280,7 @@ def test_a_negative_k_is_refused() -> None:
         topk_pass(empty, empty, -1, np.empty(16, np.uint32), np.empty(16, np.float32))
 
 
-@pytest.mark.parametrize(
-    ("density", "rank"), [(0.0, 1), (0.001, 1), (0.01, 1), (0.07, 7), (0.071, 8), (1.0, 100)]
-)
+@in_turn(("density", "rank"), [(0.0, 1), (0.001, 1), (0.01, 1), (0.07, 7), (0.071, 8), (1.0, 100)])
 def test_a_sample_of_all_gives_the_exact_magnitude(density: float, rank: int) -> None:
     rng = np.random.default_rng(1)
     residual, gradient = rng.standard_normal((2, 100)).astype(np.float32)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from torch import Tensor, nn
 
 from taugrad.compressors import chain
@@ -39,9 +40,7 @@ def package(line: str, named: list[tuple[str, Tensor]]) -> tuple[np.ndarray, lis
     return payload, incoming
 
 
-@pytest.mark.parametrize(
-    "line", ["entropy(decay=0) | huffman", "entropy(floor=5, decay=0)", "entropy(decay=0) | raw"]
-)
+@in_turn("line", ["entropy(decay=0) | huffman", "entropy(floor=5, decay=0)", "entropy(decay=0) | raw"])
 def test_every_weight_comes_back_as_its_bins_centre(line: str) -> None:
     named = layers()
     _, incoming = package(line, named)
@@ -80,8 +79,8 @@ def test_huffman_takes_less_than_the_bits_and_at_least_the_entropy() -> None:
     assert taken < bits
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 10])
-@pytest.mark.parametrize("values", [(0.25,), (-1.0, 1.0), (0.0,)])
+@in_turn("size", [1, 2, 3, 10])
+@in_turn("values", [(0.25,), (-1.0, 1.0), (0.0,)])
 def test_tiny_and_constant_layers_are_packages_too(size: int, values: tuple[float, ...]) -> None:
     weights = torch.tensor([values[i % len(values)] for i in range(size)])
     _, ((update, _),) = package("entropy(decay=0) | huffman", [("w", weights)])

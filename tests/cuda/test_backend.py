@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket import Compressor
@@ -101,7 +102,7 @@ def test_kernels_start_on_torchs_current_stream(gpu: Any, monkeypatch: pytest.Mo
         cached.cache_clear()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64, np.uint16])
+@in_turn("dtype", [np.float32, np.uint8, np.int64, np.uint16])
 def test_arrays_share_their_memory(dtype: Any) -> None:
     memory, values = TorchMemory(torch.device("cpu")), np.arange(24).astype(dtype)
     array = memory.place(values)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.kernels import bitpack as cpu
@@ -12,7 +13,7 @@ from taugrad.compressors.kernels.cuda import bitpack
 from taugrad.compressors.kernels.cuda.faults import Faults
 
 SIZES = (0, 1, 31, 32, 33, 1000, 2047, 2048, 2049, 20_001)
-every_bits = pytest.mark.parametrize("bits", range(1, 17))
+every_bits = in_turn("bits", range(1, 17))
 
 
 def packed(device: Any, symbols: Any, bits: int, offset: int) -> Any:
@@ -64,7 +65,7 @@ def test_symbols_that_are_no_multiple_of_a_load_from_the_beginning(device: Any) 
     np.testing.assert_array_equal(device.fetch(out), expected)
 
 
-@pytest.mark.parametrize("bits", [b for b in range(1, 17) if b != 8 and b != 16])  # noqa: PLR1714
+@in_turn("bits", [b for b in range(1, 17) if b != 8 and b != 16])  # noqa: PLR1714
 def test_padding_must_be_zero(device: Any, bits: int) -> None:
     k = 2048 + 3
     spare = -k * bits % 8

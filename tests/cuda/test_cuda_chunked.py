@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 
 from taugrad.compressors.kernels import chunked
 from taugrad.compressors.kernels.cuda.chunked import chunked_pass
@@ -52,8 +53,8 @@ def run_both(device: Any, parameters: list[tuple[Any, Any]], chunk: int, keep: i
             assert report.residual_squares == pytest.approx(result.residual_squares, rel=1e-4)
 
 
-@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 1000, 70_001])
-@pytest.mark.parametrize("chunk", [4, 64, 4096, 16_384])
+@in_turn("n", [0, 1, 31, 32, 33, 1000, 70_001])
+@in_turn("chunk", [4, 64, 4096, 16_384])
 def test_any_size(device: Any, n: int, chunk: int) -> None:
     rng = np.random.default_rng(n)
     n = min(n, 30 * chunk)
@@ -61,8 +62,8 @@ def test_any_size(device: Any, n: int, chunk: int) -> None:
         run_both(device, [(numbers(rng, n), numbers(rng, n))], chunk, keep)
 
 
-@pytest.mark.parametrize("kind", ["ties", "zeros", "broken"])
-@pytest.mark.parametrize("chunk", [16, 1024, 8192])
+@in_turn("kind", ["ties", "zeros", "broken"])
+@in_turn("chunk", [16, 1024, 8192])
 def test_ties_zeros_and_what_is_not_finite(device: Any, kind: str, chunk: int) -> None:
     rng = np.random.default_rng(3)
     n = min(10_000, 20 * chunk + 5)

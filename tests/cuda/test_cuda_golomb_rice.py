@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.kernels import golomb_rice as cpu
@@ -14,7 +15,7 @@ from taugrad.compressors.kernels.golomb_rice_blocks import LIMITS
 
 LAST_N = 2**31 - 1
 CANARY = 0xA5
-with_or_without_signs = pytest.mark.parametrize("signed", [True, False])
+with_or_without_signs = in_turn("signed", [True, False])
 
 
 def words_at(positions: Any, seed: int = 0) -> Any:
@@ -63,14 +64,14 @@ def check(device: Any, words: Any, signed: bool, block_log2: int, offset: int = 
 
 
 @with_or_without_signs
-@pytest.mark.parametrize("block_log2", [4, 7, 10, 12, 14])
-@pytest.mark.parametrize("k", [1, 7, 8, 9, 31, 32, 33, 1000, 4097])
+@in_turn("block_log2", [4, 7, 10, 12, 14])
+@in_turn("k", [1, 7, 8, 9, 31, 32, 33, 1000, 4097])
 def test_sizes(device: Any, k: int, block_log2: int, signed: bool) -> None:
     check(device, random_words(k, 0.1), signed, block_log2, 16 + k % 4)
 
 
 @with_or_without_signs
-@pytest.mark.parametrize("p", [1, 0.7, 0.05, 0.0004])
+@in_turn("p", [1, 0.7, 0.05, 0.0004])
 def test_several_blocks(device: Any, p: float, signed: bool) -> None:
     check(device, random_words(34_000, p), signed, 14, 17)
 
@@ -121,7 +122,7 @@ def test_no_words(device: Any) -> None:
     assert read(device, np.empty(0, np.uint8), 100, 0, True).size == 0
 
 
-@pytest.mark.parametrize("at", [1, 15, 16, 600, 999])
+@in_turn("at", [1, 15, 16, 600, 999])
 def test_words_that_do_not_ascend_are_refused(device: Any, at: int) -> None:
     words = words_at(np.arange(1000) * 3)
     words[at] = words[at - 1] ^ 1
@@ -152,7 +153,7 @@ def both_read(device: Any, section: Any, n: int, k: int, signed: bool) -> None:
 
 
 @with_or_without_signs
-@pytest.mark.parametrize("block_log2", [4, 5, 12])
+@in_turn("block_log2", [4, 5, 12])
 def test_corrupt_sections_are_read_as_on_the_cpu(device: Any, block_log2: int, signed: bool) -> None:
     rng = np.random.default_rng(block_log2)
     words = random_words(90, 0.02)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.kernels import huffman as cpu
@@ -68,20 +69,20 @@ def check(device: Any, symbols: Any, bits: int, offset: int = 16) -> None:
     np.testing.assert_array_equal(found, symbols)
 
 
-@pytest.mark.parametrize("bits", range(1, 17))
+@in_turn("bits", range(1, 17))
 def test_bytes_and_symbols_are_those_of_the_cpu(device: Any, bits: int) -> None:
     for number, k in enumerate(SIZES):
         check(device, normal_symbols(bits, k), bits, 16 + (number + bits) % 4)
 
 
-@pytest.mark.parametrize("bits", [5, 8, 12, 16])
+@in_turn("bits", [5, 8, 12, 16])
 def test_codes_of_the_greatest_length(device: Any, bits: int) -> None:
     symbols = fibonacci_symbols(bits)
     check(device, symbols, bits, 19)
     check(device, np.sort(symbols), bits, 17)  # streams of long codes alone, and of short ones
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 7, 8, 9, 64, 100, 128])
+@in_turn("size", [2, 3, 5, 7, 8, 9, 64, 100, 128])
 def test_codes_of_one_length_or_of_two_that_hardly_meet(device: Any, size: int) -> None:
     """A decoder that begins at a wrong bit may never find the right codes."""
     for k in (4096, 9000):
@@ -89,7 +90,7 @@ def test_codes_of_one_length_or_of_two_that_hardly_meet(device: Any, size: int) 
         check(device, np.sort(np.arange(k) % size).astype(np.uint16), 9, 18)
 
 
-@pytest.mark.parametrize("bits", [3, 13, 14, 16])
+@in_turn("bits", [3, 13, 14, 16])
 def test_histograms_in_shared_memory_and_without(device: Any, bits: int) -> None:
     symbols = normal_symbols(bits, 70_001, 0.2)
     np.testing.assert_array_equal(
@@ -97,7 +98,7 @@ def test_histograms_in_shared_memory_and_without(device: Any, bits: int) -> None
     )
 
 
-@pytest.mark.parametrize("bits", [1, 8, 11, 16])
+@in_turn("bits", [1, 8, 11, 16])
 def test_one_symbol_alone_and_none(device: Any, bits: int) -> None:
     symbols = np.full(5000, (1 << bits) - 1, symbol_type(bits))
     check(device, symbols, bits, 17)
@@ -137,7 +138,7 @@ def both_read(device: Any, section: Any, bits: int, k: int) -> None:
     np.testing.assert_array_equal(read(device, section, bits, k), expected)
 
 
-@pytest.mark.parametrize("bits", [2, 8, 10])
+@in_turn("bits", [2, 8, 10])
 def test_corrupt_sections_are_read_as_on_the_cpu(device: Any, bits: int) -> None:
     rng = np.random.default_rng(bits)
     section = section_of(normal_symbols(bits, 5000), bits)
@@ -152,7 +153,7 @@ def test_corrupt_sections_are_read_as_on_the_cpu(device: Any, bits: int) -> None
         both_read(device, section, bits, k)
 
 
-@pytest.mark.parametrize("length", [0, 1, 9215, 9216, 9217, 65_535])
+@in_turn("length", [0, 1, 9215, 9216, 9217, 65_535])
 def test_streams_of_impossible_lengths_are_read_as_on_the_cpu(device: Any, length: int) -> None:
     symbols = normal_symbols(8, 4096)
     plan = cpu.plan(symbols, 8)
@@ -179,7 +180,7 @@ def test_set_bits_behind_the_last_code_are_refused(device: Any) -> None:
         read(device, section, 1, 5)
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 100, 8191, 8192, 8193, 20_000])
+@in_turn("size", [0, 1, 3, 4, 100, 8191, 8192, 8193, 20_000])
 def test_copies_between_any_addresses(device: Any, size: int) -> None:
     source = np.random.default_rng(size).integers(0, 256, size + 4).astype(np.uint8)
     for skew in range(4):
@@ -194,6 +195,6 @@ def test_copies_between_any_addresses(device: Any, size: int) -> None:
         copy_bytes(device, moved, device.empty(size + 1, np.uint8))
 
 
-@pytest.mark.parametrize("source", ["huffman", "copying"])
+@in_turn("source", ["huffman", "copying"])
 def test_it_compiles_for_every_architecture(compiles: Callable[[str], None], source: str) -> None:
     compiles(source)

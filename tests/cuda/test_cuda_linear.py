@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 
 from taugrad.compressors.kernels import blockwise, linear
 from taugrad.compressors.kernels.cuda.linear import (
@@ -79,8 +80,8 @@ def check(device: Any, residual: Any, gradient: Any, bits: int, block: int, rang
         assert device_out.tobytes() == out.tobytes()
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize(("bits", "block"), [(8, 2048), (1, 0), (16, 100), (4, 8192), (12, 5000), (3, 16)])
+@in_turn("n", SIZES)
+@in_turn(("bits", "block"), [(8, 2048), (1, 0), (16, 100), (4, 8192), (12, 5000), (3, 16)])
 def test_any_size(device: Any, n: int, bits: int, block: int) -> None:
     if block == 16:
         n = min(n, 1000)
@@ -89,8 +90,8 @@ def test_any_size(device: Any, n: int, bits: int, block: int) -> None:
     check(device, None, numbers(rng, n, "normal"), bits, block)
 
 
-@pytest.mark.parametrize("kind", ["constant", "tiny", "zeros", "huge"])
-@pytest.mark.parametrize("block", [50, 4096, 0])
+@in_turn("kind", ["constant", "tiny", "zeros", "huge"])
+@in_turn("block", [50, 4096, 0])
 def test_ranges_at_the_edges(device: Any, kind: str, block: int) -> None:
     rng = np.random.default_rng(5)
     gradient = numbers(rng, 9000, kind)
@@ -99,8 +100,8 @@ def test_ranges_at_the_edges(device: Any, kind: str, block: int) -> None:
         check(device, None, gradient, bits, block)
 
 
-@pytest.mark.parametrize("n", [1, 33, 9000])
-@pytest.mark.parametrize("block", [0, 1024])
+@in_turn("n", [1, 33, 9000])
+@in_turn("block", [0, 1024])
 def test_ranges_first_and_symbols_then(device: Any, n: int, block: int) -> None:
     rng = np.random.default_rng(6)
     residual, gradient = numbers(rng, n, "normal"), numbers(rng, n, "normal")
@@ -114,8 +115,8 @@ def test_ranges_first_and_symbols_then(device: Any, n: int, block: int) -> None:
         assert not found.nonfinite
 
 
-@pytest.mark.parametrize("broken", [np.nan, -np.nan, np.inf, -np.inf, MAX])
-@pytest.mark.parametrize(("block", "ranges"), [(512, False), (0, False), (0, True)])
+@in_turn("broken", [np.nan, -np.nan, np.inf, -np.inf, MAX])
+@in_turn(("block", "ranges"), [(512, False), (0, False), (0, True)])
 def test_what_is_not_finite_is_told_and_the_rest_is_taken_up(
     device: Any, broken: float, block: int, ranges: bool
 ) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
+from cases import in_turn
 
 from taugrad.compressors.kernels import blockwise, minifloat
 from taugrad.compressors.kernels.cuda.minifloat import fp8_pass, fp8_values, half_pass, half_values
@@ -33,8 +33,8 @@ def assert_close_to_sum(found: Any, residual: Any, gradient: Any, at: int) -> No
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n", SIZES)
+@in_turn("kind", KINDS)
+@in_turn("n", SIZES)
 def test_halves_of_any_size(device: Any, kind: HalfFormat, n: int) -> None:
     rng = np.random.default_rng(n)
     gradient = numbers(rng, n)
@@ -55,7 +55,7 @@ def test_halves_of_any_size(device: Any, kind: HalfFormat, n: int) -> None:
             assert device_out.tobytes() == out.tobytes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@in_turn("kind", KINDS)
 def test_all_halves_come_back(device: Any, kind: HalfFormat) -> None:
     symbols = np.arange(65_536, dtype=np.uint16)
     out = device.empty(symbols.size, F32)
@@ -69,8 +69,8 @@ def test_all_halves_come_back(device: Any, kind: HalfFormat) -> None:
     assert again.tobytes() == symbols[finite].tobytes()
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("block", [2048, 0, 100])
+@in_turn("n", SIZES)
+@in_turn("block", [2048, 0, 100])
 def test_float8_of_any_size(device: Any, n: int, block: int) -> None:
     rng = np.random.default_rng(n)
     blocks = blockwise.block_count(n, block)
@@ -96,7 +96,7 @@ def test_float8_of_any_size(device: Any, n: int, block: int) -> None:
                 assert device_out.tobytes() == out.tobytes()
 
 
-@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@in_turn("broken", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_told_and_the_rest_is_taken_up(device: Any, broken: float) -> None:
     rng = np.random.default_rng(9)
     residual, gradient = (rng.standard_normal(9000).astype(F32) for _ in range(2))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.kernels.cuda import looking
@@ -23,7 +24,7 @@ TILE = 2**15
 F32 = np.float32
 
 
-@pytest.mark.parametrize("source", ["crc32", "raw", "words", "looking", "payloads"])
+@in_turn("source", ["crc32", "raw", "words", "looking", "payloads"])
 def test_the_sources_compile(source: str, compiles: Callable[[str], None]) -> None:
     compiles(source)
 
@@ -33,10 +34,8 @@ def checksums(device: Any) -> Checksums:
     return Checksums(device)
 
 
-@pytest.mark.parametrize("skew", range(5))
-@pytest.mark.parametrize(
-    "size", [32, 33, 34, 35, 36, 63, 64, 1000, TILE - 1, TILE, TILE + 1, 3 * TILE + 5, 300_001]
-)
+@in_turn("skew", range(5))
+@in_turn("size", [32, 33, 34, 35, 36, 63, 64, 1000, TILE - 1, TILE, TILE + 1, 3 * TILE + 5, 300_001])
 def test_checksums_are_those_of_zlib(size: int, skew: int, device: Any, checksums: Checksums) -> None:
     data = np.random.default_rng(size).integers(0, 256, size + 8, np.uint8)
     message = data[skew : skew + size]
@@ -118,9 +117,9 @@ def test_pieces_come_to_their_places(device: Any) -> None:
 FORMS = {"wgt": "<f4", "bgt": "i1", "strom": "i1", "qgt": "<i2"}
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", [0, 1, 31, 33, 1000, 2048, 5000])
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@in_turn("form", FORMS)
+@in_turn("n", [0, 1, 31, 33, 1000, 2048, 5000])
+@in_turn("share", [0.0, 0.5, 1.0])
 def test_elements_are_written_out(form: Any, n: int, share: float, device: Any) -> None:
     rng = np.random.default_rng(n)
     dense = np.where(rng.random(n) < share, rng.choice([-1, 1], n), 0)
@@ -146,7 +145,7 @@ def test_elements_are_written_out(form: Any, n: int, share: float, device: Any) 
                 faults.check()
 
 
-@pytest.mark.parametrize(("form", "level"), [("bgt", 2), ("strom", -128), ("qgt", 256), ("qgt", -32768)])
+@in_turn(("form", "level"), [("bgt", 2), ("strom", -128), ("qgt", 256), ("qgt", -32768)])
 def test_levels_that_a_form_does_not_have_are_found(form: Any, level: int, device: Any) -> None:
     body, faults = np.array([0, level, 1], FORMS[form]).view(np.uint8), Faults(device)
     read_raw(device, form, body, 3, 2, faults)
@@ -154,7 +153,7 @@ def test_levels_that_a_form_does_not_have_are_found(form: Any, level: int, devic
         faults.check()
 
 
-@pytest.mark.parametrize("n", [0, 1, 31, 33, 4096, 4097, 70_001])
+@in_turn("n", [0, 1, 31, 33, 4096, 4097, 70_001])
 def test_looks_at_a_gradient(n: int, device: Any) -> None:
     values = np.random.default_rng(n).standard_normal(n).astype(F32)
     total, found = device.zeros(1, np.float64), device.zeros(1, np.int32)
@@ -184,7 +183,7 @@ def test_looks_at_a_gradient(n: int, device: Any) -> None:
         assert [each.nonfinite for each in reports.fetch()] == [True, False]
 
 
-@pytest.mark.parametrize("n", [1, 255, 256, 4097, 70_001])
+@in_turn("n", [1, 255, 256, 4097, 70_001])
 def test_the_order_of_a_sum_is_the_definitions(n: int) -> None:
     values = np.random.default_rng(n).standard_normal(n).astype(F32)
 

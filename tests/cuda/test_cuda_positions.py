@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import in_turn
 
 from taugrad.compressors.codecs.base import Head
 from taugrad.compressors.codecs.bitmap import Bitmap
@@ -17,7 +18,7 @@ from taugrad.compressors.update import NO_TAU, Update
 
 CANARY = 0xA5
 SIZES = (0, 1, 31, 32, 33, 1000, 16_384, 16_385, 70_001)
-with_or_without_signs = pytest.mark.parametrize("signed", [True, False])
+with_or_without_signs = in_turn("signed", [True, False])
 
 
 def words_among(n: int, p: float) -> Any:
@@ -64,7 +65,7 @@ def alike(device: Any, on_cpu: Callable[[], Any], read: Callable[[Faults], Any])
     np.testing.assert_array_equal(on_device(device, read), expected)
 
 
-@pytest.mark.parametrize("n", SIZES)
+@in_turn("n", SIZES)
 def test_packed_words(device: Any, n: int) -> None:
     words = words_among(n, 0.3)
     offset = 16 + n % 4
@@ -113,8 +114,8 @@ def bitmap_of(words: Any, n: int, signed: bool) -> Any:
 
 
 @with_or_without_signs
-@pytest.mark.parametrize("p", [0, 0.001, 0.4, 1])
-@pytest.mark.parametrize("n", [*SIZES, 32_767, 32_769])
+@in_turn("p", [0, 0.001, 0.4, 1])
+@in_turn("n", [*SIZES, 32_767, 32_769])
 def test_bitmaps(device: Any, n: int, p: float, signed: bool) -> None:
     words = words_among(n, p)
     offset, expected = 16 + n % 4, bitmap_of(words, n, signed)
@@ -132,7 +133,7 @@ def test_bitmaps(device: Any, n: int, p: float, signed: bool) -> None:
 
 
 @with_or_without_signs
-@pytest.mark.parametrize("n", [3, 64, 1003, 16_390])
+@in_turn("n", [3, 64, 1003, 16_390])
 def test_bitmaps_are_checked_as_on_the_cpu(device: Any, n: int, signed: bool) -> None:
     rng = np.random.default_rng(n)
     words = words_among(n, 0.5)
@@ -167,10 +168,8 @@ def kept(n: int, chunk: int, keep: int, base: int) -> Any:
     return ((np.concatenate([np.empty(0, np.int64), *taken]) + base) << 1).astype(np.uint32)
 
 
-@pytest.mark.parametrize(
-    ("chunk", "keep"), [(2, 1), (2, 2), (64, 1), (64, 7), (4096, 32), (4096, 4096), (65536, 1000)]
-)
-@pytest.mark.parametrize("n", [0, 1, 33, 1000, 4097, 70_001])
+@in_turn(("chunk", "keep"), [(2, 1), (2, 2), (64, 1), (64, 7), (4096, 32), (4096, 4096), (65536, 1000)])
+@in_turn("n", [0, 1, 33, 1000, 4097, 70_001])
 def test_indices(device: Any, n: int, chunk: int, keep: int) -> None:
     base = 5 * (n % 2)
     words = kept(n, chunk, keep, base)
@@ -189,7 +188,7 @@ def test_indices(device: Any, n: int, chunk: int, keep: int) -> None:
     np.testing.assert_array_equal(found, words)
 
 
-@pytest.mark.parametrize(("chunk", "keep"), [(8, 3), (64, 7), (4096, 700)])
+@in_turn(("chunk", "keep"), [(8, 3), (64, 7), (4096, 700)])
 def test_indices_are_checked_as_on_the_cpu(device: Any, chunk: int, keep: int) -> None:
     rng = np.random.default_rng(chunk)
     n = 2 * 3000 * chunk // keep + 5
@@ -233,7 +232,7 @@ def test_wrong_lengths_are_refused(device: Any) -> None:
 # --- adding to a dense array ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", SIZES)
+@in_turn("n", SIZES)
 def test_sums_are_those_of_the_cpu(device: Any, n: int) -> None:
     rng = np.random.default_rng(n)
     words, tau = words_among(n, 0.3), np.float32(0.1)
@@ -271,6 +270,6 @@ def test_values_must_be_as_many_as_words_and_positions_outside_are_passed_over(d
     assert device.fetch(dense).tolist() == [0, 1, 0, 0]
 
 
-@pytest.mark.parametrize("source", ["positions", "sparse_add"])
+@in_turn("source", ["positions", "sparse_add"])
 def test_it_compiles_for_every_architecture(compiles: Callable[[str], None], source: str) -> None:
     compiles(source)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 
 from taugrad.compressors.kernels import blockwise, quantile
 from taugrad.compressors.kernels.cuda.quantile import quantile_pass, quantile_values
@@ -68,8 +69,8 @@ def check(device: Any, residual: Any, gradient: Any, bits: int, block: int) -> N
         assert device_out.tobytes() == out.tobytes()
 
 
-@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 1000, 9000])
-@pytest.mark.parametrize(("bits", "block"), [(8, 2048), (1, 0), (10, 100), (3, 16), (4, 4096), (8, 4097)])
+@in_turn("n", [0, 1, 31, 32, 33, 1000, 9000])
+@in_turn(("bits", "block"), [(8, 2048), (1, 0), (10, 100), (3, 16), (4, 4096), (8, 4097)])
 def test_any_size(device: Any, n: int, bits: int, block: int) -> None:
     rng = np.random.default_rng(n)
     n = min(n, 1000) if block == 16 else n
@@ -77,14 +78,14 @@ def test_any_size(device: Any, n: int, bits: int, block: int) -> None:
     check(device, None, numbers(rng, n, "normal"), bits, block)
 
 
-@pytest.mark.parametrize(("bits", "block"), [(8, 4096), (8, 0), (11, 0), (9, 20_000)])
+@in_turn(("bits", "block"), [(8, 4096), (8, 0), (11, 0), (9, 20_000)])
 def test_many_blocks_and_a_whole_layer(device: Any, bits: int, block: int) -> None:
     rng, n = np.random.default_rng(bits), 70_001
     check(device, numbers(rng, n, "normal"), numbers(rng, n, "normal"), bits, block)
 
 
-@pytest.mark.parametrize("kind", ["ties", "constant", "tiny", "huge"])
-@pytest.mark.parametrize(("bits", "block"), [(4, 50), (8, 2048), (16, 5000), (8, 0)])
+@in_turn("kind", ["ties", "constant", "tiny", "huge"])
+@in_turn(("bits", "block"), [(4, 50), (8, 2048), (16, 5000), (8, 0)])
 def test_ties_and_edges(device: Any, kind: str, bits: int, block: int) -> None:
     rng = np.random.default_rng(5)
     n = 60 if bits == 16 else 5000
@@ -92,8 +93,8 @@ def test_ties_and_edges(device: Any, kind: str, bits: int, block: int) -> None:
     check(device, None, numbers(rng, n, kind), bits, block)
 
 
-@pytest.mark.parametrize("broken", [np.nan, -np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("block", [512, 0])
+@in_turn("broken", [np.nan, -np.nan, np.inf, -np.inf])
+@in_turn("block", [512, 0])
 def test_what_is_not_finite_is_told_and_the_rest_is_taken_up(device: Any, broken: float, block: int) -> None:
     rng = np.random.default_rng(7)
     residual, gradient = (rng.standard_normal(6000).astype(F32) for _ in range(2))
@@ -106,8 +107,8 @@ def test_what_is_not_finite_is_told_and_the_rest_is_taken_up(device: Any, broken
     assert Run(device, None, gradient, 8, block).report.nonfinite
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-@pytest.mark.parametrize("block", [300, 0])
+@in_turn("kind", ["float16", "bfloat16"])
+@in_turn("block", [300, 0])
 def test_short_gradients_are_widened(device: Any, kind: str, block: int) -> None:
     tensor = torch.randn(5000, generator=torch.Generator().manual_seed(8)).to(getattr(torch, kind))
     bits = tensor.view(torch.int16).numpy().view(np.uint16)
@@ -130,7 +131,7 @@ def test_the_source_compiles(compiles: Callable[[str], None]) -> None:
     compiles("quantile")
 
 
-@pytest.mark.parametrize("n", [513, 1100, 1152, 2300, 3000])
+@in_turn("n", [513, 1100, 1152, 2300, 3000])
 def test_blocks_whose_sorted_keys_need_more_room_than_they_have_threads(n: int, device: Any) -> None:
     """Keys are sorted in a power of two of them; those behind the block must count as none."""
     values = np.random.default_rng(n).standard_normal(n).astype(F32)

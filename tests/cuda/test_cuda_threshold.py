@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 
 from taugrad.compressors.kernels import threshold
 from taugrad.compressors.kernels.cuda.reports import GradientType, Reports
@@ -18,7 +19,7 @@ SIZES = (0, 1, 31, 32, 33, 1000, 4095, 4096, 4097, 70_001)
 LARGEST = np.finfo(np.float32).max
 TAU = 0.3
 CANARY = 0xA5
-every_rule = pytest.mark.parametrize("rule", RULES)
+every_rule = in_turn("rule", RULES)
 
 
 def wild(rng: np.random.Generator, n: int, scale: float) -> Any:
@@ -82,7 +83,7 @@ def run_both(
 
 
 @every_rule
-@pytest.mark.parametrize("n", SIZES)
+@in_turn("n", SIZES)
 def test_any_size(device: Any, rule: ThresholdRule, n: int) -> None:
     rng = np.random.default_rng(n)
     run_both(device, rule, [(wild(rng, n, 0.1), wild(rng, n, 0.1))])
@@ -97,8 +98,8 @@ def test_parameters_of_a_bucket_are_chained_on_the_device(device: Any, rule: Thr
     run_both(device, rule, parameters)
 
 
-@pytest.mark.parametrize("offset", range(4))
-@pytest.mark.parametrize("other", range(4))
+@in_turn("offset", range(4))
+@in_turn("other", range(4))
 def test_any_alignment(device: Any, offset: int, other: int) -> None:
     rng = np.random.default_rng(2)
     for n in (0, 1, 3, 4, 5, 4093, 8192):
@@ -116,7 +117,7 @@ def test_none_all_and_clusters_are_sent(device: Any, rule: ThresholdRule) -> Non
 
 
 @every_rule
-@pytest.mark.parametrize("broken", [np.nan, -np.nan, np.inf, -np.inf])
+@in_turn("broken", [np.nan, -np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_flagged_and_changes_no_other(
     device: Any, rule: ThresholdRule, broken: float
 ) -> None:
@@ -131,7 +132,7 @@ def test_what_is_not_finite_is_flagged_and_changes_no_other(
     assert (result.sent, result.nonfinite) == (0, True)
 
 
-@pytest.mark.parametrize("gradient_type", ["float16", "bfloat16"])
+@in_turn("gradient_type", ["float16", "bfloat16"])
 def test_short_gradients_are_widened(device: Any, gradient_type: GradientType) -> None:
     """All 65536 of them, as torch widens them."""
     bits = np.random.default_rng(4).permutation(np.arange(65_536, dtype=np.uint16))
@@ -157,7 +158,7 @@ def test_short_gradients_are_widened(device: Any, gradient_type: GradientType) -
         assert device_values[: report.sent].tobytes() == values[: report.sent].tobytes()
 
 
-@pytest.mark.parametrize("nearest", [0, 1, 31, 32, 33, 69])
+@in_turn("nearest", [0, 1, 31, 32, 33, 69])
 def test_a_block_looks_back_to_the_nearest_that_knows_its_place(device: Any, nearest: int) -> None:
     """The emulator runs blocks in order; here blocks before this one have only counted so far."""
     before, tile, counted, placed = 70, 4096, 1 << 62, 2 << 62

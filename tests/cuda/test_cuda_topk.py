@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 
 from taugrad.compressors.kernels import topk
 from taugrad.compressors.kernels.cuda.reports import Reports
@@ -54,15 +55,15 @@ def run_both(device: Any, parameters: list[tuple[Any, Any, int]], offset: int = 
     return expected
 
 
-@pytest.mark.parametrize("n", SIZES)
+@in_turn("n", SIZES)
 def test_any_size_and_number(device: Any, n: int) -> None:
     rng = np.random.default_rng(n)
     for k in {0, 1, n // 100, n // 3, max(n - 1, 0), n, n + 5}:
         run_both(device, [(numbers(rng, n), numbers(rng, n), k)])
 
 
-@pytest.mark.parametrize("kind", ["ties", "tiny", "huge", "clustered"])
-@pytest.mark.parametrize("offset", [0, 1, 3])
+@in_turn("kind", ["ties", "tiny", "huge", "clustered"])
+@in_turn("offset", [0, 1, 3])
 def test_ties_and_edges(device: Any, kind: str, offset: int) -> None:
     rng = np.random.default_rng(3)
     n = 9001
@@ -76,7 +77,7 @@ def test_parameters_of_a_bucket_are_chained_on_the_device(device: Any) -> None:
     run_both(device, [(numbers(rng, n), numbers(rng, n), -(-n // 20)) for n in sizes])
 
 
-@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf, MAX])
+@in_turn("broken", [np.nan, np.inf, -np.inf, MAX])
 def test_nothing_is_sent_where_a_sum_is_not_finite(device: Any, broken: float) -> None:
     rng = np.random.default_rng(5)
     residual, gradient = numbers(rng, 5000), numbers(rng, 5000)
@@ -100,7 +101,7 @@ def test_short_gradients_are_widened(device: Any) -> None:
         assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("n", [0, 1, 33, 1000, 70_001])
+@in_turn("n", [0, 1, 33, 1000, 70_001])
 def test_a_sampled_magnitude_is_the_cpus(device: Any, n: int) -> None:
     rng = np.random.default_rng(n)
     residual, gradient = numbers(rng, n), numbers(rng, n)

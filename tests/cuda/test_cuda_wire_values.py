@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
+from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.kernels import linear, quantile, sparse
@@ -46,7 +46,7 @@ def test_values_of_wgt(device: Any) -> None:
             assert not accepts(device, wire.check_wgt, words, values, tau)
 
 
-@pytest.mark.parametrize("at", [0, 31, 4095, 4096, 8999])
+@in_turn("at", [0, 31, 4095, 4096, 8999])
 def test_one_that_is_wrong_among_many_is_found(device: Any, at: int) -> None:
     levels, floats, halves, symbols = (np.ones(9000, kind) for kind in ("u1", "f4", "u2", "u1"))
     exponents = np.zeros(5, np.int8)
@@ -89,7 +89,7 @@ def test_every_half(device: Any) -> None:
         )
 
 
-@pytest.mark.parametrize("bits", [1, 8, 16])
+@in_turn("bits", [1, 8, 16])
 def test_tables_of_uniform_bins(device: Any, bits: int) -> None:
     for low in FLOATS:
         for step in FLOATS:

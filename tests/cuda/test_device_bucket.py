@@ -1,13 +1,13 @@
 """A bucket on the emulated device, against the CPU: the same payloads, residuals, velocities and tallies."""
 
 import random
-import runpy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
+from methods import MESSAGES
 
 from taugrad.compressors.bucket import Compressor, Outgoing
 from taugrad.compressors.config import read_config
@@ -17,17 +17,13 @@ from taugrad.compressors.on_device import DeviceCompressor
 from taugrad.compressors.parts import Part
 from taugrad.compressors.rules import Context
 
-_FILE = Path(__file__).parents[1] / "compressors" / "methods.py"
-METHODS = [
-    line for line in runpy.run_path(str(_FILE))["METHODS"] if not line.startswith(("none", "powersgd"))
-]
-every_method = pytest.mark.parametrize("line", METHODS)
+every_method = pytest.mark.parametrize("line", MESSAGES)
 
 SIZES = {"head.bias": 31, "first.weight": 1000, "empty": 0, "one.bias": 1, "middle.weight": 33}
 
 
 def gradients(n: int, steps: int, seed: int = 0, scale: float = 0.02) -> list[torch.Tensor]:
-    """Values around the thresholds of METHODS, multiples of one, zeros of both signs and denormals."""
+    """Values around the thresholds of MESSAGES, multiples of one, zeros of both signs and denormals."""
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(steps):
@@ -127,7 +123,7 @@ def test_buckets_become_the_same_payloads_as_on_the_cpu(line: str, gpu: Any) -> 
         assert_same_step(cpu, there, bucket)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "line",
     [
         "wgt(0.02)",
@@ -144,8 +140,8 @@ def test_large_buckets_become_the_same_payloads(line: str, gpu: Any) -> None:
         assert_same_step(cpu, there, bucket)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
+@in_turn("dtype", [torch.float16, torch.bfloat16])
+@in_turn(
     "line",
     [
         "wgt(density(0.05), momentum=0.9)",
@@ -191,7 +187,7 @@ def test_what_is_put_back_is_the_same_as_on_the_cpu(line: str, gpu: Any) -> None
 
 
 @every_method
-@pytest.mark.parametrize("broken", [[5], [40, 700, 1064], [1031]], ids=str)
+@in_turn("broken", [[5], [40, 700, 1064], [1031]])
 def test_gradients_that_are_not_finite_are_refused_as_on_the_cpu(
     line: str, broken: list[int], gpu: Any
 ) -> None:
@@ -211,9 +207,7 @@ def test_gradients_that_are_not_finite_are_refused_as_on_the_cpu(
     assert isinstance(refusals[1], NonFinite)
 
 
-@pytest.mark.parametrize(
-    "line", ["wgt(0.02)", "topk(0.1)", "linear(4)", "fp16(exempt=exempt(smaller_than=9))"]
-)
+@in_turn("line", ["wgt(0.02)", "topk(0.1)", "linear(4)", "fp16(exempt=exempt(smaller_than=9))"])
 def test_a_bucket_without_elements(line: str, gpu: Any) -> None:
     cpu, there = both(gpu, line, {"nothing": 0})
     assert_same_step(cpu, there, torch.from_numpy(np.empty(0, np.float32)))
@@ -257,7 +251,7 @@ def test_damaged_payloads_are_accepted_exactly_where_the_cpu_accepts_them(
     assert accepted < 60
 
 
-@pytest.mark.parametrize("line", ["wgt(0.02)", "topk(0.1) | linear(4) | golomb_rice | huffman", "fp16"])
+@in_turn("line", ["wgt(0.02)", "topk(0.1) | linear(4) | golomb_rice | huffman", "fp16"])
 def test_every_flipped_bit_is_refused(line: str, gpu: Any) -> None:
     _, there = both(gpu, line, {"one": 40})
     (bucket,) = gradients(40, 1)

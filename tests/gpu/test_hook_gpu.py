@@ -1,7 +1,6 @@
 """The GPU sends the same bytes as the CPU, from the same gradients, with every method."""
 
 import hashlib
-import runpy
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from cases import in_turn
+from methods import MESSAGES
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,18 +29,14 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
 
-_FILE = Path(__file__).parents[1] / "compressors" / "methods.py"
-METHODS = [
-    line for line in runpy.run_path(str(_FILE))["METHODS"] if not line.startswith(("none", "powersgd"))
-]
 THRESHOLDED = ("wgt", "bgt", "qgt", "strom")
 NAMES = ("head.bias", "first.weight", "middle.weight")
 
 KEPT: list[CompressionState] = []
 """To the end of the process: a thread of gloo's that frees a group last would wait for itself, and abort."""
 
-every_method = pytest.mark.parametrize("line", METHODS)
-every_rule = pytest.mark.parametrize("rule", THRESHOLDED)
+every_method = pytest.mark.parametrize("line", MESSAGES)
+every_rule = in_turn("rule", THRESHOLDED)
 
 
 def method(line: str) -> CompressedMethod:
@@ -104,8 +101,8 @@ def sent(outgoing: Outgoing) -> bytes:
 
 
 @every_method
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("n", [3, 1000, 100_003])
+@in_turn("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [3, 1000, 100_003])  # `make gpu` picks 1000
 def test_a_bucket_on_the_gpu_becomes_the_same_payload_as_on_the_cpu(
     line: str, n: int, dtype: torch.dtype
 ) -> None:
@@ -172,7 +169,7 @@ def test_a_gradient_that_is_not_finite_is_refused_as_on_the_cpu(line: str) -> No
 
 
 @every_rule
-@pytest.mark.parametrize("tau", [1e-36, 1e-3, 0.3])
+@in_turn("tau", [1e-36, 1e-3, 0.3])
 def test_extreme_taus_and_values_are_the_same_on_the_gpu(rule: str, tau: float) -> None:
     workers = both(f"{rule}({tau!r})", [1000, 3000])
     for gradient in gradients(4000, tau):
@@ -195,8 +192,8 @@ LARGE_LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", LARGE_LINES)
-@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 1000, 2**20 + 7, 25_600_000])
+@in_turn("line", LARGE_LINES)
+@in_turn("n", [0, 1, 31, 32, 33, 1000, 2**20 + 7, 25_600_000])
 def test_every_size_becomes_the_same_payload(line: str, n: int) -> None:
     workers = both(line, [n])
     for gradient in gradients(n, 0.01, steps=1 if n > 2**21 else 3):
@@ -215,7 +212,7 @@ def test_every_size_becomes_the_same_payload(line: str, n: int) -> None:
         assert totals[0] == totals[1]
 
 
-@pytest.mark.parametrize("line", ["wgt(2.5) | golomb_rice", "strom(2.5)", "topk(0.001)"])
+@in_turn("line", ["wgt(2.5) | golomb_rice", "strom(2.5)", "topk(0.001)"])
 def test_a_parameter_of_two_gibibytes_becomes_the_same_payload(line: str) -> None:
     """536,870,912 elements: byte offsets pass what 32 bits hold."""
     n = 2**29
@@ -288,7 +285,7 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", LINES)
+@in_turn("line", LINES)
 def test_a_worker_on_the_gpu_keeps_the_ledger_of_one_on_the_cpu(line: str, one_worker: str) -> None:
     """The gradients are set by hand: what a GPU computes differs from a CPU in its last bits."""
     found = []
@@ -319,7 +316,7 @@ def test_a_worker_on_the_gpu_keeps_the_ledger_of_one_on_the_cpu(line: str, one_w
     assert 0 < found[0][0]["sent"] <= found[0][0]["elements"]
 
 
-@pytest.mark.parametrize("line", ["topk(0.1)", "wgt(0.05, momentum=0.5)", "linear(4)"])
+@in_turn("line", ["topk(0.1)", "wgt(0.05, momentum=0.5)", "linear(4)"])
 def test_a_state_goes_from_the_gpu_through_a_file_to_the_cpu(
     line: str, one_worker: str, tmp_path: Path
 ) -> None:

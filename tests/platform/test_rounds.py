@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -75,7 +76,7 @@ def test_shards_cover_every_element_once_and_are_of_one_length(sizes, shards):
         assert sum(piece.stop - piece.start for piece in shard.pieces) == shard.stop - shard.start
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 5, 32])
+@in_turn("workers", [1, 2, 3, 5, 32])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_without_compression_the_result_is_the_mean(name, workers):
     patterns = [pattern(name, "none", rank, workers) for rank in range(workers)]
@@ -85,8 +86,8 @@ def test_without_compression_the_result_is_the_mean(name, workers):
     torch.testing.assert_close(mean.double(), expected, rtol=0, atol=3e-6)
 
 
-@pytest.mark.parametrize("line", ["wgt(0.7)", "strom(1.5)", "linear(3, block=50)", "topk(0.05) | fp8"])
-@pytest.mark.parametrize("workers", [1, 3])
+@in_turn("line", ["wgt(0.7)", "strom(1.5)", "linear(3, block=50)", "topk(0.05) | fp8"])
+@in_turn("workers", [1, 3])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers, line):
     """In every pattern, a second compression's residual included; it holds parts of a mean."""
@@ -158,7 +159,7 @@ def test_a_damaged_message_is_refused_and_its_sender_named(name):
         patterns[0].assemble(SimulatedCrew(workers).run(sides, Traffic(workers)))
 
 
-@pytest.mark.parametrize("workers", [2, 4, 16])
+@in_turn("workers", [2, 4, 16])
 def test_shards_receive_what_does_not_grow_with_the_workers(workers):
     received = {}
     for name in ("allgather", "sharded"):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import in_turn
 
 from taugrad.platform.spec import RunSpec
 
@@ -181,7 +182,7 @@ def simulated(tmp_path_factory):
     return found
 
 
-every_spec = pytest.mark.parametrize("name", SPECS)
+every_spec = in_turn("name", SPECS)
 
 
 def same(one: Result, other: Result) -> bool:
@@ -238,7 +239,7 @@ def test_the_loss_falls(name, real):
     assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
 
 
-@pytest.mark.parametrize("name", IN_ROUNDS)
+@in_turn("name", IN_ROUNDS)
 def test_links_carry_what_was_handed_to_torch(name, real):
     sent_bytes, sent_messages = (sent_by_rank(real, name, what) for what in ("bytes", "messages"))
     for rank, worker in enumerate(real):
@@ -263,13 +264,13 @@ def sent_by_rank(real: list[dict[str, Result]], name: str, what: str) -> torch.T
     return torch.stack([worker[name][f"link_{what}"][rank] for rank, worker in enumerate(real)])
 
 
-@pytest.mark.parametrize("name", IN_ROUNDS)
+@in_turn("name", IN_ROUNDS)
 def test_simulated_links_are_those_of_real_workers(name, real, simulated):
     for what in ("bytes", "messages"):
         assert torch.equal(sent_by_rank(real, name, what), simulated[name][f"link_{what}"])
 
 
-@pytest.mark.parametrize("name", IN_ROUNDS)
+@in_turn("name", IN_ROUNDS)
 def test_every_process_knows_all_links_and_their_sums_are_the_ledger_s(name, real, simulated):
     expected = simulated[name]["links"]
     for found in (*(worker[name] for worker in real), simulated[name]):
@@ -279,7 +280,7 @@ def test_every_process_knows_all_links_and_their_sums_are_the_ledger_s(name, rea
         assert int(expected["messages"].sum()) == found["totals"]["messages"]
 
 
-@pytest.mark.parametrize("name", IN_ROUNDS)
+@in_turn("name", IN_ROUNDS)
 def test_messages_take_the_links_that_the_pattern_has(name, real):
     pattern = pattern_of(name)
     links = real[0][name]["links"]
@@ -297,7 +298,7 @@ def test_messages_take_the_links_that_the_pattern_has(name, real):
     assert {(i, j) for i, j in links["bytes"].nonzero().tolist()} == carrying
 
 
-@pytest.mark.parametrize("name", [name for name in SPECS if name not in IN_ROUNDS])
+@in_turn("name", [name for name in SPECS if name not in IN_ROUNDS])
 def test_where_the_transport_decides_about_links_none_are_told(name, real, simulated):
     assert real[0][name]["links"] is None
     assert simulated[name]["links"] is None

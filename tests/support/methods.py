@@ -1,4 +1,4 @@
-"""Every method with its links and options: what must hold for all of them is tested on these lines."""
+"""The lines that tests of all methods go through: every method with its links and options."""
 
 METHODS: dict[str, int | None] = {
     # Threshold rules, and what decides their tau.
@@ -54,6 +54,9 @@ METHODS: dict[str, int | None] = {
 }
 """By line, the value bits of an element sent, as Anoosheh counts them; None where the data decide them."""
 
+KINDS = {line.partition("(")[0].partition(" ")[0]: line for line in reversed(METHODS)}
+"""The first line of each kind: for what a method's policy, quantizer and codec never see."""
+
 CONSERVING = (
     "qgt(layers(0.001, patterns={'*bias': 0.002}))",
     "topk(0.1)",
@@ -64,3 +67,40 @@ CONSERVING = (
     "fp8",
 )
 """One of each family, of those that owe every gradient until it is sent."""
+
+MESSAGES = [line for line in METHODS if not line.startswith(("none", "powersgd"))]
+"""Those that send messages of their own: what a GPU must write as a CPU does."""
+
+ALONE = {
+    "wgt": "wgt(0.5)",
+    "wgt, two taus": "wgt(layers(0.5, patterns={'p1': 1.0}))",
+    "bgt": "bgt(0.5)",
+    "bgt, two taus": "bgt(layers(0.5, patterns={'p1': 1.0}))",
+    "qgt": "qgt(0.1)",
+    "qgt, two taus": "qgt(layers(0.1, patterns={'p1': 0.2})) | golomb_rice | huffman",
+    "strom": "strom(0.5)",
+    "strom, two taus": "strom(layers(0.5, patterns={'p1': 1.0})) | golomb_rice",
+    "wgt, density": "wgt(density(0.05)) | golomb_rice",
+    "topk": "topk(0.05)",
+    "topk, sampled": "topk(0.05, sampled=True)",
+    "topk, linear": "topk(0.2) | linear(4, block=16)",
+    "wgt, linear": "wgt(0.5) | linear(3, block=50) | golomb_rice | huffman",
+    "wgt, quantile": "wgt(0.5) | quantile(3, block=32) | bitmap | raw",
+    "wgt, entropy": "wgt(0.5) | entropy(2)",
+    "wgt, fp16": "wgt(0.5) | fp16",
+    "wgt, bf16": "wgt(0.5) | bf16 | packed32",
+    "wgt, fp8": "wgt(0.5) | fp8(block=16)",
+    "chunked_topk": "chunked_topk(8, chunk=64, decay=1, quantize=None) | chunked",
+    "chunked_topk, quantile": "chunked_topk(8, chunk=64, decay=1)",
+    "chunked_topk, linear": "chunked_topk(3, chunk=16, decay=1) | linear(2) | golomb_rice",
+    "linear": "linear(4, block=100)",
+    "linear, 12 bits": "linear(12, block=0) | huffman",
+    "quantile": "quantile(3, block=100)",
+    "quantile, 10 bits": "quantile(10) | raw",
+    "entropy": "entropy(1)",
+    "entropy, rms": "entropy(form='rms', floor=3)",
+    "fp16": "fp16(decay=1)",
+    "bf16": "bf16(decay=1)",
+    "fp8": "fp8(block=40)",
+}
+"""By name, every method that has messages of its own, in forms that forget nothing: for a worker alone."""
