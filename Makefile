@@ -24,6 +24,7 @@ format: $(READY)
 # WRITE=1 writes the figures to docs/results/ too.
 bench: $(READY)
 	$(BIN)/python benchmarks/compressors.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/hook.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/gradients.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/iteration.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/exchange.py $(if $(WRITE),--write)

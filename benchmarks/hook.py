@@ -5,17 +5,23 @@
 Everything runs in one thread, and the floor is torch's `residual += gradient` over the model's elements.
 """
 
+import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from gpu import resnet50_sizes
 from report import Table, load, number, publish, read_options, verdict
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
@@ -279,6 +285,66 @@ def hook_table(models: Sequence[Model], rounds: Rounds) -> Table:
     return Table("Inside the hook", columns, rows, notes)
 
 
+STEPS = ("DDP alone", "none", *HOOKED)
+PARTS = ("step", "compress", "blocked", "exchange", "decompress")
+
+
+def steps_of(rank: int, model: Model, rounds: Rounds, folder: Path) -> None:
+    """One of two workers: backward passes of every contender in turn, and where their time went."""
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    contenders = {}
+    for line in STEPS:
+        ddp = DistributedDataParallel(Weighted(model.sizes, rounds.gradients))
+        state = None if line == STEPS[0] else CompressionState(ddp, line, threads=1)
+        if state is not None:
+            ddp.register_comm_hook(state, compressed_allgather)
+        contenders[line] = ddp, state
+    found: dict[str, list[list[float]]] = {line: [] for line in STEPS}
+    for turn in range(rounds.warm + 2 * rounds.least):
+        for line, (ddp, state) in contenders.items():
+            loss = ddp(turn)
+            ddp.zero_grad(set_to_none=False)
+            dist.barrier()
+            seconds = timed(loss.backward)
+            split = [0.0] * 4
+            if state is not None:
+                last = state.last_step
+                split = [last.compress_s, last.blocked_s, last.exchange_s, last.decompress_s]
+            if turn >= rounds.warm:
+                found[line].append([seconds, *split])
+    if rank == 0:
+        medians = {line: np.median(np.array(each), axis=0).tolist() for line, each in found.items()}
+        (folder / "found.json").write_text(json.dumps(medians), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def step_table(models: Sequence[Model], rounds: Rounds) -> Table:
+    """A backward pass of two workers."""
+    rows = []
+    for model in models:
+        with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
+            spawn(steps_of, (model, rounds, Path(name)), nprocs=2)  # type: ignore[no-untyped-call]
+            found = json.loads((Path(name) / "found.json").read_text(encoding="utf-8"))
+        bare = found[STEPS[0]][0]
+        for line in STEPS:
+            shown = f"`{line}`" if line != STEPS[0] else line
+            ratio = number(found[line][0] / bare)
+            split = ["" if line == STEPS[0] else f"{1e3 * each:.3g}" for each in found[line][1:]]
+            rows.append((model.name, shown, f"{1e3 * found[line][0]:.3g}", ratio, *split))
+    columns = ("model", "hook", "backward, ms", "to DDP alone", *(f"{part}, ms" for part in PARTS[1:]))
+    notes = (
+        "Medians of worker 0. Gradients are given, so that a backward pass is next to nothing but its "
+        "exchange; loopback has no limit but the two cores that both workers share. Exchange lasts from "
+        "telling a length to having everybody's message, beside other work; blocked is the part of it in "
+        "which the pass waited.",
+    )
+    return Table("A backward pass of two workers", columns, rows, notes)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Measures, and publishes."""
     options = read_options("hook.py", __doc__.partition("\n")[0], arguments)
@@ -292,6 +358,7 @@ def main(arguments: Sequence[str]) -> int:
         tables = [bare_table(models, rounds), hook_table(models, rounds)]
     finally:
         dist.destroy_process_group()
+    tables.append(step_table(models, rounds))
     publish("hook", options, introduction, tables, before)
     return 0
 

@@ -124,6 +124,7 @@ class Scratch:
 
     words: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
     values: NDArray[Any] = field(default_factory=lambda: np.empty(0, np.uint8))
+    _velocities: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
 
     def room(
         self, begin: int, n: int, values: type[np.generic] | None
@@ -140,6 +141,12 @@ class Scratch:
         if self.values.size < need or self.values.dtype != values:
             self.values = np.empty(need, values)
         return self.words[begin:], self.values[begin:]
+
+    def velocities(self, begin: int, n: int) -> NDArray[np.float32]:
+        """Room for the velocities of a unit of n elements, float32, from place `begin` on."""
+        if self._velocities.size < begin + n:
+            self._velocities = np.empty(begin + n, np.float32)
+        return self._velocities[begin:]
 
 
 _NO_VALUES = np.empty(1, np.uint8)

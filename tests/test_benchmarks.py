@@ -173,6 +173,23 @@ def test_iteration(tmp_path: Path) -> None:
         assert (tau == "") == (compress == 0) == (decompress == 0) == (kind == "none")
 
 
+def test_hook(tmp_path: Path) -> None:
+    buckets, inside, steps = tables(run("hook", tmp_path))
+    methods = ["`strom(density(0.01)) | golomb_rice`", "`wgt(density(0.01))`"]
+    assert [row[3] for row in buckets] == [*methods, "`linear(bits=8)`"]
+    for model, elements, tensors, _, floor, *figures in buckets:
+        assert (model, elements, tensors) == ("LeNet", "431,080", "8 in 1")
+        assert numbers(floor)[0] > 0
+        assert all(re.fullmatch(r"at most [\d.]+: (met|missed)", goal) for goal in figures[1::2])
+        assert all(numbers(times)[0] > 0 for times in figures[::2])
+    assert [row[1] for row in inside] == methods
+    assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3], row[5]))
+    assert [row[1] for row in steps] == ["DDP alone", "`none`", *methods]
+    assert steps[0][3] == "1.00"
+    for row in steps[2:]:  # compress, blocked, exchange, decompress
+        assert all(numbers(cell)[0] > 0 for cell in row[4:])
+
+
 def test_synchronization(tmp_path: Path) -> None:
     text = run("synchronization", tmp_path)
     by_formula, by_workers, errors, goal = tables(text)

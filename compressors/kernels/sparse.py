@@ -8,8 +8,10 @@ import numpy as np
 from numba import njit
 
 from .bits import load64, trailing_zeros
+from .rows import floats
 
 _ONE = np.uint32(1)
+_LARGEST = np.float32(np.finfo(np.float32).max)
 
 
 @njit(nogil=True, cache=True)
@@ -129,3 +131,21 @@ def all_zero(dense):  # type: ignore[no-untyped-def]
         if value != 0:
             return False
     return True
+
+
+@njit(nogil=True, cache=True)
+def advance(rows, momentum, out):  # type: ignore[no-untyped-def]
+    """velocity = momentum * velocity + gradient, where that is finite; out receives it wherever.
+
+    Args:
+        rows: see `rows.py`; velocities stand in place of residuals.
+        momentum: float32.
+        out: float32; a row's elements begin at its base.
+    """
+    for i in range(rows.shape[0]):
+        velocity, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        into = out[rows[i, 3] : rows[i, 3] + rows[i, 2]]
+        for j in range(velocity.size):
+            total = velocity[j] * momentum + gradient[j]
+            into[j] = total
+            velocity[j] = total if abs(total) <= _LARGEST else velocity[j]

@@ -94,13 +94,22 @@ class SparseRule(Rule):
         return {place.ordinal: not held_back(parts[place.ordinal], context) for place in unit.places}
 
     def _advanced(
-        self, unit: Unit, parts: Sequence[Part], awake: dict[int, bool], context: Context
+        self, unit: Unit, parts: Sequence[Part], awake: Mapping[int, bool], context: Context
     ) -> Sequence[Part]:
-        """The parts, velocities in place of the gradients of those that are awake."""
-        return [
-            advanced(part, self.config.momentum) if awake.get(ordinal) else part
-            for ordinal, part in enumerate(parts)
-        ]
+        """As `advanced` for each part that is awake; one call takes all of the unit's."""
+        out = context.scratch.velocities(unit.base, unit.n)
+        found, rows, kept = list(parts), [], []
+        for place in unit.places:
+            part, begin = in_float32(parts[place.ordinal]), place.start - unit.base
+            if part.velocity is None or not awake[place.ordinal]:
+                continue
+            kept.append(part)  # a copy in float32 must live until the call has returned
+            rows.append((part.velocity.data_ptr(), part.gradient.data_ptr(), part.elements, begin))
+            gradient = torch.from_numpy(out[begin : begin + part.elements])
+            found[place.ordinal] = Part(part.name, gradient, part.residual, part.velocity)
+        if kept:
+            sparse.advance(np.array(rows, np.int64), np.float32(self.config.momentum), out)
+        return found
 
     def _target(self, unit: Unit, context: Context) -> Target:
         """Where the passes over a unit write."""
