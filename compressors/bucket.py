@@ -253,15 +253,15 @@ class Compressor:
         if form != self.rule.form:
             raise CorruptMessage(f"it is of {form}, this worker sends {self.rule.form}")
 
-    def total(self, incoming: Sequence[Incoming], total: Tensor) -> None:
-        """Fills a bucket with the sum of all workers' updates, added in their order, or with their mean.
+    def total(self, incoming: Sequence[Incoming], divisor: int, total: Tensor) -> None:
+        """Fills a bucket with the sum of workers' updates, added in their order, over a divisor.
 
         Args:
-            incoming: of every worker; what is not finite counts as zeros.
+            incoming: of every worker; a refusal counts as zeros.
+            divisor: how many workers a mean is taken over; 1 for the sum.
             total: float32 [bucket elements], whatever it holds.
         """
         updates = [each for each in incoming if not isinstance(each, NonFinite)]
-        divisor = len(incoming) if self.config.reduction == "mean" else 1
         if total.is_cpu and all(update.words is not None for each in updates for update, _ in each):
             sum_sparse([pair for each in updates for pair in each], divisor, total.numpy())
             return

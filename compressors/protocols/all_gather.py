@@ -230,7 +230,8 @@ class AllGather(Protocol):
         total = buffer if buffer.dtype == torch.float32 and starts == sorted(starts) else None
         if total is None:
             total = torch.empty_like(buffer, dtype=torch.float32)
-        self._compressor.total(incoming, total)
+        divisor = self._workers if self._reduction == "mean" else 1
+        self._compressor.total(incoming, divisor, total)
         if total is not buffer:
             for part, share in zip(parts, torch.split(total, [part.elements for part in parts]), strict=True):
                 part.gradient.copy_(share)

@@ -10,7 +10,7 @@ from taugrad.compressors.feedback import FeedbackCompressor
 
 from ..pieces import cut
 from ..rounds import Agreed, Rounds, Sending
-from .base import Pattern, Setting, divide, refused_by
+from .base import Pattern, Setting, refused_by
 
 
 class AllGather(Pattern):
@@ -37,11 +37,10 @@ class AllGather(Pattern):
     def assemble(self, agreed: Agreed) -> Tensor:
         """See `Pattern.assemble`."""
         with self._clock("decompress_s"):
-            total = torch.zeros(self._whole.stop, device=self.setting.like[0].device)
-            for rank in range(self.setting.workers):
-                self._add(self._own, rank, agreed[rank], total)
-            if self.reduction == "mean":
-                divide(total, self.setting.workers)
+            incoming = [self._read(self._own, rank, agreed[rank]) for rank in range(self.setting.workers)]
+            total = torch.empty(self._whole.stop, device=self.setting.like[0].device)
+            divisor = self.setting.workers if self.reduction == "mean" else 1
+            self._own.compressor.total(incoming, divisor, total)
         return total
 
     def unsent(self) -> list[Tensor]:

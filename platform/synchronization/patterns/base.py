@@ -15,7 +15,8 @@ from taugrad.compressors.config import AnyMethod, CompressedMethod, NoCompressio
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.feedback import FeedbackCompressor
 from taugrad.compressors.message import NonFinite, is_refusal
-from taugrad.compressors.parts import PartTally
+from taugrad.compressors.parts import PartTally, Unit
+from taugrad.compressors.update import Update
 
 from ..pieces import Shard
 from ..rounds import Agreed, Payload, Rounds
@@ -149,15 +150,21 @@ class Pattern(ABC):
         with self._clock("compress_s"):
             return compressor.compress(gradients, iteration, self.rms)
 
-    def _add(self, compressor: FeedbackCompressor, sender: int, payload: Payload, total: Tensor) -> None:
-        """Adds what a worker sent of a shard, or nothing of it where it is not valid."""
+    def _read(
+        self, compressor: FeedbackCompressor, sender: int, payload: Payload
+    ) -> list[tuple[Update, Unit]]:
+        """What a worker sent of a shard; raises CorruptMessage."""
         try:
             incoming = compressor.read(payload)
         except CorruptMessage as reason:
             raise CorruptMessage(f"the message of worker {sender}: {reason}") from None
         if isinstance(incoming, NonFinite):
             raise CorruptMessage(f"the message of worker {sender} says that there is no update")
-        compressor.compressor.add(incoming, total)
+        return incoming
+
+    def _add(self, compressor: FeedbackCompressor, sender: int, payload: Payload, total: Tensor) -> None:
+        """Adds what a worker sent of a shard, or nothing of it where it is not valid."""
+        compressor.compressor.add(self._read(compressor, sender, payload), total)
 
     @contextmanager
     def _clock(self, what: str) -> Iterator[None]:
