@@ -174,3 +174,14 @@ def test_a_missing_or_wrong_link_is_found(tmp_path: Path) -> None:
     (package / "search").symlink_to("../../dashboards")
     (package / "dashboards").mkdir()
     assert wrong_links(tmp_path) == ["platform", "search", "dashboards"]
+
+
+def test_no_page_holds_what_a_merge_left() -> None:
+    pages = [path for path in ROOT.rglob("*.md") if not {".venv", "build", "node_modules"} & set(path.parts)]
+    assert len(pages) > 20
+    for page in pages:
+        left = [line for line in page.read_text(encoding="utf-8").splitlines() if line[:7] in _MERGE]
+        assert not left, f"{page}: {left}"
+
+
+_MERGE = {"<" * 7, "=" * 7, ">" * 7}
