@@ -12,13 +12,13 @@ from cases import Array, Case, Coding, Goal, Peer, require_same
 from codec_peers import ans, nibbles, packbits, packed_lines, zstd, zstd_gaps
 from numpy.typing import NDArray
 
-from taugrad.compressors.codecs import codec_by_name
-from taugrad.compressors.codecs.base import Head, PositionCodec
 from taugrad.compressors.config.quantizers import LinearFields
-from taugrad.compressors.kernels import bitpack, golomb_rice, huffman
-from taugrad.compressors.quantized import Quantized
-from taugrad.compressors.quantizing import quantize
-from taugrad.compressors.update import NO_TAU, Chunks, Update
+from taugrad.compressors.ops.cpu import bitpack, golomb_rice, huffman
+from taugrad.compressors.rules.quantizing import quantize
+from taugrad.compressors.wire.codecs import codec_by_name
+from taugrad.compressors.wire.codecs.base import Head, PositionCodec
+from taugrad.compressors.wire.quantized import Quantized
+from taugrad.compressors.wire.update import NO_TAU, Chunks, Update
 
 DENSITIES = (0.1, 0.01, 0.001, 0.0001)
 LEAST_FOR_RATE = 50_000

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from report import Table, load, publish, read_options
 
-from taugrad.compressors.exchange import Exchange, ExchangeForm
+from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
 
 FORMS: tuple[ExchangeForm, ...] = ("padded", "exact", "one_shot")
 WORKERS = (2, 4)

@@ -27,7 +27,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.exchange import ExchangeForm
+from taugrad.compressors.wire.exchange import ExchangeForm
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.models.config import LeNet, ModelConfig, NetworkInNetwork

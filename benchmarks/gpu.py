@@ -24,22 +24,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.kernels.cuda import golomb_rice, huffman, positions
-from taugrad.compressors.kernels.cuda.chunked import chunked_pass
-from taugrad.compressors.kernels.cuda.crc32 import Checksums
-from taugrad.compressors.kernels.cuda.faults import Faults
-from taugrad.compressors.kernels.cuda.linear import linear_pass
-from taugrad.compressors.kernels.cuda.minifloat import fp8_pass, half_pass
-from taugrad.compressors.kernels.cuda.quantile import quantile_pass
-from taugrad.compressors.kernels.cuda.reports import Reports
-from taugrad.compressors.kernels.cuda.sparse_add import add_values
-from taugrad.compressors.kernels.cuda.threshold import threshold_pass
-from taugrad.compressors.kernels.cuda.topk import topk_pass
-from taugrad.compressors.kernels.threshold import VALUE_DTYPE, ThresholdRule
-from taugrad.compressors.message import NonFinite
-from taugrad.compressors.parts import Part
+from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE, ThresholdRule
+from taugrad.compressors.ops.cuda import golomb_rice, huffman, positions
+from taugrad.compressors.ops.cuda.chunked import chunked_pass
+from taugrad.compressors.ops.cuda.crc32 import Checksums
+from taugrad.compressors.ops.cuda.faults import Faults
+from taugrad.compressors.ops.cuda.linear import linear_pass
+from taugrad.compressors.ops.cuda.minifloat import fp8_pass, half_pass
+from taugrad.compressors.ops.cuda.quantile import quantile_pass
+from taugrad.compressors.ops.cuda.reports import Reports
+from taugrad.compressors.ops.cuda.sparse_add import add_values
+from taugrad.compressors.ops.cuda.threshold import threshold_pass
+from taugrad.compressors.ops.cuda.topk import topk_pass
 from taugrad.compressors.rules import Context
+from taugrad.compressors.wire.message import NonFinite
 
 Work = Callable[[], object]
 DENSITY = 0.01

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from report import Options, Place, Table, load, number, publish, read_options
 from torch import Tensor, nn
 
-from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.layout import Part, Unit
 from taugrad.compressors.config import CompressedMethod, read_config
-from taugrad.compressors.forms import FORMS
-from taugrad.compressors.message import NonFinite
-from taugrad.compressors.parts import Part, Unit
-from taugrad.compressors.quantized import Quantized
 from taugrad.compressors.rules import Context
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire.forms import FORMS
+from taugrad.compressors.wire.message import NonFinite
+from taugrad.compressors.wire.quantized import Quantized
+from taugrad.compressors.wire.update import Update
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.config import Mnist5k

@@ -26,10 +26,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
+from taugrad.compressors.bucket.feedback import Feedback
 from taugrad.compressors.config import read_config
-from taugrad.compressors.feedback import Feedback
-from taugrad.compressors.message import NonFinite
 from taugrad.compressors.rules import Context
+from taugrad.compressors.wire.message import NonFinite
 
 BUCKET_BYTES = 25 << 20
 """As DDP's."""

@@ -28,7 +28,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState
-from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.config import NoCompression
 from taugrad.compressors.config.methods import ThresholdedMethod
 from taugrad.compressors.protocols.all_gather import AllGather

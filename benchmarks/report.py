@@ -16,7 +16,7 @@ import numba
 import numpy as np
 import torch
 
-from taugrad.compressors.kernels import avx512
+from taugrad.compressors.ops.cpu import avx512
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 

@@ -10,12 +10,12 @@ from arena import Arena, Work
 from cases import Case, Goal, Peer, require_same
 from rule_peers import RulePeers, ThresholdRule
 
-from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import CompressedMethod, read_config
-from taugrad.compressors.kernels import avx512
-from taugrad.compressors.kernels.threads import run_all, shares
-from taugrad.compressors.kernels.threshold import threshold_pass
-from taugrad.compressors.parts import Part
+from taugrad.compressors.ops.cpu import avx512
+from taugrad.compressors.ops.cpu.threads import run_all, shares
+from taugrad.compressors.ops.cpu.threshold import threshold_pass
 from taugrad.compressors.rules import Context
 
 CHUNK, KEEP = 4096, 41

@@ -7,9 +7,9 @@ from arena import Arena
 from cases import Case
 from rule_cases import CHUNK, KEEP, make
 
-from taugrad.compressors.message import NonFinite
-from taugrad.compressors.parts import Part
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.rules import Context
+from taugrad.compressors.wire.message import NonFinite
 
 LINES = (
     "wgt(tau={tau})",

@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bucket.ledger import Step, Totals
     from .config import CompressorConfig, chain
     from .errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
     from .hook import compressed_allgather
-    from .ledger import Step, Totals
     from .state import CompressionState
 
 _HOME = {
@@ -23,8 +23,8 @@ _HOME = {
     "CompressorConfig": "config",
     "CorruptMessage": "errors",
     "NonFiniteGradient": "errors",
-    "Step": "ledger",
-    "Totals": "ledger",
+    "Step": "bucket.ledger",
+    "Totals": "bucket.ledger",
     "WorkersDisagree": "errors",
     "chain": "config",
     "compressed_allgather": "hook",

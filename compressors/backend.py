@@ -2,7 +2,7 @@
 
 import torch
 
-from .bucket import Compressor
+from .bucket.compressor import Compressor
 from .config.methods import CompressedMethod
 
 
@@ -20,8 +20,8 @@ def compressor_for(config: CompressedMethod, device: torch.device) -> Compressor
     if device.type == "cpu":
         return Compressor(config)
     if device.type == "cuda":
-        from .kernels.cuda.cupy_runtime import CuPyRuntime  # noqa: PLC0415 (CPU machines have no CuPy)
         from .on_device import DeviceCompressor  # noqa: PLC0415
+        from .ops.cuda.cupy_runtime import CuPyRuntime  # noqa: PLC0415 (CPU machines have no CuPy)
 
         return DeviceCompressor(config, CuPyRuntime(device))
     raise ValueError(f"gradients lie on {device}; methods work on cpu and cuda")

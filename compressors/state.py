@@ -14,14 +14,14 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from .agreement import described, flattened, require_agreement
+from .bucket.feedback import Feedback
+from .bucket.ledger import Step, Totals
 from .config import AnyMethod, read_config
 from .errors import CompressionError, WorkersDisagree
-from .exchange import Exchange, ExchangeForm
-from .feedback import Feedback
-from .ledger import Step, Totals
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
 from .protocols.base import transport_of
+from .wire.exchange import Exchange, ExchangeForm
 
 _STATE_VERSION = 5
 """Since 5 a state says whose it is."""

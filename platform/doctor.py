@@ -55,7 +55,7 @@ def _machine() -> Iterator[Finding]:
     yield Finding(
         "Python", "ok" if supported else "wrong", version, "" if supported else "use Python 3.11 to 3.13"
     )
-    from taugrad.compressors.kernels import avx512  # noqa: PLC0415 - imports numba
+    from taugrad.compressors.ops.cpu import avx512  # noqa: PLC0415 - imports numba
 
     cpus = len(os.sched_getaffinity(0))
     loops = "with AVX-512" if avx512.supported() else "without AVX-512: thresholds in portable loops, slower"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from taugrad.compressors.config.methods import ThresholdedMethod
-from taugrad.compressors.exchange import ALIGNMENT, SIZE_BYTES
-from taugrad.compressors.policies.allocated import value_bits
-from taugrad.compressors.policies.allocation import bits_per_element
+from taugrad.compressors.tau.allocated import value_bits
+from taugrad.compressors.tau.allocation import bits_per_element
+from taugrad.compressors.wire.exchange import ALIGNMENT, SIZE_BYTES
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, real
 from taugrad.platform.training.config import ConstantBatch
@@ -160,7 +160,7 @@ def _estimable(spec: RunSpec) -> AllGatherSync:
 
 def _parameters(sizes: Mapping[str, int], method: ThresholdedMethod) -> tuple[tuple[int, ...], int]:
     """Elements of each parameter that is compressed, and of all others together."""
-    from taugrad.compressors.bucket import is_exempt  # noqa: PLC0415 - takes seconds
+    from taugrad.compressors.bucket.compressor import is_exempt  # noqa: PLC0415 - takes seconds
 
     layers = tuple(size for name, size in sizes.items() if not is_exempt(method.exempt, name, size))
     return layers, sum(sizes.values()) - sum(layers)

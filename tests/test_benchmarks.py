@@ -13,8 +13,8 @@ from typing import get_args
 import pytest
 import torch
 
-from taugrad.compressors.codecs.registry import CODECS
 from taugrad.compressors.config import CompressedMethod
+from taugrad.compressors.wire.codecs.registry import CODECS
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ("wgt", "bgt", "qgt")

@@ -95,7 +95,7 @@ def test_only_main_knows_the_command_line(name: str) -> None:
         ("compressors", (), "from taugrad import platform"),
         ("compressors", (), "import taugrad.search.space"),
         ("compressors", (), "from .. import platform"),
-        ("compressors", ("kernels",), "from ...platform.spec import Spec"),
+        ("compressors", ("ops",), "from ...platform.spec import Spec"),
         ("compressors", (), "if True:\n    from taugrad.dashboards import style"),
         ("platform", (), "from taugrad.search import space"),
         ("platform", ("data",), "import taugrad.dashboards"),
@@ -116,7 +116,7 @@ def test_the_checker_finds_what_is_not_allowed(room: str, folders: tuple[str, ..
     ("room", "folders", "source"),
     [
         ("compressors", (), "from .kernels import sparse"),
-        ("compressors", ("kernels",), "from ..update import SparseUpdate\nfrom . import sparse"),
+        ("compressors", ("rules",), "from ..update import SparseUpdate\nfrom . import sparse"),
         ("compressors", (), "import platform, numpy, search_engine\nfrom taugrad import __version__"),
         ("platform", (), "from taugrad.compressors import CompressionState\nimport ray, mlflow"),
         ("platform", ("data",), "from ..spec import Spec"),

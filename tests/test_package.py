@@ -15,7 +15,7 @@ EXPECTED = [
     "taugrad/cli.py",
     "taugrad/py.typed",
     "taugrad/compressors/hook.py",
-    "taugrad/compressors/kernels/avx512.py",
+    "taugrad/compressors/ops/cpu/avx512.py",
     "taugrad/platform/spec.py",
     "taugrad/platform/launching/worker.py",
     "taugrad/dashboards/console.py",

@@ -14,7 +14,7 @@ Weight = Annotated[float, Field(ge=-100, le=100)]
 class Law(Settings):
     """constant + sum of weights x features of all gradients of the first iteration.
 
-    The features are natural logarithms, see `compressors.law`. Weights come from past runs: `taugrad law`.
+    The features are natural logarithms, see `compressors.tau.law`. Weights are of past runs: `taugrad law`.
     """
 
     kind: Literal["law"] = "law"

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..kernels.cuda import sparse_add
-from ..kernels.cuda.minifloat import half_values
-from ..kernels.cuda.runtime import Runtime
-from ..parts import Part, Unit
-from ..quantized import Quantized
-from ..update import Update
+from ..bucket.layout import Part, Unit
+from ..ops.cuda import sparse_add
+from ..ops.cuda.minifloat import half_values
+from ..ops.cuda.runtime import Runtime
+from ..wire.quantized import Quantized
+from ..wire.update import Update
 from .quantizing import floats, write_values
 
 

@@ -6,23 +6,23 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from .. import message
-from ..bucket import Compressor, Incoming, Outgoing, of_worker
-from ..codecs.base import Bytes
+from ..bucket.compressor import Compressor, Incoming, Outgoing, of_worker
+from ..bucket.layout import Layout, Part, PartTally, Unit
 from ..config.methods import CompressedMethod
 from ..errors import CorruptMessage
-from ..forms import FORMS
-from ..kernels.cuda.crc32 import Checksums
-from ..kernels.cuda.looking import count_nonfinite
-from ..kernels.cuda.payloads import Found, find_messages
-from ..kernels.cuda.reports import Reports
-from ..kernels.cuda.returns import Returns, Steps, run_together
-from ..kernels.cuda.runtime import Runtime
-from ..parts import Layout, Part, PartTally, Unit
+from ..ops.cuda.crc32 import Checksums
+from ..ops.cuda.looking import count_nonfinite
+from ..ops.cuda.payloads import Found, find_messages
+from ..ops.cuda.reports import Reports
+from ..ops.cuda.returns import Returns, Steps, run_together
+from ..ops.cuda.runtime import Runtime
 from ..rules import Context
 from ..rules.dense import DenseRule
 from ..rules.sparse import SparseRule
-from ..update import NO_TAU, Update
+from ..wire import message
+from ..wire.codecs.base import Bytes
+from ..wire.forms import FORMS
+from ..wire.update import NO_TAU, Update
 from .applying import add_to_bucket, put_back
 from .decoding import Decoded, Placed, decode
 from .dense import DenseOnDevice

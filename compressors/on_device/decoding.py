@@ -1,4 +1,4 @@
-"""Messages into updates on a device: what `message.split` and `message.read` do on the CPU, for all at once.
+"""Messages into updates on a device: what `wire.message` does on the CPU.
 
 Headers and heads come to the host, in one copy for all messages each; bodies do not. What the kernels find
 wrong, and the checksums, come last: nothing may be applied before `Decoded.check`.
@@ -9,27 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from ..codecs import Codec
-from ..codecs.base import Bytes, Head
-from ..codecs.chunked import HEAD_BYTES as CHUNK_HEAD
-from ..codecs.chunked import read_chunk_head
-from ..codecs.values import LEVEL_BITS, QUANTIZER_HEAD, read_quantizer_head
 from ..errors import CorruptMessage
-from ..forms import FORMS
-from ..kernels.bitpack import packed_bytes
-from ..kernels.chunked import index_bytes
-from ..kernels.cuda import bitpack, golomb_rice, huffman, positions, wire_values
-from ..kernels.cuda.copying import copy_bytes
-from ..kernels.cuda.crc32 import Checksums
-from ..kernels.cuda.faults import Faults
-from ..kernels.cuda.payloads import Found, peek
-from ..kernels.cuda.raw import read_raw
-from ..kernels.cuda.returns import Returns, Slot, Steps
-from ..kernels.cuda.runtime import Runtime
-from ..kernels.cuda.words import check_no_signs, join_signs
-from ..message import HEADER_BYTES, WRONG_CHECKSUM, NonFinite, interpret, open_header
-from ..quantized import QUANTIZED, Quantiles, Quantized, ScaledFloats, Uniform
-from ..update import Chunks, Update
+from ..ops.cpu.bitpack import packed_bytes
+from ..ops.cpu.chunked import index_bytes
+from ..ops.cuda import bitpack, golomb_rice, huffman, positions, wire_values
+from ..ops.cuda.copying import copy_bytes
+from ..ops.cuda.crc32 import Checksums
+from ..ops.cuda.faults import Faults
+from ..ops.cuda.payloads import Found, peek
+from ..ops.cuda.raw import read_raw
+from ..ops.cuda.returns import Returns, Slot, Steps
+from ..ops.cuda.runtime import Runtime
+from ..ops.cuda.words import check_no_signs, join_signs
+from ..wire.codecs import Codec
+from ..wire.codecs.base import Bytes, Head
+from ..wire.codecs.chunked import HEAD_BYTES as CHUNK_HEAD
+from ..wire.codecs.chunked import read_chunk_head
+from ..wire.codecs.values import LEVEL_BITS, QUANTIZER_HEAD, read_quantizer_head
+from ..wire.forms import FORMS
+from ..wire.message import HEADER_BYTES, WRONG_CHECKSUM, NonFinite, interpret, open_header
+from ..wire.quantized import QUANTIZED, Quantiles, Quantized, ScaledFloats, Uniform
+from ..wire.update import Chunks, Update
 
 _NO_HEAD: Bytes = np.zeros(QUANTIZER_HEAD, np.uint8)
 
@@ -65,7 +65,7 @@ class Decoded:
 def decode(
     runtime: Runtime, checksums: Checksums, placed: Placed, looks: Returns, returns: Returns
 ) -> Steps[Decoded]:
-    """Reads a message, as `message.read`.
+    """Reads a message, as `wire.message.read`.
 
     Args:
         runtime: the device.
@@ -198,7 +198,7 @@ class _Body:
         return slot.values
 
     def _values(self, body: Any, quantizer: Bytes) -> Steps[Any]:
-        """As `codecs.values.read_values`; `quantizer` is how the body begins."""
+        """As `wire.codecs.values.read_values`; `quantizer` is how the body begins."""
         head, runtime, traits = self._head, self._runtime, FORMS[self._head.form]
         if head.symbols == "huffman" and (head.k == 0 or not traits.symbols):
             raise CorruptMessage(f"there are no symbols to decode in {head.k} values of {head.form}")

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..bucket.layout import Part, PartTally, Unit
 from ..config.quantizers import EntropyFields
-from ..kernels.cuda.returns import Returns, run_together
-from ..kernels.cuda.runtime import Runtime
-from ..parts import Part, PartTally, Unit
+from ..ops.cuda.returns import Returns, run_together
+from ..ops.cuda.runtime import Runtime
 from ..rules import Context
 from ..rules.dense import DenseRule
-from ..update import NO_TAU, Update
+from ..wire.update import NO_TAU, Update
 from .quantizing import Outcome, quantize
 from .rules import Begun, DeviceRan, DeviceRule, DeviceTally, Squares, empty_update, gradient_of, squares
 from .sampling import with_samples

@@ -1,4 +1,4 @@
-"""Updates into messages on a device: what `message.write` does on the CPU, for a whole bucket at once.
+"""Updates into messages on a device: what `wire.message.write` does on the CPU, for a whole bucket at once.
 
 Lengths come to the host, which chooses the codecs, makes headers, heads and codebooks, and puts them in their
 places; bodies and checksums never leave the device.
@@ -11,24 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from ..codecs import CODECS, Codec, codec_by_name
-from ..codecs.chunked import HEAD_BYTES as CHUNK_HEAD
-from ..codecs.chunked import chunk_head
-from ..codecs.values import LEVEL_BITS, SizedValues, quantizer_head
-from ..forms import FORMS
-from ..kernels.bitpack import packed_bytes
-from ..kernels.cuda import bitpack, golomb_rice, huffman, positions
-from ..kernels.cuda.copying import copy_bytes
-from ..kernels.cuda.crc32 import Checksums
-from ..kernels.cuda.faults import Faults
-from ..kernels.cuda.payloads import Pieces
-from ..kernels.cuda.raw import write_raw
-from ..kernels.cuda.returns import Returns, Steps, run_together
-from ..kernels.cuda.runtime import Runtime
-from ..kernels.golomb_rice import block_log2s
-from ..message import HEADER_BYTES, LARGEST_N, unsealed_header
-from ..quantized import Quantized
-from ..update import Update
+from ..ops.cpu.bitpack import packed_bytes
+from ..ops.cpu.golomb_rice import block_log2s
+from ..ops.cuda import bitpack, golomb_rice, huffman, positions
+from ..ops.cuda.copying import copy_bytes
+from ..ops.cuda.crc32 import Checksums
+from ..ops.cuda.faults import Faults
+from ..ops.cuda.payloads import Pieces
+from ..ops.cuda.raw import write_raw
+from ..ops.cuda.returns import Returns, Steps, run_together
+from ..ops.cuda.runtime import Runtime
+from ..wire.codecs import CODECS, Codec, codec_by_name
+from ..wire.codecs.chunked import HEAD_BYTES as CHUNK_HEAD
+from ..wire.codecs.chunked import chunk_head
+from ..wire.codecs.values import LEVEL_BITS, SizedValues, quantizer_head
+from ..wire.forms import FORMS
+from ..wire.message import HEADER_BYTES, LARGEST_N, unsealed_header
+from ..wire.quantized import Quantized
+from ..wire.update import Update
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _Values(SizedValues):
 
 
 def _plan_values(runtime: Runtime, update: Update, symbols: str, returns: Returns) -> Steps[_Values]:
-    """As `codecs.values.plan_values`."""
+    """As `wire.codecs.values.plan_values`."""
     values = update.values
     if isinstance(values, Quantized):
         coded = yield from _plan_symbols(runtime, values.symbols, values.bits, symbols, returns)
@@ -178,7 +178,7 @@ class _Planned:
 
 
 def _plan(runtime: Runtime, wanted: Wanted, returns: Returns) -> Steps[_Planned]:
-    """As the first half of `message.write`."""
+    """As the first half of `wire.message.write`."""
     update, name = wanted.update, wanted.codec
     if update.n > LARGEST_N:
         raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
@@ -225,7 +225,7 @@ def write_all(runtime: Runtime, checksums: Checksums, wanted: Sequence[Wanted], 
         returns: what others have asked for is fetched too.
 
     Raises:
-        ValueError: see `message.write`.
+        ValueError: see `wire.message.write`.
     """
     planned = run_together(returns, [_plan(runtime, each, returns) for each in wanted])
     returns.fetch()

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from ..config.quantizers import EntropyFields, Float8Fields, LinearFields, QuantileFields
-from ..forms import Form
-from ..kernels.cuda import looking
-from ..kernels.cuda.huffman import Counts
-from ..kernels.cuda.linear import Ranges, extremes, extremes_of, linear_pass, linear_values
-from ..kernels.cuda.minifloat import fp8_pass, fp8_values, half_pass, half_values
-from ..kernels.cuda.quantile import quantile_pass, quantile_values
-from ..kernels.cuda.reports import GradientType, Reports
-from ..kernels.cuda.returns import Returns, Slot, Steps
-from ..kernels.cuda.runtime import Runtime
-from ..kernels.entropy_bits import bits_of_sample, sample_size
-from ..quantized import Quantiles, Quantized, ScaledFloats, Uniform, blocks_of, symbol_dtype
-from ..quantizing import one_block, rms_bits
+from ..ops.cpu.entropy_bits import bits_of_sample, sample_size
+from ..ops.cuda import looking
+from ..ops.cuda.huffman import Counts
+from ..ops.cuda.linear import Ranges, extremes, extremes_of, linear_pass, linear_values
+from ..ops.cuda.minifloat import fp8_pass, fp8_values, half_pass, half_values
+from ..ops.cuda.quantile import quantile_pass, quantile_values
+from ..ops.cuda.reports import GradientType, Reports
+from ..ops.cuda.returns import Returns, Slot, Steps
+from ..ops.cuda.runtime import Runtime
+from ..rules.quantizing import one_block, rms_bits
+from ..wire.forms import Form
+from ..wire.quantized import Quantiles, Quantized, ScaledFloats, Uniform, blocks_of, symbol_dtype
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def quantize(
     returns: Returns,
     rms: float | None = None,
 ) -> Steps[Outcome]:
-    """Quantizes residual + gradient; as `quantizing.quantize` on the CPU.
+    """Quantizes residual + gradient; as `rules.quantizing.quantize` on the CPU.
 
     Args:
         runtime: the device, where both arrays lie.

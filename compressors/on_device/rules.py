@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..forms import FORMS, Form
-from ..kernels.cuda import looking
-from ..kernels.cuda.reports import GradientType
-from ..kernels.cuda.returns import Returns
-from ..kernels.cuda.runtime import Runtime
-from ..parts import Part, PartTally, Unit
+from ..bucket.layout import Part, PartTally, Unit
+from ..ops.cuda import looking
+from ..ops.cuda.reports import GradientType
+from ..ops.cuda.returns import Returns
+from ..ops.cuda.runtime import Runtime
 from ..rules import Context
-from ..update import NO_TAU, Update
+from ..wire.forms import FORMS, Form
+from ..wire.update import NO_TAU, Update
 
 _TYPES: dict[torch.dtype, GradientType] = {
     torch.float32: "float32",

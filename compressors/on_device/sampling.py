@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from ..kernels.cuda.returns import Returns
-from ..kernels.cuda.runtime import Runtime
-from ..kernels.cuda.topk import start_sampling
-from ..parts import Part
-from ..policies import SAMPLE
+from ..bucket.layout import Part
+from ..ops.cuda.returns import Returns
+from ..ops.cuda.runtime import Runtime
+from ..ops.cuda.topk import start_sampling
+from ..tau import SAMPLE
 from .rules import gradient_of
 
 

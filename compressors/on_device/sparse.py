@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.cuda import sparse_add
-from ..kernels.cuda.chunked import chunked_pass
-from ..kernels.cuda.reports import Report, Reports
-from ..kernels.cuda.returns import Returns, run_together
-from ..kernels.cuda.runtime import Runtime
-from ..kernels.cuda.threshold import threshold_pass
-from ..kernels.cuda.topk import topk_pass
-from ..kernels.cuda.words import clear_named, drop_signs
-from ..kernels.threshold import VALUE_DTYPE, WITHOUT_VALUES
-from ..parts import Part, Place, Unit
-from ..policies import sampled_tau
-from ..quantizing import form_of
+from ..bucket.layout import Part, Place, Unit
+from ..ops.cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
+from ..ops.cuda import sparse_add
+from ..ops.cuda.chunked import chunked_pass
+from ..ops.cuda.reports import Report, Reports
+from ..ops.cuda.returns import Returns, run_together
+from ..ops.cuda.runtime import Runtime
+from ..ops.cuda.threshold import threshold_pass
+from ..ops.cuda.topk import topk_pass
+from ..ops.cuda.words import clear_named, drop_signs
 from ..rules import Context
+from ..rules.quantizing import form_of
 from ..rules.selection import ByChunk, ByRank
 from ..rules.sparse import SparseRule, advanced, shared_tau
-from ..update import NO_TAU, Update
+from ..tau import sampled_tau
+from ..wire.update import NO_TAU, Update
 from .applying import put_back
 from .quantizing import quantize
 from .rules import Begun, DeviceRan, DeviceRule, DeviceTally, Squares, empty_update, gradient_of, squares

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch.distributed as dist
 from torch import Tensor
 
+from ..bucket.feedback import Feedback
 from ..config import AnyMethod, NoCompression, PowerSGD
-from ..exchange import Exchange
-from ..feedback import Feedback
+from ..wire.exchange import Exchange
 from .all_gather import AllGather
 from .all_reduce import AllReduce
 from .base import Bucket, Fail, Protocol

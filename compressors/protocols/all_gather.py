@@ -1,8 +1,8 @@
 """Messages of compressed gradients, from every worker to every worker.
 
 A gradient's way: each parameter of a bucket gets its residual added, a rule decides what is sent and keeps
-the rest, updates become messages (`bucket.Compressor`); the messages of all workers are exchanged, and every
-worker adds them up in rank order, so that replicas stay bit-identical.
+the rest, updates become messages (`bucket.compressor.Compressor`); the messages of all workers are exchanged,
+and every worker adds them up in rank order, so that replicas stay bit-identical.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from torch import Tensor
 from torch.futures import Future
 
 from ..backend import compressor_for
-from ..bucket import Incoming, Outgoing
+from ..bucket.compressor import Incoming, Outgoing
+from ..bucket.feedback import Feedback
+from ..bucket.layout import Layout, Part
+from ..bucket.ledger import Step
 from ..config.methods import CompressedMethod
 from ..errors import CorruptMessage, NonFiniteGradient
-from ..exchange import Exchange, Gathering
-from ..feedback import Feedback
 from ..gloo_threads import Once
-from ..ledger import Step
-from ..message import VERSION, NonFinite
-from ..parts import Layout, Part
 from ..rules import Context
+from ..wire.exchange import Exchange, Gathering
+from ..wire.message import VERSION, NonFinite
 from .base import Bucket, Fail, Protocol, transport_of
 
 

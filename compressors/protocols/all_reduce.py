@@ -6,9 +6,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from ..bucket.layout import PartTally
+from ..bucket.ledger import Step
 from ..gloo_threads import Once
-from ..ledger import Step
-from ..parts import PartTally
 from .base import Bucket, Protocol
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.futures import Future
 
+from ..bucket.ledger import Step
 from ..config import AnyMethod
 from ..errors import CompressionError, NonFiniteGradient
-from ..ledger import Step
 
 Fail = Callable[[CompressionError], CompressionError]
 """Notes an error, and returns it."""

@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from ..bucket.layout import PartTally
+from ..bucket.ledger import Step
 from ..config import PowerSGD
 from ..gloo_threads import Once
-from ..ledger import Step
-from ..parts import PartTally
-from ..powersgd import PowerSGD as TorchPowerSGD
+from ..peers.powersgd import PowerSGD as TorchPowerSGD
 from .base import Bucket, Fail, Protocol
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..applying import add_to
-from ..forms import Form
-from ..kernels import sparse
-from ..parts import Part, PartTally, Scratch, Unit
-from ..policies import Memory
-from ..update import Update
+from ..bucket.adding import add_to
+from ..bucket.layout import Part, PartTally, Scratch, Unit
+from ..ops.cpu import sparse
+from ..tau import Memory
+from ..wire.forms import Form
+from ..wire.update import Update
 
 
 @dataclass

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from ..bucket.layout import Part, PartTally, Unit
 from ..config.law import HIGHEST_FLOOR, LOWEST_FLOOR, LawFloor
 from ..config.methods import DenseMethod
-from ..parts import Part, PartTally, Unit
-from ..policies import ByLaw
-from ..quantizing import form_of, quantize
-from ..update import NO_TAU, Update
+from ..tau import ByLaw
+from ..wire.update import NO_TAU, Update
 from .base import Context, Ran, Rule, held_back, squares
+from .quantizing import form_of, quantize
 
 
 class DenseRule(Rule):

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..bucket.layout import Part
 from ..config.base import SMALLEST_TAU
 from ..config.methods import ChunkedTopK, SparseMethod, TopK
-from ..kernels import chunked, topk
-from ..kernels.rows import table
-from ..kernels.threshold import PassResult, RowsResult, ThresholdRule, threshold_rows
-from ..parts import Part
-from ..policies import ALL, Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
-from ..update import Chunks
+from ..ops.cpu import chunked, topk
+from ..ops.cpu.rows import table
+from ..ops.cpu.threshold import PassResult, RowsResult, ThresholdRule, threshold_rows
+from ..tau import ALL, Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
+from ..wire.update import Chunks
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..bucket.layout import Part, PartTally, Place, Unit
 from ..config.base import SMALLEST_TAU
 from ..config.methods import Clip, SparseMethod
-from ..forms import FORMS
-from ..kernels import sparse
-from ..kernels.threshold import VALUE_DTYPE, WITHOUT_VALUES
-from ..parts import Part, PartTally, Place, Unit
-from ..quantizing import form_of, quantize
-from ..update import NO_TAU, Update
+from ..ops.cpu import sparse
+from ..ops.cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
+from ..wire.forms import FORMS
+from ..wire.update import NO_TAU, Update
 from .base import Context, Ran, Rule, held_back, put_back, squares
+from .quantizing import form_of, quantize
 from .selection import Taken, Target, build_selection, residual_of
 
 _NO_VALUES = np.empty(0, np.uint8)

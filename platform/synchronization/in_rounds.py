@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient, Step, Totals
+from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.observe import GradientStatistics
-from taugrad.compressors.parts import PartTally
 
 from .base import Synchronization
 from .links import Links

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.exchange import SIZE_BYTES
-from taugrad.compressors.ledger import BASELINE_BYTES
+from taugrad.compressors.bucket.ledger import BASELINE_BYTES
+from taugrad.compressors.wire.exchange import SIZE_BYTES
 
 from .links import Links
 
@@ -243,7 +243,7 @@ class Traffic:
         _look_for_refusals(known.heads)
 
     def count_gathered(self, heads: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        """Counts a round in which all send to all, as `compressors.exchange` carries it out.
+        """Counts a round in which all send to all, as `compressors.wire.exchange` carries it out.
 
         There a worker without an update sends a message that says so; raises as `count` does.
 

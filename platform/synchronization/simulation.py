@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.exchange import Exchange, ExchangeForm
+from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
 
 from .links import Links
 from .rounds import Agreed, Crew, Known, Passed, Passing, Received, Sending, Side, Traffic

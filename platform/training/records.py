@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from taugrad.compressors import Step
-from taugrad.compressors.ledger import Totals
+from taugrad.compressors.bucket.ledger import Totals
 from taugrad.compressors.observe import GradientStatistics
 
 from ..tracking import names

@@ -5,10 +5,10 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.config import AnyMethod, NoCompression, PowerSGD
-from taugrad.compressors.feedback import FeedbackCompressor
-from taugrad.compressors.message import NonFinite
 from taugrad.compressors.observe import gradient_statistics
+from taugrad.compressors.wire.message import NonFinite
 
 from ..data.examples import Examples
 from ..data.feeding import first_batch

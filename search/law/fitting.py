@@ -53,8 +53,8 @@ class FittedLaw(Config):
     looked_for: Literal["tau", "floor"]
     constant: _Finite
     weights: dict[str, _Finite]
-    """Of rms, p99, p999 and layer, see `compressors.law.Features`, of tolerance (points of accuracy that may
-    be lost, 0.1 to 32), and of batch, lr and workers."""
+    """Of rms, p99, p999 and layer, see `compressors.tau.law.Features`, of tolerance (points of accuracy that
+    may be lost, 0.1 to 32), and of batch, lr and workers."""
     optimizers: tuple[str, ...] = Field(min_length=1)
     """Kinds that the runs had: a threshold that is right for one is not for another."""
     momentum_in: Literal["optimizer", "compressor"] = "optimizer"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from methods import ALONE
 from numpy.typing import NDArray
 
-from taugrad.compressors.forms import FORMS, Form
-from taugrad.compressors.quantized import (
+from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.quantized import (
     Quantiles,
     Quantized,
     ScaledFloats,
@@ -23,7 +23,7 @@ from taugrad.compressors.quantized import (
     blocks_of,
     symbol_dtype,
 )
-from taugrad.compressors.update import NO_TAU, Chunks, Update
+from taugrad.compressors.wire.update import NO_TAU, Chunks, Update
 
 torch.set_num_threads(1)
 

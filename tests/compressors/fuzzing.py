@@ -24,17 +24,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors import message
-from taugrad.compressors.applying import add_to
-from taugrad.compressors.bucket import Compressor
-from taugrad.compressors.codecs import codec_by_code
+from taugrad.compressors.bucket.adding import add_to
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.layout import Layout, Part
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.forms import FORM_OF_CODE
-from taugrad.compressors.message import HEADER_BYTES, NonFinite
-from taugrad.compressors.parts import Layout, Part
 from taugrad.compressors.rules import Context
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire import message
+from taugrad.compressors.wire.codecs import codec_by_code
+from taugrad.compressors.wire.forms import FORM_OF_CODE
+from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
+from taugrad.compressors.wire.update import Update
 
 POSITIONS = ("packed32", "bitmap", "golomb_rice")
 QUANTIZERS = ("linear(3)", "linear(11, block=7)", "quantile(2)", "quantile(4, block=20)", "fp8(block=9)")

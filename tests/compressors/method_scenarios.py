@@ -24,9 +24,9 @@ from scenarios import (
 )
 from torch import Tensor
 
-from taugrad.compressors.codecs.base import Bytes
 from taugrad.compressors.config import read_config
-from taugrad.compressors.exchange import Exchange, Gathering
+from taugrad.compressors.wire.codecs.base import Bytes
+from taugrad.compressors.wire.exchange import Exchange, Gathering
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from methods import CONSERVING, KINDS, METHODS

@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors.powersgd import PowerSGD
+from taugrad.compressors.peers.powersgd import PowerSGD
 
 Result = dict[str, Any]
 

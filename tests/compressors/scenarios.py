@@ -25,12 +25,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather, message
-from taugrad.compressors.codecs.base import Bytes
+from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.errors import CompressionError
-from taugrad.compressors.exchange import Exchange, ExchangeForm, Gathering
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire import message
+from taugrad.compressors.wire.codecs.base import Bytes
+from taugrad.compressors.wire.exchange import Exchange, ExchangeForm, Gathering
+from taugrad.compressors.wire.update import Update
 
 Config = Mapping[str, Any] | AnyMethod | str
 Result = dict[str, Any]

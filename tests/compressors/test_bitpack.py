@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels.bitpack import pack, packed_bytes, symbol_type, unpack
+from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
 
 
 def transcribed(symbols: np.ndarray, bits: int) -> np.ndarray:

@@ -9,14 +9,14 @@ from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors import message
-from taugrad.compressors.applying import sum_sparse
+from taugrad.compressors.bucket.adding import sum_sparse
+from taugrad.compressors.bucket.layout import Part, Place, Unit
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels import golomb_rice
-from taugrad.compressors.kernels.golomb_rice_sections import measured
-from taugrad.compressors.kernels.rows import table
-from taugrad.compressors.kernels.threshold import (
+from taugrad.compressors.ops.cpu import golomb_rice
+from taugrad.compressors.ops.cpu.golomb_rice_sections import measured
+from taugrad.compressors.ops.cpu.rows import table
+from taugrad.compressors.ops.cpu.threshold import (
     SPARE,
     VALUE_DTYPE,
     WITHOUT_VALUES,
@@ -24,10 +24,10 @@ from taugrad.compressors.kernels.threshold import (
     threshold_pass,
     threshold_rows,
 )
-from taugrad.compressors.parts import Part, Place, Unit
 from taugrad.compressors.rules import Context
 from taugrad.compressors.rules.sparse import SparseRule
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire import message
+from taugrad.compressors.wire.update import Update
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
 

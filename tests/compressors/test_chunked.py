@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels import avx512
-from taugrad.compressors.kernels.chunked import (
+from taugrad.compressors.ops.cpu import avx512
+from taugrad.compressors.ops.cpu.chunked import (
     chunked_pass,
     index_bytes,
     index_count,
     read_indices,
     write_indices,
 )
-from taugrad.compressors.kernels.threshold import SPARE
+from taugrad.compressors.ops.cpu.threshold import SPARE
 
 Floats = NDArray[np.float32]
 

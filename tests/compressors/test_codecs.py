@@ -9,14 +9,14 @@ from formats import FORMATS, FORMS_OF, WITHOUT_TAU
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors import message
-from taugrad.compressors.codecs import CODECS, Codec, codec_by_code, codec_by_name, plan_values
-from taugrad.compressors.codecs.base import Head
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.forms import FORMS, Form
-from taugrad.compressors.message import HEADER_BYTES
-from taugrad.compressors.update import NO_TAU, Update
+from taugrad.compressors.wire import message
+from taugrad.compressors.wire.codecs import CODECS, Codec, codec_by_code, codec_by_name, plan_values
+from taugrad.compressors.wire.codecs.base import Head
+from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.message import HEADER_BYTES
+from taugrad.compressors.wire.update import NO_TAU, Update
 
 FORM_NAMES: tuple[Form, ...] = tuple(FORMS)
 SYMBOLS = ("auto", "raw", "huffman")

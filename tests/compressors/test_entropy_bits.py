@@ -8,8 +8,8 @@ from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors.kernels.entropy_bits import entropy_bits, fixed_entropy, rms_bits, sample_size
-from taugrad.compressors.kernels.sampling import stratified_positions
+from taugrad.compressors.ops.cpu.entropy_bits import entropy_bits, fixed_entropy, rms_bits, sample_size
+from taugrad.compressors.ops.cpu.sampling import stratified_positions
 
 
 def transcribe(n: int, m: int) -> list[int]:

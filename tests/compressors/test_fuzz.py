@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 from cases import in_turn
 
-from taugrad.compressors.codecs import CODECS
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.forms import FORMS
+from taugrad.compressors.wire.codecs import CODECS
+from taugrad.compressors.wire.forms import FORMS
 
 MESSAGES = 100_000
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from cases import in_turn
 
-from taugrad.compressors import message
-from taugrad.compressors.codecs import CODECS, codec_by_name
-from taugrad.compressors.forms import FORMS, Form
-from taugrad.compressors.quantized import Quantiles, ScaledFloats, Uniform
-from taugrad.compressors.update import NO_TAU, Chunks, Update
+from taugrad.compressors.wire import message
+from taugrad.compressors.wire.codecs import CODECS, codec_by_name
+from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.quantized import Quantiles, ScaledFloats, Uniform
+from taugrad.compressors.wire.update import NO_TAU, Chunks, Update
 
 AssertSame = Callable[[Update, Update], None]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels import golomb_rice, golomb_rice_blocks
+from taugrad.compressors.ops.cpu import golomb_rice, golomb_rice_blocks
 
 Words = NDArray[np.uint32]
 LAST_N = 2**31 - 1

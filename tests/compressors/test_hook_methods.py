@@ -15,7 +15,7 @@ import torch
 from cases import in_turn, run_all
 from methods import CONSERVING, KINDS, METHODS
 
-from taugrad.compressors.bucket import is_exempt
+from taugrad.compressors.bucket.compressor import is_exempt
 from taugrad.compressors.config import read_config
 
 Results = list[dict[str, Any]]

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels import huffman, huffman_code
-from taugrad.compressors.kernels.bitpack import symbol_type
-from taugrad.compressors.kernels.huffman import STREAM
-from taugrad.compressors.kernels.huffman_code import (
+from taugrad.compressors.ops.cpu import huffman, huffman_code
+from taugrad.compressors.ops.cpu.bitpack import symbol_type
+from taugrad.compressors.ops.cpu.huffman import STREAM
+from taugrad.compressors.ops.cpu.huffman_code import (
     code_entries,
     code_lengths,
     longest,

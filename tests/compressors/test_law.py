@@ -10,10 +10,10 @@ from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.law import LayerSeen, features
-from taugrad.compressors.parts import Part
-from taugrad.compressors.policies import Memory, build_policy
+from taugrad.compressors.tau import Memory, build_policy
+from taugrad.compressors.tau.law import LayerSeen, features
 
 from .workbench import Worker
 

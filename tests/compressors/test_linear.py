@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors.kernels import blockwise
-from taugrad.compressors.kernels.linear import (
+from taugrad.compressors.ops.cpu import blockwise
+from taugrad.compressors.ops.cpu.linear import (
     extremes,
     linear_pass,
     linear_tables_valid,

@@ -12,12 +12,12 @@ from formats import FORMATS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors import message
-from taugrad.compressors.codecs import codec_by_code, codec_by_name
 from taugrad.compressors.errors import CompressionError, CorruptMessage
-from taugrad.compressors.forms import FORMS, Form
-from taugrad.compressors.message import HEADER_BYTES, LARGEST_N, NonFinite
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire import message
+from taugrad.compressors.wire.codecs import codec_by_code, codec_by_name
+from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.message import HEADER_BYTES, LARGEST_N, NonFinite
+from taugrad.compressors.wire.update import Update
 
 RULE_CODE = {"wgt": 1, "bgt": 2, "qgt": 3, "strom": 4, "f32": 5, "fp16": 6, "bf16": 7, "fp8": 8}
 RULE_CODE |= {"linear": 9, "quantile": 10}

@@ -10,10 +10,10 @@ import torch
 from cases import in_turn
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket import is_exempt
+from taugrad.compressors.bucket.compressor import is_exempt
 from taugrad.compressors.config.methods import Exempt
 from taugrad.compressors.config.thresholds import Warmup
-from taugrad.compressors.policies import density_at
+from taugrad.compressors.tau import density_at
 
 Floats = NDArray[np.float32]
 

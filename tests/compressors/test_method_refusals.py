@@ -8,8 +8,8 @@ import torch
 from cases import in_turn
 from numpy.typing import NDArray
 
-from taugrad.compressors import message
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.wire import message
 
 Floats = NDArray[np.float32]
 NAN, INF = float("nan"), float("inf")

@@ -13,13 +13,13 @@ from methods import ALONE
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from taugrad.compressors import message
 from taugrad.compressors.config import chain, read_config
 from taugrad.compressors.config.methods import AnyMethod, ChunkedTopK, TopK
 from taugrad.compressors.config.quantizers import QuantizerLink
-from taugrad.compressors.quantized import Quantized
-from taugrad.compressors.quantizing import quantize
-from taugrad.compressors.update import Update
+from taugrad.compressors.rules.quantizing import quantize
+from taugrad.compressors.wire import message
+from taugrad.compressors.wire.quantized import Quantized
+from taugrad.compressors.wire.update import Update
 
 Floats = NDArray[np.float32]
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors.kernels import blockwise
-from taugrad.compressors.kernels.minifloat import (
+from taugrad.compressors.ops.cpu import blockwise
+from taugrad.compressors.ops.cpu.minifloat import (
     FP8_EXPONENTS,
     HalfFormat,
     fp8_pass,

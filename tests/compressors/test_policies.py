@@ -10,12 +10,12 @@ from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, read_config
 from taugrad.compressors.config.thresholds import Warmup
-from taugrad.compressors.parts import Part
-from taugrad.compressors.policies import Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
 from taugrad.compressors.rules import Context
+from taugrad.compressors.tau import Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
 
 
 def policy_of(text: str) -> ThresholdPolicy:

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors import message
 from taugrad.compressors.config import read_config
-from taugrad.compressors.kernels.threshold import ThresholdRule
-from taugrad.compressors.policies import build_policy
-from taugrad.compressors.policies.allocation import (
+from taugrad.compressors.ops.cpu.threshold import ThresholdRule
+from taugrad.compressors.tau import build_policy
+from taugrad.compressors.tau.allocation import (
     CHOICES,
     REACH,
     Curves,
@@ -24,7 +23,8 @@ from taugrad.compressors.policies.allocation import (
     curve_of,
     with_one_tau,
 )
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire import message
+from taugrad.compressors.wire.update import Update
 
 Floats = NDArray[np.float64]
 RULES: list[ThresholdRule] = ["wgt", "bgt", "qgt", "strom"]

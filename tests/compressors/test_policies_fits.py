@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.parts import Part
-from taugrad.compressors.policies import Memory, build_policy
-from taugrad.compressors.policies.base import ThresholdPolicy
-from taugrad.compressors.policies.fits import Fit, exponential, fitted_tau, gamma, pareto
-from taugrad.compressors.policies.sidco import LOOKS, most_stages
+from taugrad.compressors.tau import Memory, build_policy
+from taugrad.compressors.tau.base import ThresholdPolicy
+from taugrad.compressors.tau.fits import Fit, exponential, fitted_tau, gamma, pareto
+from taugrad.compressors.tau.sidco import LOOKS, most_stages
 
 FITS: list[Fit] = ["exponential", "pareto", "gamma"]
 shares = st.floats(1e-4, 0.9)

@@ -12,10 +12,10 @@ import torch
 from cases import in_turn
 from numpy.typing import NDArray
 
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.feedback import FeedbackCompressor
-from taugrad.compressors.parts import Part
-from taugrad.compressors.policies import SAMPLE, build_policy
+from taugrad.compressors.tau import SAMPLE, build_policy
 
 Floats = NDArray[np.float32]
 SIZES = (20_000, 3_000, 8_000)

@@ -19,8 +19,8 @@ import torch
 from cases import in_turn
 from torch import nn
 
-from taugrad.compressors import powersgd
-from taugrad.compressors.powersgd import PowerSGD
+from taugrad.compressors.peers import powersgd
+from taugrad.compressors.peers.powersgd import PowerSGD
 
 Results = list[dict[str, Any]]
 """By rank, what each scenario of a group returned."""

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors.kernels import blockwise
-from taugrad.compressors.kernels.quantile import (
+from taugrad.compressors.ops.cpu import blockwise
+from taugrad.compressors.ops.cpu.quantile import (
     LARGEST_MEAN,
     quantile_pass,
     quantile_tables_valid,

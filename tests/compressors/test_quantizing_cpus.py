@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from taugrad.compressors.kernels import blockwise
-from taugrad.compressors.kernels.linear import linear_pass
-from taugrad.compressors.kernels.minifloat import HalfFormat, fp8_pass, half_pass
-from taugrad.compressors.kernels.quantile import quantile_pass
+from taugrad.compressors.ops.cpu import blockwise
+from taugrad.compressors.ops.cpu.linear import linear_pass
+from taugrad.compressors.ops.cpu.minifloat import HalfFormat, fp8_pass, half_pass
+from taugrad.compressors.ops.cpu.quantile import quantile_pass
 
 F32 = np.float32
 HALVES: tuple[HalfFormat, ...] = ("fp16", "bf16")

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.layout import Part, PartTally, Scratch
 from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient, read_config
-from taugrad.compressors.kernels.threshold import VALUE_DTYPE, ThresholdRule
-from taugrad.compressors.message import NonFinite
-from taugrad.compressors.parts import Part, PartTally, Scratch
+from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE, ThresholdRule
 from taugrad.compressors.rules import Context
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire.message import NonFinite
+from taugrad.compressors.wire.update import Update
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
 NAN, INF = float("nan"), float("inf")

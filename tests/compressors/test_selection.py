@@ -6,7 +6,7 @@ from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors.kernels.selection import ranked
+from taugrad.compressors.ops.cpu.selection import ranked
 
 magnitudes = st.lists(
     st.one_of(

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors.applying import add_to
-from taugrad.compressors.kernels import avx512, threshold
-from taugrad.compressors.kernels.threshold import (
+from taugrad.compressors.bucket.adding import add_to
+from taugrad.compressors.ops.cpu import avx512, threshold
+from taugrad.compressors.ops.cpu.threshold import (
     SPARE,
     VALUE_DTYPE,
     WITHOUT_VALUES,
     PassResult,
     ThresholdRule,
 )
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire.update import Update
 
 Pass = Callable[..., PassResult]
 Floats = NDArray[np.float32]

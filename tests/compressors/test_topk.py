@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU
-from taugrad.compressors.kernels import avx512, topk
-from taugrad.compressors.kernels.sampling import stratified_positions
-from taugrad.compressors.kernels.threshold import SPARE
-from taugrad.compressors.kernels.topk import SAMPLE, sampled_magnitude, topk_pass
+from taugrad.compressors.ops.cpu import avx512, topk
+from taugrad.compressors.ops.cpu.sampling import stratified_positions
+from taugrad.compressors.ops.cpu.threshold import SPARE
+from taugrad.compressors.ops.cpu.topk import SAMPLE, sampled_magnitude, topk_pass
 
 Floats = NDArray[np.float32]
 

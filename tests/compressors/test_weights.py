@@ -9,11 +9,11 @@ from cases import in_turn
 from torch import Tensor, nn
 
 from taugrad.compressors import chain
-from taugrad.compressors.bucket import Compressor
-from taugrad.compressors.message import HEADER_BYTES
-from taugrad.compressors.parts import Part
-from taugrad.compressors.quantized import Uniform
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.rules import Context
+from taugrad.compressors.wire.message import HEADER_BYTES
+from taugrad.compressors.wire.quantized import Uniform
 
 PAPERS_NET = ((784, 392), (392, 50), (50, 10))
 """Section 3: fully connected layers on MNIST."""

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket import Compressor, Incoming, Outgoing
+from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing
+from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.config import read_config
-from taugrad.compressors.message import NonFinite
-from taugrad.compressors.parts import Part, PartTally
-from taugrad.compressors.policies import Memory
 from taugrad.compressors.rules import Context
+from taugrad.compressors.tau import Memory
+from taugrad.compressors.wire.message import NonFinite
 
 Floats = NDArray[np.float32]
 SIZES = (300, 41, 1, 128)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from taugrad.compressors.kernels.cuda.memory import DeviceArray, TorchMemory
-from taugrad.compressors.kernels.cuda.runtime import SOURCES
+from taugrad.compressors.ops.cuda.memory import DeviceArray, TorchMemory
+from taugrad.compressors.ops.cuda.runtime import SOURCES
 
 EMULATION = Path(__file__).with_name("emulation.h")
 COMPILER = shutil.which("g++")

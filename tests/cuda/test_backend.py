@@ -11,11 +11,11 @@ import torch
 from cases import in_turn
 
 from taugrad.compressors.backend import compressor_for
-from taugrad.compressors.bucket import Compressor
+from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.config import read_config
-from taugrad.compressors.kernels.cuda import cupy_runtime, looking
-from taugrad.compressors.kernels.cuda.memory import TorchMemory
-from taugrad.compressors.kernels.cuda.runtime import OPTIONS, SOURCES
+from taugrad.compressors.ops.cuda import cupy_runtime, looking
+from taugrad.compressors.ops.cuda.memory import TorchMemory
+from taugrad.compressors.ops.cuda.runtime import OPTIONS, SOURCES
 
 WGT: Any = read_config("wgt(0.1)")
 

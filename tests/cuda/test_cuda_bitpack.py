@@ -8,9 +8,9 @@ import pytest
 from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels import bitpack as cpu
-from taugrad.compressors.kernels.cuda import bitpack
-from taugrad.compressors.kernels.cuda.faults import Faults
+from taugrad.compressors.ops.cpu import bitpack as cpu
+from taugrad.compressors.ops.cuda import bitpack
+from taugrad.compressors.ops.cuda.faults import Faults
 
 SIZES = (0, 1, 31, 32, 33, 1000, 2047, 2048, 2049, 20_001)
 every_bits = in_turn("bits", range(1, 17))

@@ -8,10 +8,10 @@ import pytest
 from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels import golomb_rice as cpu
-from taugrad.compressors.kernels.cuda import golomb_rice
-from taugrad.compressors.kernels.cuda.faults import Faults
-from taugrad.compressors.kernels.golomb_rice_blocks import LIMITS
+from taugrad.compressors.ops.cpu import golomb_rice as cpu
+from taugrad.compressors.ops.cpu.golomb_rice_blocks import LIMITS
+from taugrad.compressors.ops.cuda import golomb_rice
+from taugrad.compressors.ops.cuda.faults import Faults
 
 LAST_N = 2**31 - 1
 CANARY = 0xA5

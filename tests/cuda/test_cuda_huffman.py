@@ -8,11 +8,11 @@ import pytest
 from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels import huffman as cpu
-from taugrad.compressors.kernels.bitpack import symbol_type
-from taugrad.compressors.kernels.cuda import huffman
-from taugrad.compressors.kernels.cuda.copying import copy_bytes
-from taugrad.compressors.kernels.cuda.faults import Faults
+from taugrad.compressors.ops.cpu import huffman as cpu
+from taugrad.compressors.ops.cpu.bitpack import symbol_type
+from taugrad.compressors.ops.cuda import huffman
+from taugrad.compressors.ops.cuda.copying import copy_bytes
+from taugrad.compressors.ops.cuda.faults import Faults
 
 CANARY = 0xA5
 SIZES = (1, 31, 32, 33, 1000, 4095, 4096, 4097, 20_001)

@@ -8,15 +8,15 @@ import pytest
 import torch
 from cases import in_turn
 
-from taugrad.compressors.kernels import blockwise, linear
-from taugrad.compressors.kernels.cuda.linear import (
+from taugrad.compressors.ops.cpu import blockwise, linear
+from taugrad.compressors.ops.cuda.linear import (
     Ranges,
     extremes,
     fetch_extremes,
     linear_pass,
     linear_values,
 )
-from taugrad.compressors.kernels.cuda.reports import Report, Reports
+from taugrad.compressors.ops.cuda.reports import Report, Reports
 
 F32 = np.float32
 MAX = np.finfo(F32).max

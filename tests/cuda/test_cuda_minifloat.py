@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from cases import in_turn
 
-from taugrad.compressors.kernels import blockwise, minifloat
-from taugrad.compressors.kernels.cuda.minifloat import fp8_pass, fp8_values, half_pass, half_values
-from taugrad.compressors.kernels.cuda.reports import Reports
-from taugrad.compressors.kernels.minifloat import HalfFormat
+from taugrad.compressors.ops.cpu import blockwise, minifloat
+from taugrad.compressors.ops.cpu.minifloat import HalfFormat
+from taugrad.compressors.ops.cuda.minifloat import fp8_pass, fp8_values, half_pass, half_values
+from taugrad.compressors.ops.cuda.reports import Reports
 
 F32 = np.float32
 MAX = np.finfo(F32).max

@@ -10,15 +10,15 @@ import pytest
 from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels.cuda import looking
-from taugrad.compressors.kernels.cuda.crc32 import Checksums
-from taugrad.compressors.kernels.cuda.faults import Faults
-from taugrad.compressors.kernels.cuda.payloads import Pieces, find_messages
-from taugrad.compressors.kernels.cuda.raw import read_raw, write_raw
-from taugrad.compressors.kernels.cuda.reports import Reports
-from taugrad.compressors.kernels.cuda.returns import Returns, run_together
-from taugrad.compressors.kernels.ordered_sum import ordered_sum_of_squares
-from taugrad.compressors.kernels.sampling import stratified_positions
+from taugrad.compressors.ops.cpu.ordered_sum import ordered_sum_of_squares
+from taugrad.compressors.ops.cpu.sampling import stratified_positions
+from taugrad.compressors.ops.cuda import looking
+from taugrad.compressors.ops.cuda.crc32 import Checksums
+from taugrad.compressors.ops.cuda.faults import Faults
+from taugrad.compressors.ops.cuda.payloads import Pieces, find_messages
+from taugrad.compressors.ops.cuda.raw import read_raw, write_raw
+from taugrad.compressors.ops.cuda.reports import Reports
+from taugrad.compressors.ops.cuda.returns import Returns, run_together
 
 TILE = 2**15
 F32 = np.float32

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from cases import in_turn
 
-from taugrad.compressors.codecs.base import Head
-from taugrad.compressors.codecs.bitmap import Bitmap
-from taugrad.compressors.codecs.packed32 import Packed32
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels import chunked, sparse
-from taugrad.compressors.kernels.cuda import positions, sparse_add
-from taugrad.compressors.kernels.cuda.faults import Faults
-from taugrad.compressors.update import NO_TAU, Update
+from taugrad.compressors.ops.cpu import chunked, sparse
+from taugrad.compressors.ops.cuda import positions, sparse_add
+from taugrad.compressors.ops.cuda.faults import Faults
+from taugrad.compressors.wire.codecs.base import Head
+from taugrad.compressors.wire.codecs.bitmap import Bitmap
+from taugrad.compressors.wire.codecs.packed32 import Packed32
+from taugrad.compressors.wire.update import NO_TAU, Update
 
 CANARY = 0xA5
 SIZES = (0, 1, 31, 32, 33, 1000, 16_384, 16_385, 70_001)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from cases import in_turn
 
-from taugrad.compressors.kernels import blockwise, quantile
-from taugrad.compressors.kernels.cuda.quantile import quantile_pass, quantile_values
-from taugrad.compressors.kernels.cuda.reports import Report, Reports
+from taugrad.compressors.ops.cpu import blockwise, quantile
+from taugrad.compressors.ops.cuda.quantile import quantile_pass, quantile_values
+from taugrad.compressors.ops.cuda.reports import Report, Reports
 
 F32 = np.float32
 MAX = np.finfo(F32).max

@@ -8,11 +8,11 @@ import pytest
 import torch
 from cases import in_turn
 
-from taugrad.compressors.kernels import threshold
-from taugrad.compressors.kernels.cuda.reports import GradientType, Reports
-from taugrad.compressors.kernels.cuda.runtime import float_bits
-from taugrad.compressors.kernels.cuda.threshold import threshold_pass
-from taugrad.compressors.kernels.threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, ThresholdRule
+from taugrad.compressors.ops.cpu import threshold
+from taugrad.compressors.ops.cpu.threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, ThresholdRule
+from taugrad.compressors.ops.cuda.reports import GradientType, Reports
+from taugrad.compressors.ops.cuda.runtime import float_bits
+from taugrad.compressors.ops.cuda.threshold import threshold_pass
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
 SIZES = (0, 1, 31, 32, 33, 1000, 4095, 4096, 4097, 70_001)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from cases import in_turn
 
-from taugrad.compressors.kernels import topk
-from taugrad.compressors.kernels.cuda.reports import Reports
-from taugrad.compressors.kernels.cuda.topk import sampled_magnitude, topk_pass
-from taugrad.compressors.kernels.threshold import SPARE
+from taugrad.compressors.ops.cpu import topk
+from taugrad.compressors.ops.cpu.threshold import SPARE
+from taugrad.compressors.ops.cuda.reports import Reports
+from taugrad.compressors.ops.cuda.topk import sampled_magnitude, topk_pass
 
 F32 = np.float32
 MAX = np.finfo(F32).max

@@ -7,9 +7,9 @@ import numpy as np
 from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.kernels import linear, quantile, sparse
-from taugrad.compressors.kernels.cuda import wire_values as wire
-from taugrad.compressors.kernels.cuda.faults import Faults
+from taugrad.compressors.ops.cpu import linear, quantile, sparse
+from taugrad.compressors.ops.cuda import wire_values as wire
+from taugrad.compressors.ops.cuda.faults import Faults
 
 F32 = np.float32
 MAX = np.finfo(F32).max

@@ -9,13 +9,13 @@ import torch
 from cases import in_turn
 from methods import MESSAGES
 
-from taugrad.compressors.bucket import Compressor, Outgoing
+from taugrad.compressors.bucket.compressor import Compressor, Outgoing
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.message import NonFinite, split
 from taugrad.compressors.on_device import DeviceCompressor
-from taugrad.compressors.parts import Part
 from taugrad.compressors.rules import Context
+from taugrad.compressors.wire.message import NonFinite, split
 
 every_method = pytest.mark.parametrize("line", MESSAGES)
 

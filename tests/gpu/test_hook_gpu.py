@@ -17,12 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
-from taugrad.compressors.bucket import Compressor, Outgoing
+from taugrad.compressors.bucket.compressor import Compressor, Outgoing
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import CompressedMethod, read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.message import NonFinite, split
-from taugrad.compressors.parts import Part
 from taugrad.compressors.rules import Context
+from taugrad.compressors.wire.message import NonFinite, split
 
 pytestmark = [
     pytest.mark.gpu,

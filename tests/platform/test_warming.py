@@ -55,7 +55,7 @@ def compiled() -> int:
 
 def first_steps() -> None:
     """In a process of its own: how many functions are compiled before, and in, the first iterations."""
-    from taugrad.compressors.feedback import FeedbackCompressor
+    from taugrad.compressors.bucket.feedback import FeedbackCompressor
 
     for line in ("wgt(tau=0.01)", "strom(density(0.05)) | golomb_rice", "linear(bits=4)"):
         spec, network = RunSpec(compressor=line), model()

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors import message
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire import message
+from taugrad.compressors.wire.update import Update
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.trainer import Trainer

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from taugrad.compressors.config.law import LawFloor, LawTau
-from taugrad.compressors.law import Features, by_law
+from taugrad.compressors.tau.law import Features, by_law
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 from taugrad.search.law.fitting import (

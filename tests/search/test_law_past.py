@@ -9,7 +9,7 @@ import pytest
 from mlflow.entities import Metric
 
 from taugrad import cli
-from taugrad.compressors.law import LayerSeen, features
+from taugrad.compressors.tau.law import LayerSeen, features
 from taugrad.platform.reading import SpecError
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names

@@ -1,7 +1,7 @@
 """Every format that a message can have: which codec writes which form."""
 
-from taugrad.compressors.codecs import CODECS
-from taugrad.compressors.forms import FORMS, Form
+from taugrad.compressors.wire.codecs import CODECS
+from taugrad.compressors.wire.forms import FORMS, Form
 
 WITHOUT_TAU: tuple[Form, ...] = ("f32", "fp16", "bf16", "fp8", "linear", "quantile")
 FORMS_OF: dict[str, tuple[Form, ...]] = {

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.config import AnyMethod
-from taugrad.compressors.feedback import FeedbackCompressor
 
 from ..pieces import cut
 from ..rounds import Agreed, Rounds, Sending

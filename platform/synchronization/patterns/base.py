@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taugrad.compressors.bucket import Outgoing
+from taugrad.compressors.bucket.compressor import Outgoing
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.layout import PartTally, Unit
 from taugrad.compressors.config import AnyMethod, CompressedMethod, NoCompression, PowerSGD, read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.feedback import FeedbackCompressor
-from taugrad.compressors.message import NonFinite, is_refusal
-from taugrad.compressors.parts import PartTally, Unit
-from taugrad.compressors.update import Update
+from taugrad.compressors.wire.message import NonFinite, is_refusal
+from taugrad.compressors.wire.update import Update
 
 from ..pieces import Shard
 from ..rounds import Agreed, Payload, Rounds

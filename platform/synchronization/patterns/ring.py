@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.bucket import Outgoing
+from taugrad.compressors.bucket.compressor import Outgoing
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.config import AnyMethod
-from taugrad.compressors.feedback import FeedbackCompressor
-from taugrad.compressors.message import is_refusal
+from taugrad.compressors.wire.message import is_refusal
 
 from ..pieces import cut
 from ..rounds import HEAD, NUMBER_BYTES, Agreed, Known, Passed, Passing, Payload, Rounds

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.config import AnyMethod
-from taugrad.compressors.feedback import FeedbackCompressor
 
 from ..pieces import Shard, cut
 from ..rounds import Agreed, Payload, Received, Rounds, Sending

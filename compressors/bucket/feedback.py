@@ -1,0 +1,196 @@
+"""What one worker keeps from one synchronization to the next: residuals, velocities, thresholds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..backend import compressor_for
+from ..config.methods import CompressedMethod
+from ..rules import Context
+from ..rules.base import squares
+from ..tau import ALL, Memory
+from ..wire.codecs.base import Bytes
+from .compressor import Compressor, Incoming, Outgoing
+from .layout import Layout, Part
+
+_NO_GRADIENT = torch.empty(0)
+_PARTS = ("residuals", "velocities", "memories")
+
+
+class Feedback:
+    """A worker's memory, by parameter name.
+
+    Attributes:
+        residuals: float32 [numel], what was not sent yet; made at first use.
+        velocities: likewise, the momentum of gradients where the method corrects it.
+        memories: what the threshold policy remembers.
+    """
+
+    def __init__(self) -> None:
+        self.residuals: dict[str, Tensor] = {}
+        self.velocities: dict[str, Tensor] = {}
+        self.memories: dict[str, Memory] = {}
+
+    def parts(
+        self, gradients: Sequence[tuple[str, Tensor]], layout: Layout, compressor: Compressor
+    ) -> list[Part]:
+        """Gradients with what is kept of them.
+
+        Args:
+            gradients: names, and contiguous tensors [numel].
+            layout: of these.
+            compressor: whose method says what is kept.
+        """
+        exempt = {place.ordinal for place in layout.exempt.places} if layout.exempt else set()
+        keeps, moves = compressor.keeps_residuals, compressor.corrects_momentum
+        parts = []
+        for ordinal, (name, gradient) in enumerate(gradients):
+            if ordinal in exempt:
+                parts.append(Part(name, gradient))
+                continue
+            residual = _zeros_once(self.residuals, name, gradient) if keeps else None
+            velocity = _zeros_once(self.velocities, name, gradient) if moves else None
+            parts.append(Part(name, gradient, residual, velocity))
+        return parts
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and tensors; the tensors are the live ones, not copies."""
+        return {
+            "residuals": dict(self.residuals),
+            "velocities": dict(self.velocities),
+            "memories": {name: dict(memory) for name, memory in self.memories.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> None:
+        """Takes over copies of what `state_dict` gave.
+
+        Args:
+            state: may hold more than that.
+            like: a tensor of every parameter, of its size and on its device.
+
+        Raises:
+            ValueError: a part is missing, or a tensor is of a parameter that is not here or of another size.
+                Nothing is taken over then.
+        """
+        missing = [part for part in _PARTS if part not in state]
+        if missing:
+            raise ValueError(f"a state without {' and '.join(sorted(missing))}")
+        residuals = _fitting(state["residuals"], like, "residual")
+        velocities = _fitting(state["velocities"], like, "velocity")
+        memories: dict[str, Memory] = {}
+        for name, memory in state["memories"].items():
+            if name not in like and name != ALL:
+                raise ValueError(f"a memory of {name!r}, which is no parameter of this model")
+            memories[str(name)] = {str(key): float(value) for key, value in memory.items()}
+        self.residuals, self.velocities, self.memories = residuals, velocities, memories
+
+
+class FeedbackCompressor:
+    """A method applied again and again to the same parameters, or pieces of them, of one worker."""
+
+    def __init__(
+        self,
+        config: CompressedMethod,
+        names: Sequence[str],
+        like: Sequence[Tensor],
+        *,
+        threads: int,
+        hold_back_zeros: bool = False,
+    ) -> None:
+        """Prepares for a fixed list of tensors.
+
+        Args:
+            config: the method.
+            names: of the parameters; a name occurs once.
+            like: a contiguous tensor [numel] for each, of the size and on the device of those to come; all on
+                one device.
+            threads: how many may share a pass. No result depends on it.
+            hold_back_zeros: send nothing for a tensor that is zero everywhere.
+        """
+        device = like[0].device if like else torch.device("cpu")
+        self.compressor = compressor_for(config, device)
+        self.feedback = Feedback()
+        self._names, self._like = list(names), dict(zip(names, like, strict=True))
+        self.layout = self.compressor.layout(self._names, [each.numel() for each in like])
+        self._context = Context(threads=threads, hold_back_zeros=hold_back_zeros)
+        self._kept: list[Part] = []
+        self._taken: Outgoing | None = None
+
+    def compress(
+        self, gradients: Sequence[Tensor], iteration: int, rms: Mapping[str, float] | None = None
+    ) -> Outgoing:
+        """What the worker sends of gradients [numel], in the order of the names; see `Compressor.compress`.
+
+        The payload is in the CPU's memory, also where gradients are on a GPU: nothing larger leaves that.
+
+        Args:
+            gradients: no longer needed when this returns.
+            iteration: synchronizations before this one.
+            rms: by name, root mean squares of the loss's gradients where `gradients` are something else.
+        """
+        self._context.iteration = iteration
+        self._context.memories = self.feedback.memories
+        named = list(zip(self._names, gradients, strict=True))
+        parts = self.feedback.parts(named, self.layout, self.compressor)
+        if rms is not None:
+            parts = [replace(part, rms=rms[part.name]) for part in parts]
+        outgoing = self.compressor.compress(parts, self.layout, self._context)
+        # Gradients are large, and many workers may be simulated in one process: none is kept.
+        self._kept = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
+        self._taken = outgoing if self.compressor.config.nonfinite == "skip" else None
+        return replace(outgoing, payload=torch.as_tensor(outgoing.payload).cpu().numpy())
+
+    def put_back(self) -> None:
+        """Undoes what `compress` took out of the residuals since the last `commit`, if it ran.
+
+        Only with `nonfinite: skip` is it known what that was.
+        """
+        if self._taken is not None:
+            self.compressor.put_back(self._taken, self._kept)
+        self._taken = None
+
+    def commit(self) -> None:
+        """Says that what the last `compress` took out has arrived: there is nothing to put back."""
+        self._taken = None
+
+    def residual_squares(self) -> float:
+        """Sum of squares of all residuals."""
+        return sum(squares(residual) for residual in self.feedback.residuals.values())
+
+    def read(self, payload: Bytes) -> Incoming:
+        """What another worker sent for the same parameters; raises CorruptMessage."""
+        return self.compressor.read(payload, self.layout)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is kept; see `Feedback.state_dict`."""
+        return self.feedback.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave; raises ValueError as `Feedback.load_state_dict` does."""
+        self.feedback.load_state_dict(state, self._like)
+
+
+def _zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
+    found = tensors.get(name)
+    if found is None:
+        found = tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
+    return found
+
+
+def _fitting(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+    """Copies of one tensor a parameter, each where its parameter is."""
+    fitting: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        parameter = like.get(name)
+        if parameter is None:
+            raise ValueError(f"a {what} for {name!r}, which is no parameter of this model")
+        if tensor.shape != (parameter.numel(),) or tensor.dtype != torch.float32:
+            raise ValueError(
+                f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
+                f"this model needs float32 {(parameter.numel(),)}"
+            )
+        fitting[name] = tensor.to(parameter.device, copy=True)
+    return fitting

@@ -1,0 +1,152 @@
+"""What a bucket of gradients is made of, and how it is cut into messages."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..ops.cpu.threshold import SPARE
+
+
+@dataclass(slots=True)  # not frozen: see `wire.update.Update`
+class Part:
+    """One parameter's share of a bucket."""
+
+    name: str
+    gradient: Tensor
+    """Floating point [numel], contiguous, in the bucket."""
+    residual: Tensor | None = None
+    """float32 [numel] on the same device; None where what is not sent is forgotten."""
+    velocity: Tensor | None = None
+    """float32 [numel] on the same device, where momentum is corrected; None elsewhere."""
+    rms: float | None = None
+    """Root mean square of the loss's gradient, where something else is sent in its place, such as weights."""
+
+    @property
+    def elements(self) -> int:
+        """numel."""
+        return self.gradient.numel()
+
+
+@dataclass(slots=True)  # not frozen: see `wire.update.Update`
+class PartTally:
+    """What one parameter sent."""
+
+    name: str
+    elements: int
+    sent: int
+    residual_squares: float
+    tau: float | None = None
+    """The threshold it was sent by; None for rules that have none."""
+    paper_bits: int = 0
+    """Value bits of what was sent."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A parameter in its bucket."""
+
+    ordinal: int
+    """Among the bucket's parameters, from 0."""
+    start: int
+    """Its first element in the bucket."""
+    elements: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one message, or several in the same coordinates, are about.
+
+    A sparse update's positions count from the bucket's element `base`. An update of every element has the
+    elements of the places, one place behind the other.
+    """
+
+    n: int
+    """Elements of its updates."""
+    base: int
+    places: tuple[Place, ...]
+
+    def slices(self, *, every: bool) -> list[tuple[Place, slice]]:
+        """Where each place lies among the unit's n elements.
+
+        Args:
+            every: for an update of every element, in which place follows place.
+        """
+        found, behind = [], 0
+        for place in self.places:
+            start = behind if every else place.start - self.base
+            found.append((place, slice(start, start + place.elements)))
+            behind += place.elements
+        return found
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a bucket is cut into messages: known to every worker without being told."""
+
+    units: tuple[Unit, ...]
+    exempt: Unit | None
+    """Parameters that are sent whole, in one message behind the others."""
+    bucket_elements: int
+
+
+def lay_out(sizes: Sequence[int], exempt: Callable[[int], bool], *, by_parameter: bool) -> Layout:
+    """Cuts a bucket into units.
+
+    Args:
+        sizes: elements of its parameters, in their order.
+        exempt: by ordinal, whether a parameter is sent whole.
+        by_parameter: a unit for each parameter that is not exempt, in place of one for all of them.
+    """
+    places, start = [], 0
+    for ordinal, size in enumerate(sizes):
+        places.append(Place(ordinal, start, size))
+        start += size
+    whole = tuple(place for place in places if exempt(place.ordinal) and place.elements)
+    others = tuple(place for place in places if not exempt(place.ordinal))
+    if by_parameter:
+        units = tuple(Unit(place.elements, place.start, (place,)) for place in others if place.elements)
+    else:
+        units = (Unit(start, 0, others),) if others else ()
+    return Layout(units, Unit(sum(place.elements for place in whole), 0, whole) if whole else None, start)
+
+
+@dataclass
+class Scratch:
+    """Room for the elements sent, reused from message to message.
+
+    It is as long as the largest bucket, but a page of it takes up memory only once it was written to:
+    what a threshold lets through, not what it holds back.
+    """
+
+    words: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    values: NDArray[Any] = field(default_factory=lambda: np.empty(0, np.uint8))
+    _velocities: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+
+    def room(
+        self, begin: int, n: int, values: type[np.generic] | None
+    ) -> tuple[NDArray[np.uint32], NDArray[Any]]:
+        """Words and values for an update of n elements, from place `begin` on; without values for None.
+
+        Units of one bucket take places behind one another: what one has sent stays there.
+        """
+        need = begin + n + SPARE
+        if self.words.size < need:
+            self.words = np.empty(need, np.uint32)
+        if values is None:
+            return self.words[begin:], _NO_VALUES
+        if self.values.size < need or self.values.dtype != values:
+            self.values = np.empty(need, values)
+        return self.words[begin:], self.values[begin:]
+
+    def velocities(self, begin: int, n: int) -> NDArray[np.float32]:
+        """Room for the velocities of a unit of n elements, float32, from place `begin` on."""
+        if self._velocities.size < begin + n:
+            self._velocities = np.empty(begin + n, np.float32)
+        return self._velocities[begin:]
+
+
+_NO_VALUES = np.empty(1, np.uint8)

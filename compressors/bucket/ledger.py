@@ -1,0 +1,120 @@
+"""What was sent, counted as it happens: paper bytes and wire bytes, elements and seconds.
+
+Paper bytes are value bits only, as Anoosheh counts them. Wire bytes are what the workers really
+handed to the transport. Both are sums over all workers; docs/accounting.md has the definitions.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from .layout import PartTally
+
+BASELINE_BYTES = 4
+"""Bytes an element a worker a step without compression (Anoosheh, section 3.1)."""
+
+
+@dataclass
+class Totals:
+    """Sums over workers and steps."""
+
+    steps: int = 0
+    skipped_steps: int = 0
+    """Steps left out because a gradient was not finite."""
+    elements: int = 0
+    """Elements that could have been sent: parameters x workers x steps."""
+    sent: int = 0
+    """Elements sent."""
+    paper_bits: int = 0
+    wire_bytes: int = 0
+    """Handed to the transport: what goes to all workers counts once."""
+    received_bytes: int = 0
+    """What arrived at all workers together."""
+    messages: int = 0
+    """From one worker to another."""
+
+    @property
+    def fraction(self) -> float:
+        """Elements sent over elements."""
+        return self.sent / self.elements if self.elements else 0.0
+
+    @property
+    def paper_bytes(self) -> float:
+        """Value bits of the elements sent, in bytes."""
+        return self.paper_bits / 8
+
+    @property
+    def bits_per_param(self) -> float:
+        """Wire bits over elements."""
+        return 8 * self.wire_bytes / self.elements if self.elements else 0.0
+
+    @property
+    def compression_ratio(self) -> float:
+        """Baseline bytes over wire bytes; infinite when nothing went over the wire."""
+        if not self.wire_bytes:
+            return float("inf") if self.elements else 1.0
+        return BASELINE_BYTES * self.elements / self.wire_bytes
+
+    def add(self, other: "Totals") -> None:
+        """Adds another's sums to these."""
+        for each in fields(Totals):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def state_dict(self) -> dict[str, int]:
+        """The sums as plain numbers."""
+        return {each.name: getattr(self, each.name) for each in fields(Totals)}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, int]) -> "Totals":
+        """The reverse of `state_dict`; a missing or unknown name is a ValueError."""
+        expected = [each.name for each in fields(Totals)]
+        if set(state) != set(expected):
+            raise ValueError(f"a ledger has {sorted(expected)}, this one {sorted(state)}")
+        return cls(**state)
+
+
+@dataclass
+class Step(Totals):
+    """One synchronization of all buckets."""
+
+    residual_squares: float = 0.0
+    """Sum of squares of this worker's residual."""
+    keeps_residuals: bool = False
+    """Whether there is any residual."""
+    compress_s: float = 0.0
+    exchange_s: float = 0.0
+    """From handing a message over to having everybody's; may run beside the backward pass."""
+    blocked_s: float = 0.0
+    """The part of exchange_s in which the backward pass had to wait."""
+    decompress_s: float = 0.0
+    layers: list[PartTally] = field(default_factory=list)
+    """This worker's elements by parameter."""
+    nonfinite: list[tuple[str, int]] = field(default_factory=list)
+    """Parameter and rank of gradients that were not finite."""
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the optimizer must leave this step out, on every worker."""
+        return bool(self.nonfinite)
+
+    @property
+    def taus(self) -> list[float]:
+        """The tau of each of this worker's parameters that has one."""
+        return [layer.tau for layer in self.layers if layer.tau is not None]
+
+    @property
+    def mean_tau(self) -> float | None:
+        """The mean of taus over this worker's elements; None without any."""
+        weights = sum(layer.elements for layer in self.layers if layer.tau is not None)
+        taus = sum(layer.tau * layer.elements for layer in self.layers if layer.tau is not None)
+        return taus / weights if weights else None
+
+    def skip(self, parameter: str, rank: int) -> None:
+        """Notes a gradient that was not finite: every worker leaves this step out."""
+        self.nonfinite.append((parameter, rank))
+        self.skipped_steps = self.steps
+
+    def count_layers(self, tallies: Iterable[PartTally]) -> None:
+        """Adds this worker's elements by parameter."""
+        for tally in tallies:
+            self.layers.append(tally)
+            self.residual_squares += tally.residual_squares

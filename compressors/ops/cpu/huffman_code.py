@@ -1,0 +1,283 @@
+"""Huffman codes: lengths from counts, the codes themselves, and how a codebook is written down.
+
+A code is canonical, so its lengths are all that a decoder needs: codes ascend with (length, symbol).
+Lengths are limited, so that a decoder needs one table lookup a symbol. Bits are written lowest
+first; a code's first bit is its lowest.
+
+Codebook: one token for each symbol from 0 on, relative to the last length that was not 0 (at the
+start: the limit), because neighbours among quantized values are about equally likely:
+
+    0                 the same length
+    1 0 s             longer by 1 (s = 0) or shorter by 1 (s = 1)
+    1 1 0 gamma(z)    z >= 1 symbols that do not occur; never twice in a row
+    1 1 1 s gamma(d)  longer or shorter by d + 1, d >= 1
+
+gamma(v) is Elias's: as many zeros as v has bits below its highest, then v from its highest bit down.
+The tokens end with the alphabet; zeros fill the last byte. If one symbol alone occurs, its length is
+written as 1 and its code has no bits.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ...errors import CorruptMessage
+
+LENGTH_BITS = 6
+"""An entry is a code (or a symbol) above this many bits of code length."""
+
+_LENGTH_MASK = (1 << LENGTH_BITS) - 1
+_LONGEST = 18
+
+
+def longest(bits: int) -> int:
+    """The limit of code lengths for symbols of `bits` bits."""
+    # 14 bits: a table of uint16 fits the first-level cache and four codes a 64-bit word. 18 bits: 1 MB.
+    return min(max(14, bits + 3), _LONGEST)
+
+
+@njit(nogil=True, cache=True)
+def _package_merge(weights, limit):  # type: ignore[no-untyped-def]
+    """Optimal lengths of at most `limit` bits for ascending weights (int64 [n], n >= 2).
+
+    Larmore and Hirschberg's package-merge, run level by level: a level's list is the leaves merged
+    with the pairs of the level before. Which entries are leaves is all that is kept of a level: the
+    solution takes a prefix of each list, hence the lightest leaves of each, and a leaf's length is
+    the number of levels that take it.
+    """
+    n = weights.size
+    is_leaf = np.zeros((limit, 2 * n), np.bool_)
+    before, merged = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64)
+    size = 0
+    for level in range(limit):
+        pairs = size // 2
+        leaf = pair = 0
+        for i in range(n + pairs):
+            lightest = before[2 * pair] + before[2 * pair + 1] if pair < pairs else np.int64(-1)
+            if leaf < n and (pair == pairs or weights[leaf] <= lightest):
+                merged[i] = weights[leaf]
+                is_leaf[level, i] = True
+                leaf += 1
+            else:
+                merged[i] = lightest
+                pair += 1
+        size = n + pairs
+        before, merged = merged, before
+    lengths = np.zeros(n, np.uint8)
+    take = 2 * n - 2
+    for level in range(limit - 1, -1, -1):
+        leaves = 0
+        for i in range(take):
+            leaves += is_leaf[level, i]
+        for i in range(leaves):
+            lengths[i] += np.uint8(1)
+        take = 2 * (take - leaves)
+    return lengths
+
+
+def code_lengths(counts: NDArray[np.int64], limit: int) -> NDArray[np.uint8]:
+    """Lengths of an optimal code among those of at most `limit` bits.
+
+    Args:
+        counts: int64 [symbols], how often each occurs; their sum times `limit` fits 63 bits.
+        limit: at least log2 of how many occur.
+
+    Returns:
+        uint8 [symbols]; 0 for those that do not occur, 1 for one that occurs alone.
+    """
+    lengths = np.zeros(counts.size, np.uint8)
+    used = np.flatnonzero(counts)
+    if used.size < 2:
+        lengths[used] = 1
+        return lengths
+    if used.size > 1 << limit:
+        raise ValueError(f"{used.size} symbols need codes of more than {limit} bits")
+    ascending = used[np.argsort(counts[used], kind="stable")]
+    lengths[ascending] = _package_merge(counts[ascending], limit)
+    return lengths
+
+
+@njit(nogil=True, cache=True)
+def _canonical(lengths, entries):  # type: ignore[no-untyped-def]
+    # following[l]: the next code of l bits, from how many codes are shorter.
+    following = np.zeros(_LONGEST + 2, np.int64)
+    for length in lengths:
+        if length:
+            following[length + 1] += 1
+    for length in range(1, following.size):
+        following[length] = (following[length] + following[length - 1]) << 1
+    for symbol in range(lengths.size):
+        length = np.int64(lengths[symbol])
+        if length:
+            code = following[length]
+            following[length] += 1
+            backwards = 0
+            for _ in range(length):
+                backwards = backwards << 1 | code & 1
+                code >>= 1
+            entries[symbol] = backwards << LENGTH_BITS | length
+
+
+def code_entries(lengths: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """The canonical code: uint32 [symbols] of code << 6 | length, 0 where the length is 0."""
+    entries = np.zeros(lengths.size, np.uint32)
+    _canonical(lengths, entries)
+    return entries
+
+
+@njit(nogil=True, cache=True)
+def _fill(entries, table):  # type: ignore[no-untyped-def]
+    for symbol in range(entries.size):
+        length = np.int64(entries[symbol]) & _LENGTH_MASK
+        if length:
+            entry = symbol << LENGTH_BITS | length
+            for i in range(np.int64(entries[symbol]) >> LENGTH_BITS, table.size, 1 << length):
+                table[i] = entry
+
+
+def decode_table(lengths: NDArray[np.uint8]) -> NDArray[np.uint16 | np.uint32]:
+    """What the next bits of a stream say: [2^longest] of symbol << 6 | length.
+
+    uint16 up to 1024 symbols, to keep the table in the first-level cache, else uint32.
+    """
+    entry_type: type[np.uint16 | np.uint32] = (
+        np.uint16 if lengths.size <= 1 << 16 - LENGTH_BITS else np.uint32
+    )
+    table = np.empty(1 << int(lengths.max()), entry_type)
+    _fill(code_entries(lengths), table)
+    return table
+
+
+@njit(nogil=True, cache=True)
+def _put(bits, at, value, count):  # type: ignore[no-untyped-def]
+    """Appends the `count` lowest bits of value, lowest first."""
+    for i in range(count):
+        bits[at + i] = value >> i & 1
+    return at + count
+
+
+@njit(nogil=True, cache=True)
+def _put_gamma(bits, at, value):  # type: ignore[no-untyped-def]
+    below = 0
+    while value >> below > 1:
+        below += 1
+    at = _put(bits, at, 0, below)
+    for i in range(below, -1, -1):
+        at = _put(bits, at, value >> i, 1)
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _write_tokens(lengths, limit, bits):  # type: ignore[no-untyped-def]
+    at, last, symbol = 0, limit, 0
+    while symbol < lengths.size:
+        length = np.int64(lengths[symbol])
+        if length == 0:
+            first = symbol
+            while symbol < lengths.size and lengths[symbol] == 0:
+                symbol += 1
+            at = _put_gamma(bits, _put(bits, at, 3, 3), symbol - first)
+            continue
+        step = abs(length - last)
+        shorter = np.int64(length < last)
+        if step == 0:
+            at = _put(bits, at, 0, 1)
+        elif step == 1:
+            at = _put(bits, at, 1 | shorter << 2, 3)
+        else:
+            at = _put_gamma(bits, _put(bits, at, 7 | shorter << 3, 4), step - 1)
+        last = length
+        symbol += 1
+    return at
+
+
+def write_codebook(lengths: NDArray[np.uint8], limit: int) -> NDArray[np.uint8]:
+    """The codebook of these lengths, none above `limit`; see the module's text for the bytes."""
+    # No token that stands for one symbol is longer: 4 bits and a gamma of at most 2 * 5 + 1.
+    bits = np.zeros(16 * lengths.size + 48, np.uint8)
+    used = _write_tokens(lengths, limit, bits)
+    return np.packbits(bits[:used], bitorder="little")
+
+
+@njit(nogil=True, cache=True)
+def _bit(body, at):  # type: ignore[no-untyped-def]
+    """The bit at `at`; 1 behind the end, which ends every gamma's zeros."""
+    return np.int64(body[at >> 3]) >> (at & 7) & 1 if at >> 3 < body.size else np.int64(1)
+
+
+@njit(nogil=True, cache=True)
+def _gamma(body, at):  # type: ignore[no-untyped-def]
+    """The number at `at` and where it ends; 0 where it has more than 17 bits."""
+    below = 0
+    while _bit(body, at) == 0:
+        below += 1
+        at += 1
+        if below > 16:
+            return 0, at
+    value = 0
+    for _ in range(below + 1):
+        value = value << 1 | _bit(body, at)
+        at += 1
+    return value, at
+
+
+@njit(nogil=True, cache=True)
+def _read_tokens(body, limit, lengths):  # type: ignore[no-untyped-def]
+    """Fills lengths (zeroed); returns how many bits that took, or -1 where a token is not valid."""
+    at, last, symbol = 0, limit, 0
+    after_gap = False
+    while symbol < lengths.size:
+        if at >> 3 >= body.size:
+            return -1
+        if _bit(body, at) == 0:
+            at += 1
+        elif _bit(body, at + 1) == 0:
+            last += 1 - 2 * _bit(body, at + 2)
+            at += 3
+        elif _bit(body, at + 2) == 0:
+            gap, at = _gamma(body, at + 3)
+            if gap == 0 or gap > lengths.size - symbol or after_gap:
+                return -1
+            symbol += gap
+            after_gap = True
+            continue
+        else:
+            sign = 1 - 2 * _bit(body, at + 3)
+            step, at = _gamma(body, at + 4)
+            if step == 0:
+                return -1
+            last += sign * (step + 1)
+        if last < 1 or last > limit:
+            return -1
+        lengths[symbol] = last
+        symbol += 1
+        after_gap = False
+    return at
+
+
+def read_codebook(body: NDArray[np.uint8], symbols: int, limit: int) -> tuple[NDArray[np.uint8], int]:
+    """Reads the codebook that `body` begins with.
+
+    Args:
+        body: uint8, contiguous; may go on behind the codebook.
+        symbols: how many the alphabet has.
+        limit: of the lengths.
+
+    Returns:
+        The lengths, uint8 [symbols], and how many bytes of body they took.
+
+    Raises:
+        CorruptMessage: no valid tokens, or lengths that are not those of a complete prefix code.
+    """
+    lengths = np.zeros(symbols, np.uint8)
+    bits = _read_tokens(body, limit, lengths)
+    size = (bits + 7) // 8
+    if bits < 0 or size > body.size:
+        raise CorruptMessage("the Huffman codebook is cut off or holds no valid lengths")
+    if bits % 8 and body[size - 1] >> (bits % 8):
+        raise CorruptMessage("bits after the Huffman codebook's last token are set")
+    used = lengths[lengths > 0].astype(np.int64)
+    alone = used.size == 1 and used[0] == 1
+    if not alone and int((1 << (limit - used)).sum()) != 1 << limit:
+        raise CorruptMessage("the Huffman codebook's lengths make no complete prefix code")
+    return lengths, size

@@ -1,0 +1,171 @@
+"""Uniform b-bit quantization in blocks on a device; the definition is that of `ops.cpu.linear`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cpu.linear import Extremes
+from .blocks import lay_out, symbol_size
+from .reports import GradientType, Reports
+from .runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The range of every block, on the device."""
+
+    keys: Any
+    """uint32 [2 * blocks]: of each block the complement of its smallest element's order key, and its largest
+    one's; order keys as in blockwise.cuh."""
+    report: Any
+    """Where the pass that found them reports."""
+
+
+def extremes(
+    runtime: Runtime,
+    residual: Any | None,
+    gradient: Any,
+    block: int,
+    reports: Reports,
+    *,
+    keys: Any | None = None,
+    gradient_type: GradientType = "float32",
+) -> Ranges:
+    """Adds a gradient to a residual, and finds the smallest and the largest element of every block.
+
+    Does not wait. The same as `ops.cpu.linear.extremes`, after `fetch_extremes`.
+
+    Args:
+        runtime: the device, where all arrays lie.
+        residual: float32 [n], or None for zeros that nobody keeps. Gains the gradient, but for elements whose
+            sum is not finite.
+        gradient: [n], of `gradient_type`.
+        block: elements of a block; 0 for one block.
+        reports: receives a report; `linear_pass` adds to it.
+        keys: uint32 [2 * blocks], zeros, to become those of the ranges; by default new ones.
+        gradient_type: what the gradient's bits mean.
+    """
+    n = int(gradient.size)
+    grid = lay_out(n, block)
+    keys = runtime.zeros(2 * grid.blocks, np.uint32) if keys is None else keys
+    ranges = Ranges(keys, reports.begin())
+    runtime.launch(
+        "linear",
+        f"find_ranges_{gradient_type}",
+        grid.launched,
+        grid.threads,
+        0 if residual is None else residual,
+        gradient,
+        n,
+        grid.block,
+        ranges.keys,
+        ranges.report,
+    )
+    return ranges
+
+
+def fetch_extremes(runtime: Runtime, ranges: Ranges) -> Extremes:
+    """The ranges in the CPU's memory; waits for them."""
+    return extremes_of(runtime.fetch(ranges.keys))
+
+
+def extremes_of(fetched: NDArray[np.uint32]) -> Extremes:
+    """The ranges whose keys were fetched."""
+    keys = fetched.reshape(-1, 2)
+    low, high = ~keys[:, 0], keys[:, 1]
+    bits = [np.where(key >> 31, key ^ np.uint32(1 << 31), ~key) for key in (low, high)]
+    lows, highs = (each.view(np.float32) + np.float32(0) for each in bits)  # -0.0 + 0.0 is 0.0
+    return Extremes(lows, highs, not bool(np.isfinite(lows).all() and np.isfinite(highs).all()))
+
+
+def linear_pass(
+    runtime: Runtime,
+    residual: Any | None,
+    gradient: Any,
+    bits: int,
+    block: int,
+    symbols: Any,
+    lows: Any,
+    steps: Any,
+    reports: Reports,
+    *,
+    ranges: Ranges | None = None,
+    gradient_type: GradientType = "float32",
+) -> None:
+    """Quantizes residual + gradient and keeps in the residual what the symbols leave out.
+
+    The same symbols, tables and residual as of `ops.cpu.linear.linear_pass`. Does not wait. Where the
+    report tells of sums that are not finite, the residual has gained the gradient, to rounding, but for
+    the elements concerned, and nothing else means anything.
+
+    Args:
+        runtime: the device, where all arrays lie.
+        residual: float32 [n], changed in place; None for zeros that nobody keeps.
+        gradient: [n], of `gradient_type`.
+        bits: of a symbol, 1 to 16.
+        block: elements of a block, the last one may be shorter; 0 for one block. Blocks of up to 4096
+            elements take one pass over memory, larger ones two.
+        symbols: uint8 [n] for up to 8 bits, uint16 [n] above; receives the symbols.
+        lows: float32 [blocks]; receives the smallest element of each block.
+        steps: float32 [blocks]; receives the width of a bin.
+        reports: receives this pass's report, unless `ranges` has one.
+        ranges: what `extremes` found in the same arrays, if it has seen to them already. The residual holds
+            the gradient then, which is not added again.
+        gradient_type: what the gradient's bits mean.
+    """
+    n = int(gradient.size)
+    grid, size = lay_out(n, block), symbol_size(bits)
+    kept: Any = 0 if residual is None else residual
+    if grid.whole and ranges is None:
+        report = reports.begin()
+        runtime.launch(
+            "linear", f"quantize_blocks_{size}_{gradient_type}", grid.launched, grid.threads,
+            kept, gradient, n, grid.block, bits, symbols, lows, steps, report,
+        )  # fmt: skip
+        if residual is not None:
+            _write(runtime, symbols, block, bits, lows, steps, residual, True, report)
+        return
+    ranges = ranges or extremes(runtime, residual, gradient, block, reports, gradient_type=gradient_type)
+    runtime.launch(
+        "linear", f"quantize_pieces_{size}_{gradient_type}", grid.launched, grid.threads,
+        kept, gradient, n, grid.block, ranges.keys, bits, symbols, lows, steps, ranges.report,
+    )  # fmt: skip
+
+
+def linear_values(
+    runtime: Runtime, symbols: Any, block: int, bits: int, lows: Any, steps: Any, out: Any, add: bool
+) -> None:
+    """Writes, or adds, the values that symbols stand for. Does not wait.
+
+    Args:
+        runtime: the device, where all arrays lie.
+        symbols: uint8 or uint16 [n].
+        block: as it was for `linear_pass`.
+        bits: of a symbol.
+        lows: float32 [blocks].
+        steps: float32 [blocks].
+        out: float32 [n].
+        add: add to `out` instead of overwriting it.
+    """
+    _write(runtime, symbols, block, bits, lows, steps, out, add, 0)
+
+
+def _write(
+    runtime: Runtime,
+    symbols: Any,
+    block: int,
+    bits: int,
+    lows: Any,
+    steps: Any,
+    out: Any,
+    add: bool,
+    report: Any,
+) -> None:
+    n = int(symbols.size)
+    grid = lay_out(n, block)
+    runtime.launch(
+        "linear", f"values_{symbol_size(bits)}", grid.launched, grid.threads,
+        symbols, n, grid.block, bits, lows, steps, out, int(add), report,
+    )  # fmt: skip

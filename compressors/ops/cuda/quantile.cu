@@ -1,0 +1,238 @@
+// Bins of equal population in blocks, each standing for its mean: Rae, sections 2.3.1 and 2.3.2. The
+// definitions of cuts, symbols, means and values are in quantile.py of ops/cpu.
+//
+// linear.cu has taken up the gradient before, and found the ranges of blocks. Blocks of up to 4096 elements are
+// sorted in shared memory, larger ones in a copy of their keys: tiles of 4096 first, which are then merged.
+#include "bitonic.cuh"
+#include "blockwise.cuh"
+#include "floats.cuh"
+
+#define ZERO_KEY 0x80000000u
+#define NO_KEY 0xffffffffu
+
+__device__ __forceinline__ u32 quantile_key(float a) { return a == 0.0f ? ZERO_KEY : order_key(a); }
+
+__device__ __forceinline__ double power_of_two_64(i64 exponent) {
+    return __longlong_as_double((exponent + 1023) << 52);
+}
+
+// The sorted keys of a block of elements, in shared or global memory.
+struct Sorted {
+    const u32* keys;
+    i64 size;
+    i64 bits;
+
+    // c_j, for j = 1 to 2^bits - 1.
+    __device__ __forceinline__ u32 cut(i64 j) const { return keys[(j * size) >> bits]; }
+
+    // How many cuts are at most a key.
+    __device__ __forceinline__ u32 bin(u32 key) const {
+        i64 reached = 0;
+        for (i64 step = 1ll << (bits - 1); step; step >>= 1)
+            if (cut(reached + step) <= key) reached += step;
+        return (u32)reached;
+    }
+
+    // Where bin j begins: at the first of the elements equal to c_j.
+    __device__ __forceinline__ i64 begin(i64 j) const {
+        if (j == 0) return 0;
+        if (j >> bits) return size;
+        u32 key = cut(j);
+        i64 low = 0, high = (j * size) >> bits;  // the first lies in low to high
+        while (low < high) {
+            i64 middle = (low + high) >> 1;
+            if (keys[middle] < key) low = middle + 1;
+            else high = middle;
+        }
+        return low;
+    }
+};
+
+// How sums of a block's elements are scaled to integers, and their means to float16.
+struct Scale {
+    i32 exponent;
+    double up, down;
+
+    static __device__ __forceinline__ Scale of(Range range, i64 size) {
+        u32 largest = max(__float_as_uint(range.smallest()) & 0x7fffffffu,
+                          __float_as_uint(range.largest()) & 0x7fffffffu);
+        i32 exponent = largest ? max((i32)(largest >> 23) - 127 - 14, -128) : 0;
+        i64 fraction = 47;
+        while ((1ll << (47 - fraction)) < size) fraction--;
+        return {exponent, power_of_two_64(fraction - exponent), power_of_two_64(-fraction)};
+    }
+    __device__ __forceinline__ i64 scaled(u32 key) const { return (i64)((double)from_order_key(key) * up); }
+    __device__ __forceinline__ u16 mean(i64 total, i64 count) const {
+        u32 bits = round_to_fp16((float)((double)total / (double)(count ? count : 1) * down));
+        return (u16)((bits & 0x8000u) | min(bits & 0x7fffu, 0x77ffu));
+    }
+};
+
+struct Quantile {
+    u16* tables;
+    signed char* exponents;
+    Sorted sorted;
+    const u16* table;
+    double scale;
+
+    __device__ __forceinline__ bool load(i64 b) {
+        table = tables + (b << sorted.bits);
+        scale = power_of_two_64(exponents[b]);
+        return true;
+    }
+    __device__ __forceinline__ u32 symbol(float a) const { return sorted.bin(quantile_key(a)); }
+    __device__ __forceinline__ float value(u32 symbol) const {
+        u32 mask = (1u << sorted.bits) - 1;  // no symbol leads out of the table
+        return (float)((double)from_fp16(table[symbol & mask]) * scale);
+    }
+};
+
+// Writes the means of a block's bins: from the sums of 16 sorted elements each, and of all before them.
+// All threads of a block must call it.
+__device__ __forceinline__ void write_means(Sorted sorted, Scale scale, u16* table) {
+    __shared__ i64 sums[MOST_THREADS];
+    i64 own = 0, all, first = (i64)threadIdx.x * ITEMS;
+    for (i64 i = first; i < min(first + ITEMS, sorted.size); i++) own += scale.scaled(sorted.keys[i]);
+    sums[threadIdx.x] = block_scan(own, &all) - own;
+    __syncthreads();
+    for (i64 j = threadIdx.x; j < 1ll << sorted.bits; j += blockDim.x) {
+        i64 ends[2] = {sorted.begin(j), sorted.begin(j + 1)}, before[2];
+        for (u32 e = 0; e < 2; e++) {
+            i64 known = min(ends[e] / ITEMS, (i64)blockDim.x - 1);
+            before[e] = sums[known];
+            for (i64 i = known * ITEMS; i < ends[e]; i++) before[e] += scale.scaled(sorted.keys[i]);
+        }
+        table[j] = scale.mean(before[1] - before[0], ends[1] - ends[0]);
+    }
+    __syncthreads();
+}
+
+// Blocks of up to 4096 elements, whose ranges are known. `padded`: a block's length, rounded up to a power of two.
+template <class Symbol, class Gradient>
+__device__ __forceinline__ void quantize_blocks(float* residual, const Gradient* gradient, i64 n, i64 block,
+                                                const Range* ranges, i64 padded, i64 bits, Symbol* symbols,
+                                                u16* tables, signed char* exponents, Report* report) {
+    if (report->nonfinite) return;
+    __shared__ u32 keys[SORT_TILE];
+    Place place = find_place(n, block);
+    float a[ITEMS];
+    read_items(residual, gradient, place, a);
+    for (u32 k = 0; k < ITEMS; k++) {
+        u32 j = k * blockDim.x + threadIdx.x;
+        if (j < padded) keys[j] = j < place.count ? quantile_key(a[k]) : NO_KEY;
+    }
+    // Threads are as many as the elements need, which may be fewer than the keys do.
+    for (u32 j = ITEMS * blockDim.x + threadIdx.x; j < padded; j += blockDim.x) keys[j] = NO_KEY;
+    sort_shared(keys, (u32)padded, 0);
+    Sorted sorted = {keys, place.count, bits};
+    Scale scale = Scale::of(ranges[place.b], place.count);
+    if (threadIdx.x == 0) exponents[place.b] = (signed char)scale.exponent;
+    write_means(sorted, scale, tables + (place.b << bits));
+    Quantile form = {tables, exponents, sorted};
+    form.load(place.b);
+    add_to_report(report, quantize(form, residual, place, a, symbols), 0);
+}
+
+// keys: `padded` for each block, a power of two, more than 4096.
+template <class Gradient>
+__device__ __forceinline__ void fill_keys(const float* residual, const Gradient* gradient, i64 n, i64 block,
+                                          i64 padded, u32* keys) {
+    i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x, b = at / padded, j = at & (padded - 1);
+    i64 i = b * block + j;
+    bool there = j < block && i < n;
+    keys[at] = there ? quantile_key(residual ? residual[i] : widen(gradient[i])) : NO_KEY;
+}
+
+extern "C" __global__ void sort_tiles(u32* keys, i64 padded) {
+    __shared__ u32 tile[SORT_TILE];
+    i64 first = (i64)blockIdx.x * SORT_TILE;
+    for (u32 j = threadIdx.x; j < SORT_TILE; j += blockDim.x) tile[j] = keys[first + j];
+    sort_shared(tile, SORT_TILE, first & (padded - 1));
+    for (u32 j = threadIdx.x; j < SORT_TILE; j += blockDim.x) keys[first + j] = tile[j];
+}
+
+// One step of a size, over distances of 4096 and more: a pair a thread.
+extern "C" __global__ void merge_far(u32* keys, i64 padded, i64 size, i64 distance) {
+    i64 pair = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+    i64 i = lower_of_pair(pair, distance), segment = i & ~(padded - 1);
+    exchange(keys + segment, i - segment, distance, 0, size);
+}
+
+// The other steps of that size.
+extern "C" __global__ void merge_near(u32* keys, i64 padded, i64 size) {
+    __shared__ u32 tile[SORT_TILE];
+    i64 first = (i64)blockIdx.x * SORT_TILE;
+    for (u32 j = threadIdx.x; j < SORT_TILE; j += blockDim.x) tile[j] = keys[first + j];
+    merge_shared(tile, SORT_TILE, SORT_TILE / 2, first & (padded - 1), size);
+    for (u32 j = threadIdx.x; j < SORT_TILE; j += blockDim.x) keys[first + j] = tile[j];
+}
+
+// The mean of one bin of one block, by a block of threads.
+extern "C" __global__ void find_means(const u32* keys, i64 n, i64 block, i64 padded, const Range* ranges,
+                                      i64 bits, u16* tables, signed char* exponents,
+                                      const Report* reports) {
+    if (reports[1].nonfinite) return;
+    i64 b = blockIdx.x >> bits, j = blockIdx.x & ((1ll << bits) - 1);
+    i64 size = min(n - b * block, block);
+    Sorted sorted = {keys + b * padded, size, bits};
+    Scale scale = Scale::of(ranges[b], size);
+    i64 begin = sorted.begin(j), end = sorted.begin(j + 1), own = 0, total;
+    for (i64 i = begin + threadIdx.x; i < end; i += blockDim.x) own += scale.scaled(sorted.keys[i]);
+    block_scan(own, &total);
+    if (threadIdx.x) return;
+    tables[(b << bits) + j] = scale.mean(total, end - begin);
+    if (j == 0) exponents[b] = (signed char)scale.exponent;
+}
+
+template <class Symbol, class Gradient>
+__device__ __forceinline__ void quantize_pieces(float* residual, const Gradient* gradient, i64 n, i64 block,
+                                                const u32* keys, i64 padded, i64 bits, Symbol* symbols,
+                                                u16* tables, signed char* exponents, Report* report) {
+    if (report->nonfinite) return;
+    Place place = find_place(n, block);
+    float a[ITEMS];
+    read_items(residual, gradient, place, a);
+    Sorted sorted = {keys + place.b * padded, min(n - place.b * block, block), bits};
+    Quantile form = {tables, exponents, sorted};
+    form.load(place.b);
+    add_to_report(report, quantize(form, residual, place, a, symbols), 0);
+}
+
+#define PASSES(type, Gradient)                                                                              \
+    extern "C" __global__ void fill_keys_##type(const float* residual, const Gradient* gradient, i64 n,     \
+                                                i64 block, i64 padded, u32* keys) {                         \
+        fill_keys(residual, gradient, n, block, padded, keys);                                              \
+    }                                                                                                       \
+    SYMBOLS(type, Gradient, 8, u8)                                                                          \
+    SYMBOLS(type, Gradient, 16, u16)
+
+#define SYMBOLS(type, Gradient, size, Symbol)                                                               \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
+        quantize_blocks_##size##_##type(float* residual, const Gradient* gradient, i64 n, i64 block,        \
+                                        const Range* ranges, i64 padded, i64 bits, Symbol* symbols,         \
+                                        u16* tables, signed char* exponents, Report* reports) {             \
+        quantize_blocks(residual, gradient, n, block, ranges, padded, bits, symbols, tables, exponents,     \
+                        reports + 1);                                                                       \
+    }                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
+        quantize_pieces_##size##_##type(float* residual, const Gradient* gradient, i64 n, i64 block,        \
+                                        const u32* keys, i64 padded, i64 bits, Symbol* symbols,             \
+                                        u16* tables, signed char* exponents, Report* reports) {             \
+        quantize_pieces(residual, gradient, n, block, keys, padded, bits, symbols, tables, exponents,       \
+                        reports + 1);                                                                       \
+    }
+
+PASSES(float32, float)
+PASSES(float16, Half)
+PASSES(bfloat16, Brain)
+
+#define VALUES(size, Symbol)                                                                                \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
+        values_##size(const Symbol* symbols, i64 n, i64 block, i64 bits, u16* tables,                       \
+                      signed char* exponents, float* out, i64 add) {                                        \
+        Quantile form = {tables, exponents, {nullptr, 0, bits}};                                            \
+        write_values(form, symbols, n, block, out, add != 0, nullptr);                                      \
+    }
+
+VALUES(8, u8)
+VALUES(16, u16)

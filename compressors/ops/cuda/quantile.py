@@ -1,0 +1,115 @@
+"""Bins of equal population in blocks on a device; the definition is that of `ops.cpu.quantile`."""
+
+from typing import Any
+
+import numpy as np
+
+from .blocks import PIECE, Grid, lay_out, symbol_size
+from .linear import extremes
+from .reports import GradientType, Reports
+from .runtime import Runtime
+
+_THREADS = 256
+_BIN_THREADS = 128
+"""Of the block of threads that finds one bin's mean."""
+
+
+def quantile_pass(
+    runtime: Runtime,
+    residual: Any | None,
+    gradient: Any,
+    bits: int,
+    block: int,
+    symbols: Any,
+    tables: Any,
+    exponents: Any,
+    reports: Reports,
+    *,
+    gradient_type: GradientType = "float32",
+) -> None:
+    """Quantizes residual + gradient and keeps in the residual what the symbols leave out.
+
+    The same symbols, tables and residual as of `ops.cpu.quantile.quantile_pass`. Does not wait.
+
+    Args:
+        runtime: the device, where all arrays lie.
+        residual: float32 [n], changed in place; None for zeros that nobody keeps.
+        gradient: [n], of `gradient_type`.
+        bits: of a symbol, 1 to 16.
+        block: elements of a block, the last one may be shorter; 0 for one block. Blocks of more than 4096
+            elements are sorted in uint32 scratch memory of their length, rounded up to a power of two.
+        symbols: uint8 [n] for up to 8 bits, uint16 [n] above; receives the symbols.
+        tables: uint16 [blocks * 2^bits]; receives the float16 bits of the bins' means times 2^-e.
+        exponents: int8 [blocks]; receives e.
+        reports: receives this pass's report. Where it tells of sums that are not finite, the residual has
+            gained the gradient but for these elements, and nothing else means anything.
+        gradient_type: what the gradient's bits mean.
+    """
+    n = int(gradient.size)
+    grid, size = lay_out(n, block), symbol_size(bits)
+    padded = 1 << (grid.block - 1).bit_length()
+    kept: Any = 0 if residual is None else residual
+    # Looked at first, as on the CPU: where a sum is not finite nothing is quantized.
+    ranges = extremes(runtime, residual, gradient, block, reports, gradient_type=gradient_type)
+    if grid.whole:
+        runtime.launch(
+            "quantile", f"quantize_blocks_{size}_{gradient_type}", grid.launched, grid.threads,
+            kept, gradient, n, grid.block, ranges.keys, padded, bits, symbols, tables, exponents,
+            ranges.report,
+        )  # fmt: skip
+        return
+    keys = _sorted_keys(runtime, kept, gradient, grid, padded, gradient_type)
+    runtime.launch(
+        "quantile", "find_means", grid.blocks << bits, _BIN_THREADS,
+        keys, n, grid.block, padded, ranges.keys, bits, tables, exponents, ranges.report,
+    )  # fmt: skip
+    runtime.launch(
+        "quantile", f"quantize_pieces_{size}_{gradient_type}", grid.launched, grid.threads,
+        kept, gradient, n, grid.block, keys, padded, bits, symbols, tables, exponents, ranges.report,
+    )  # fmt: skip
+
+
+def _sorted_keys(
+    runtime: Runtime, kept: Any, gradient: Any, grid: Grid, padded: int, gradient_type: GradientType
+) -> Any:
+    """The order keys of blocks larger than a tile, sorted within each: uint32 [blocks * padded]."""
+    count = grid.blocks * padded
+    keys = runtime.empty(count, np.uint32)
+    runtime.launch(
+        "quantile", f"fill_keys_{gradient_type}", count // _THREADS, _THREADS,
+        kept, gradient, int(gradient.size), grid.block, padded, keys,
+    )  # fmt: skip
+    tiles, pairs = count // PIECE, count // 2
+    runtime.launch("quantile", "sort_tiles", tiles, _THREADS, keys, padded)
+    size = 2 * PIECE
+    while size <= padded:
+        distance = size // 2
+        while distance >= PIECE:
+            runtime.launch("quantile", "merge_far", pairs // _THREADS, _THREADS, keys, padded, size, distance)
+            distance //= 2
+        runtime.launch("quantile", "merge_near", tiles, _THREADS, keys, padded, size)
+        size *= 2
+    return keys
+
+
+def quantile_values(
+    runtime: Runtime, symbols: Any, block: int, bits: int, tables: Any, exponents: Any, out: Any, add: bool
+) -> None:
+    """Writes, or adds, the values that symbols stand for. Does not wait.
+
+    Args:
+        runtime: the device, where all arrays lie.
+        symbols: uint8 or uint16 [n], all of them less than 2^bits.
+        block: as it was for `quantile_pass`.
+        bits: of a symbol.
+        tables: uint16 [blocks * 2^bits]; see `ops.cpu.quantile.quantile_tables_valid`.
+        exponents: int8 [blocks].
+        out: float32 [n].
+        add: add to `out` instead of overwriting it.
+    """
+    n = int(symbols.size)
+    grid = lay_out(n, block)
+    runtime.launch(
+        "quantile", f"values_{symbol_size(bits)}", grid.launched, grid.threads,
+        symbols, n, grid.block, bits, tables, exponents, out, int(add),
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+"""The k largest magnitudes of a whole parameter on a device, exactly; and one guessed from a sample."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...config import LARGEST_TAU, SMALLEST_TAU
+from ..cpu.topk import SAMPLE
+from .reports import GradientType, Reports
+from .runtime import Runtime
+
+_THREADS = 256
+_TILE = 4096
+"""Elements that a block of threads looks at together, as in topk.cu."""
+_MOST_COUNTING = 1024
+"""Blocks of threads that count: all that an H100 or H200 runs at once."""
+_LEVELS = 3
+_BINS = 2048
+
+
+def topk_pass(
+    runtime: Runtime,
+    residual: Any,
+    gradient: Any,
+    k: int,
+    words: Any,
+    values: Any,
+    reports: Reports,
+    *,
+    base: int = 0,
+    gradient_type: GradientType = "float32",
+) -> None:
+    """Adds the gradient to the residual, moves the k largest magnitudes into the output, keeps the rest.
+
+    The same words, values, residual and tau as of `ops.cpu.topk.topk_pass`: of equal magnitudes the lower
+    indices are sent, fewer than k where fewer reach SMALLEST_TAU, and none where an element's sum is not
+    finite (it keeps its old residual). Does not wait.
+
+    Args:
+        runtime: the device, where all arrays lie.
+        residual: float32 [n], n less than 2^31, at any element of an allocation; changed in place.
+        gradient: [n], of `gradient_type`.
+        k: how many to send at most, 0 or more.
+        words: uint32, with room for k words behind those that are there; receives index << 1 | sign,
+            ascending.
+        values: float32, as long as `words`; receives the elements sent.
+        reports: receives this pass's report, tau in it.
+        base: index of residual[0] within the update.
+        gradient_type: what the gradient's bits mean.
+
+    Raises:
+        ValueError: k is negative, or n is too large.
+    """
+    n = int(residual.size)
+    if k < 0 or n >= 2**31:
+        raise ValueError(f"k must be 0 or more and n less than 2^31, not {k} and {n}")
+    report = reports.begin()
+    tiles = (n + 3 + _TILE - 1) // _TILE  # a tile may begin up to three elements before the first
+    counting = min(tiles, _MOST_COUNTING)
+    histograms, search = runtime.zeros(_LEVELS * _BINS, np.uint32), runtime.zeros(2, np.uint32)
+    for level in range(_LEVELS):
+        histogram = histograms[level * _BINS : (level + 1) * _BINS]
+        if level == 0:
+            runtime.launch(
+                "topk", f"take_up_{gradient_type}", counting, _THREADS,
+                residual, gradient, n, tiles, histogram, report,
+            )  # fmt: skip
+        else:
+            runtime.launch("topk", "count", counting, _THREADS, residual, n, tiles, level, search, histogram)
+        runtime.launch("topk", "narrow_down", 1, _THREADS, histogram, level, k, search, report)
+    states = runtime.zeros(tiles + 1, np.uint64)
+    runtime.launch(
+        "topk", "send_top", tiles, _THREADS, residual, n, base, search, words, values, states, report
+    )
+
+
+def start_sampling(
+    runtime: Runtime, residual: Any, gradient: Any, keys: Any, *, gradient_type: GradientType = "float32"
+) -> None:
+    """Looks at a stratified sample. Does not wait.
+
+    Args:
+        runtime: the device, where all arrays lie.
+        residual: float32 [n].
+        gradient: [n], of `gradient_type`.
+        keys: uint32 [m], m at most n; receives the bits of |residual + gradient| at the places of
+            `sampling.stratified_positions`.
+        gradient_type: what the gradient's bits mean.
+    """
+    n, m = int(residual.size), int(keys.size)
+    runtime.launch(
+        "topk", f"sample_{gradient_type}", -(-m // _THREADS), _THREADS, residual, gradient, n, m, keys
+    )
+
+
+def sampled_magnitude(
+    runtime: Runtime,
+    residual: Any,
+    gradient: Any,
+    density: float,
+    sample: int = SAMPLE,
+    *,
+    gradient_type: GradientType = "float32",
+) -> np.float32:
+    """A threshold that about density * n elements reach: a quantile of a stratified sample.
+
+    The same as of `ops.cpu.topk.sampled_magnitude`. Waits once, for the sample.
+
+    Args:
+        runtime: the device, where both arrays lie.
+        residual: float32 [n].
+        gradient: [n], of `gradient_type`.
+        density: the fraction wanted, 0 to 1.
+        sample: m, how many elements to look at; from n on all are looked at, and the result is exact.
+        gradient_type: what the gradient's bits mean.
+
+    Returns:
+        The ceil(density * m)-th largest finite |residual + gradient| of the sample, at least the
+        largest one; between SMALLEST_TAU and LARGEST_TAU, and SMALLEST_TAU if there is none.
+
+    Raises:
+        ValueError: density or sample is out of its range.
+    """
+    if not 0 <= density <= 1 or sample < 1:
+        raise ValueError(f"density must be 0 to 1 and sample at least 1, not {density} and {sample}")
+    keys = runtime.empty(min(sample, int(residual.size)), np.uint32)
+    start_sampling(runtime, residual, gradient, keys, gradient_type=gradient_type)
+    magnitudes = runtime.fetch(keys).view(np.float32)
+    magnitudes = magnitudes[np.isfinite(magnitudes)]
+    # Rounded first, as 0.07 * 100 is a little more than 7.
+    rank = max(math.ceil(round(density * magnitudes.size, 6)), 1)
+    if rank > magnitudes.size:
+        return np.float32(SMALLEST_TAU)
+    at = magnitudes.size - rank
+    return np.float32(min(max(np.partition(magnitudes, at)[at], SMALLEST_TAU), LARGEST_TAU))

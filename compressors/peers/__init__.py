@@ -1,0 +1,1 @@
+"""Methods of others, adopted: the algorithm is theirs, accounting and state are ours."""

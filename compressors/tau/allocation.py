@@ -1,0 +1,187 @@
+"""Which tau each layer needs, so that all layers together take the fewest bits at a total error budget.
+
+A layer's choices stand on a curve: the share of its elements that is sent, the tau for it, and the error: the
+sum of squares of what is not sent. Curves come from a sample's magnitudes by cumulative sums over them in
+descending order; L-GreCo (Markov et al., MLSys 2024) has such tables for bit widths.
+
+Every choice that minimizes bits + multiplier x error, layer by layer, is the cheapest for the error it has
+(Everett's theorem, which needs no convexity). The multiplier is found by bisection, and what is then left of
+the budget is spent layer by layer.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config.base import LARGEST_TAU, SMALLEST_TAU
+from ..ops.cpu.curves import common_log_tau, walk
+from ..ops.cpu.threshold import ThresholdRule
+
+Floats = NDArray[np.float64]
+
+CHOICES = 25
+"""Points of a layer's curve."""
+REACH = 32
+"""How many times a layer's density may lie below or above that of the budget."""
+_REACHES = np.geomspace(1 / REACH, REACH, CHOICES)
+_BISECTIONS = 28
+_GOLDEN = (1 + math.sqrt(5)) / 2
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Every layer's choices, from the sparsest to the densest.
+
+    Attributes:
+        elements: float64 [L].
+        sent: float64 [L, C], shares of the elements, ascending.
+        taus: float64 [L, C], descending.
+        errors: float64 [L, C], sum of squares of what is not sent, over the elements.
+    """
+
+    elements: Floats
+    sent: Floats
+    taus: Floats
+    errors: Floats
+
+    def bits(self, value_bits: float) -> Floats:
+        """float64 [L, C], what a layer's message takes."""
+        return self.elements[:, None] * bits_per_element(self.sent, value_bits)
+
+    def squares(self) -> Floats:
+        """float64 [L, C], what a layer does not send."""
+        return self.elements[:, None] * self.errors
+
+
+def curve_of(magnitudes: NDArray[np.float32], density: float, rule: ThresholdRule) -> Floats:
+    """One layer's curve around a density.
+
+    Args:
+        magnitudes: float32 [m], finite, a sample; m at least 1.
+        density: the middle of the shares, which reach from a REACH-th of it to REACH times it, at most 1.
+        rule: what stands for an element that is sent, and so what of it is not.
+
+    Returns:
+        `sent`, `taus` and `errors` as in `Curves`, float64 [3, CHOICES].
+    """
+    shares = np.minimum(density * _REACHES, 1.0)
+    return walk(np.sort(magnitudes), shares, rule, SMALLEST_TAU, LARGEST_TAU)
+
+
+def bits_per_element(sent: Floats, value_bits: float) -> Floats:
+    """What a message takes for each of a layer's elements, in which a share of them is sent.
+
+    Positions as Golomb-Rice codes them (Kiely 2004): b bits and on average 1 / (1 - (1 - p)^(2^b)) more, with
+    b = max(0, ceil(log2(ln(phi - 1) / ln(1 - p)))); at most the one bit of a bitmap.
+    """
+    p = np.clip(sent, 1e-12, 1 - 1e-12)
+    empty = np.log1p(-p)
+    b = np.maximum(0.0, np.ceil(np.log2(math.log(_GOLDEN - 1) / empty)))
+    each = b - 1 / np.expm1(2.0**b * empty)
+    return np.minimum(p * each, 1.0) + sent * value_bits
+
+
+def allocate(curves: Curves, density: float, value_bits: float) -> tuple[Floats, Floats]:
+    """Each layer's tau at the error that one tau for all layers would have at a density.
+
+    Args:
+        curves: of all layers, at least one.
+        density: the share of all elements that this one tau sends; where a layer has no choice as far out
+            as it, the layer's nearest one.
+        value_bits: of an element sent, besides its position.
+
+    Returns:
+        taus and shares sent, float64 [L]. They take no more bits than the one tau, and leave no more unsent.
+    """
+    curves = with_one_tau(curves, density)
+    cost, error = curves.bits(value_bits), curves.squares()
+    one = curves.taus.shape[1] - 1  # it stands last
+    chosen = cheapest(cost, error, one)
+    rows = np.arange(chosen.size)
+    return curves.taus[rows, chosen], curves.sent[rows, chosen]
+
+
+def cheapest(cost: Floats, error: Floats, given: int) -> NDArray[np.int64]:
+    """Which choice each layer takes, so that costs are low and errors no more than they would be otherwise.
+
+    Args:
+        cost: float64 [L, C].
+        error: float64 [L, C], none negative.
+        given: the choice that all layers would take otherwise.
+
+    Returns:
+        int64 [L]. Neither their cost nor their error is more than with the choice given. Their cost exceeds
+        the least possible at most by the range of one layer's costs.
+    """
+    rows = np.arange(cost.shape[0])
+    otherwise = np.full(rows.size, given)
+    allowed = math.fsum(error[rows, otherwise])
+
+    def minimizing(exponent: float) -> NDArray[np.int64]:
+        choices: NDArray[np.int64] = np.argmin(cost + math.exp(exponent) * error, axis=1)
+        return choices
+
+    # Far enough either way for one of the two terms to be all that counts.
+    middle = math.log(max(float(cost.max()), 1e-100)) - math.log(max(float(error.max()), 1e-100))
+    low, high = middle - 60, middle + 60
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if math.fsum(error[rows, minimizing(middle)]) > allowed:
+            low = middle
+        else:
+            high = middle
+    found = minimizing(high)
+    if math.fsum(error[rows, found]) > allowed:  # errors differ by less than the multipliers reach
+        found = otherwise
+    chosen = _spend(cost, error, found, allowed)
+    return chosen if math.fsum(cost[rows, chosen]) <= math.fsum(cost[rows, otherwise]) else otherwise
+
+
+def _spend(cost: Floats, error: Floats, chosen: NDArray[np.int64], allowed: float) -> NDArray[np.int64]:
+    """Cheaper choices for layers in turn, as far as the budget goes, the one that saves most first."""
+    chosen, rows = chosen.copy(), np.arange(chosen.size)
+    while True:
+        slack = allowed - math.fsum(error[rows, chosen])
+        saved = cost[rows, chosen][:, None] - cost
+        fits = (error - error[rows, chosen][:, None] <= slack) & (saved > 0)
+        if not fits.any():
+            return chosen
+        layer, choice = np.unravel_index(np.argmax(np.where(fits, saved, -1.0)), cost.shape)
+        before = chosen[layer]
+        chosen[layer] = choice
+        if math.fsum(error[rows, chosen]) > allowed:  # by rounding
+            chosen[layer] = before
+            return chosen
+
+
+def with_one_tau(curves: Curves, density: float) -> Curves:
+    """The curves with one choice more, the last: the same tau for all layers, for a share of all elements."""
+    log_taus = np.log(curves.taus)
+    wanted = density * float(curves.elements.sum())
+    common = common_log_tau(curves.elements, log_taus, curves.sent, wanted, _BISECTIONS)
+    sent, errors = _at(curves, log_taus, common)
+    tau = np.full(curves.elements.size, math.exp(common))
+    tau = np.clip(tau, curves.taus[:, -1], curves.taus[:, 0])
+    return Curves(
+        curves.elements,
+        np.column_stack([curves.sent, sent]),
+        np.column_stack([curves.taus, tau]),
+        np.column_stack([curves.errors, errors]),
+    )
+
+
+def _at(curves: Curves, log_taus: Floats, log_tau: float) -> tuple[Floats, Floats]:
+    """Shares and errors of all layers at one tau, float64 [L]: between two choices on a straight line."""
+    rows, last = np.arange(curves.elements.size), log_taus.shape[1] - 1
+    after = np.clip((log_taus > log_tau).sum(axis=1), 1, last)
+    high, low = log_taus[rows, after - 1], log_taus[rows, after]
+    width = np.where(high > low, high - low, 1.0)
+    part = np.clip((high - log_tau) / width, 0.0, 1.0)
+
+    def between(of: Floats) -> Floats:
+        start = of[rows, after - 1]
+        return np.asarray(start + part * (of[rows, after] - start))
+
+    return between(curves.sent), between(curves.errors)

@@ -1,0 +1,196 @@
+"""A target density: tau from a sample now and then, corrected in between by what was sent."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import gt, itemgetter
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bucket.layout import Part
+from ..config.base import SMALLEST_TAU
+from ..config.thresholds import DensityTau, Warmup
+from ..ops.cpu.topk import magnitude_at
+from .base import Memory, ThresholdPolicy
+from .sampling import as_tau, magnitudes_of
+
+BAND = 0.1
+"""How far off what is sent may be before tau moves: this part of what is expected, and what chance does."""
+CHANCE = 2
+"""That is so many times the square root of what is expected, and an element: in layers that send few, chance
+alone would move tau in most iterations."""
+LOOK = 2
+"""Iterations from one look at what was sent to the next, counted from those in which samples are due: a
+correction costs time, and what it comes to shows only after it. What jumps up is seen in between, too."""
+OFF = 4
+"""How many times too many or too few elements call for a new sample at once."""
+ASKS = 0.0
+"""What stands in a memory in place of a tau that the next iteration finds in a new sample."""
+_NO_BAND = {"least": 1.0, "most": 0.0, "alarm": 0.0}
+"""Nothing that was sent lies in it."""
+STEADY = 8
+"""Elements expected below which what one iteration sent says little: as many are taken to have come in its
+place as were expected."""
+
+
+_alarm = itemgetter("alarm")
+
+
+class _Renewed(Protocol):
+    """What the configurations of all these policies have."""
+
+    @property
+    def every(self) -> int: ...
+
+
+class TargetDensity(ThresholdPolicy):
+    """Finds tau in a sample every few iterations, and keeps to the target in between by what was sent.
+
+    A run begins with samples in its iterations 0, 1, 2, 4, 8, ...: residuals grow from nothing, and of some
+    runs, such as those that exchange weights now and then, the first few iterations are all.
+
+    The sample costs time and what was sent costs next to none: while it stays in a band, kept in the
+    memory, nothing is done. A layer whose scale drifts is followed by the correction; one whose scale jumps
+    is sampled in the next iteration, unless that did not help before.
+    """
+
+    config: _Renewed
+    again: ClassVar[int] = 8
+    """How many such samples there are at most until the next one is due: where what is owed lies close under
+    an old tau, each may call for another."""
+
+    @abstractmethod
+    def target(self, iteration: int, memory: Memory) -> float:
+        """The share of a parameter's elements to send."""
+
+    @abstractmethod
+    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: Memory) -> float:
+        """The tau that memory["target"] of all elements reach, by the magnitudes of a sample, float32 [m]."""
+
+    def begin(self, part: Part, sent: int, memory: Memory) -> None:
+        """Takes note of what was first sent by a sample's tau."""
+
+    def due(self, iteration: int) -> bool:
+        """Whether every parameter is sampled in this iteration."""
+        since = iteration % self.config.every
+        return not since or (since == iteration and not since & (since - 1))
+
+    def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
+        """See `ThresholdPolicy.needs_sample`."""
+        return memory.get("tau", ASKS) == ASKS or self.due(iteration)
+
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """See `ThresholdPolicy.taus`; in most iterations they stand in the memories."""
+        taus = [] if self.due(iteration) else [memory.get("tau", ASKS) for memory in memories]
+        if taus and ASKS not in taus:
+            return taus
+        return [
+            self._sampled(part, iteration, memory)
+            if self.needs_sample(part, iteration, memory)
+            else memory["tau"]
+            for part, memory in zip(parts, memories, strict=True)
+        ]
+
+    def _sampled(self, part: Part, iteration: int, memory: Memory) -> float:
+        """tau by a new sample."""
+        memory["again"] = (
+            float(self.again) if self.due(iteration) else memory.get("again", self.again + 1.0) - 1
+        )
+        memory["target"] = self.target(iteration, memory)
+        memory["tau"] = as_tau(self.estimate(magnitudes_of(part), iteration, memory))
+        memory |= _NO_BAND  # the part may be a sample
+        return memory["tau"]
+
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Memory]
+    ) -> None:
+        """See `ThresholdPolicy.note`; in most iterations, and of most parameters, there is nothing to do."""
+        looks = iteration % self.config.every % LOOK == 0
+        if not looks and not any(map(gt, sent, map(_alarm, memories))):
+            return
+        for part, count, memory in zip(parts, sent, memories, strict=True):
+            if not memory["least"] <= count <= memory["most"] if looks else count > memory["alarm"]:
+                self._follow(part, count, memory)
+
+    def _follow(self, part: Part, sent: int, memory: Memory) -> None:
+        """Corrects tau where the band does not hold what was sent, or asks for a new sample."""
+        fresh = memory["most"] < memory["least"]
+        if fresh:
+            self.begin(part, sent, memory)
+            aim_at(memory["target"], part.elements, memory)
+        least, most, tau = memory["least"], memory["most"], memory["tau"]
+        if least <= sent <= most or self.config.every == 1:
+            return
+        ratio = (sent + STEADY) / ((least + most) / 2 + STEADY)
+        # What a new sample's tau is off by, the next one's would be, too.
+        jumped = not fresh and not 1 / OFF < ratio < OFF
+        # A sample of nothing but zeros says nothing of what comes after them.
+        if jumped and (memory["again"] > 0 or (ratio > 1 and tau <= SMALLEST_TAU)):
+            memory["tau"] = ASKS
+        else:
+            memory["tau"] = as_tau(tau * correction(ratio, memory["target"]))
+
+
+@dataclass(frozen=True)
+class Density(TargetDensity):
+    """The magnitude that a target share of a sample of the parameter's elements reaches."""
+
+    config: DensityTau
+
+    def target(self, iteration: int, memory: Memory) -> float:
+        """See `TargetDensity.target`."""
+        return density_at(self.config.target, self.config.warmup, iteration)
+
+    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: Memory) -> float:
+        """See `TargetDensity.estimate`."""
+        return float(magnitude_at(magnitudes, memory["target"]))
+
+    def due(self, iteration: int) -> bool:
+        """See `TargetDensity.due`; a stage of the warm-up begins with a sample."""
+        warmup = self.config.warmup
+        if warmup is None or iteration > warmup.iterations:
+            return TargetDensity.due(self, iteration)
+        if TargetDensity.due(self, iteration):
+            return True
+        stages = [each * warmup.stages // warmup.iterations for each in (iteration - 1, iteration)]
+        return stages[0] < stages[1]
+
+
+def aim_at(target: float, elements: float, memory: Memory) -> None:
+    """Has a parameter keep to a share of its elements: how many may be sent before tau moves."""
+    expected = target * elements
+    room = BAND * expected + CHANCE * math.sqrt(expected) + 1
+    memory["target"] = target
+    least, most = expected - room, expected + room
+    if target >= 1:  # tau is as low as it need be
+        least, most = 0.0, float(elements)
+    memory |= {"least": least, "most": most, "alarm": OFF * most}
+
+
+def correction(ratio: float, target: float) -> float:
+    """What to multiply tau with, so that the share sent, that many times the target, becomes the target.
+
+    The square root of ln(target) / ln(ratio x target): the whole way for normal magnitudes, whose tail's
+    logarithm goes with the square of tau, and half the way, which converges too, for exponential ones.
+
+    Args:
+        ratio: greater than 0, less than 1 / target.
+        target: between 0 and 1.
+    """
+    due = math.log(target)
+    return math.sqrt(due / (due + math.log(ratio)))
+
+
+def density_at(target: float, warmup: Warmup | None, iteration: int) -> float:
+    """The density in one iteration: during the warm-up it falls in stages, exponentially, down to the target.
+
+    Deep Gradient Compression, section 3.3: 25%, 6.25%, 1.56%, 0.4%, then 0.1%.
+    """
+    if warmup is None or iteration >= warmup.iterations:
+        return target
+    stage = iteration * warmup.stages // warmup.iterations
+    ratio = float(target / warmup.start)
+    return warmup.start * float(ratio ** (stage / warmup.stages))

@@ -1,0 +1,1 @@
+"""What is sent, as bytes: updates, their forms, codecs, messages, and how they are exchanged."""
