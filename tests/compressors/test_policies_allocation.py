@@ -121,7 +121,6 @@ def test_a_curve_is_what_passes_would_send_and_keep(rule: ThresholdRule, density
             assert error <= evenly * (1 + 1e-6)
 
 
-@pytest.mark.xfail(strict=True, reason="what is beyond 255 tau is not counted as kept")
 def test_a_curve_counts_what_255_tau_do_not_reach() -> None:
     values = np.abs(np.random.default_rng(3).standard_normal(5000)).astype(np.float32)
     _, taus, errors = curve_of(values, 0.8, "qgt")

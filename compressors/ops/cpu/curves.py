@@ -6,6 +6,8 @@ from numpy.typing import NDArray
 
 from .threshold import ThresholdRule
 
+_MOST = 255
+"""Taus that a level of qgt stands for, at most."""
 _QUANTA = {"wgt": 0, "bgt": 1, "strom": 1, "qgt": 2}
 """What is sent of an element: all of it, one tau, or several."""
 
@@ -21,6 +23,7 @@ def _walk(ascending, shares, quantum, smallest, largest, curve):  # type: ignore
         others += np.float64(ascending[i + 1]) ** 2
         i += 2
     total, reached, squares, before = some + others, 0.0, 0.0, 0
+    top, top_reached, top_squares = 0, 0.0, 0.0
     for choice in range(shares.size):
         # Rounded first, as 0.07 * 100 is a little more than 7.
         rank = max(int(np.ceil(np.rint(shares[choice] * m * 1e6) / 1e6)), 1)
@@ -31,11 +34,20 @@ def _walk(ascending, shares, quantum, smallest, largest, curve):  # type: ignore
         before = rank
         tau = min(max(np.float64(ascending[m - rank]), smallest), largest)
         unsent = total - squares
-        if quantum:
-            rest = squares - 2 * tau * reached + rank * tau * tau
-            if quantum == 2:  # more than one tau of some; where it is small, rests are spread evenly below it
-                rest = min(rest, rank * tau * tau / 3)
-            unsent += rest
+        if quantum == 1:
+            unsent += squares - 2 * tau * reached + rank * tau * tau
+        elif quantum == 2:
+            while top < rank and np.float64(ascending[m - 1 - top]) >= (_MOST + 1) * tau:
+                value = np.float64(ascending[m - 1 - top])
+                top_reached += value
+                top_squares += value * value
+                top += 1
+            # Of the largest so many taus are sent, and no more. Of others one, or more: where tau is small,
+            # rests are spread evenly below it.
+            unsent += top_squares - 2 * _MOST * tau * top_reached + top * (_MOST * tau) ** 2
+            below, count = squares - top_squares, rank - top
+            one = below - 2 * tau * (reached - top_reached) + count * tau * tau
+            unsent += min(one, count * tau * tau / 3)
         curve[0, choice], curve[1, choice], curve[2, choice] = rank / m, tau, max(unsent, 0.0) / m
 
 
