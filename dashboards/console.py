@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import yaml
 from rich.console import Console
 
+from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.board import News
 from taugrad.platform.launching.cluster import import_ray, is_local, ray_cluster
 from taugrad.platform.launching.failure import RunFailed
@@ -22,9 +23,9 @@ from taugrad.platform.launching.stages import Timeline, stage
 from taugrad.platform.launching.storing import storage_path
 from taugrad.platform.own_code import TRACEBACK
 from taugrad.platform.preflight import check, usable_store
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.tasks.counting import counting_metric
+from taugrad.platform.terminal import open_console, say, short
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.glance import check_run, no_run
 from taugrad.platform.tracking.holding import Hold, RunHeld
@@ -42,7 +43,6 @@ from .table import Row, render, rows, to_csv, to_markdown
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-OK, FAILED = 0, 1
 _FIGURES = "figures"
 _HISTORIES = (names.COMM_FRACTION, names.COMM_WIRE_BYTES, names.TRAIN_LOSS)
 _MOST_INTERACTIVE = 8  # runs that get a page of interactive charts each, of 5 MB; of more only the first does
@@ -60,7 +60,7 @@ def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
     Raises:
         SpecError: a spec asks for what cannot be had; nothing was started.
     """
-    console, timeline = _console(), Timeline()
+    console, timeline = open_console(), Timeline()
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     probe(tracking_uri())
     with _stage(console, timeline, "checking data and model"):
@@ -71,7 +71,7 @@ def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
     workers = " or ".join(str(count) for count in counts)
     finished: list[RunHistory] = []
     with _started(console, timeline) as client:
-        _say(
+        say(
             console,
             f"{len(specs)} run{'s' * (len(specs) > 1)}, {workers} worker{'s' * (counts != [1])}"
             f"{' on this machine' * is_local()}; metrics go to {masked(client.tracking_uri)}",
@@ -83,7 +83,7 @@ def train(specs: Sequence[tuple[str, RunSpec]]) -> int:
                 raise SpecError("experiment", [str(error)]) from None
             except Exception as error:  # of many types; the runs before this one have their results
                 reason = masked(str(error).strip().partition("\n")[0])
-                _say(console, f"{spec.title}: not started, MLflow does not answer: {reason}", style="red")
+                say(console, f"{spec.title}: not started, MLflow does not answer: {reason}", style="red")
                 break
             result = _run(console, client, spec, run_id, width, timeline)
             if result is not None:
@@ -104,7 +104,7 @@ def resume(run_id: str) -> int:
         SpecError: there is no such run, it is finished, another process trains it, or no good checkpoint is
             left.
     """
-    console, timeline = _console(), Timeline()
+    console, timeline = open_console(), Timeline()
     sys.path.insert(0, str(Path.cwd()))
     probe(tracking_uri(), writes=False)
     check_run(run_id)
@@ -119,7 +119,7 @@ def resume(run_id: str) -> int:
                 client.update_run(run_id, status="RUNNING")
                 result = _run(console, client, spec, run_id, len(spec.title), timeline, hold)
     except RunHeld as error:
-        raise SpecError("command line", [f"--resume {run_id}: {error}"]) from None
+        raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None
     if result is None:
         return FAILED
     _compare(console, client, [_history(client, spec, result)], [spec.experiment])
@@ -146,12 +146,6 @@ def _started(console: Console, timeline: Timeline) -> Iterator["MlflowClient"]:
         yield client
 
 
-def _console() -> Console:
-    # A log file has no width of its own; 80 columns would break the table.
-    console = Console()
-    return console if console.is_terminal else Console(width=132)
-
-
 def _run(
     console: Console,
     client: "MlflowClient",
@@ -173,12 +167,12 @@ def _run(
             return launch(spec, client, run_id, watch, alone=is_local(), hold=hold)
         except RunFailed as error:
             if os.environ.get(TRACEBACK) and error.worker_traceback:
-                _say(console, error.worker_traceback)
-            _say(console, f"{spec.title}: failed: {error}", style="red")
-            _say(console, f"  {_what_helps(error, spec, _resuming(client, run_id))}")
+                say(console, error.worker_traceback)
+            say(console, f"{spec.title}: failed: {error}", style="red")
+            say(console, f"  {_what_helps(error, spec, _resuming(client, run_id))}")
             return None
         except KeyboardInterrupt:
-            _say(console, f"{spec.title}: interrupted; go on with: {_resuming(client, run_id)}")
+            say(console, f"{spec.title}: interrupted; go on with: {_resuming(client, run_id)}")
             raise
 
 
@@ -221,7 +215,7 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
     except MlflowException:
         raise no_run(run_id, client.tracking_uri) from None
     if run.info.status == "FINISHED":
-        raise SpecError("command line", [f"--resume {run_id}: this run is finished"])
+        raise SpecError(COMMAND_LINE, [f"--resume {run_id}: this run is finished"])
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     text = Path(client.download_artifacts(run_id, "spec.yaml")).read_text(encoding="utf-8")
     spec = RunSpec.model_validate(yaml.safe_load(text))
@@ -237,7 +231,7 @@ def _check_checkpoints(folder: RunFolder, run_id: str) -> None:
     try:
         folder.check()
     except (CheckpointError, OSError) as error:
-        raise SpecError("command line", [f"--resume {run_id}: {error}"]) from None
+        raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None
 
 
 def _compare(
@@ -259,25 +253,20 @@ def _compare(
             for path in [*paths, *interactive]:
                 client.log_artifact(history.run_id, str(path), _FIGURES)
         kept_too = " (and in every run's artifacts)"
-    _say(console, f"Figures and tables: {_short(folder)}{kept_too}")
+    say(console, f"Figures and tables: {short(folder)}{kept_too}")
     uri = client.tracking_uri
-    _say(console, f"See the runs: {_mlflow_ui(masked(uri), ' and '.join(experiments))}")
+    say(console, f"See the runs: {_mlflow_ui(masked(uri), ' and '.join(experiments))}")
     for experiment in experiments:
         quoted = shlex.quote(experiment)
         output = "report" if len(experiments) == 1 else f"report-{quoted}"
-        _say(console, f"Compare them: {to_copy(f'taugrad dashboard {quoted} --serve', uri)}")
-        _say(console, f"Sum them up on one page: {to_copy(f'taugrad report {quoted} -o {output}', uri)}")
+        say(console, f"Compare them: {to_copy(f'taugrad dashboard {quoted} --serve', uri)}")
+        say(console, f"Sum them up on one page: {to_copy(f'taugrad report {quoted} -o {output}', uri)}")
 
 
 def _keep(timeline: Timeline, client: "MlflowClient", histories: Sequence[RunHistory]) -> None:
     """Makes the command's stages an artifact of its first run."""
     with suppress(Exception):  # it only says where time went
         client.log_text(histories[0].run_id, timeline.to_csv(), names.ARTIFACT_STAGES)
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    """Prints text as it is: no markup, and nothing that could be copied is broken in two."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
@@ -314,15 +303,11 @@ def _write(table: Sequence[Row], folder: Path) -> list[Path]:
     return list(texts)
 
 
-def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
 def _mlflow_ui(uri: str, experiment: str) -> str:
     if uri.startswith("http"):
         return f"{uri}, experiment {experiment}"
     beside = Path(sys.executable).with_name("mlflow")
-    command = "mlflow" if shutil.which("mlflow") or not beside.exists() else _short(beside)
+    command = "mlflow" if shutil.which("mlflow") or not beside.exists() else short(beside)
     here = f"sqlite:///{Path.cwd()}/"
     if uri.startswith(here):
         uri = f"sqlite:///{uri.removeprefix(here)}"
