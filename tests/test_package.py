@@ -16,6 +16,7 @@ EXPECTED = [
     "taugrad/py.typed",
     "taugrad/compressors/hook.py",
     "taugrad/compressors/kernels/avx512.py",
+    "taugrad/platform/launching/command.py",
     "taugrad/platform/spec/run.py",
     "taugrad/platform/launching/worker.py",
     "taugrad/dashboards/console.py",

@@ -263,13 +263,18 @@ def _train(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.resume:
         if options.specs or overrides:
             _refuse("--resume takes the run's own spec, and no other arguments")
-        from taugrad.dashboards.console import resume  # noqa: PLC0415
+        from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
+        from taugrad.platform.launching.command import resume  # noqa: PLC0415
 
-        return resume(options.resume)
-    specs = _read_train(options, overrides)
-    from taugrad.dashboards.console import train  # noqa: PLC0415
+        return resume(options.resume, ConsoleDisplay())
+    return _run_training(_read_train(options, overrides))
 
-    return train(specs)
+
+def _run_training(specs: "Sequence[tuple[str, RunSpec]]") -> int:
+    from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
+    from taugrad.platform.launching.command import train  # noqa: PLC0415
+
+    return train(specs, ConsoleDisplay())
 
 
 def _read_train(options: argparse.Namespace, overrides: list[str]) -> "list[tuple[str, RunSpec]]":
@@ -290,10 +295,7 @@ def _search(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.pick is not None:
         from taugrad.search.outputs import picked  # noqa: PLC0415
 
-        source, spec = picked(options.spec, options.pick, overrides)
-        from taugrad.dashboards.console import train  # noqa: PLC0415
-
-        return train([(source, spec)])
+        return _run_training([picked(options.spec, options.pick, overrides)])
     from taugrad.search.reading import read_search  # noqa: PLC0415
 
     search = read_search(options.spec, overrides)
@@ -307,14 +309,13 @@ def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
 
     spec, goal = _read_auto(options, overrides)
     source = str(options.spec)
-    from taugrad.dashboards.console import train  # noqa: PLC0415
     from taugrad.platform.launching.cluster import ray_cluster  # noqa: PLC0415
 
     with ExitStack() as kept:
 
         def train_next(each: "RunSpec") -> int:
             kept.enter_context(ray_cluster())  # the first training's Ray is there for all
-            return train([(source, each)])
+            return _run_training([(source, each)])
 
         return run_auto(spec, source, goal, train_next)
 
