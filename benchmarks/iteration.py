@@ -39,7 +39,8 @@ from taugrad.platform.data.config import Synthetic
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models import build
 from taugrad.platform.models.config import NetworkInNetwork
-from taugrad.platform.spec import CheckpointConfig, RunSpec
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.run import CheckpointConfig
 from taugrad.platform.synchronization.hooked import HookedGradients
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, start_run

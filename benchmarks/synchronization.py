@@ -95,12 +95,12 @@ def received_formula(mode: str, payload: float, workers: int, *, whole: bool) ->
         whole: nothing is compressed; then all-gather is DDP's all-reduce, a ring of torch's.
     """
     others = workers - 1
-    told = NUMBER_BYTES * HEAD * others
+    told = HEAD.itemsize * others
     match mode:
         case "allgather":
             return 2 * others / workers * payload if whole else others * (payload + NUMBER_BYTES)
         case "ring":
-            return 2 * others / workers * payload + NUMBER_BYTES * (2 + HEAD) * others
+            return 2 * others / workers * payload + (2 * NUMBER_BYTES + HEAD.itemsize) * others
     # Pieces to their owners and sums back to all; the numbers of the first round name single receivers.
     return 2 * others / workers * payload + 2 * told + NUMBER_BYTES * others
 

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
-PARENT = "mlflow.parentRunId"
-"""The tag that nests a search's trial under the search's run."""
-
 _PAGE = 1000
 
 

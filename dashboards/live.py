@@ -7,11 +7,12 @@ from rich.live import Live
 from rich.text import Text
 
 from taugrad.platform.launching.board import News
+from taugrad.platform.launching.launch import Watch
 from taugrad.platform.training.reporting import TRAINING, Progress
 
 
 class LiveRun:
-    """Shows one run; a context manager whose `watch` takes what `launch` reports."""
+    """Shows one run; a context manager that gives what takes the news that `launch` reports."""
 
     def __init__(self, console: Console, title: str, width: int = 0) -> None:
         """Shows to `console`; titles are padded to `width`, so that several runs' lines align."""
@@ -20,10 +21,10 @@ class LiveRun:
         self._trains = self._told = False
         self._live = Live(self._waiting("starting"), console=console, refresh_per_second=4)
 
-    def __enter__(self) -> "LiveRun":
+    def __enter__(self) -> Watch:
         if self._console.is_terminal:
             self._live.start()
-        return self
+        return self._watch
 
     def __exit__(
         self,
@@ -34,7 +35,7 @@ class LiveRun:
         if self._console.is_terminal:
             self._live.stop()
 
-    def watch(self, news: News) -> None:
+    def _watch(self, news: News) -> None:
         """Takes news of the run; may come from another thread."""
         for notice in news.notices:
             self._console.print(

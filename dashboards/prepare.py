@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taugrad.platform.exit_codes import OK
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.glance import check_experiment
@@ -73,7 +74,7 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
         )
         print("or let this command do so with --serve. Then open:")
     _tell(written, without_login(uri) if _is_server(uri) else LOCAL_SERVER, experiment_id)
-    return 0
+    return OK
 
 
 def prepare(client: "MlflowClient", experiment_id: str) -> list[View]:

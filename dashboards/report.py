@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taugrad.platform.reading import SpecError
+from taugrad.platform.exit_codes import OK
+from taugrad.platform.spec import COMMAND_LINE, SpecError
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking.glance import check_experiment
 from taugrad.platform.tracking.masking import without_login
@@ -46,12 +47,12 @@ def report(experiment: str, folder: Path, server: str | None = None) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SpecError("command line", [f"-o {folder}: {error.strerror}"]) from error
+        raise SpecError(COMMAND_LINE, [f"-o {folder}: {error.strerror}"]) from error
     uri = client.tracking_uri
     server = server or (without_login(uri) if uri.startswith("http") else None)
     page = write_report(client, experiment, experiment_id, folder, server)
     print(f"{page}\nTables, figures and interactive charts: {folder}")
-    return 0
+    return OK
 
 
 def write_report(
@@ -78,7 +79,7 @@ def write_report(
     groups = next(iter(by.values()), [])
     if not groups:
         raise SpecError(
-            "command line", [f"EXPERIMENT {experiment!r}: none of its {len(found)} runs has finished yet"]
+            COMMAND_LINE, [f"EXPERIMENT {experiment!r}: none of its {len(found)} runs has finished yet"]
         )
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)

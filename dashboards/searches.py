@@ -11,7 +11,6 @@ from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
 from .dimensions import Mark, Trial
-from .experiment import PARENT
 from .front import FrontPoint
 from .judging import common
 from .runs import RunHistory, to_history
@@ -52,7 +51,7 @@ def searches(found: "Sequence[Run]") -> "dict[str, SearchRuns]":
         if names.TAG_SEARCH in run.data.tags
     }
     return {
-        parent: _read(name, [run for run in found if run.data.tags.get(PARENT) == parent])
+        parent: _read(name, [run for run in found if run.data.tags.get(names.TAG_PARENT) == parent])
         for parent, name in parents.items()
     }
 

@@ -236,7 +236,7 @@ def search(
         columns,
         (f"metrics.`{_logged(judged)}`", "desc" if judged.more_is_better else "asc"),
         [*_OURS, *metrics],
-        search_filter=f"tags.`mlflow.parentRunId` = '{parent_run_id}'",
+        search_filter=f"tags.`{names.TAG_PARENT}` = '{parent_run_id}'",
     )
 
 

@@ -154,7 +154,7 @@ def _ray_address() -> str:
 
 
 def _mlflow() -> Iterator[Finding]:
-    from .reading import SpecError  # noqa: PLC0415
+    from .spec import SpecError  # noqa: PLC0415
     from .tracking.masking import masked  # noqa: PLC0415
     from .tracking.probe import answering_client, unwritable  # noqa: PLC0415
     from .tracking.store import sqlite_path, tracking_uri  # noqa: PLC0415

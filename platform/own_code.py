@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .terminal import short
+
 TRACEBACK = "TAUGRAD_TRACEBACK"
 """The environment variable with which whole tracebacks are shown."""
 _LONGEST = 200
@@ -86,7 +88,7 @@ def call(path: str, function: Callable[..., Any], arguments: Mapping[str, Any], 
 def told(error: BaseException) -> str:
     """An error on one line: its type and text, and the line of the user's code that it came from."""
     if isinstance(error, SyntaxError):
-        return f"SyntaxError: {error.msg} ({_short(error.filename or '?')}:{error.lineno})"
+        return f"SyntaxError: {error.msg} ({short(Path(error.filename or '?'))}:{error.lineno})"
     text = " ".join(str(error).split())
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     where = _place(error)
@@ -104,7 +106,7 @@ def last_own(frames: Iterable[tuple[str, int, str]]) -> str:
     if not own:
         return ""
     file, line, function = own[-1]
-    return f"{_short(file)}:{line} in {function}"
+    return f"{short(Path(file))}:{line} in {function}"
 
 
 def _is_own(file: str) -> bool:
@@ -112,8 +114,3 @@ def _is_own(file: str) -> bool:
     return (
         not file.startswith("<") and "site-packages" not in path.parts and not str(path).startswith(_NOT_OWN)
     )
-
-
-def _short(file: str) -> str:
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -16,8 +16,7 @@ from .launching.reaching import check_cluster
 from .launching.storing import check_storage
 from .models import build, try_out
 from .own_code import OwnCodeError
-from .reading import SpecError
-from .spec import RunSpec
+from .spec import RunSpec, SpecError
 from .tasks import build_task, try_task
 from .tracking.patience import patient
 from .tracking.probe import answering_client

@@ -16,12 +16,13 @@ from rich.text import Text
 
 from taugrad.compressors.config import NoCompression
 from taugrad.compressors.config.methods import ThresholdedMethod
+from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.tasks.claims import difference
 from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.terminal import open_console, say
 
 from . import adaptive
 from .attempts import Attempt, Proposals, attempts, lawful, missing, one_after_the_other
@@ -37,11 +38,8 @@ from .progress import times_smaller
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-OK, FAILED = 0, 1
 DENSITIES = (0.003, 0.03)
 """What a tolerance is tried with, in this order, where no law holds; with one, the last comes after it."""
-
-_COMMAND_LINE = "command line"
 
 Train = Callable[[RunSpec], int]
 """Trains a spec as `taugrad train` does; 0 when it came to its end."""
@@ -74,14 +72,14 @@ class Goal:
             SpecError: a number is none that could be kept to, or two wishes do not go together.
         """
         if budget is not None and not 0 < budget < math.inf:
-            raise SpecError(_COMMAND_LINE, [f"--budget {budget:g}: must be MB, greater than 0"])
+            raise SpecError(COMMAND_LINE, [f"--budget {budget:g}: must be MB, greater than 0"])
         if tolerance is not None and not 0 <= tolerance < math.inf:
             raise SpecError(
-                _COMMAND_LINE,
+                COMMAND_LINE,
                 [f"--tolerance {tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"],
             )
         if budget is not None and law is not None:
-            raise SpecError(_COMMAND_LINE, ["--law with --budget: a law goes by a tolerance; leave one out"])
+            raise SpecError(COMMAND_LINE, ["--law with --budget: a law goes by a tolerance; leave one out"])
         return cls(budget, tolerance, law, once)
 
 
@@ -100,8 +98,7 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
     Raises:
         SpecError: something cannot be had; nothing was started.
     """
-    console = Console()
-    console = console if console.is_terminal else Console(width=132)
+    console = open_console()
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     client = usable_store()
     if goal.budget is not None:
@@ -146,7 +143,7 @@ def _ways(
             raise SpecError(source, [str(error)]) from None
         if adaptive.applies(spec):
             kind, times = spec.training.optimizer.kind, spec.workers.count**0.5
-            _say(
+            say(
                 console,
                 f"by local steps: {error}; {kind} is misled by gradients that it sees rarely, so each worker "
                 f"takes steps of its own, at {times:.3g} times the rate, and these meet the threshold",
@@ -156,7 +153,7 @@ def _ways(
                 for step in adaptive.STEPS
             ]
             return local[adaptive.MODERATE], one_after_the_other(local), 1 + len(local)
-        _say(console, f"by density: {error}")
+        say(console, f"by density: {error}")
         some = [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
         return some[0], one_after_the_other(some), 1 + len(some)
     last = None
@@ -170,10 +167,10 @@ def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
         spec.compressor.kind != chosen.compressor.kind
     ):
         kind, codec = chosen.compressor.kind, getattr(chosen.compressor, "codec", "")
-        _say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} takes its place")
+        say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} takes its place")
     momentum = own_momentum(chosen.compressor)
     if momentum and not own_momentum(spec.compressor):
-        _say(console, f"momentum {momentum:g} comes before the threshold, in place of the optimizer's")
+        say(console, f"momentum {momentum:g} comes before the threshold, in place of the optimizer's")
 
 
 def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:
@@ -195,23 +192,23 @@ def _spend(
     try:
         density = cost.density(1e6 * budget)
     except ValueError as error:
-        raise SpecError(_COMMAND_LINE, [f"--budget {error}"]) from None
+        raise SpecError(COMMAND_LINE, [f"--budget {error}"]) from None
     chosen = at_density(spec, rounded_down(density))
-    _say(
+    say(
         console,
         f"{budget:g} MB for {cost.sendings:,} sendings of {cost.elements:,} parameters: {chosen.title}",
     )
     if density == DENSEST and cost.wire_bytes(DENSEST) < 0.99e6 * budget:
-        _say(
+        say(
             console, f"  no density above {DENSEST:g} is taken: about {cost.wire_bytes(DENSEST) / 1e6:.4g} MB"
         )
     if train(chosen) != OK:
         return FAILED
     found = finished(client, chosen, _metric(spec, source))
     if found is None:
-        _say(console, "MLflow has no result of this run: what it used of the budget is not known")
+        say(console, "MLflow has no result of this run: what it used of the budget is not known")
         return FAILED
-    _say(console, spent_line(found.wire_bytes / 1e6, budget))
+    say(console, spent_line(found.wire_bytes / 1e6, budget))
     return OK
 
 
@@ -244,11 +241,11 @@ def _approach(
     def outcome_of(wanted: RunSpec) -> Outcome | None:
         known = finished(client, wanted, metric)
         before = "" if known is None else f"; finished before, run {known.run_id} of {wanted.experiment}"
-        _say(console, f"training {next(counted)} of at most {most}: {wanted.title}{before}")
+        say(console, f"training {next(counted)} of at most {most}: {wanted.title}{before}")
         if known is None and train(wanted) == OK:
             known = finished(client, wanted, metric)
             if known is None:
-                _say(console, f"{wanted.title}: MLflow has no result of this run")
+                say(console, f"{wanted.title}: MLflow has no result of this run")
         return None if known is None else known.outcome
 
     done, whole = attempts(outcome_of, bare, further, tolerance, metric)
@@ -261,14 +258,14 @@ def _approach(
         nearest = min(done[1:], key=lambda each: _order(metric.lost(each.outcome.value, base.value)))
         over = missing([done[0], nearest], tolerance, metric)
         beyond = f"{over:.{metric.digits}f} {metric.difference_unit}".rstrip()
-        _say(
+        say(
             console,
             f"no training lost {amount} or less: {nearest.spec.title} comes nearest, {beyond} beyond that",
         )
-        _say(console, sureness(nearest.outcome, base, metric))
+        say(console, sureness(nearest.outcome, base, metric))
         return FAILED
-    _say(console, f"within {amount}: {done[-1].spec.title}")
-    _say(console, sureness(done[-1].outcome, base, metric))
+    say(console, f"within {amount}: {done[-1].spec.title}")
+    say(console, sureness(done[-1].outcome, base, metric))
     return OK
 
 
@@ -314,7 +311,3 @@ def _table(done: Sequence[Attempt], metric: Metric) -> Table:
             f"{smaller / 2:,.4g}x",
         )
     return table
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -12,17 +12,13 @@ from rich.text import Text
 
 from taugrad.platform.tasks.claims import CONFIDENCE
 from taugrad.platform.tasks.metric import Metric
+from taugrad.platform.terminal import say
 
 from .journal import BASELINE, Trial
 from .progress import Point, Progress, times_smaller
 
 _MOST = 20
 """Rows of the front that are shown while a search runs."""
-
-
-def say(console: Console, text: str, style: str = "") -> None:
-    """Prints text as it is: no markup, and nothing that could be copied is broken in two."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveSearch:

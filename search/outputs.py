@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from taugrad.platform.reading import SpecError, read_spec
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
+from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking.store import home
 
@@ -70,7 +70,7 @@ def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSp
         said = f"the front of search {name} has points 1 to {there[-1]}" if there else (
             f"search {name} has no front yet; run taugrad search {path} first"
         )  # fmt: skip
-        raise SpecError("command line", [f"--pick {place}: {said}"])
+        raise SpecError(COMMAND_LINE, [f"--pick {place}: {said}"])
     return str(point), read_spec(point, others)
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taugrad.platform.launching.storing import storage_path
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import Metric
 

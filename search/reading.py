@@ -14,15 +14,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
-from taugrad.platform.reading import (
-    ENVIRONMENT_PREFIX,
-    FieldHelp,
-    SpecError,
-    read_numbers,
-    read_tree,
-    read_yaml,
-)
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
+from taugrad.platform.spec.reading import ENVIRONMENT_PREFIX, FieldHelp, read_numbers, read_tree, read_yaml
 from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.tasks.metric import Metric
 
@@ -32,7 +25,6 @@ from .space import RANGES, Params, RangeError, at, corners, dimensions, find_ran
 
 _SECTION = "search"
 _METHOD = "compressor"
-_COMMAND_LINE = "command line"
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,11 +174,11 @@ def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     for argument in rest:
         name, equals, value = argument.partition("=")
         if not name.startswith("--"):
-            raise SpecError(_COMMAND_LINE, [f"{argument}: expected --FIELD VALUE"])
+            raise SpecError(COMMAND_LINE, [f"{argument}: expected --FIELD VALUE"])
         if not equals:
             following = next(rest, None)
             if following is None:
-                raise SpecError(_COMMAND_LINE, [f"{name}: expected one argument"])
+                raise SpecError(COMMAND_LINE, [f"{name}: expected one argument"])
             value = following
         yield name.removeprefix("--"), value
 
@@ -289,7 +281,7 @@ def _read_quietly(name: str, value: dict[str, Any]) -> Any:
     try:
         return find_ranges({name.rpartition(".")[2]: value})
     except RangeError as error:
-        raise SpecError(_COMMAND_LINE, [f"--{name}: {error}"]) from None
+        raise SpecError(COMMAND_LINE, [f"--{name}: {error}"]) from None
 
 
 def _without_overridden(tree: dict[str, Any], plain: Mapping[str, str]) -> dict[str, Any]:

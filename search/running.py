@@ -6,29 +6,30 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from taugrad.platform.exit_codes import INTERRUPTED
 from taugrad.platform.importing import import_object
 from taugrad.platform.launching.cluster import is_local, ray_cluster
 from taugrad.platform.launching.storing import storage_path
 from taugrad.platform.preflight import check, usable_store
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.metric import ACCURACY
+from taugrad.platform.terminal import open_console, say
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.probe import probe
 from taugrad.platform.tracking.store import TrackingError, tracking_uri
 
-from .console import LiveSearch, say
+from .console import LiveSearch
 from .journal import FILE, Began, Journal, JournalError
 from .lost import run_all
 from .measured import MetricError, common_metric
 from .outputs import folder_of, write_outputs
 from .progress import Progress
 from .reading import Search, corner_specs
-from .tracked import finish_parent, reconcile, reopen_parent, start_parent, tag_endings
+from .tracked import Status, finish_parent, reconcile, reopen_parent, start_parent, tag_endings
 from .training import in_own_process
 from .trial import Surroundings
 from .tuning import reason_of, run_baseline, run_trials
@@ -37,7 +38,6 @@ from .verdict import tell
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-INTERRUPTED = 130
 Draw = Callable[[Progress, Path], None]
 """Draws a search's figure into a file."""
 FIGURE = "front.png"
@@ -57,8 +57,7 @@ def run_search(search: Search, draw: Draw) -> int:
     Raises:
         SpecError: something cannot be had, or the search is running already; nothing was started.
     """
-    console = Console()
-    console = console if console.is_terminal else Console(width=132)
+    console = open_console()
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     corners = corner_specs(search)
     probe(tracking_uri())
@@ -91,7 +90,8 @@ def _run(
     progress.unfinished = unfinished()
     live.take_as_told(progress)
     _announce(console, progress, client)
-    problem, status = "", "KILLED"
+    problem = ""
+    status: Status = "KILLED"
     try:
         problem = _fit(progress, client, live, corners, unfinished)
         status = "FAILED" if problem or progress.incomplete else "FINISHED"
@@ -99,7 +99,7 @@ def _run(
         say(console, f"search {search.name}: interrupted; the same command goes on")
         return INTERRUPTED
     finally:
-        _leave(progress, client, draw, status)  # type: ignore[arg-type]
+        _leave(progress, client, draw, status)
     return tell(console, progress, problem, client.tracking_uri)
 
 
@@ -231,7 +231,7 @@ def _leave(
     progress: Progress,
     client: "MlflowClient",
     draw: Draw,
-    status: Literal["FINISHED", "FAILED", "KILLED"],
+    status: Status,
 ) -> None:
     """Files, figure and states, also of a search that was interrupted."""
     folder = progress.journal.path.parent
@@ -239,6 +239,9 @@ def _leave(
     if progress.points:
         draw(progress, folder / FIGURE)
         files.append(folder / FIGURE)
-    with suppress(Exception):  # the files are on disk; a store that is away must not end the command
+    # The files are on disk: a store that is away must not end the command. The parent's end is told also
+    # where a training's tag was not taken.
+    with suppress(Exception):
         tag_endings(client, progress.journal)
+    with suppress(Exception):
         finish_parent(client, progress.record.parent_run, files, status)

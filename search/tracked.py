@@ -15,7 +15,6 @@ from .journal import BASELINE, Journal, Trained
 from .measured import outcome_of
 from .reading import Search
 from .space import Interval, dimensions
-from .trial import PARENT
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -25,6 +24,7 @@ TAG_ENDING = "taugrad.ending"
 """On a training: how its trial ended, full, pruned or failed."""
 TAG_REASON = "taugrad.reason"
 """On a training: why its trial failed."""
+Status = Literal["FINISHED", "FAILED", "KILLED"]
 _FOLDER = "search"
 _PAGE = 1000
 
@@ -117,7 +117,7 @@ def _children(client: "MlflowClient", parent: str) -> "Iterable[Run]":
     token = None
     while True:
         page = client.search_runs(
-            [experiment], f"tags.`{PARENT}` = '{parent}'", max_results=_PAGE, page_token=token
+            [experiment], f"tags.`{names.TAG_PARENT}` = '{parent}'", max_results=_PAGE, page_token=token
         )
         yield from page
         token = page.token
@@ -146,7 +146,7 @@ def finish_parent(
     client: "MlflowClient",
     run_id: str,
     files: Sequence[Path],
-    status: Literal["FINISHED", "FAILED", "KILLED"],
+    status: Status,
 ) -> None:
     """Ends the search's run, with its tables, figure and specs as artifacts."""
     for path in files:

@@ -17,7 +17,6 @@ from taugrad.platform.tracking.store import open_client, start_run
 from .objective import Objective, Outcome
 from .training import Standing, train
 
-PARENT = "mlflow.parentRunId"
 FIRST_VALUE, SECOND_VALUE = "objective_1", "objective_2"
 """What the sampler reads of a report."""
 
@@ -147,4 +146,4 @@ def _run(client: Any, task: Task, spec: RunSpec, parent: str) -> str:
         return unfinished
     named = spec.model_copy(update={"name": names.shown(f"{task.label}: {spec.compressor}")[:200]})
     trial = "baseline" if task.number < 0 else str(task.number)
-    return start_run(client, named, tags={PARENT: parent, names.TAG_TRIAL: trial})
+    return start_run(client, named, tags={names.TAG_PARENT: parent, names.TAG_TRIAL: trial})

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from taugrad.platform.exit_codes import FAILED, OK
+from taugrad.platform.terminal import say, short
 from taugrad.platform.tracking.store import in_job, to_copy
 
-from .console import front_table, say, what_intervals_hold
+from .console import front_table, what_intervals_hold
 from .outputs import SPECS
 from .progress import Progress
 from .reading import Search, name_search
-
-OK, FAILED = 0, 1
 
 
 def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) -> int:
@@ -81,8 +81,3 @@ def _named(search: Search) -> list[str]:
     usual_name, usual_experiment, _ = name_search(Path(search.source), [])
     arguments = [] if name == usual_name else ["--search.name", name]
     return arguments if experiment == usual_experiment else [*arguments, "--experiment", experiment]
-
-
-def short(path: Path) -> str:
-    """A path as seen from here."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

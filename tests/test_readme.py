@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taugrad import cli
-from taugrad.platform.reading import read_spec
+from taugrad.platform.spec.reading import read_spec
 from taugrad.search.reading import read_search
 
 ROOT = Path(__file__).resolve().parent.parent

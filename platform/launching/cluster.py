@@ -15,7 +15,7 @@ from typing import Any
 from ..data.placing import FOLDER
 from ..ports import LOOPBACK, free_port
 from ..preflight import cpus_here
-from ..reading import SpecError
+from ..spec import SpecError
 from ..watchdog import watched
 from .no_autoscaling import stand_in_for_autoscaling
 

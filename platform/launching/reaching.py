@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from ..deadline import in_time
-from ..reading import SpecError
+from ..spec import SpecError
 
 _ANSWER_S = 2.0
 _HEARTBEAT = "/ray.rpc.NodeInfoGcsService/CheckAlive"

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from ..deadline import NoAnswer, in_time
-from ..reading import SpecError
-from ..spec import RunSpec
+from ..spec import RunSpec, SpecError
 from ..tracking.probe import unwritable
 from ..tracking.store import home
 

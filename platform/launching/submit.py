@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from ..reading import ENVIRONMENT_PREFIX, SpecError
+from ..exit_codes import FAILED, INTERRUPTED, OK
+from ..spec import COMMAND_LINE, SpecError
+from ..spec.reading import ENVIRONMENT_PREFIX
 from ..tracking.store import tracking_uri
 from .reaching import check_job_server
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-FAILED, UNREACHABLE, INTERRUPTED = 1, 1, 130
 _STARTING_S = 30.0
 _NEVER_SHIPPED = [".git", ".venv", "mlruns", "mlflow.db*", "taugrad-runs", "**/__pycache__"]
 
@@ -46,7 +47,7 @@ def submit(
     """
     url = urlparse(address)
     if url.scheme not in {"http", "https"} or not url.hostname:
-        raise SpecError("command line", [f"--address {address}: must look like http://HOST:8265"])
+        raise SpecError(COMMAND_LINE, [f"--address {address}: must look like http://HOST:8265"])
     names = dict(zip(map(str, files), _relative(files), strict=True))
     there = [names.get(argument, argument) for argument in arguments]
     entrypoint = shlex.join(["taugrad", command, *_relative(specs), *there])
@@ -68,7 +69,7 @@ async def _follow(address: str, entrypoint: str, runtime_env: Mapping[str, objec
         job_id = _submitted(client, entrypoint, runtime_env)
     except (ConnectionError, RuntimeError) as error:
         print(f"taugrad: {address} does not take the job: {error}", file=sys.stderr)
-        return UNREACHABLE
+        return FAILED
     print(f"job {job_id}: {entrypoint}", flush=True)
     try:
         async for text in client.tail_job_logs(job_id):
@@ -79,10 +80,10 @@ async def _follow(address: str, entrypoint: str, runtime_env: Mapping[str, objec
         return INTERRUPTED
     except (ConnectionError, RuntimeError) as error:
         print(f"job {job_id}: the cluster does not answer any more: {error}", file=sys.stderr)
-        return UNREACHABLE
+        return FAILED
     info = client.get_job_info(job_id)
     if info.status == JobStatus.SUCCEEDED:
-        return 0
+        return OK
     print(f"job {job_id}: {info.status}: {info.message}", file=sys.stderr)
     if info.driver_exit_code == 127:
         print("taugrad is not installed where the cluster's `ray start` was given", file=sys.stderr)

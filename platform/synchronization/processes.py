@@ -10,7 +10,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .links import Links
-from .rounds import Agreed, Crew, Known, Passed, Passing, Payload, Received, Sending, Side, Traffic
+from .rounds import (
+    HEAD,
+    Agreed,
+    Crew,
+    Head,
+    Heads,
+    Known,
+    Passed,
+    Passing,
+    Payload,
+    Received,
+    Sending,
+    Side,
+    Traffic,
+)
 
 
 class ProcessCrew(Crew):
@@ -39,9 +53,9 @@ class ProcessCrew(Crew):
                 side.receive({})
             else:
                 heads = self._tell(move.head())
-                sizes = self._tell_sizes(move) if heads[:, 5].any() else None
+                sizes = self._tell_sizes(move) if heads["single_messages"].any() else None
                 traffic.count(heads, sizes)
-                side.receive(self._exchange(move, heads[:, 0], sizes))
+                side.receive(self._exchange(move, heads["to_all"], sizes))
         return side.agreed
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
@@ -87,13 +101,12 @@ class ProcessCrew(Crew):
         traffic.count_passed(passing.sender, self._rank, size, passing.told_bytes)
         return Passed(passing.sender, _payload(arriving), note)
 
-    def _tell(self, numbers: list[int]) -> NDArray[np.int64]:
-        """Everybody's numbers, int64 [workers, numbers]."""
-        mine = torch.tensor(numbers, dtype=torch.int64, device=self._device)
-        everybody = torch.empty((self.workers, len(numbers)), dtype=torch.int64, device=self._device)
+    def _tell(self, head: Head) -> Heads:
+        """Everybody's heads."""
+        mine = torch.tensor(head, dtype=torch.int64, device=self._device)
+        everybody = torch.empty((self.workers, len(head)), dtype=torch.int64, device=self._device)
         dist.all_gather(list(everybody.unbind()), mine)
-        gathered: NDArray[np.int64] = everybody.cpu().numpy()
-        return gathered
+        return everybody.cpu().numpy().view(HEAD)[:, 0]
 
     def _tell_sizes(self, sending: Sending) -> NDArray[np.int64]:
         """What this worker sends to single others, and what they send to it; int64 [workers, workers]."""

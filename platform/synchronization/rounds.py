@@ -8,7 +8,7 @@ Every worker runs the same generator. What it yields is sent, what it gets back 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,12 +22,33 @@ from .links import Links
 
 Payload = NDArray[np.uint8]
 
-HEAD = 6
-"""Numbers that a worker tells all others before a round: the length of what goes to all (-1 for nothing),
-elements, paper bits, which parameter was not finite (-1 for none), and the bytes and the number of what goes
-to single workers. Where anybody sends such, each worker tells each other one how much it will get: one number
-on every link, so that what is told grows with the workers as messages do, and not with their square."""
 NUMBER_BYTES = 8
+
+
+class Head(NamedTuple):
+    """The numbers that a worker tells all others before a round.
+
+    Where anybody sends to single workers, each worker also tells each other one how much it will get: one
+    number on every link, so that what is told grows with the workers as messages do, and not with their
+    square.
+    """
+
+    to_all: int
+    """Bytes of what goes to all; -1 for nothing."""
+    elements: int
+    paper_bits: int
+    refused: int
+    """Which parameter was not finite; -1 for none."""
+    single_bytes: int
+    """Bytes of what goes to single workers."""
+    single_messages: int
+    """How many messages that is."""
+
+
+HEAD = np.dtype([(name, np.int64) for name in Head._fields])
+"""A `Head` in an array."""
+Heads = NDArray[np.void]
+"""HEAD [workers], by rank."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +66,17 @@ class Sending:
     refused: int | None = None
     """Says that there is no update: the ordinal of the parameter whose gradient was not finite."""
 
-    def head(self) -> list[int]:
+    def head(self) -> Head:
         """The numbers that go before it."""
-        size = -1 if self.to_all is None else self.to_all.size
-        refused = -1 if self.refused is None else self.refused
         single = [payload.size for payload in self.to.values() if payload.size]
-        return [size, self.elements, self.paper_bits, refused, sum(single), len(single)]
+        return Head(
+            to_all=-1 if self.to_all is None else self.to_all.size,
+            elements=self.elements,
+            paper_bits=self.paper_bits,
+            refused=-1 if self.refused is None else self.refused,
+            single_bytes=sum(single),
+            single_messages=len(single),
+        )
 
 
 @dataclass(frozen=True)
@@ -76,8 +102,8 @@ class Passing:
 class Known:
     """What all workers know after rounds in which they only passed on; nothing goes anywhere."""
 
-    heads: NDArray[np.int64]
-    """int64 [workers, HEAD], of all these rounds together; nothing in them went to all."""
+    heads: Heads
+    """Of all these rounds together; nothing in them went to all."""
     told_bytes: int
     """Of the numbers that all workers told in these rounds."""
 
@@ -199,30 +225,30 @@ class Traffic:
             setattr(self, name, int(number))
         self.link_bytes, self.link_messages, self.link_told = links
 
-    def count(self, heads: NDArray[np.int64], sizes: NDArray[np.int64] | None) -> None:
+    def count(self, heads: Heads, sizes: NDArray[np.int64] | None) -> None:
         """Counts one round; raises RefusedUpdate where a worker has no update.
 
         Args:
-            heads: int64 [workers, HEAD].
+            heads: of all workers.
             sizes: int64 [workers, workers], bytes from row to column with 0 for nothing and for what is not
                 known here; None where nobody sends anything but to all.
         """
         others = self.workers - 1
-        self.wire_bytes += NUMBER_BYTES * HEAD * self.workers
-        told = NUMBER_BYTES * HEAD
+        self.wire_bytes += HEAD.itemsize * self.workers
+        told = HEAD.itemsize
         if sizes is not None:
             self.wire_bytes += NUMBER_BYTES * self.workers * others
             told += NUMBER_BYTES
         self.link_told += told * ~np.eye(self.workers, dtype=bool)
         self.received_bytes += told * self.workers * others
         _look_for_refusals(heads)
-        to_all = heads[:, 0]
+        to_all = heads["to_all"]
         self.wire_bytes += int(to_all[to_all > 0].sum())
         self._count_to_all(heads, to_all)
         if sizes is not None:
-            self.wire_bytes += int(heads[:, 4].sum())
-            self.received_bytes += int(heads[:, 4].sum())
-            self.messages += int(heads[:, 5].sum())
+            self.wire_bytes += int(heads["single_bytes"].sum())
+            self.received_bytes += int(heads["single_bytes"].sum())
+            self.messages += int(heads["single_messages"].sum())
             self.link_bytes += sizes
             self.link_messages += sizes > 0
 
@@ -234,21 +260,21 @@ class Traffic:
 
     def count_known(self, known: Known) -> None:
         """Counts rounds in which workers only passed on; raises as `count` does."""
-        sent = int(known.heads[:, 4].sum()) + known.told_bytes
+        sent = int(known.heads["single_bytes"].sum()) + known.told_bytes
         self.wire_bytes += sent
         self.received_bytes += sent
-        self.elements += int(known.heads[:, 1].sum())
-        self.paper_bits += int(known.heads[:, 2].sum())
-        self.messages += int(known.heads[:, 5].sum())
+        self.elements += int(known.heads["elements"].sum())
+        self.paper_bits += int(known.heads["paper_bits"].sum())
+        self.messages += int(known.heads["single_messages"].sum())
         _look_for_refusals(known.heads)
 
-    def count_gathered(self, heads: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    def count_gathered(self, heads: Heads, lengths: NDArray[np.int64]) -> None:
         """Counts a round in which all send to all, as `compressors.wire.exchange` carries it out.
 
         There a worker without an update sends a message that says so; raises as `count` does.
 
         Args:
-            heads: int64 [workers, HEAD].
+            heads: of all workers.
             lengths: int64 [workers], of the messages as they go, padding included.
         """
         self.wire_bytes += int(lengths.sum()) + self.workers * SIZE_BYTES
@@ -256,40 +282,40 @@ class Traffic:
         self._count_to_all(heads, lengths)
         _look_for_refusals(heads)
 
-    def count_all_reduce(self, heads: NDArray[np.int64]) -> None:
+    def count_all_reduce(self, heads: Heads) -> None:
         """Counts a round in which whole gradients go to all, as the DDP hook leaves them to all-reduce.
 
         What that receives is counted by the formula of a ring; raises as `count` does.
         """
-        elements = int(heads[:, 1].sum())
+        elements = int(heads["elements"].sum())
         steps = 2 * (self.workers - 1)
         self.wire_bytes += BASELINE_BYTES * elements
         self.elements += elements
-        self.paper_bits += int(heads[:, 2].sum())
+        self.paper_bits += int(heads["paper_bits"].sum())
         self.received_bytes += steps * BASELINE_BYTES * elements // self.workers
         self.messages += steps * self.workers
         ranks = np.arange(self.workers)
         after = (ranks + 1) % self.workers
-        self.link_bytes[ranks, after] += steps * BASELINE_BYTES * heads[:, 1] // self.workers
+        self.link_bytes[ranks, after] += steps * BASELINE_BYTES * heads["elements"] // self.workers
         self.link_messages[ranks, after] += steps
         _look_for_refusals(heads)
 
-    def _count_to_all(self, heads: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    def _count_to_all(self, heads: Heads, lengths: NDArray[np.int64]) -> None:
         others = ~np.eye(self.workers, dtype=bool)
         link_bytes = np.where(others, np.maximum(lengths, 0)[:, None], 0)
-        link_messages = np.where(others, (heads[:, 0] >= 0)[:, None], 0)
-        self.elements += int(heads[:, 1].sum())
-        self.paper_bits += int(heads[:, 2].sum())
+        link_messages = np.where(others, (heads["to_all"] >= 0)[:, None], 0)
+        self.elements += int(heads["elements"].sum())
+        self.paper_bits += int(heads["paper_bits"].sum())
         self.received_bytes += int(link_bytes.sum())
         self.messages += int(link_messages.sum())
         self.link_bytes += link_bytes
         self.link_messages += link_messages
 
 
-def _look_for_refusals(heads: NDArray[np.int64]) -> None:
-    refusing = np.flatnonzero(heads[:, 3] >= 0)
+def _look_for_refusals(heads: Heads) -> None:
+    refusing = np.flatnonzero(heads["refused"] >= 0)
     if refusing.size:
-        raise RefusedUpdate(int(refusing[0]), int(heads[refusing[0], 3]))
+        raise RefusedUpdate(int(refusing[0]), int(heads["refused"][refusing[0]]))
 
 
 class Crew(ABC):

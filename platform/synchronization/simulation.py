@@ -10,7 +10,7 @@ from torch import Tensor
 from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
 
 from .links import Links
-from .rounds import Agreed, Crew, Known, Passed, Passing, Received, Sending, Side, Traffic
+from .rounds import HEAD, Agreed, Crew, Heads, Known, Passed, Passing, Received, Sending, Side, Traffic
 
 Counting = Literal["rounds", "all-reduce"] | ExchangeForm
 """Whose bytes are counted: our rounds', or those that the DDP hook's exchange would have: in one of its
@@ -59,15 +59,15 @@ class SimulatedCrew(Crew):
                 continue
             sendings = [move for move in moves if isinstance(move, Sending)]
             sizes = _sizes(sendings)
-            heads = np.array([sending.head() for sending in sendings], np.int64)
+            heads = np.array([sending.head() for sending in sendings], HEAD)
             self._count(traffic, heads, sizes)
             to_all = {src: each.to_all for src, each in enumerate(sendings) if each.to_all is not None}
             for rank, side in enumerate(sides):
                 side.receive(to_all if sizes is None else _arriving(sendings, to_all, rank))
 
-    def _count(self, traffic: Traffic, heads: NDArray[np.int64], sizes: NDArray[np.int64] | None) -> None:
+    def _count(self, traffic: Traffic, heads: Heads, sizes: NDArray[np.int64] | None) -> None:
         if self._exchange is not None:
-            lengths = heads[:, 0].tolist()
+            lengths = heads["to_all"].tolist()
             gathered = self._exchange.lengths_on_wire(_WHOLE, lengths)
             self._exchange.learn(_WHOLE, lengths)
             traffic.count_gathered(heads, np.array(gathered, np.int64))

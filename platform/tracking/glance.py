@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..reading import SpecError
+from ..spec import COMMAND_LINE, SpecError
 from .masking import masked
 from .store import sqlite_path, tracking_uri
 
@@ -29,7 +29,7 @@ def check_experiment(name: str) -> None:
 def no_experiment(name: str, others: Sequence[str], uri: str) -> SpecError:
     """What is said of an experiment that is not there."""
     there = ", ".join(others) if others else "none"
-    return SpecError("command line", [f"EXPERIMENT {name!r}: not in {masked(uri)}; there is: {there}"])
+    return SpecError(COMMAND_LINE, [f"EXPERIMENT {name!r}: not in {masked(uri)}; there is: {there}"])
 
 
 def check_run(run_id: str) -> None:
@@ -44,7 +44,7 @@ def check_run(run_id: str) -> None:
 
 def no_run(run_id: str, uri: str) -> SpecError:
     """What is said of a run that is not there."""
-    return SpecError("command line", [f"--resume {run_id}: no such run in {masked(uri)}"])
+    return SpecError(COMMAND_LINE, [f"--resume {run_id}: no such run in {masked(uri)}"])
 
 
 def _select(query: str, *values: str) -> list[tuple[str, ...]] | None:

@@ -78,7 +78,9 @@ TAG_HOLDER: Final = "taugrad.holder"
 """Which process trains the run, with its last sign of life; gone when none does."""
 
 TAG_SEARCH: Final = "taugrad.search"
-"""On a search's parent run: the search's name. Its trials are nested by `mlflow.parentRunId`."""
+"""On a search's parent run: the search's name."""
+TAG_PARENT: Final = "mlflow.parentRunId"
+"""On a trial of a search: the search's run; MLflow's own, by which its UI nests them."""
 TAG_TRIAL: Final = "taugrad.trial"
 """On a trial of a search: its number."""
 

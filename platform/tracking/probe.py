@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..deadline import NoAnswer, in_time
-from ..reading import SpecError
+from ..spec import SpecError
 from .masking import masked, without_login
 from .store import open_client, sqlite_path, tracking_uri
 

@@ -7,12 +7,10 @@ generators), and `manifest.json`, by which every byte of them is checked. They a
 """
 
 import io
-import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from .manifest import CheckpointError, Manifest, Read
@@ -74,44 +72,3 @@ def unpack(data: bytes) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise CheckpointError(f"no state of a training, but {type(state).__name__}")
     return state
-
-
-def seed_everything(seed: int, rank: int) -> None:
-    """Seeds Python's, NumPy's and torch's generators, otherwise on every worker."""
-    words = np.random.SeedSequence([seed, rank]).generate_state(4, np.uint32)
-    random.seed(int(words[0]))
-    np.random.seed(words[1])  # noqa: NPY002 - user code may draw from it
-    torch.manual_seed(int(words[2]) << 32 | int(words[3]))
-
-
-def random_state() -> dict[str, Any]:
-    """The state of Python's, NumPy's and torch's generators, as tensors and numbers."""
-    version, python_words, python_gauss = random.getstate()
-    numpy_state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - user code may draw from it
-    state = {
-        "python": {"version": version, "words": torch.tensor(python_words), "gauss": python_gauss},
-        "numpy": {
-            "key": torch.from_numpy(numpy_state["state"]["key"].astype(np.int64)),
-            "position": int(numpy_state["state"]["pos"]),
-            "has_gauss": int(numpy_state["has_gauss"]),
-            "gauss": float(numpy_state["gauss"]),
-        },
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def restore_random_state(state: dict[str, Any]) -> None:
-    """Sets the generators to what `random_state` found."""
-    python = state["python"]
-    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    numpy_state = state["numpy"]
-    key = numpy_state["key"].numpy().astype(np.uint32)
-    np.random.set_state(  # noqa: NPY002
-        ("MT19937", key, numpy_state["position"], numpy_state["has_gauss"], numpy_state["gauss"])
-    )
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from taugrad.platform.reading import SpecError
+from taugrad.platform.exit_codes import OK
+from taugrad.platform.spec import COMMAND_LINE, SpecError
+from taugrad.platform.terminal import open_console, say
 from taugrad.platform.tracking.glance import check_experiment, no_experiment
 from taugrad.platform.tracking.probe import answering_client
 
@@ -32,7 +33,6 @@ from .past import (
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-_COMMAND_LINE = "command line"
 _MODEL = (
     *("model.kind", "model.name", "model.form", "model.widths", "model.depth", "model.layers", "model.width"),
     *("model.activation", "model.width_multiplier", "model.factory"),
@@ -54,22 +54,21 @@ def run_law(experiments: Sequence[str], kind: Kind, path: Path) -> int:
     Raises:
         SpecError: an experiment is not there, the file cannot be written, or no law follows.
     """
-    console = Console()
-    console = console if console.is_terminal else Console(width=132)
+    console = open_console()
     law, judged, remarks = law_of(experiments, kind)
     command = shlex.join(["taugrad", "law", *experiments, "--of", kind])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_law(law, path, f"{command}, {datetime.now().astimezone().date().isoformat()}")
     except OSError as error:
-        raise SpecError(_COMMAND_LINE, [f"-o {path}: {error.strerror}"]) from None
+        raise SpecError(COMMAND_LINE, [f"-o {path}: {error.strerror}"]) from None
     console.print(_table(law, judged))
     for remark in remarks:
-        _say(console, remark)
-    _say(console, law.describe())
-    _say(console, f"misses what it was not fitted to by {_error_text(law)}")
-    _say(console, f"written: {path}; use it: taugrad auto SPEC.yaml --law {path}")
-    return 0
+        say(console, remark)
+    say(console, law.describe())
+    say(console, f"misses what it was not fitted to by {_error_text(law)}")
+    say(console, f"written: {path}; use it: taugrad auto SPEC.yaml --law {path}")
+    return OK
 
 
 def law_of(experiments: Sequence[str], kind: Kind) -> tuple[FittedLaw, list[Example], list[str]]:
@@ -175,7 +174,3 @@ def _error_text(law: FittedLaw) -> str:
     if law.looked_for == "tau":
         return f"a factor of {math.exp(law.error):.2f} (root mean square of logarithms)"
     return f"{law.error:.2f} bits (root mean square)"
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

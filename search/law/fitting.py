@@ -13,8 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from taugrad.compressors.config.law import Law, LawFloor, LawTau
 from taugrad.platform.config import Config
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 
 from ..momentum import own_momentum
 from .past import BATCH, OPTIMIZER, RATE, WORKERS, Setting

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from taugrad import __version__
 from taugrad.ending import run
+from taugrad.platform.exit_codes import FAILED, OK, WRONG_INPUT
 
 if TYPE_CHECKING:
-    from taugrad.platform.reading import FieldHelp
     from taugrad.platform.spec import RunSpec
+    from taugrad.platform.spec.reading import FieldHelp
     from taugrad.search.auto import Goal
     from taugrad.search.progress import Point, Progress
-
-OK, FAILED, WRONG_INPUT = 0, 1, 2
 
 _SPEC_HELP = "a spec (YAML); fields that it leaves out have their defaults"
 _FIELDS_HINT = (
@@ -48,7 +47,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(overrides)}")
     handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
     from taugrad.platform.own_code import TRACEBACK  # noqa: PLC0415
-    from taugrad.platform.reading import SpecError  # noqa: PLC0415
+    from taugrad.platform.spec import SpecError  # noqa: PLC0415
 
     try:
         return handler(options, overrides)
@@ -223,7 +222,7 @@ class _FieldsHelp(argparse.Action):
 
     def fields(self) -> "list[FieldHelp]":
         """What to list."""
-        from taugrad.platform.reading import spec_fields  # noqa: PLC0415
+        from taugrad.platform.spec.reading import spec_fields  # noqa: PLC0415
 
         return spec_fields()
 
@@ -264,17 +263,22 @@ def _train(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.resume:
         if options.specs or overrides:
             _refuse("--resume takes the run's own spec, and no other arguments")
-        from taugrad.dashboards.console import resume  # noqa: PLC0415
+        from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
+        from taugrad.platform.launching.command import resume  # noqa: PLC0415
 
-        return resume(options.resume)
-    specs = _read_train(options, overrides)
-    from taugrad.dashboards.console import train  # noqa: PLC0415
+        return resume(options.resume, ConsoleDisplay())
+    return _run_training(_read_train(options, overrides))
 
-    return train(specs)
+
+def _run_training(specs: "Sequence[tuple[str, RunSpec]]") -> int:
+    from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
+    from taugrad.platform.launching.command import train  # noqa: PLC0415
+
+    return train(specs, ConsoleDisplay())
 
 
 def _read_train(options: argparse.Namespace, overrides: list[str]) -> "list[tuple[str, RunSpec]]":
-    from taugrad.platform.reading import read_spec  # noqa: PLC0415
+    from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
 
     if not options.specs:
         _refuse("SPEC: is missing; try experiments/quickstart/*.yaml")
@@ -282,19 +286,16 @@ def _read_train(options: argparse.Namespace, overrides: list[str]) -> "list[tupl
 
 
 def _refuse(problem: str) -> NoReturn:
-    from taugrad.platform.reading import SpecError  # noqa: PLC0415
+    from taugrad.platform.spec import COMMAND_LINE, SpecError  # noqa: PLC0415
 
-    raise SpecError("command line", [problem])
+    raise SpecError(COMMAND_LINE, [problem])
 
 
 def _search(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.pick is not None:
         from taugrad.search.outputs import picked  # noqa: PLC0415
 
-        source, spec = picked(options.spec, options.pick, overrides)
-        from taugrad.dashboards.console import train  # noqa: PLC0415
-
-        return train([(source, spec)])
+        return _run_training([picked(options.spec, options.pick, overrides)])
     from taugrad.search.reading import read_search  # noqa: PLC0415
 
     search = read_search(options.spec, overrides)
@@ -308,20 +309,19 @@ def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
 
     spec, goal = _read_auto(options, overrides)
     source = str(options.spec)
-    from taugrad.dashboards.console import train  # noqa: PLC0415
     from taugrad.platform.launching.cluster import ray_cluster  # noqa: PLC0415
 
     with ExitStack() as kept:
 
         def train_next(each: "RunSpec") -> int:
             kept.enter_context(ray_cluster())  # the first training's Ray is there for all
-            return train([(source, each)])
+            return _run_training([(source, each)])
 
         return run_auto(spec, source, goal, train_next)
 
 
 def _read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSpec, Goal]":
-    from taugrad.platform.reading import read_spec  # noqa: PLC0415
+    from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
     from taugrad.search.auto import Goal  # noqa: PLC0415
 
     goal = Goal.read(options.budget, options.tolerance, options.law, once=options.once)
@@ -420,7 +420,7 @@ def _doctor(_: argparse.Namespace, __: list[str]) -> int:
 
 
 def _deliver(options: argparse.Namespace, _: list[str]) -> int:
-    from taugrad.platform.reading import SpecError  # noqa: PLC0415
+    from taugrad.platform.spec import COMMAND_LINE, SpecError  # noqa: PLC0415
     from taugrad.platform.tracking.ended import recorded_end  # noqa: PLC0415
     from taugrad.platform.tracking.holding import end_run  # noqa: PLC0415
     from taugrad.platform.tracking.masking import masked  # noqa: PLC0415
@@ -430,7 +430,7 @@ def _deliver(options: argparse.Namespace, _: list[str]) -> int:
 
     run_id = options.run or options.file.absolute().parent.name
     if not options.file.is_file():
-        raise SpecError("command line", [f"FILE {options.file}: there is no such file"])
+        raise SpecError(COMMAND_LINE, [f"FILE {options.file}: there is no such file"])
     try:
         end = recorded_end(options.file, run_id)
         client = answering_client()

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-INTERRUPTED, TERMINATED, UNREAD = 130, 143, 141
-"""Exit codes as shells have them: 128 and the number of the signal."""
+from taugrad.platform.exit_codes import INTERRUPTED, TERMINATED, UNREAD
 
 
 def run(command: Callable[[], int]) -> int:

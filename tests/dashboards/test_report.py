@@ -12,7 +12,7 @@ from taugrad.dashboards import report, verdict
 from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.groups import by_setting
 from taugrad.dashboards.method_table import method_rows, methods_to_csv, methods_to_markdown
-from taugrad.platform.reading import SpecError
+from taugrad.platform.spec import SpecError
 from taugrad.platform.tasks.metric import ACCURACY
 
 SERVER = "http://mlflow.example:5000"

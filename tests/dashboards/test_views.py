@@ -10,7 +10,7 @@ import pytest
 from taugrad.dashboards import charts, prepare, shared_view, views
 from taugrad.dashboards.experiment import all_runs
 from taugrad.dashboards.palette import RULES
-from taugrad.platform.reading import SpecError
+from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking import names
 
 

@@ -8,12 +8,12 @@ import sys
 from contextlib import nullcontext
 
 from taugrad import cli
-from taugrad.dashboards import console
+from taugrad.platform.launching import command
 from taugrad.platform.launching.cluster import ray_cluster
 
 if __name__ == "__main__":
     with ray_cluster():
-        console.ray_cluster = nullcontext  # type: ignore[assignment]
+        command.ray_cluster = nullcontext  # type: ignore[assignment]
         for line in sys.stdin:
             code = cli.main(json.loads(line))
             print(f"exit {code}", flush=True)

@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 
 from taugrad import cli
 from taugrad.platform.ports import free_port
-from taugrad.platform.reading import read_spec
+from taugrad.platform.spec.reading import read_spec
 
 pytestmark = pytest.mark.ray
 

@@ -4,7 +4,7 @@ import pytest
 import ray
 
 from taugrad.platform.launching.cluster import ray_cluster
-from taugrad.platform.reading import SpecError
+from taugrad.platform.spec import SpecError
 
 NO_TOKEN = """Failed to connect to GCS. Last connection error: Traceback (most recent call last):
   File "ray/_private/node.py", line 996, in _init_gcs_client

@@ -15,8 +15,7 @@ import pytest
 from taugrad import cli
 from taugrad.platform.launching.reaching import check_cluster, check_job_server
 from taugrad.platform.preflight import check
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 
 SPEC = {"data": {"kind": "digits"}, "model": {"kind": "mlp", "widths": [8]}}
 

@@ -12,8 +12,8 @@ from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.models.config import Mlp, Timm
 from taugrad.platform.preflight import check
-from taugrad.platform.reading import SpecError, read_spec, spec_fields
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.reading import read_spec, spec_fields
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

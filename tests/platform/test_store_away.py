@@ -18,8 +18,7 @@ from taugrad import cli
 from taugrad.platform.deadline import NoAnswer
 from taugrad.platform.doctor import _mlflow
 from taugrad.platform.launching.storing import check_storage
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking.patience import Patience
 from taugrad.platform.tracking.probe import answering_client, probe
 from taugrad.platform.tracking.store import open_client

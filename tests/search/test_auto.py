@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad import cli
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.synchronization.config import SimulatedSync, real
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.config.law import LawFloor, LawTau
 from taugrad.compressors.tau.law import Features, by_law
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.search.law.fitting import (
     FEWEST,
     LEAST_TOLERANCE,

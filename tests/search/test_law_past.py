@@ -10,8 +10,7 @@ from mlflow.entities import Metric
 
 from taugrad import cli
 from taugrad.compressors.tau.law import LayerSeen, features
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.platform.tracking.store import finish_run, open_client, start_run

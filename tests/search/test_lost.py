@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
+from taugrad.search import running
 from taugrad.search.console import LiveSearch
 from taugrad.search.lost import MOST, run_all
 from taugrad.search.progress import Progress
@@ -91,3 +92,14 @@ def test_where_no_terminal_is_a_line_tells_of_every_beginning_and_end(start, ter
         assert begun not in lines
     else:
         assert lines == ["starting Ray ...", begun, begun, ended]
+
+
+def test_a_search_ends_in_mlflow_where_a_tag_of_a_training_is_not_taken(start, monkeypatch):
+    def away(client: object, journal: object) -> None:
+        raise OSError("no answer")
+
+    ended: list[str] = []
+    monkeypatch.setattr(running, "tag_endings", away)
+    monkeypatch.setattr(running, "finish_parent", lambda client, run_id, files, status: ended.append(status))
+    running._leave(start("--search.trials", "3"), None, lambda progress, path: None, "FINISHED")
+    assert ended == ["FINISHED"]

@@ -10,8 +10,7 @@ from rich.console import Console
 from scipy import stats
 
 from taugrad import cli
-from taugrad.platform.reading import SpecError
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.metric import ACCURACY, LOSS
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run

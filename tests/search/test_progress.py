@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from taugrad.platform.reading import SpecError, read_spec
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.reading import read_spec
 from taugrad.search.objective import Outcome
 from taugrad.search.outputs import folder_of, picked, write_outputs
 from taugrad.search.progress import Progress

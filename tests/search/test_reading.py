@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from taugrad.cli import main
-from taugrad.platform.reading import SpecError, read_spec
+from taugrad.platform.spec import SpecError
+from taugrad.platform.spec.reading import read_spec
 from taugrad.search.config import SearchConfig
 from taugrad.search.reading import corner_specs, name_search, read_search
 from taugrad.search.space import dimensions

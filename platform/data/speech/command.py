@@ -6,7 +6,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ...refusal import SpecError
+from ...exit_codes import OK
+from ...spec import COMMAND_LINE, SpecError
 from .espeak import SpeechError, find_library, library_version
 from .folder import is_made
 from .making import make, settings
@@ -45,7 +46,7 @@ def run_speech(minutes: float, folder: Path, seed: int) -> int:
                     f"--out {folder}: is not empty, and not whole or of other settings; give another"
                 )
             console.print(f"{folder}: is there already, with these settings", highlight=False, soft_wrap=True)
-            return 0
+            return OK
         start = time.monotonic()
         columns = (
             TextColumn("speaking"),
@@ -67,8 +68,8 @@ def run_speech(minutes: float, folder: Path, seed: int) -> int:
         highlight=False,
         soft_wrap=True,
     )
-    return 0
+    return OK
 
 
 def _wrong(problem: str) -> SpecError:
-    return SpecError("command line", [problem])
+    return SpecError(COMMAND_LINE, [problem])

@@ -5,11 +5,10 @@ worker adds its own gradient to the partial sum that it received, and passes it 
 (all-gather) the sums go round as they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.bucket.compressor import Outgoing
@@ -18,7 +17,7 @@ from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.wire.message import is_refusal
 
 from ..pieces import cut
-from ..rounds import HEAD, NUMBER_BYTES, Agreed, Known, Passed, Passing, Payload, Rounds
+from ..rounds import HEAD, NUMBER_BYTES, Agreed, Head, Heads, Known, Passed, Passing, Payload, Rounds
 from .base import Pattern, Setting, divide, refused_by
 
 
@@ -56,7 +55,7 @@ class Ring(Pattern):
             own = self._pass_on((rank - hop - 1) % workers, gradients, (before, passed[before]), iteration)
         del gradients
         agreed = {(rank + 1) % workers: own.payload}
-        heads = {rank: self._head(sizes)}
+        heads: dict[int, Sequence[int]] = {rank: self._head(sizes)}
         payload, note = own.payload, heads[rank]
         for hop in range(workers - 1):
             passed = yield Passing(after, before, payload, note)
@@ -64,29 +63,28 @@ class Ring(Pattern):
             payload, note = passed[before], passed.note
             agreed[(rank - hop) % workers] = payload
             heads[(rank - hop - 1) % workers] = note
-        yield Known(
-            self._heads_of_both_halves(heads, agreed), workers * (workers - 1) * NUMBER_BYTES * (2 + HEAD)
-        )
+        told_bytes = 2 * NUMBER_BYTES + HEAD.itemsize
+        yield Known(self._heads_of_both_halves(heads, agreed), workers * (workers - 1) * told_bytes)
         return agreed
 
-    def _head(self, sizes: Sequence[int]) -> list[int]:
-        """What this worker did in the first half; see `HEAD`."""
-        return [
-            -1,
-            sum(tally.sent for tally in self.spent.tallies),
-            sum(tally.paper_bits for tally in self.spent.tallies),
-            -1 if self._refused is None else self._refused,
-            sum(sizes),
-            sum(size > 0 for size in sizes),
-        ]
+    def _head(self, sizes: Sequence[int]) -> Head:
+        """What this worker did in the first half."""
+        return Head(
+            to_all=-1,
+            elements=sum(tally.sent for tally in self.spent.tallies),
+            paper_bits=sum(tally.paper_bits for tally in self.spent.tallies),
+            refused=-1 if self._refused is None else self._refused,
+            single_bytes=sum(sizes),
+            single_messages=sum(size > 0 for size in sizes),
+        )
 
-    def _heads_of_both_halves(self, heads: dict[int, list[int]], agreed: Agreed) -> NDArray[np.int64]:
-        """Adds what the second half carried: each worker's sum, once for each hop; int64 [workers, HEAD]."""
+    def _heads_of_both_halves(self, heads: Mapping[int, Sequence[int]], agreed: Agreed) -> Heads:
+        """Adds what the second half carried: each worker's sum, once for each hop."""
         workers = self.setting.workers
-        both = np.array([heads[rank] for rank in range(workers)], np.int64)
-        for rank in range(workers):
-            size = agreed[(rank + 1) % workers].size
-            both[rank, 4:] += np.array([size, size > 0]) * (workers - 1)
+        both = np.array([tuple(heads[rank]) for rank in range(workers)], HEAD)
+        sums = np.array([agreed[(rank + 1) % workers].size for rank in range(workers)])
+        both["single_bytes"] += sums * (workers - 1)
+        both["single_messages"] += (sums > 0) * (workers - 1)
         return both
 
     def _pass_on(

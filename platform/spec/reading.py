@@ -24,11 +24,11 @@ from pydantic_settings import (
 
 from taugrad.compressors.config.chain import parse as parse_chain
 
+from ..models.config import spelled_out
+from .errors import COMMAND_LINE, SpecError
 from .explaining import explain, explain_arguments
 from .fields import METHOD, TAGS, FieldHelp, below, spec_fields, walk
-from .models.config import spelled_out
-from .refusal import SpecError
-from .spec import RunSpec
+from .run import RunSpec
 from .yaml_file import read_numbers, read_yaml
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 ENVIRONMENT_PREFIX = "TAUGRAD_"
-_COMMAND_LINE = "command line"
 _NEAR = 0.8
 """How alike a variable of the environment and a field must be for the variable to be a typing error."""
 
@@ -113,7 +112,7 @@ def read_tree(tree: dict[str, Any], source: str, overrides: Sequence[str] = ()) 
     except SettingsError as error:
         problem = explain_arguments(str(error))
         in_variable = "EnvSettingsSource" in str(error)
-        where = _source(problem.partition(":")[0], ()) if in_variable else _COMMAND_LINE
+        where = _source(problem.partition(":")[0], ()) if in_variable else COMMAND_LINE
         raise SpecError(where, [problem]) from None
     return RunSpec.model_validate(settings.model_dump())
 
@@ -139,12 +138,12 @@ def _expand_overrides(overrides: Sequence[str]) -> tuple[list[str], bool]:
         elif i + 1 < len(expanded):
             expanded[i + 1] = _chain_as_json(expanded[i + 1])
         else:
-            raise SpecError(_COMMAND_LINE, [f"{option}: expected one argument"])
+            raise SpecError(COMMAND_LINE, [f"{option}: expected one argument"])
     return expanded, replaced
 
 
 def _chain_as_json(text: str) -> str:
-    return text if text.lstrip().startswith("{") else json.dumps(_chain(text, _COMMAND_LINE))
+    return text if text.lstrip().startswith("{") else json.dumps(_chain(text, COMMAND_LINE))
 
 
 def _chain(text: str, source: str) -> dict[str, Any]:
@@ -186,7 +185,7 @@ def _source(field: str, given: Sequence[str]) -> str:
     """Which of the command line and the environment gave a field its value; empty if it was neither."""
     around = _around(field)
     if any(f"--{name}" in given for name in around):
-        return _COMMAND_LINE
+        return COMMAND_LINE
     named = {name: variable for variable, name in _variables().items()}
     return next((named[name] for name in around if name in named), "")
 

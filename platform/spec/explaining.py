@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from taugrad.compressors.config.calls import FLOORS, POLICIES
 
 from .fields import METHOD, TAGS, below, kinds_of, walk, without_tags
-from .spec import RunSpec
+from .run import RunSpec
 
 _LONGEST = 100
 """Characters of a value in a message."""

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+COMMAND_LINE = "command line"
+"""The source of what is wrong there."""
+
 
 class SpecError(ValueError):
     """A spec that cannot run; the message has a line for each field that is wrong."""

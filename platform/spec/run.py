@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 
 from taugrad.compressors.config import CompressorConfig, NoCompression, PowerSGD
 
-from .config import Config
-from .data.config import DataConfig, Mnist5k
-from .models.config import LeNet, ModelConfig
-from .synchronization.config import AllGatherSync, SimulatedSync, SyncConfig
-from .synchronization.refusals import check_sync
-from .tasks.config import Classification, TaskConfig
-from .training.config import TrainingConfig
+from ..config import Config
+from ..data.config import DataConfig, Mnist5k
+from ..models.config import LeNet, ModelConfig
+from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig
+from ..synchronization.refusals import check_sync
+from ..tasks.config import Classification, TaskConfig
+from ..training.config import TrainingConfig
 
 
 class WorkersConfig(Config):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from .spec import RunSpec
+from .run import RunSpec
 
 METHOD = "compressor"
 TAGS = ("kind", "mode")

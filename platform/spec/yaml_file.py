@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from .refusal import SpecError
+from .errors import SpecError
 
 _YAML_MISSES = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 

@@ -1,0 +1,245 @@
+"""`taugrad train`: trains specs one after another, or goes on with a run that was interrupted.
+
+What people see of the runs is up to a `Display`.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import yaml
+from rich.console import Console
+
+from ..exit_codes import FAILED, OK
+from ..own_code import TRACEBACK
+from ..preflight import check, usable_store
+from ..spec import COMMAND_LINE, RunSpec, SpecError
+from ..terminal import say
+from ..tracking import names
+from ..tracking.glance import check_run, no_run
+from ..tracking.holding import Hold, RunHeld
+from ..tracking.masking import masked
+from ..tracking.probe import probe
+from ..tracking.store import TrackingError, start_run, to_copy, tracking_uri
+from ..training.manifest import CheckpointError
+from .board import News
+from .cluster import import_ray, is_local, ray_cluster
+from .failure import RunFailed
+from .launch import RunResult, Watch, launch
+from .run_folder import RunFolder
+from .stages import Timeline, stage
+from .storing import storage_path
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+
+class Display(Protocol):
+    """What shows a command's runs."""
+
+    console: Console
+    """Where everything is printed."""
+
+    def tags(self, spec: RunSpec) -> Mapping[str, str]:
+        """What a run's MLflow run gets from the beginning, to be shown by."""
+
+    def live(self, title: str, width: int) -> AbstractContextManager[Watch]:
+        """Shows one run while it goes on.
+
+        Args:
+            title: the run's.
+            width: of the longest title among the command's runs.
+
+        Returns:
+            Takes the news, from whichever thread.
+        """
+
+    def add(self, client: "MlflowClient", spec: RunSpec, result: RunResult) -> None:
+        """Takes a run that came to its end."""
+
+    def compare(self, client: "MlflowClient", experiments: Sequence[str]) -> None:
+        """Shows the runs that were added, if there are any, side by side."""
+
+
+def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
+    """Trains every spec and compares the runs.
+
+    Args:
+        specs: each with the name of its file.
+        display: shows them.
+
+    Returns:
+        0, or 1 when a run failed; the others are trained and compared all the same.
+
+    Raises:
+        SpecError: a spec asks for what cannot be had; nothing was started.
+    """
+    console, timeline = display.console, Timeline()
+    sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
+    probe(tracking_uri())
+    with _stage(console, timeline, "checking data and model"):
+        for source, spec in specs:
+            check(spec, source, local=is_local())
+    width = max(len(spec.title) for _, spec in specs)
+    counts = sorted({spec.workers.count for _, spec in specs})
+    workers = " or ".join(str(count) for count in counts)
+    finished: list[str] = []
+    with _started(console, timeline) as client:
+        say(
+            console,
+            f"{len(specs)} run{'s' * (len(specs) > 1)}, {workers} worker{'s' * (counts != [1])}"
+            f"{' on this machine' * is_local()}; metrics go to {masked(client.tracking_uri)}",
+        )
+        for _, spec in specs:
+            try:
+                run_id = start_run(client, spec, tags=display.tags(spec))
+            except TrackingError as error:
+                raise SpecError("experiment", [str(error)]) from None
+            except Exception as error:  # of many types; the runs before this one have their results
+                reason = masked(str(error).strip().partition("\n")[0])
+                say(console, f"{spec.title}: not started, MLflow does not answer: {reason}", style="red")
+                break
+            if _run(display, client, spec, run_id, width, timeline):
+                finished.append(run_id)
+    timeline.add(stage("comparing the runs"))
+    display.compare(client, list(dict.fromkeys(spec.experiment for _, spec in specs)))
+    with suppress(Exception):  # it only says where time went
+        client.log_text(finished[0], timeline.to_csv(), names.ARTIFACT_STAGES)
+    return OK if len(finished) == len(specs) else FAILED
+
+
+def resume(run_id: str, display: Display) -> int:
+    """Goes on with a run that was interrupted, from its last checkpoint.
+
+    Args:
+        run_id: its MLflow run.
+        display: shows it.
+
+    Returns:
+        0, or 1 when it failed again.
+
+    Raises:
+        SpecError: there is no such run, it is finished, another process trains it, or no good checkpoint is
+            left.
+    """
+    console, timeline = display.console, Timeline()
+    sys.path.insert(0, str(Path.cwd()))
+    probe(tracking_uri(), writes=False)
+    check_run(run_id)
+    client = usable_store()
+    spec = _spec_of(client, run_id)
+    folder = RunFolder.at(storage_path(spec), run_id)
+    try:
+        with Hold(client, run_id, folder.local) as hold:
+            _check_checkpoints(folder, run_id)
+            check(spec, f"run {run_id}", local=is_local())
+            with _started(console, timeline):
+                client.update_run(run_id, status="RUNNING")
+                finished = _run(display, client, spec, run_id, len(spec.title), timeline, hold)
+    except RunHeld as error:
+        raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None
+    display.compare(client, [spec.experiment])
+    return OK if finished else FAILED
+
+
+@contextmanager
+def _stage(console: Console, timeline: Timeline, name: str) -> Iterator[None]:
+    """Says what is going on, on a terminal for as long as it goes on."""
+    timeline.add(stage(name))
+    with console.status(f"{name} {chr(0x2026)}"):
+        yield
+
+
+@contextmanager
+def _started(console: Console, timeline: Timeline) -> Iterator["MlflowClient"]:
+    """Starts Ray, or connects to one, and meanwhile opens the store, which takes as long."""
+    with ExitStack() as open_things:
+        with _stage(console, timeline, "starting Ray"), ThreadPoolExecutor(1) as beside:
+            import_ray()  # before MLflow: modules that import each other must not begin in two threads
+            opening = beside.submit(usable_store)
+            open_things.enter_context(ray_cluster())
+            client = opening.result()
+        yield client
+
+
+def _run(
+    display: Display,
+    client: "MlflowClient",
+    spec: RunSpec,
+    run_id: str,
+    width: int,
+    timeline: Timeline,
+    hold: Hold | None = None,
+) -> bool:
+    """Trains one spec; whether it came to its end."""
+    console = display.console
+    with display.live(spec.title, width) as show:
+
+        def watch(news: News) -> None:
+            for begun in news.stages:
+                timeline.add(begun)
+            show(news)
+
+        try:
+            result = launch(spec, client, run_id, watch, alone=is_local(), hold=hold)
+        except RunFailed as error:
+            if os.environ.get(TRACEBACK) and error.worker_traceback:
+                say(console, error.worker_traceback)
+            say(console, f"{spec.title}: failed: {error}", style="red")
+            say(console, f"  {_what_helps(error, spec, _resuming(client, run_id))}")
+            return False
+        except KeyboardInterrupt:
+            say(console, f"{spec.title}: interrupted; go on with: {_resuming(client, run_id)}")
+            raise
+    display.add(client, spec, result)
+    return True
+
+
+def _resuming(client: "MlflowClient", run_id: str) -> str:
+    return to_copy(f"taugrad train --resume {run_id}", client.tracking_uri)
+
+
+def _what_helps(failed: RunFailed, spec: RunSpec, resuming: str) -> str:
+    """What to do after a failure; to resume is proposed only where the failure need not come again."""
+    match failed.cause:
+        case "diverged":
+            rate = spec.training.optimizer.lr
+            return (
+                "it would diverge again from its last checkpoint; start anew with a lower rate than "
+                f"{rate:g}, such as --training.optimizer.lr {rate / 10:g}"
+            )
+        case "own code":
+            return f"when that is mended, go on with: {resuming} ({TRACEBACK}=1 shows the whole traceback)"
+        case "other":
+            return f"go on with: {resuming}"
+
+
+def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes two seconds
+
+    try:
+        run = client.get_run(run_id)
+    except MlflowException:
+        raise no_run(run_id, client.tracking_uri) from None
+    if run.info.status == "FINISHED":
+        raise SpecError(COMMAND_LINE, [f"--resume {run_id}: this run is finished"])
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    text = Path(client.download_artifacts(run_id, "spec.yaml")).read_text(encoding="utf-8")
+    spec = RunSpec.model_validate(yaml.safe_load(text))
+    checkpoints = run.data.tags.get(names.TAG_CHECKPOINTS)
+    if checkpoints is None:
+        return spec
+    # The command may be given in another folder than the first time.
+    return spec.model_copy(update={"storage": Path(checkpoints.removesuffix(f"/{run_id}"))})
+
+
+def _check_checkpoints(folder: RunFolder, run_id: str) -> None:
+    """Says at once when there are checkpoints and none is good; workers would find out later."""
+    try:
+        folder.check()
+    except (CheckpointError, OSError) as error:
+        raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None

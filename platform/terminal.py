@@ -1,0 +1,24 @@
+"""What every command prints through: one width, text as it is, paths as seen from here."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+_LOG_WIDTH = 132
+"""A log file has no width of its own; 80 columns would break the tables."""
+
+
+def open_console() -> Console:
+    """Standard output: a terminal as wide as it is, anything else wide enough for tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_LOG_WIDTH)
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Prints text as it is: no markup, and nothing that could be copied is broken in two."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def short(path: Path) -> str:
+    """A path as seen from here: relative where it lies in this folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
