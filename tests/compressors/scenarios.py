@@ -41,7 +41,7 @@ CODEC_NAMES = ("auto", "packed32", "bitmap", "raw", "golomb_rice")
 TAU = {"wgt": 0.02, "bgt": 0.01, "qgt": 0.004, "strom": 0.01}
 STEPS = 5
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
-TIMEOUT_S = 150
+TIMEOUT_S = 400
 TINY_BUCKETS = 0.0002
 """A bucket_cap_mb that gives almost every parameter a bucket of its own."""
 

@@ -39,15 +39,21 @@ def by_own_messages(line: str) -> bool:
 
 @pytest.fixture(scope="module")
 def groups(scenarios: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results]:
-    """The results of a group; each runs once, all in one folder."""
+    """The results of a group; each runs once, even if it fails, all in one folder."""
     folder = tmp_path_factory.mktemp("methods")
-    done: dict[str, Results] = {}
+    done: dict[str, Results | AssertionError] = {}
 
     def results(group: str) -> Results:
         if group not in done:
-            workers = int(group[-1])
-            done[group] = scenarios.run_group(HERE / "method_scenarios.py", group, workers, folder)
-        return done[group]
+            try:
+                workers = int(group[-1])
+                done[group] = scenarios.run_group(HERE / "method_scenarios.py", group, workers, folder)
+            except AssertionError as error:
+                done[group] = error
+        found = done[group]
+        if isinstance(found, AssertionError):
+            raise found
+        return found
 
     return results
 
