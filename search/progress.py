@@ -16,7 +16,7 @@ from taugrad.platform.tasks.metric import Metric
 from .config import SearchConfig
 from .journal import BASELINE, Ended, Ending, Journal, Reported, Started, Trained, Trial
 from .objective import Cost, Objective, Outcome, front
-from .reading import Search
+from .search import Search
 from .trial import Known, Task, summary
 
 _SEEN = ("evaluation", "share", "value", "wire_bytes", "spent_bytes")

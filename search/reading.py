@@ -1,95 +1,19 @@
 """Reading a search: a spec with ranges and a `search:` section, from a file, environment and command line."""
 
-import difflib
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
-
-import yaml
-from pydantic import ValidationError
+from typing import Any
 
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
-from taugrad.platform.spec.reading import ENVIRONMENT_PREFIX, FieldHelp, read_numbers, read_tree, read_yaml
-from taugrad.platform.tasks.counting import counting_metric
-from taugrad.platform.tasks.metric import Metric
+from taugrad.platform.spec.fields import METHOD
+from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX, Overrides
+from taugrad.platform.spec.reading import read_tree
+from taugrad.platform.spec.yaml_file import read_value, read_yaml
 
-from .config import SearchConfig
-from .momentum import in_optimizer
-from .space import RANGES, Params, RangeError, at, corners, dimensions, find_ranges
-
-_SECTION = "search"
-_METHOD = "compressor"
-
-
-@dataclass(frozen=True, eq=False)
-class Search:
-    """A search as it was asked for."""
-
-    source: str
-    """The spec's file."""
-    settings: SearchConfig
-    tree: Mapping[str, Any]
-    """The spec's fields with ranges read."""
-    overrides: tuple[str, ...] = ()
-    """Plain values from the command line."""
-    middle: Params = field(default_factory=dict)
-    """A point at which every dimension has a middling value."""
-
-    @property
-    def name(self) -> str:
-        """Under what name it goes on."""
-        return self.settings.name or Path(self.source).stem
-
-    @cached_property
-    def metric(self) -> Metric:
-        """What trials are judged by: the metric that counts in the middle of the space.
-
-        Raises:
-            ValueError: the data or the task cannot be had.
-        """
-        return counting_metric(self.spec(self.middle))
-
-    @property
-    def evaluated_by(self) -> str:
-        """What an evaluation ends: an `epoch`, or where iterations count, itself."""
-        training = self.spec(self.middle).training
-        by_epochs = training.iterations is None and training.evaluate_every is None
-        return "epoch" if by_epochs else "evaluation"
-
-    def spec(self, params: Mapping[str, Any]) -> RunSpec:
-        """The run at a point.
-
-        Raises:
-            SpecError: there is none.
-        """
-        tree = at(self.tree, params)
-        return read_tree({**tree, "name": ""}, self.source, self.overrides)
-
-    def seeds(self, spec: RunSpec) -> list[RunSpec]:
-        """A point's trainings: the run with as many seeds as were asked for."""
-        return [spec.model_copy(update={"seed": (spec.seed + i) % 2**32}) for i in range(self.settings.seeds)]
-
-    def baseline(self) -> RunSpec:
-        """The run without compression; other dimensions are in their middle, or take their first choice."""
-        spec = self.spec(self.middle)
-        tree = in_optimizer(spec)
-        tree[_METHOD] = {"kind": "none", "reduction": spec.compressor.reduction}
-        for sync in (tree["sync"], tree["sync"].get("of", {})):
-            if "back" in sync:
-                sync["back"] = None
-        return RunSpec.model_validate({**tree, "name": "baseline"})
-
-    def identity(self) -> str:
-        """Twelve hex digits: equal for searches over the same space, whatever their budgets."""
-        spaces = sorted(repr(each) for each in _plain(self.tree))
-        middle = [self.spec(self.middle).fingerprint(), self.settings.evaluate or ""]
-        return hashlib.sha256(json.dumps([spaces, middle]).encode()).hexdigest()[:12]
+from .search import Search, corner_specs
+from .section import take_section
+from .space import RANGES, RangeError, corners, dimensions, find_ranges
 
 
 def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
@@ -104,7 +28,7 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
     """
     tree, source = read_yaml(path), str(path)
     given = dict(_pairs(overrides))
-    settings = _settings(_section(tree, source) | _environment() | _section_of(given), source)
+    settings = take_section(tree, given, source)
     plain, ranges = _split(given)
     try:
         tree = _without_overridden(find_ranges(tree), plain)
@@ -114,10 +38,10 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
     except RangeError as error:
         raise SpecError(source, [str(error)]) from None
     except ValueError as error:
-        raise SpecError(source, [f"{_METHOD}: {error}"]) from None
+        raise SpecError(source, [f"{METHOD}: {error}"]) from None
     arguments = tuple(part for name, value in plain.items() for part in (f"--{name}", value))
     if next(dimensions(tree), None) is None:
-        read_tree(tree, source, arguments)  # what is wrong with it says more
+        read_tree(tree, source, Overrides.read(arguments))  # what is wrong with it says more
         raise SpecError(source, ["nothing to search: no field has a range, such as tau: {log: [1e-5, 1e-1]}"])
     search = Search(source, settings, tree, arguments, corners(tree)[0])
     corner_specs(search)
@@ -138,34 +62,12 @@ def name_search(path: Path, overrides: Sequence[str]) -> tuple[str, str, list[st
         SpecError: the file or an argument is wrong.
     """
     tree, given = read_yaml(path), dict(_pairs(overrides))
-    section = _section(tree, str(path)) | _environment() | _section_of(given)
+    settings = take_section(tree, given, str(path))
     written = tree.get("experiment", RunSpec.model_fields["experiment"].default)
     named = os.environ.get(f"{ENVIRONMENT_PREFIX}EXPERIMENT", written)
     experiment = given.pop("experiment", named)
     others = [part for name, value in given.items() for part in (f"--{name}", value)]
-    return _settings(section, str(path)).name or path.stem, str(experiment), others
-
-
-def corner_specs(search: Search) -> list[RunSpec]:
-    """The runs at the ends of every dimension, one at a time; the first is the one in the middle.
-
-    Raises:
-        SpecError: one of them cannot be; the message says where in the space.
-    """
-    specs = []
-    for params in corners(search.tree):
-        try:
-            specs.append(search.spec(params))
-        except SpecError as error:
-            differing = {n: v for n, v in params.items() if search.middle.get(n) != v} or params
-            where = ", ".join(f"{name} = {_shown(value)}" for name, value in differing.items())
-            problems = [f"at {where}: {problem}" for problem in error.problems]
-            raise SpecError(error.source, problems, error.sources) from None
-    return specs
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return settings.name or path.stem, str(experiment), others
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -183,91 +85,13 @@ def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name.removeprefix("--"), value
 
 
-def _section(tree: dict[str, Any], source: str) -> dict[str, Any]:
-    """Takes the section out of a file's fields."""
-    section = tree.pop(_SECTION, None) or {}
-    if not isinstance(section, dict):
-        raise SpecError(source, [f"{_SECTION} = {section}: give its fields, {', '.join(_fields())}"])
-    return section
-
-
-def _section_of(given: dict[str, str]) -> dict[str, Any]:
-    """Takes the section's own fields out of the command line."""
-    own = [name for name in given if name.partition(".")[0] == _SECTION]
-    return {name.partition(".")[2]: _yaml(given.pop(name)) for name in own}
-
-
-def _environment() -> dict[str, Any]:
-    prefix = f"{ENVIRONMENT_PREFIX}{_SECTION.upper()}__"
-    return {
-        name.removeprefix(prefix).lower(): _yaml(value)
-        for name, value in os.environ.items()
-        if name.startswith(prefix)
-    }
-
-
-def _yaml(text: str) -> Any:
-    try:
-        return read_numbers(yaml.safe_load(text))
-    except yaml.YAMLError:
-        return text
-
-
-def _settings(section: dict[str, Any], source: str) -> SearchConfig:
-    try:
-        return SearchConfig.model_validate(section)
-    except ValidationError as error:
-        raise SpecError(source, [_explain(problem) for problem in error.errors()]) from None
-
-
-def _explain(problem: Any) -> str:
-    if not problem["loc"]:
-        return f"{_SECTION}: {problem['ctx']['error']}"
-    own = str(problem["loc"][0])
-    if problem["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(own, _fields(), n=1)
-        hint = f"did you mean {_SECTION}.{close[0]}?" if close else f"there are {', '.join(_fields())}"
-        return f"{_SECTION}.{own}: no such field; {hint}"
-    said = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
-    return f"{_SECTION}.{own} = {problem['input']}: {said[0].lower()}{said[1:]}"
-
-
-def _fields() -> list[str]:
-    return list(SearchConfig.model_fields)
-
-
-def search_fields() -> list[FieldHelp]:
-    """Every field of the section, for `--help`."""
-    return [
-        FieldHelp(
-            f"{_SECTION}.{name}",
-            _type_name(info.annotation),
-            str(info.get_default()),
-            "",
-            " ".join((info.description or "").split()),
-        )
-        for name, info in SearchConfig.model_fields.items()
-    ]
-
-
-def _type_name(annotation: Any) -> str:
-    """The values of a literal, or a type's name, without None and constraints."""
-    arguments = get_args(annotation)
-    if get_origin(annotation) is Literal:
-        return "|".join(arguments)
-    if get_origin(annotation) is Annotated:
-        return _type_name(arguments[0])
-    named = [_type_name(each) for each in arguments if each is not NoneType]
-    return "|".join(named) if named else str(annotation.__name__)
-
-
 def _split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     """The command line's plain values, and those that hold ranges."""
     plain: dict[str, str] = {}
     ranges: dict[str, Any] = {}
     for name, text in given.items():
-        value = _yaml(text)
-        if name == _METHOD and isinstance(value, str):
+        value = read_value(text)
+        if name == METHOD and isinstance(value, str):
             ranges_inside = any(f"{kind}'" in value or f'{kind}"' in value for kind in RANGES)
             (ranges if ranges_inside else plain)[name] = text
         elif isinstance(value, dict) and any(dimensions(_read_quietly(name, value))):
@@ -310,12 +134,3 @@ def _with_range(tree: Any, path: Sequence[str], value: Any) -> Any:
     if not isinstance(tree, dict):
         raise RangeError(f"{path[0]}: stands inside a choice; give its range there")
     return {**tree, path[0]: _with_range(tree.get(path[0], {}), path[1:], value)}
-
-
-def _plain(tree: Any) -> Iterator[tuple[Any, ...]]:
-    """What defines the dimensions, as plain data."""
-    for each in dimensions(tree):
-        if hasattr(each, "alternatives"):
-            yield (each.name, *each.alternatives)
-        else:
-            yield (each.name, each.low, each.high, each.log, each.whole)

@@ -28,7 +28,7 @@ from .lost import run_all
 from .measured import MetricError, common_metric
 from .outputs import folder_of, write_outputs
 from .progress import Progress
-from .reading import Search, corner_specs
+from .search import Search, corner_specs
 from .tracked import Status, finish_parent, reconcile, reopen_parent, start_parent, tag_endings
 from .training import in_own_process
 from .trial import Surroundings

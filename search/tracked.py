@@ -13,7 +13,7 @@ from taugrad.platform.tracking.store import finish_run, open_experiment
 
 from .journal import BASELINE, Journal, Trained
 from .measured import outcome_of
-from .reading import Search
+from .search import Search
 from .space import Interval, dimensions
 
 if TYPE_CHECKING:

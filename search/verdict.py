@@ -12,7 +12,8 @@ from taugrad.platform.tracking.store import in_job, to_copy
 from .console import front_table, what_intervals_hold
 from .outputs import SPECS
 from .progress import Progress
-from .reading import Search, name_search
+from .reading import name_search
+from .search import Search
 
 
 def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) -> int:

@@ -12,7 +12,7 @@ from urllib.parse import urlparse
 
 from ..exit_codes import FAILED, INTERRUPTED, OK
 from ..spec import COMMAND_LINE, SpecError
-from ..spec.reading import ENVIRONMENT_PREFIX
+from ..spec.overrides import ENVIRONMENT_PREFIX
 from ..tracking.store import tracking_uri
 from .reaching import check_job_server
 

@@ -43,7 +43,7 @@ def spec_fields() -> list[FieldHelp]:
     for name, alike in found.items():
         if name.startswith(f"{METHOD}.") and not any(field.name == METHOD for field in fields):
             fields.append(_METHOD_HELP)
-        types = dict.fromkeys(each for _, info in alike for each in _type_name(info.annotation).split("|"))
+        types = dict.fromkeys(each for _, info in alike for each in type_name(info.annotation).split("|"))
         kinds = "" if is_tag(name) else _kinds_text(name, [kind for kind, _ in alike], choices)
         default = defaults.get(name) or ("" if is_tag(name) else _default_text(alike))
         described = next((info.description for _, info in alike if info.description), "")
@@ -181,7 +181,8 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return arguments[:1] if get_origin(annotation) is Annotated else arguments
 
 
-def _type_name(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
+    """What a field holds, in a word: a type's name, or the choices; without None and limits."""
     if get_origin(annotation) is Literal:
         return "|".join(str(choice) for choice in get_args(annotation))
     origin = get_origin(annotation)
@@ -189,5 +190,5 @@ def _type_name(annotation: Any) -> str:
         return "list" if origin is tuple else str(origin.__name__)
     if isinstance(annotation, type):
         return "" if issubclass(annotation, BaseModel | NoneType) else annotation.__name__
-    named = [_type_name(member) for member in _alternatives(annotation)]
+    named = [type_name(member) for member in _alternatives(annotation)]
     return "|".join(name for name in dict.fromkeys(named) if name)

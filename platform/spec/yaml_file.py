@@ -54,16 +54,24 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise SpecError(str(path), [f"holds the text {tree!r:.60}; write fields as `name: value`"])
     if not isinstance(tree, dict):
         raise SpecError(str(path), [f"holds a {type(tree).__name__}; a spec is a mapping of fields"])
-    numbers: dict[str, Any] = read_numbers(tree)
+    numbers: dict[str, Any] = _read_numbers(tree)
     return numbers
 
 
-def read_numbers(tree: Any) -> Any:
+def read_value(text: str) -> Any:
+    """A value that stands on a command line or in the environment as YAML; other text as it is."""
+    try:
+        return _read_numbers(yaml.safe_load(text))
+    except yaml.YAMLError:
+        return text
+
+
+def _read_numbers(tree: Any) -> Any:
     """Reads 1e-3 as the number it is: YAML 1.1 wants 1.0e-3 and calls the rest a string."""
     if isinstance(tree, dict):
-        return {key: read_numbers(value) for key, value in tree.items()}
+        return {key: _read_numbers(value) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [read_numbers(value) for value in tree]
+        return [_read_numbers(value) for value in tree]
     return float(tree) if isinstance(tree, str) and _YAML_MISSES.fullmatch(tree) else tree
 
 

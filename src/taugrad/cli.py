@@ -19,7 +19,7 @@ from taugrad.platform.exit_codes import FAILED, OK, WRONG_INPUT
 
 if TYPE_CHECKING:
     from taugrad.platform.spec import RunSpec
-    from taugrad.platform.spec.reading import FieldHelp
+    from taugrad.platform.spec.fields import FieldHelp
     from taugrad.search.auto import Goal
     from taugrad.search.progress import Point, Progress
 
@@ -222,7 +222,7 @@ class _FieldsHelp(argparse.Action):
 
     def fields(self) -> "list[FieldHelp]":
         """What to list."""
-        from taugrad.platform.spec.reading import spec_fields  # noqa: PLC0415
+        from taugrad.platform.spec.fields import spec_fields  # noqa: PLC0415
 
         return spec_fields()
 
@@ -232,7 +232,7 @@ class _SearchFieldsHelp(_FieldsHelp):
 
     def fields(self) -> "list[FieldHelp]":
         """See `_FieldsHelp.fields`."""
-        from taugrad.search.reading import search_fields  # noqa: PLC0415
+        from taugrad.search.section import search_fields  # noqa: PLC0415
 
         return [*search_fields(), *super().fields()]
 

@@ -13,7 +13,8 @@ from taugrad.platform.models import build
 from taugrad.platform.models.config import Mlp, Timm
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.spec.reading import read_spec, spec_fields
+from taugrad.platform.spec.fields import spec_fields
+from taugrad.platform.spec.reading import read_spec
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -8,7 +8,8 @@ from taugrad.cli import main
 from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
 from taugrad.search.config import SearchConfig
-from taugrad.search.reading import corner_specs, name_search, read_search
+from taugrad.search.reading import name_search, read_search
+from taugrad.search.search import corner_specs
 from taugrad.search.space import dimensions
 
 SPEC = """

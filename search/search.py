@@ -1,0 +1,125 @@
+"""A search as it was asked for: a space of specs, and how to go through it."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.fields import METHOD
+from taugrad.platform.spec.overrides import Overrides
+from taugrad.platform.spec.reading import read_tree
+from taugrad.platform.tasks.counting import counting_metric
+from taugrad.platform.tasks.metric import Metric
+
+from .config import SearchConfig
+from .momentum import in_optimizer
+from .space import Params, at, corners, dimensions
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search as it was asked for."""
+
+    source: str
+    """The spec's file."""
+    settings: SearchConfig
+    tree: Mapping[str, Any]
+    """The spec's fields with ranges read."""
+    arguments: Sequence[str] = ()
+    """Of the command line: those that set fields to plain values."""
+    middle: Params = field(default_factory=dict)
+    """A point at which every dimension has a middling value."""
+
+    @property
+    def name(self) -> str:
+        """Under what name it goes on."""
+        return self.settings.name or Path(self.source).stem
+
+    @cached_property
+    def overrides(self) -> Overrides:
+        """What the environment and the command line set at every point.
+
+        Raises:
+            SpecError: an argument or a variable is no field.
+        """
+        return Overrides.read(self.arguments)
+
+    @cached_property
+    def metric(self) -> Metric:
+        """What trials are judged by: the metric that counts in the middle of the space.
+
+        Raises:
+            ValueError: the data or the task cannot be had.
+        """
+        return counting_metric(self.spec(self.middle))
+
+    @property
+    def evaluated_by(self) -> str:
+        """What an evaluation ends: an `epoch`, or where iterations count, itself."""
+        training = self.spec(self.middle).training
+        by_epochs = training.iterations is None and training.evaluate_every is None
+        return "epoch" if by_epochs else "evaluation"
+
+    def spec(self, params: Mapping[str, Any]) -> RunSpec:
+        """The run at a point.
+
+        Raises:
+            SpecError: there is none.
+        """
+        tree = at(self.tree, params)
+        return read_tree({**tree, "name": ""}, self.source, self.overrides)
+
+    def seeds(self, spec: RunSpec) -> list[RunSpec]:
+        """A point's trainings: the run with as many seeds as were asked for."""
+        return [spec.model_copy(update={"seed": (spec.seed + i) % 2**32}) for i in range(self.settings.seeds)]
+
+    def baseline(self) -> RunSpec:
+        """The run without compression; other dimensions are in their middle, or take their first choice."""
+        spec = self.spec(self.middle)
+        tree = in_optimizer(spec)
+        tree[METHOD] = {"kind": "none", "reduction": spec.compressor.reduction}
+        for sync in (tree["sync"], tree["sync"].get("of", {})):
+            if "back" in sync:
+                sync["back"] = None
+        return RunSpec.model_validate({**tree, "name": "baseline"})
+
+    def identity(self) -> str:
+        """Twelve hex digits: equal for searches over the same space, whatever their budgets."""
+        spaces = sorted(repr(each) for each in _plain(self.tree))
+        middle = [self.spec(self.middle).fingerprint(), self.settings.evaluate or ""]
+        return hashlib.sha256(json.dumps([spaces, middle]).encode()).hexdigest()[:12]
+
+
+def corner_specs(search: Search) -> list[RunSpec]:
+    """The runs at the ends of every dimension, one at a time; the first is the one in the middle.
+
+    Raises:
+        SpecError: one of them cannot be; the message says where in the space.
+    """
+    specs = []
+    for params in corners(search.tree):
+        try:
+            specs.append(search.spec(params))
+        except SpecError as error:
+            differing = {n: v for n, v in params.items() if search.middle.get(n) != v} or params
+            where = ", ".join(f"{name} = {_shown(value)}" for name, value in differing.items())
+            problems = [f"at {where}: {problem}" for problem in error.problems]
+            raise SpecError(error.source, problems, error.sources) from None
+    return specs
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _plain(tree: Any) -> Iterator[tuple[Any, ...]]:
+    """What defines the dimensions, as plain data."""
+    for each in dimensions(tree):
+        if hasattr(each, "alternatives"):
+            yield (each.name, *each.alternatives)
+        else:
+            yield (each.name, each.low, each.high, each.log, each.whole)
