@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.glance import no_experiment
+from taugrad.platform.tracking.paging import every_run
 
 from .runs import RunHistory, metric_history, to_history
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
-
-_PAGE = 1000
 
 
 def find_experiment(client: "MlflowClient", name: str) -> str:
@@ -35,16 +34,7 @@ def find_experiment(client: "MlflowClient", name: str) -> str:
 
 def all_runs(client: "MlflowClient", experiment_id: str) -> "list[Run]":
     """Every run of an experiment that was not deleted, oldest first, with params, tags and last values."""
-    found: list[Run] = []
-    token = None
-    while True:
-        page = client.search_runs(
-            [experiment_id], max_results=_PAGE, order_by=["attributes.start_time ASC"], page_token=token
-        )
-        found += page
-        token = page.token
-        if not token:
-            return found
+    return list(every_run(client, [experiment_id], oldest_first=True))
 
 
 def compared_runs(found: "Iterable[Run]") -> list[RunHistory]:

@@ -28,6 +28,7 @@ from . import adaptive
 from .attempts import Attempt, Proposals, attempts, lawful, missing, one_after_the_other
 from .auto_specs import at_density, by_law, problems_of, without_compression
 from .costs import DENSEST, CannotEstimate, cost_of
+from .digits import rounded_down
 from .finished import finished
 from .law.fitting import SHIPPED, LawError, read_law
 from .measured import MetricError, common_metric
@@ -210,12 +211,6 @@ def _spend(
         return FAILED
     say(console, spent_line(found.wire_bytes / 1e6, budget))
     return OK
-
-
-def rounded_down(density: float) -> float:
-    """Rounded down to three digits, for people to read."""
-    unit = 10.0 ** (math.floor(math.log10(density)) - 2)
-    return float(f"{math.floor(density / unit * (1 + 1e-12)) * unit:.3g}")
 
 
 def spent_line(wire_mb: float, budget: float) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 from taugrad.compressors.config import AnyMethod
 from taugrad.platform.spec import RunSpec
 
+from .digits import rounded
+
 _CARRIES_DECAY = ("sgd",)
 """Optimizers' kinds. LARS scales gradient and decay together, by a norm of both."""
 
@@ -44,7 +46,8 @@ def in_compressor(spec: RunSpec) -> dict[str, Any]:
         tree["compressor"]["momentum"] = momentum
         optimizer["momentum"] = 0.0
         if optimizer["kind"] in _CARRIES_DECAY:
-            optimizer["weight_decay"] = _short(optimizer["weight_decay"] / (1 - momentum), 15)
+            # Without a quotient's rounding error: there and back, below, is the same number.
+            optimizer["weight_decay"] = rounded(optimizer["weight_decay"] / (1 - momentum), 15)
     return tree
 
 
@@ -56,9 +59,4 @@ def decay_beside(momentum: float, decay: float, optimizer: str) -> float:
         decay: of the weights.
         optimizer: its kind.
     """
-    return _short(decay * (1 - momentum), 12) if optimizer in _CARRIES_DECAY else decay
-
-
-def _short(value: float, digits: int) -> float:
-    """Without the rounding errors of a quotient or a product: there and back is the same number."""
-    return float(f"{value:.{digits}g}")
+    return rounded(decay * (1 - momentum), 12) if optimizer in _CARRIES_DECAY else decay

@@ -1,15 +1,14 @@
 """A search in MLflow: one parent run, its trainings nested below it."""
 
-import getpass
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.store import finish_run, open_experiment
+from taugrad.platform.tracking.paging import every_run
+from taugrad.platform.tracking.store import finish_run, open_experiment, who_and_what
 
 from .journal import BASELINE, Journal, Trained
 from .measured import outcome_of
@@ -26,7 +25,6 @@ TAG_REASON = "taugrad.reason"
 """On a training: why its trial failed."""
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 _FOLDER = "search"
-_PAGE = 1000
 
 
 def start_parent(client: "MlflowClient", search: Search, experiment: str) -> str:
@@ -37,9 +35,7 @@ def start_parent(client: "MlflowClient", search: Search, experiment: str) -> str
     """
     from mlflow.entities import Param  # noqa: PLC0415 - takes two seconds
 
-    tags = {names.TAG_SEARCH: search.name, "mlflow.source.name": "taugrad"}
-    with suppress(KeyError, OSError, ImportError):  # a container's user may have no name
-        tags["mlflow.user"] = getpass.getuser()
+    tags = {names.TAG_SEARCH: search.name, **who_and_what()}
     run = client.create_run(open_experiment(client, experiment), tags=tags, run_name=f"search {search.name}")
     run_id = str(run.info.run_id)
     described = {f"search.{key}": str(value) for key, value in search.settings.model_dump().items()}
@@ -114,15 +110,7 @@ def reconcile(client: "MlflowClient", journal: Journal, metric: Metric, *, resum
 
 def _children(client: "MlflowClient", parent: str) -> "Iterable[Run]":
     experiment = str(client.get_run(parent).info.experiment_id)
-    token = None
-    while True:
-        page = client.search_runs(
-            [experiment], f"tags.`{names.TAG_PARENT}` = '{parent}'", max_results=_PAGE, page_token=token
-        )
-        yield from page
-        token = page.token
-        if not token:
-            return
+    return every_run(client, [experiment], f"tags.`{names.TAG_PARENT}` = '{parent}'")
 
 
 def tag_endings(client: "MlflowClient", journal: Journal) -> None:

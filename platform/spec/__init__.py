@@ -1,7 +1,8 @@
 """The spec: everything that defines a run, as one tree of models (`run`), and how a user's text becomes one.
 
-`reading` reads files, the environment and the command line; `explaining` says what is wrong with them;
-`fields` knows every field by its dotted name, for `--help` and for messages.
+`overrides` makes trees of fields of the environment and the command line, `yaml_file` of a file; `reading`
+lays them over one another. `explaining` says what is wrong with them. `fields` knows every field by its
+dotted name, for `--help` and for messages.
 """
 
 from .errors import COMMAND_LINE, SpecError

@@ -264,8 +264,8 @@ def _artifacts(client: "MlflowClient", name: str) -> str | None:
 
 def _tags(spec: "RunSpec") -> dict[str, str]:
     tags = {
+        **who_and_what(),
         "mlflow.runName": spec.title,
-        "mlflow.source.name": "taugrad",
         names.TAG_SPEC_HASH: spec.fingerprint(),
         names.TAG_CHAIN: str(spec.compressor),
         names.TAG_METRIC: counting_metric(spec).to_json(),
@@ -275,8 +275,13 @@ def _tags(spec: "RunSpec") -> dict[str, str]:
     commit = _git_commit()
     if commit:
         tags[names.TAG_GIT_COMMIT] = commit
-    # A container's user may have no name.
-    with contextlib.suppress(KeyError, OSError, ImportError):
+    return tags
+
+
+def who_and_what() -> dict[str, str]:
+    """MLflow's tags for who started a run, and with what."""
+    tags = {"mlflow.source.name": "taugrad"}
+    with contextlib.suppress(KeyError, OSError, ImportError):  # a container's user may have no name
         tags["mlflow.user"] = getpass.getuser()
     return tags
 

@@ -15,11 +15,14 @@ from taugrad.compressors.config.law import Law, LawFloor, LawTau
 from taugrad.platform.config import Config
 from taugrad.platform.spec import RunSpec, SpecError
 
+from ..digits import rounded
 from ..momentum import own_momentum
 from .past import BATCH, OPTIMIZER, RATE, WORKERS, Setting
 
 SHIPPED = Path(__file__).parent / "strom.yaml"
 """The law that comes with taugrad: for strom, fitted to the searches of benchmarks/auto_threshold.py."""
+_DIGITS = 4
+"""Of what a law says: more say nothing, and people read them."""
 FEWEST = 3
 """Settings that a law needs at least."""
 _PENALTIES = np.geomspace(0.01, 1000, 26)
@@ -92,8 +95,8 @@ class FittedLaw(Config):
         constant = self.constant + sum(self.weights[name] * math.log(known[name]) for name in _CIRCUMSTANCES)
         constant -= math.log1p(-own_momentum(spec.compressor))
         make = LawTau if self.looked_for == "tau" else LawFloor
-        seen = {name: _short(self.weights[name]) for name in _SEEN}
-        return make(constant=_short(constant), **seen)
+        seen = {name: rounded(self.weights[name], _DIGITS) for name in _SEEN}
+        return make(constant=rounded(constant, _DIGITS), **seen)
 
     def describe(self) -> str:
         """The relation on one line."""
@@ -149,7 +152,7 @@ def fit(kind: Kind, examples: Sequence[Example]) -> tuple[FittedLaw, list[Exampl
         kind=kind,
         looked_for=looked_for,
         constant=float(ridge.intercept_ - slopes @ scaler.mean_),
-        weights={name: _short(weight) for name, weight in weights.items()},
+        weights={name: rounded(weight, _DIGITS) for name, weight in weights.items()},
         optimizers=tuple(sorted({each.setting.params.get(OPTIMIZER, "sgd") for each in examples})),
         momentum_in=momentum_in,
         error=float(np.sqrt(np.mean(missed**2))),
@@ -234,8 +237,3 @@ def _problem(where: tuple[int | str, ...], text: str) -> str:
     """What is wrong with a file, by field; without one, as a whole."""
     field = ".".join(map(str, where)) or "holds no law"
     return f"{field}: {text.removeprefix('Value error, ')}"
-
-
-def _short(value: float) -> float:
-    """Four digits: more say nothing, and people read them."""
-    return float(f"{value:.4g}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from taugrad.compressors.tau.law import Features, LayerSeen, features
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.paging import every_run
 
 from ..measured import judged_by_accuracy, outcome_of
 from ..momentum import decay_beside
@@ -29,7 +30,6 @@ _ELSEWHERE = ("name", "experiment", "seed", "paper", "storage", "tracking.", "ch
 _MACHINE = ("workers.cpus", "workers.device", "workers.max_restarts")
 _METHOD = "compressor."
 _LAYER = re.compile(r"^layer/(.+)/elements$")
-_PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -170,19 +170,7 @@ def _first(client: "MlflowClient", run_id: str, metric: str) -> float | None:
 
 
 def _finished(client: "MlflowClient", experiments: Sequence[str]) -> "Iterator[Run]":
-    token = None
-    while True:
-        page = client.search_runs(
-            list(experiments),
-            "attributes.status = 'FINISHED'",
-            max_results=_PAGE,
-            order_by=["attributes.start_time ASC"],
-            page_token=token,
-        )
-        yield from page
-        token = page.token
-        if not token:
-            return
+    return every_run(client, experiments, "attributes.status = 'FINISHED'", oldest_first=True)
 
 
 def _number(text: str) -> float | None:

@@ -247,6 +247,7 @@ def test_variables_that_resemble_no_field_are_left_alone(read, monkeypatch):
         ("compressor: wgt(1e-3)", ["--compressor.codec", "bitmap"], "wgt(1e-3) | bitmap"),
         ("", ["--compressor", "wgt(1e-3)", "--compressor.tau", "2e-3"], "wgt(2e-3)"),
         ("", ["--compressor.tau", "2e-3", "--compressor", "wgt(1e-3)"], "wgt(2e-3)"),
+        ("", ["--compressor", "wgt(1e-3) | linear", "--compressor", "bgt(3)"], "bgt(3)"),
         # Policies.
         ("compressor: {kind: wgt, tau: density(0.01)}", [], "wgt(density(0.01))"),
         ("compressor: {kind: wgt, tau: 'schedule({0: 1e-3})'}", [], "wgt(schedule({0: 1e-3}))"),

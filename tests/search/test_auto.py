@@ -20,12 +20,12 @@ from taugrad.search.auto import (
     FAILED,
     OK,
     Goal,
-    rounded_down,
     run_auto,
     spent_line,
 )
 from taugrad.search.auto_specs import at_density, by_law
 from taugrad.search.costs import DENSEST, SPARSEST, cost_of
+from taugrad.search.digits import rounded_down
 from taugrad.search.finished import finished
 from taugrad.search.law.fitting import SHIPPED, write_law
 from taugrad.search.objective import Outcome

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...exit_codes import OK
 from ...spec import COMMAND_LINE, SpecError
+from ...terminal import say
 from .espeak import SpeechError, find_library, library_version
 from .folder import is_made
 from .making import make, settings
@@ -45,7 +46,7 @@ def run_speech(minutes: float, folder: Path, seed: int) -> int:
                 raise _wrong(
                     f"--out {folder}: is not empty, and not whole or of other settings; give another"
                 )
-            console.print(f"{folder}: is there already, with these settings", highlight=False, soft_wrap=True)
+            say(console, f"{folder}: is there already, with these settings")
             return OK
         start = time.monotonic()
         columns = (
@@ -62,11 +63,10 @@ def run_speech(minutes: float, folder: Path, seed: int) -> int:
         raise _wrong(str(error)) from error
     except OSError as error:
         raise _wrong(f"--out {folder}: {error.strerror or error}") from error
-    console.print(
+    say(
+        console,
         f"{folder}: {minutes:g} minutes in {time.monotonic() - start:.0f} s; "
         f"data: {{kind: frames, path: {folder}}}",
-        highlight=False,
-        soft_wrap=True,
     )
     return OK
 
