@@ -8,7 +8,7 @@ from functools import cache, partial
 
 import numpy as np
 from arena import Arena
-from cases import Array, Case, Coding, Goal, Peer, require_same
+from case import Array, Case, Coding, Goal, Peer, require_same
 from codec_peers import ans, nibbles, packbits, packed_lines, zstd, zstd_gaps
 from numpy.typing import NDArray
 

@@ -3,7 +3,7 @@
 import constriction  # type: ignore[import-untyped]
 import numpy as np
 import zstandard
-from cases import Array, Coding
+from case import Array, Coding
 from numpy.typing import NDArray
 
 

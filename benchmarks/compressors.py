@@ -16,7 +16,7 @@ from time import perf_counter
 
 import torch
 from arena import Arena, Rounds, Work
-from cases import Case, Peer, Quantity
+from case import Case, Peer, Quantity
 from codec_cases import position_cases, symbol_cases
 from report import Options, Spread, Table, load, number, publish, read_options
 from rule_cases import rule_cases

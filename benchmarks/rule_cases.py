@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 from arena import Arena, Work
-from cases import Case, Goal, Peer, require_same
+from case import Case, Goal, Peer, require_same
 from rule_peers import RulePeers, ThresholdRule
 
 from taugrad.compressors.bucket.compressor import Compressor
@@ -159,9 +159,7 @@ def add_with(arena: Arena, threads: int) -> None:
 
 
 def _portable(arena: Arena, tau: np.float32) -> Callable[[int], object]:
-    context = Context()
-    context.scratch.reserve(arena.elements, np.float32)
-    words, values = context.scratch.words, context.scratch.values
+    words, values = Context().scratch.room(0, arena.elements, np.float32)
     return lambda threads: threshold_pass(
         "wgt", arena.residual_N, arena.gradient_N, tau, words, values, threads=threads, vectorized=False
     )

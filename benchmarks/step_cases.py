@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 from arena import Arena
-from cases import Case
+from case import Case
 from rule_cases import CHUNK, KEEP, make
 
 from taugrad.compressors.bucket.layout import Part
