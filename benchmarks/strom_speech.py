@@ -38,7 +38,7 @@ class Net:
 
 
 SMALL = Net(5, 256)
-NETS = (SMALL, Net(8, 256), Net(5, 512), Net(5, 768))
+NETS = (SMALL, Net(5, 128), Net(8, 256), Net(5, 512))
 
 INTRODUCTION = (
     "{minutes:g} minutes of speech by espeak-ng (docs/speech.md), windows of 17 frames of 20 features, 49 "
