@@ -174,11 +174,6 @@ def shortest(words: Words, signed: bool, threads: int = 1) -> tuple[int, int]:
     return found, -negative_log2
 
 
-def block_log2_of(words: Words, signed: bool, section: int) -> int:
-    """The block length that `shortest` found, by the bytes of the section that it makes."""
-    return next(log2 for log2 in block_log2s(words.size) if size(words, signed, block_log2=log2) == section)
-
-
 def block_log2s(k: int) -> tuple[int, ...]:
     """The block lengths to try for k words."""
     return BLOCK_LOG2S if k <= FEW else BLOCK_LOG2S_OF_MANY
