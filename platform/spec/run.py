@@ -15,6 +15,7 @@ from ..config import Config
 from ..data.config import DataConfig, Mnist5k
 from ..models.config import LeNet, ModelConfig
 from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig
+from ..synchronization.hybrid.refusals import check_hybrid
 from ..synchronization.refusals import check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..training.config import TrainingConfig
@@ -78,6 +79,7 @@ class RunSpec(Config):
     def _possible(self) -> "RunSpec":
         check_sync(self.sync, self.compressor, getattr(self.training.optimizer, "momentum", 0.0))
         training = self.training
+        check_hybrid(self.sync, self.compressor, training)
         if training.precision == "fp16" and isinstance(self.compressor, PowerSGD):
             raise ValueError(
                 "training.precision = fp16: gradients may overflow, which compressor.kind = powersgd cannot "

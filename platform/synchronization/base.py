@@ -1,7 +1,7 @@
 """The interface of synchronization modes: how workers learn from a batch and come to agree."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,12 @@ class Synchronization(ABC):
         """
         return None
 
+    def settle(self) -> None:  # noqa: B027 - most modes have nothing to do
+        """Makes `model` what the workers agreed on last; all processes must call this together.
+
+        It is called before the model is evaluated or saved, and may be called again at any time.
+        """
+
     @abstractmethod
     def shared_state(self) -> dict[str, Any]:
         """What all workers have in common, for worker 0 to save: plain numbers and tensors."""
@@ -87,3 +93,16 @@ class Synchronization(ABC):
     @abstractmethod
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """Takes over both; raises KeyError, RuntimeError or ValueError where they do not fit."""
+
+    def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
+        """Takes over what another number of workers saved, if the mode can.
+
+        Args:
+            shared: as `shared_state` gave it.
+            workers: what `own_state` gave to each of their processes, by rank.
+
+        Raises:
+            ValueError: it cannot, or the states do not fit.
+            KeyError, RuntimeError: they do not fit.
+        """
+        raise ValueError("each worker's residual belongs to its part of the data")

@@ -14,9 +14,10 @@ from ..tasks.base import Task
 from ..training.randomness import Randomness
 from ..training.replica import Replica
 from .base import Synchronization
-from .config import AllGatherSync, PatternName, SimulatedSync, WeightsSync, real
+from .config import AllGatherSync, HybridSync, PatternName, RealSync, SimulatedSync, WeightsSync, real
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
+from .hybrid.building import build_hybrid
 from .patterns import AllGather, Pattern, Ring, Setting, Sharded
 from .processes import ProcessCrew
 from .rounds import Crew
@@ -42,6 +43,8 @@ def build_synchronization(
         replica = Replica(model, task, spec.training, dist.get_world_size())
         return HookedGradients(spec, _exchanged(spec), replica, device), randomness
     crew: Crew = SimulatedCrew(spec.workers.count, _counting(spec)) if simulated else ProcessCrew(device)
+    if isinstance(mode, HybridSync):
+        return build_hybrid(spec, model, task, device, crew, lambda replica: _patterns(spec, replica, crew))
     randomness = Randomness(spec.seed, crew.ranks)
     replica = Replica(model, task, spec.training, crew.workers)
     patterns = _patterns(spec, replica, crew)
@@ -92,12 +95,22 @@ def _patterns(spec: RunSpec, replica: Replica, crew: Crew) -> list[Pattern]:
         hold_back_zeros=spec.training.find_unused_parameters,
     )
     mode = real(spec.sync)
-    name: PatternName = mode.pattern if isinstance(mode, WeightsSync) else mode.mode
+    name = _pattern_name(mode)
     method = _exchanged(spec)
     back = getattr(mode, "back", None) or _returning(method)
     if isinstance(mode, WeightsSync) and mode.exchange == "weights":
         method, back = _self_contained(method), _self_contained(back)
     return [_pattern(name, method, back, replace(setting, rank=rank)) for rank in crew.ranks]
+
+
+def _pattern_name(mode: RealSync) -> PatternName:
+    match mode:
+        case WeightsSync():
+            return mode.pattern
+        case HybridSync():
+            return "sharded"
+        case _:
+            return mode.mode
 
 
 def _pattern(name: PatternName, method: AnyMethod, back: AnyMethod, setting: Setting) -> Pattern:

@@ -75,8 +75,26 @@ class WeightsSync(_ThereAndBack):
     workers' mean once it is sent. For differences."""
 
 
+class HybridSync(_ThereAndBack):
+    """Convolutions are data-parallel, fully connected layers model-parallel (Krizhevsky 2014): each worker has
+    a part of their neurons. Gradients of convolutions go as in sharded; `back` is for their sums."""
+
+    mode: Literal["hybrid"] = "hybrid"
+    scheme: Literal["a", "b", "c"] = "b"
+    """Whose examples go through the fully connected layers together. a: all workers' at once. b: one worker's
+    after the other's, while the next ones' are on their way. c: likewise, but each turn has 1/K of every
+    worker's."""
+    activations: Literal["fp32", "bf16"] = "fp32"
+    """How activations and their gradients travel: in 32 or 16 bits."""
+    fc_batch: Literal["joined", "per_worker"] = "joined"
+    """What a step of the fully connected layers is of. joined: the whole batch. per_worker: one turn's
+    examples, so that they take K steps while convolutions take one; rate and decay follow their own batch
+    (training.scaling)."""
+
+
 RealSync = Annotated[
-    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync, Field(discriminator="mode")
+    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | HybridSync,
+    Field(discriminator="mode"),
 ]
 
 
@@ -89,7 +107,7 @@ class SimulatedSync(Config):
 
 
 SyncConfig = Annotated[
-    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | SimulatedSync,
+    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | HybridSync | SimulatedSync,
     Field(discriminator="mode"),
 ]
 

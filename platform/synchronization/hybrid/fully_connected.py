@@ -1,0 +1,145 @@
+"""One worker's side of the model-parallel layers: some examples forward and backward (section 3).
+
+Each worker computes its own neurons of every layer. Forward it needs the outputs of all neurons of the layer
+before, so workers gather them; backward each has a part of the gradient with respect to these, so workers sum
+the parts up, each for its own neurons. All workers have all scores, and compute the same loss.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ...tasks.base import Task
+from .dropout import Examples
+from .layers import Layer, Neurons
+from .moves import Course, Fetch, Moves, Post
+from .wire import Wire, nothing, to_others
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a worker knows after a turn."""
+
+    loss: float
+    """The mean of the examples'."""
+    gradient: Tensor
+    """[m, features], its part of the loss's gradient with respect to the features: that of its neurons in the
+    first layer. The parts of all workers add up to the whole."""
+
+
+class FullyConnected:
+    """A worker's layers, and its exchanges with the others."""
+
+    def __init__(
+        self,
+        layers: nn.ModuleList,
+        task: Task,
+        wire: Wire,
+        rank: int,
+        autocast: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        """Takes charge.
+
+        Args:
+            layers: as `share_of` gives them.
+            task: has the loss.
+            wire: how activations travel.
+            rank: the worker's.
+            autocast: entered for the forward pass.
+        """
+        self.layers = [cast(Layer, each) for each in layers]
+        self._task, self._wire, self._rank, self._autocast = task, wire, rank, autocast
+        self._workers = len(self.layers[0].dealt)
+
+    def learn(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        examples: Examples,
+        factor: float,
+        channels: Iterator[int],
+        course: Course,
+    ) -> Moves[Learned]:
+        """Forward and backward; gradients are added to those of the layers' parameters.
+
+        Args:
+            features: [m, inputs of the first layer], m at least 1.
+            targets: [m, ...]
+            examples: whose they are.
+            factor: what the mean loss is multiplied by.
+            channels: numbers that were not used in this iteration.
+            course: is written to.
+        """
+        inputs: list[Tensor] = []
+        outputs: list[Tensor] = []
+        whole = features
+        for layer in self.layers:
+            with course.computing("fc forward"):
+                inputs.append(whole.detach().requires_grad_())
+                with self._autocast():
+                    outputs.append(layer(inputs[-1], examples).to(whole.dtype))
+            whole = yield from self._gathered(outputs[-1].detach(), layer.dealt, next(channels))
+        with course.computing("loss"):
+            scores = whole.requires_grad_()
+            mean = self._task.loss(scores, targets)
+            torch.autograd.backward(factor * mean)
+            assert scores.grad is not None
+            own = self.layers[-1].own
+            gradient = scores.grad[:, own.start : own.stop]
+        for number in reversed(range(len(self.layers))):
+            with course.computing("fc backward"):
+                torch.autograd.backward(outputs.pop(), gradient)
+                part = inputs.pop().grad
+                assert part is not None
+            if number:
+                gradient = yield from self._summed(part, self.layers[number - 1].dealt, next(channels))
+        return Learned(mean.item(), part)
+
+    def _gathered(self, own: Tensor, dealt: Sequence[Neurons], channel: int) -> Moves[Tensor]:
+        """All neurons' outputs [m, neurons], from each worker's [m, own neurons]."""
+        rows = len(own)
+        sizes = [rows * neurons.count * self._wire.nbytes for neurons in dealt]
+        payload = self._wire.pack(own)
+        to = {rank: payload for rank in range(self._workers) if rank != self._rank and payload.size}
+        yield Post(channel, "neurons", to, to_others(sizes), to_all=True, counts_as_values=True)
+        received = yield Fetch(channel)
+        assert received is not None
+        whole = own.new_empty(rows, dealt[-1].stop)
+        for rank, neurons in enumerate(dealt):
+            columns = whole[:, neurons.start : neurons.stop]
+            if rank == self._rank:
+                columns.copy_(self._wire.as_received(own))
+            elif neurons.count:
+                columns.copy_(self._wire.unpack(received[rank], columns.shape, own))
+        return whole
+
+    def _summed(self, part: Tensor, dealt: Sequence[Neurons], channel: int) -> Moves[Tensor]:
+        """The gradient [m, own neurons], from every worker's part [m, neurons], added in rank order."""
+        rows, own = len(part), dealt[self._rank]
+        lengths = nothing(self._workers)
+        for sender in range(self._workers):
+            for receiver, neurons in enumerate(dealt):
+                if sender != receiver:
+                    lengths[sender, receiver] = rows * neurons.count * self._wire.nbytes
+        to = {
+            rank: self._wire.pack(part[:, neurons.start : neurons.stop])
+            for rank, neurons in enumerate(dealt)
+            if rank != self._rank and neurons.count
+        }
+        yield Post(channel, "neurons' gradients", to, lengths, to_all=False, counts_as_values=True)
+        received = yield Fetch(channel)
+        assert received is not None
+        parts = {rank: self._wire.unpack(each, (rows, own.count), part) for rank, each in received.items()}
+        parts[self._rank] = self._wire.as_received(part[:, own.start : own.stop])
+        return added(parts, part.new_zeros(rows, own.count))
+
+
+def added(parts: dict[int, Tensor], total: Tensor) -> Tensor:
+    """Adds what workers sent to zeros, in rank order: the same bits whoever computes it."""
+    for rank in sorted(parts):
+        total += parts[rank]
+    return total

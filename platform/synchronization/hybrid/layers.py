@@ -1,0 +1,140 @@
+"""A worker's share of the fully connected layers: some of each one's neurons."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from .dropout import Examples, dropped
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """A contiguous range of a layer's neurons."""
+
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.stop - self.start
+
+
+def deal(neurons: int, workers: int) -> list[Neurons]:
+    """Ranges for the workers, by rank; their lengths differ by at most one, and some may be empty."""
+    bounds = [neurons * rank // workers for rank in range(workers + 1)]
+    return [Neurons(start, stop) for start, stop in pairwise(bounds)]
+
+
+@dataclass(frozen=True)
+class _Dropout:
+    number: int
+    """Among the model's."""
+    p: float
+
+
+Function = nn.Module | _Dropout
+
+
+class Layer(nn.Module):
+    """A worker's neurons of one linear layer, with the functions around it.
+
+    Attributes:
+        name: the layer's, in the model.
+        dealt: every worker's neurons.
+        inputs: features of an example.
+        weight: float [own neurons, inputs].
+        bias: float [own neurons], or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        whole: nn.Linear,
+        before: Sequence[Function],
+        after: Sequence[Function],
+        rank: int,
+        workers: int,
+    ) -> None:
+        super().__init__()
+        self.name, self.inputs, self.neurons = name, whole.in_features, whole.out_features
+        self.dealt = deal(whole.out_features, workers)
+        self.own = self.dealt[rank]
+        self._before, self._after = tuple(before), tuple(after)
+        self.weight = self._share(whole.weight)
+        self.bias = None if whole.bias is None else self._share(whole.bias)
+
+    def _share(self, whole: nn.Parameter) -> nn.Parameter:
+        own = whole.detach()[self.own.start : self.own.stop].clone()
+        return nn.Parameter(own, requires_grad=whole.requires_grad)
+
+    def forward(self, inputs: Tensor, examples: Examples) -> Tensor:
+        """What this worker's neurons say.
+
+        Args:
+            inputs: [m, inputs], of all neurons of the layer before.
+            examples: whose they are.
+
+        Returns:
+            [m, own neurons]
+        """
+        width = Neurons(0, self.inputs)
+        for each in self._before:
+            inputs = _applied(each, inputs, examples, width, training=self.training)
+        outputs = nn.functional.linear(inputs, self.weight, self.bias)
+        for each in self._after:
+            outputs = _applied(each, outputs, examples, self.own, training=self.training)
+        return outputs
+
+    @torch.no_grad()
+    def take_from(self, whole: nn.Linear) -> None:
+        """Copies this worker's neurons from the whole layer."""
+        self.weight.copy_(whole.weight[self.own.start : self.own.stop])
+        if self.bias is not None:
+            self.bias.copy_(whole.bias[self.own.start : self.own.stop])
+
+
+def _applied(
+    each: Function, values: Tensor, examples: Examples, neurons: Neurons, *, training: bool
+) -> Tensor:
+    if not isinstance(each, _Dropout):
+        result: Tensor = each(values)
+        return result
+    if not training or not each.p:
+        return values
+    return dropped(values, examples.kept(each.number, each.p, neurons.start, neurons.stop), each.p)
+
+
+def share_of(fully_connected: Sequence[tuple[str, nn.Module]], rank: int, workers: int) -> nn.ModuleList:
+    """A worker's layers.
+
+    Args:
+        fully_connected: as `two_parts` found them.
+        rank: the worker's.
+        workers: how many there are.
+
+    Returns:
+        A `Layer` for each linear one, in their order. Functions belong to the linear layer before them; those
+        before the first one to that.
+    """
+    linear = [place for place, (_, each) in enumerate(fully_connected) if isinstance(each, nn.Linear)]
+    functions: dict[int, Function] = {}
+    for place, (_, each) in enumerate(fully_connected):
+        if isinstance(each, nn.Dropout):
+            functions[place] = _Dropout(sum(isinstance(f, _Dropout) for f in functions.values()), each.p)
+        elif not isinstance(each, nn.Linear):
+            functions[place] = deepcopy(each)
+            if hasattr(each, "inplace"):
+                functions[place].inplace = False  # type: ignore[union-attr]
+    layers = nn.ModuleList()
+    for place, end in pairwise([*linear, len(fully_connected)]):
+        name, whole = fully_connected[place]
+        assert isinstance(whole, nn.Linear)
+        before = [functions[i] for i in range(place)] if place == linear[0] else []
+        after = [functions[i] for i in range(place + 1, end)]
+        layers.append(Layer(name, whole, before, after, rank, workers))
+    return layers

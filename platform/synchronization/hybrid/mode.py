@@ -1,0 +1,276 @@
+"""The mode `hybrid`: each iteration of all workers of this process, and what they keep."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.observe import gradient_statistics
+
+from ...data.feeding import Batch
+from ...training.randomness import Randomness
+from ...training.replica import Replica
+from ..base import Moment
+from ..in_rounds import InRounds
+from ..patterns import Pattern, Spent
+from ..rounds import Crew, Rounds, Sending, Side, Traffic
+from .layers import Layer
+from .moves import Carrier, Course, Fetch, Moves, Post
+from .parts import Parts
+from .resharding import Resharded
+from .wire import packed, to_others, unpacked
+from .worker import Computed, Worker
+
+
+class HybridTraining(InRounds):
+    """Replicas of the convolutional part, and a share of the fully connected one for each worker here.
+
+    Between evaluations and checkpoints no worker has the whole fully connected part: `settle` gathers it.
+
+    Attributes:
+        workers_here: by rank, this process's.
+        activations: what the workers exchanged but for the convolutions' gradients, in the whole run.
+        courses: of the latest iteration, one for each worker here.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        carrier: Carrier,
+        patterns: Sequence[Pattern],
+        model: nn.Module,
+        parts: Parts,
+        replica: Replica,
+        workers: Sequence[Worker],
+        randomness: Randomness,
+        *,
+        per_worker: bool,
+        refuses: bool,
+    ) -> None:
+        """Takes charge.
+
+        Args:
+            crew: carries the rounds of the convolutions' gradients out.
+            carrier: carries everything else.
+            patterns: of the convolutions' gradients, one for each of the crew's ranks.
+            model: the whole, of the same weights on every worker.
+            parts: of it.
+            replica: of its convolutional part.
+            workers: one for each of the crew's ranks.
+            randomness: theirs.
+            per_worker: the fully connected layers have taken their steps when an iteration ends.
+            refuses: whether a gradient that is not finite ends the run.
+        """
+        self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
+        of_layers = [f"{name}.{own}" for name, own in _parameters(workers[0])]
+        super().__init__(crew, patterns, [*replica.names, *of_layers])
+        self.model, self._parts, self._replica = model, parts, replica
+        self.workers_here, self._randomness, self._carrier = list(workers), randomness, carrier
+        self._per_worker, self._refuses = per_worker, refuses
+        self.activations = Traffic(crew.workers)
+        self.courses: list[Course] = []
+        self._elements = sum(each.numel() for each in self._whole_parameters())
+        """Of the fully connected part."""
+        self._settled = True
+        crew.broadcast([tensor for tensor in model.state_dict().values() if tensor.numel()])
+        self._deal_out()
+
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
+        """See `Synchronization.iterate`."""
+        self._begin()
+        self._step.elements += self._elements * self.workers
+        self._let_go()
+        convolutional = self._parts.convolutional
+        self._crew.broadcast(list(convolutional.buffers()))
+        for worker in self.workers_here:
+            worker.forget()
+        self.courses, traffic = [Course() for _ in self.ranks], Traffic(self.workers)
+        moves = [
+            worker.iterate(batch, moment.position, _alone(self._randomness, rank), course)
+            for rank, worker, batch, course in zip(
+                self.ranks, self.workers_here, batches, self.courses, strict=True
+            )
+        ]
+        computed = self._carrier.run(moves, self.courses, traffic)
+        losses = [each.loss for each in computed]
+        buffers = computed[0].buffers  # worker 0's, as DDP has it
+        sides = []
+        for local, rank in enumerate(self.ranks):
+            sides.append(self._convolutions_side(local, rank, computed[local], moment))
+        del computed
+        _copy(convolutional.buffers(), buffers)
+        mean = self._agree(sides)
+        self._count_activations(traffic)
+        if mean is not None:
+            self._replica.put_gradients(mean)
+            self._replica.step(moment.position)
+            if not self._per_worker:
+                for worker in self.workers_here:
+                    worker.step(moment.position)
+        elif self._refuses:
+            raise NonFiniteGradient(*self._step.nonfinite[0])
+        return sum(losses) / len(losses)
+
+    def _convolutions_side(self, local: int, rank: int, computed: Computed, moment: Moment) -> Side:
+        """The backward pass of one worker's convolutions, and its side of their synchronization."""
+        self._replica.optimizer.zero_grad()
+        with self.courses[local].computing("conv backward"):
+            if computed.features is not None:
+                gradient = computed.gradient.to(computed.features.dtype)
+                torch.autograd.backward(computed.features, gradient)
+        gradients = self._replica.take_gradients()
+        if moment.observe and rank == 0:
+            seen = zip(self._replica.names, gradients, strict=True)
+            self._statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
+        if computed.refused is None:
+            return self._side(local, gradients)
+        ordinal = len(self._replica.names) + computed.refused
+        pattern = self._patterns[local]
+        pattern.spent = Spent()
+        return Side(_refusing(pattern.rounds(gradients, self._synchronizations), ordinal))
+
+    def _count_activations(self, traffic: Traffic) -> None:
+        """Adds what went outside the convolutions' rounds to the ledgers."""
+        step = self._step
+        self.activations.add(traffic)
+        self.traffic.add(traffic)
+        step.wire_bytes += traffic.wire_bytes
+        step.received_bytes += traffic.received_bytes
+        step.messages += traffic.messages
+        step.paper_bits += traffic.paper_bits
+        step.exchange_s += sum(course.exchange_s for course in self.courses) / len(self.courses)
+        step.blocked_s += sum(course.blocked_s for course in self.courses) / len(self.courses)
+
+    def settle(self) -> None:
+        """See `Synchronization.settle`: puts the workers' shares together. It is not in the ledgers."""
+        if self._settled:
+            return
+        sides = [_all_shares(worker) for worker in self.workers_here]
+        shares = self._carrier.run(sides, [Course() for _ in sides], Traffic(self.workers))[0]
+        with torch.no_grad():
+            for whole, share in zip(self._whole_parameters(), shares, strict=True):
+                whole.data = share.to(whole.device)
+        self._settled = True
+
+    def _let_go(self) -> None:
+        """Gives the memory of the whole fully connected part back, until `settle`."""
+        for whole in self._whole_parameters():
+            whole.data = whole.data.new_empty(0)
+        self._settled = False
+
+    def _whole_parameters(self) -> list[nn.Parameter]:
+        """Of the fully connected part of the model, as workers have them: weight and bias of each layer."""
+        return [own for name in self._layers for own in self.model.get_submodule(name).parameters()]
+
+    def _deal_out(self) -> None:
+        """Gives each worker here its neurons of the whole fully connected part."""
+        for worker in self.workers_here:
+            for name, layer in zip(self._layers, worker.layers, strict=True):
+                cast(Layer, layer).take_from(cast(nn.Linear, self.model.get_submodule(name)))
+
+    def shared_state(self) -> dict[str, Any]:
+        """See `Synchronization.shared_state`; `settle` comes before it."""
+        return {
+            "model": self.model.state_dict(),
+            "replica": self._replica.state_dict(),
+            "ledger": self._ledger_state(),
+            "activations": self.activations.state_dict(),
+        }
+
+    def own_state(self) -> dict[str, Any]:
+        """See `Synchronization.own_state`."""
+        here = zip(self.ranks, self.workers_here, strict=True)
+        optimizers = {str(rank): worker.optimizer.state_dict() for rank, worker in here}
+        return {"patterns": self._pattern_states(), "optimizers": optimizers}
+
+    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        """See `Synchronization.load`."""
+        self._require_own(own["patterns"])
+        self._load_agreed(shared)
+        self.activations.load_state_dict(shared["activations"])
+        for rank, worker in zip(self.ranks, self.workers_here, strict=True):
+            worker.optimizer.load_state_dict(own["optimizers"][str(rank)])
+        self._load_patterns(own["patterns"])
+
+    def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
+        """See `Synchronization.reshard`.
+
+        The fully connected part is cut anew, with its optimizers' state. A worker's residual becomes the mean
+        of the former workers', so that the workers' mean of what is owed stays what it is; an owner's follows
+        its elements. Links are counted from here on.
+        """
+        former = Resharded.of(workers, self._replica.names, self._patterns[0].setting.sizes)
+        self._load_agreed(shared)
+        for rank, worker in zip(self.ranks, self.workers_here, strict=True):
+            layers = [cast(Layer, each) for each in worker.layers]
+            worker.optimizer.load_state_dict(former.optimizer(layers, worker.optimizer.state_dict()))
+            self._patterns[rank - self.ranks[0]].load_state_dict(former.pattern(rank, self.workers))
+
+    def _load_agreed(self, shared: dict[str, Any]) -> None:
+        shapes = {name: each.shape for name, each in shared["model"].items()}
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if not self._settled and name in shapes:
+                    parameter.data = parameter.data.new_empty(shapes[name])
+        self._settled = True
+        self.model.load_state_dict(shared["model"])
+        self._replica.load_state_dict(shared["replica"])
+        self._load_ledger(shared["ledger"])
+        self._deal_out()
+
+
+def _parameters(worker: Worker) -> list[tuple[str, str]]:
+    """Layer and name of each parameter of a worker's share, in their order."""
+    layers = [cast(Layer, each) for each in worker.layers]
+    return [(layer.name, name) for layer in layers for name, _ in layer.named_parameters()]
+
+
+def _alone(randomness: Randomness, rank: int) -> Any:
+    return lambda: randomness.of(rank)
+
+
+def _refusing(rounds: Rounds, ordinal: int) -> Rounds:
+    """A worker's side that says, as it begins, that a gradient elsewhere in its model was not finite."""
+    first = next(rounds)
+    assert isinstance(first, Sending)
+    received = yield first if first.refused is not None else replace(first, refused=ordinal)
+    while True:
+        try:
+            received = yield rounds.send(received)
+        except StopIteration as end:
+            return dict(end.value)
+
+
+def _all_shares(worker: Worker) -> Moves[list[Tensor]]:
+    """The whole of each parameter of the fully connected part, on the CPU: every worker sends its rows."""
+    wholes: list[Tensor] = []
+    channels = count()
+    for layer in (cast(Layer, each) for each in worker.layers):
+        for own in layer.parameters():
+            channel, row = next(channels), own.shape[1:]
+            size = row.numel() * own.element_size()
+            payload = packed(own)
+            to = {rank: payload for rank in range(worker.workers) if rank != worker.rank and payload.size}
+            lengths = to_others([neurons.count * size for neurons in layer.dealt])
+            yield Post(channel, "weights", to, lengths, to_all=True, counts_as_values=False)
+            received = yield Fetch(channel)
+            assert received is not None
+            whole = torch.empty((layer.neurons, *row), dtype=own.dtype)
+            for rank, neurons in enumerate(layer.dealt):
+                rows = whole[neurons.start : neurons.stop]
+                if rank == worker.rank:
+                    rows.copy_(own.detach())
+                elif neurons.count:
+                    rows.copy_(unpacked(received[rank], rows.shape, own.dtype))
+            wholes.append(whole)
+    return wholes
+
+
+@torch.no_grad()
+def _copy(to: Any, values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(to, values, strict=True):
+        tensor.copy_(value)

@@ -1,0 +1,128 @@
+"""What a worker does while it computes: it posts payloads, goes on, and fetches what the others posted.
+
+Lengths follow from shapes that all workers know, so nothing is told before. A worker's iteration is a
+generator of these moves; a carrier runs it, between processes (`processes.py`) or in one (`simulation.py`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..rounds import Payload, Received, Traffic
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Post:
+    """Payloads begin their way; every worker makes the same posts in the same order."""
+
+    channel: int
+    """By which it is fetched; its own in the iteration, the same on every worker."""
+    label: str
+    """For timelines."""
+    payloads: Mapping[int, Payload]
+    """By receiver."""
+    lengths: NDArray[np.int64]
+    """int64 [workers, workers], bytes from row to column, of all workers; 0 for nothing."""
+    to_all: bool
+    """A worker's payloads are all the same one: it counts once as handed over."""
+    counts_as_values: bool
+    """They are activations or their gradients, and no labels or numbers."""
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Waits for what was posted to this worker, and until its own has left."""
+
+    channel: int
+
+
+Move = Post | Fetch
+Moves = Generator[Move, Received | None, T]
+"""A worker's side; a `Fetch` gets payloads by sender, a `Post` nothing."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a worker did for a while."""
+
+    lane: str
+    """compute, or wire."""
+    label: str
+    began: float
+    ended: float
+    """Both in seconds of `perf_counter`."""
+
+
+@dataclass
+class Course:
+    """How one worker's iteration went."""
+
+    exchange_s: float = 0.0
+    """From posting to having fetched, over all channels."""
+    blocked_s: float = 0.0
+    """The part of it in which nothing was computed."""
+    spans: list[Span] = field(default_factory=list)
+
+    @contextmanager
+    def computing(self, label: str) -> Iterator[None]:
+        """Notes a span of computing."""
+        began = perf_counter()
+        yield
+        self.spans.append(Span("compute", label, began, perf_counter()))
+
+    def fetched(self, label: str, posted: float, asked: float) -> None:
+        """Notes what has just arrived.
+
+        Args:
+            label: what it is.
+            posted: when it was posted.
+            asked: when the worker began to wait for it.
+        """
+        now = perf_counter()
+        self.exchange_s += now - posted
+        self.blocked_s += now - asked
+        self.spans.append(Span("wire", label, posted, now))
+
+
+class Carrier(ABC):
+    """Runs the iterations of this process's workers."""
+
+    @abstractmethod
+    def run(self, sides: Sequence[Moves[T]], courses: Sequence[Course], traffic: Traffic) -> list[T]:
+        """Carries out all moves.
+
+        Args:
+            sides: one for each rank of this process.
+            courses: likewise; are written to.
+            traffic: is counted in.
+
+        Returns:
+            What each side came to.
+        """
+
+
+def count(traffic: Traffic, post: Post) -> None:
+    """Counts a post of all workers; each process knows what the others send."""
+    sent = post.lengths.max(axis=1) if post.to_all else post.lengths.sum(axis=1)
+    handed_over = int(sent.sum())
+    traffic.wire_bytes += handed_over
+    traffic.paper_bits += 8 * handed_over * post.counts_as_values
+    traffic.received_bytes += int(post.lengths.sum())
+    traffic.messages += int((post.lengths > 0).sum())
+    traffic.link_bytes += post.lengths
+    traffic.link_messages += post.lengths > 0
+
+
+def check(post: Post, rank: int) -> None:
+    """Finds a payload that is not as long as the others expect: they would wait for ever."""
+    for receiver, expected in enumerate(post.lengths[rank].tolist()):
+        size = post.payloads[receiver].size if receiver in post.payloads else 0
+        assert size == expected, f"{post.label}: {size} bytes to worker {receiver}, which expects {expected}"

@@ -1,0 +1,89 @@
+"""Which part of a model is data-parallel and which model-parallel: the model says so by its names.
+
+A model that names its two parts is a `torch.nn.Sequential` with a child named `flatten`. What stands before
+it is the convolutional part, what stands behind it the fully connected one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+FLATTEN = "flatten"
+_NAMING = (
+    "hybrid needs a torch.nn.Sequential with a child named flatten: convolutions before it, fully connected "
+    "layers behind it, as alexnet, vgg16, lenet and resnet have it"
+)
+ELEMENTWISE = (
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Softplus,
+    nn.Hardtanh,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Identity,
+)
+"""A neuron's output depends on that neuron alone: each worker applies them to its own."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model's two parts. They share its parameters."""
+
+    convolutional: nn.Sequential
+    """With `flatten` at its end; parameters have the names that they have in the model."""
+    fully_connected: tuple[tuple[str, nn.Module], ...]
+    """Linear layers, dropouts and element-wise functions in their order, each by its name in the model."""
+
+
+def two_parts(model: nn.Module) -> Parts:
+    """Cuts a model in two.
+
+    Raises:
+        ValueError: it does not name its parts, or the fully connected one has layers whose neurons cannot be
+            dealt out to workers; the message says which and why.
+    """
+    names = [name for name, _ in model.named_children()] if isinstance(model, nn.Sequential) else []
+    if FLATTEN not in names:
+        raise ValueError(f"the model is a {type(model).__name__} that does not name its two parts; {_NAMING}")
+    place = names.index(FLATTEN)
+    children = list(model.named_children())
+    convolutional = nn.Sequential(OrderedDict(children[: place + 1]))
+    fully_connected = tuple(each for child in children[place + 1 :] for each in _leaves(*child))
+    if not any(each.requires_grad for each in convolutional.parameters()):
+        raise ValueError(f"nothing before {FLATTEN} is trained: there is no convolutional part; {_NAMING}")
+    if not any(isinstance(layer, nn.Linear) for _, layer in fully_connected):
+        raise ValueError(f"no layer behind {FLATTEN} is an nn.Linear: nothing can be sharded; {_NAMING}")
+    seen = {id(each) for each in convolutional.parameters()}
+    for name, layer in fully_connected:
+        _check(name, layer)
+        for parameter in layer.parameters():
+            if id(parameter) in seen:
+                raise ValueError(
+                    f"{name} shares a parameter with another layer, which may be on other workers"
+                )
+            seen.add(id(parameter))
+    return Parts(convolutional, fully_connected)
+
+
+def _leaves(name: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(layer, nn.Sequential):
+        for inner, each in layer.named_children():
+            yield from _leaves(f"{name}.{inner}", each)
+    else:
+        yield name, layer
+
+
+def _check(name: str, layer: nn.Module) -> None:
+    # Exact types: a subclass may do anything.
+    if type(layer) not in (nn.Linear, nn.Dropout, *ELEMENTWISE):
+        known = ", ".join(each.__name__ for each in (nn.Linear, nn.Dropout, *ELEMENTWISE))
+        raise ValueError(
+            f"{name} is a {type(layer).__name__}: behind {FLATTEN} each neuron must be computed by itself, "
+            f"from the layer before; there may be {known}"
+        )

@@ -1,0 +1,287 @@
+"""One worker's iteration: convolutions on its own examples, fully connected layers on everybody's."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from ...data.feeding import Batch
+from ...tasks.base import Task
+from ...training.batch_plan import Position
+from ...training.config import TrainingConfig
+from ...training.optimizer import build_optimizer
+from ...training.precision import autocast
+from ...training.rates import Rates
+from ..rounds import NUMBER_BYTES, Payload
+from .dropout import Examples
+from .fully_connected import FullyConnected, added
+from .layers import share_of
+from .moves import Course, Fetch, Moves, Post
+from .parts import Parts
+from .turns import Rows, Scheme, Turn, first_rows, turns_of
+from .wire import Wire, nothing, packed, to_others, unpacked
+
+
+@dataclass(frozen=True)
+class Manner:
+    """What all workers of a run have in common."""
+
+    scheme: Scheme
+    wire: Wire
+    per_worker: bool
+    """The fully connected layers take a step after each turn, and not one after all of them."""
+    summed: bool
+    """Workers' gradients are added up and not averaged (`compressor.reduction: sum`)."""
+    seed: int
+    """Of dropout."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What one worker came to."""
+
+    loss: float
+    """The whole batch's mean loss: the same on every worker."""
+    features: Tensor | None
+    """Of its own examples [n, features], with the graph that made them; None without examples."""
+    gradient: Tensor
+    """[n, features], of the worker's own weighted loss with respect to them."""
+    buffers: list[Tensor]
+    """Of the convolutional part, as its examples leave them."""
+    refused: int | None
+    """The ordinal of the first parameter of its layers whose gradient was not finite, if there was one."""
+
+
+class Worker:
+    """One worker. The convolutional part may be shared by workers of one process: they are replicas.
+
+    Attributes:
+        layers: its share of the fully connected ones.
+        optimizer: theirs.
+    """
+
+    def __init__(
+        self, parts: Parts, task: Task, training: TrainingConfig, manner: Manner, rank: int, workers: int
+    ) -> None:
+        self.rank, self.workers = rank, workers
+        self._convolutional, self._manner, self._training = parts.convolutional, manner, training
+        self._task = task
+        self.layers = share_of(parts.fully_connected, rank, workers)
+        self.optimizer = build_optimizer(training.optimizer, self.layers.parameters())
+        together = 1 if manner.per_worker else workers
+        self._rates = Rates(self.optimizer, training, together)
+        device = next(parts.convolutional.parameters()).device
+
+        def arithmetic() -> AbstractContextManager[object]:
+            return autocast(training.precision, device)
+
+        self._autocast = arithmetic
+        self._refused: int | None = None
+        self._fully_connected = FullyConnected(self.layers, task, manner.wire, rank, arithmetic)
+
+    def iterate(
+        self,
+        batch: Batch,
+        position: Position,
+        alone: Callable[[], AbstractContextManager[None]],
+        course: Course,
+    ) -> Moves[Computed]:
+        """Everything up to the gradient with respect to the worker's own features.
+
+        Args:
+            batch: its part of the batch.
+            position: in the run.
+            alone: entered for what draws random numbers of this worker.
+            course: is written to.
+
+        Raises:
+            CorruptMessage: what arrived is not as long as it must be.
+        """
+        channels = count()
+        own = len(batch) if batch.weight else 0
+        counting = next(channels)
+        told = self._to_all(packed(torch.tensor([own])))
+        numbers = to_others([NUMBER_BYTES] * self.workers)
+        yield Post(counting, "counts", told, numbers, to_all=True, counts_as_values=False)
+        buffers = [(name, each.clone()) for name, each in self._convolutional.named_buffers()]
+        features: Tensor | None = None
+        if own:
+            with course.computing("conv forward"), alone(), self._autocast():
+                features = functional_call(self._convolutional, dict(buffers), (batch.inputs,))
+        received = yield Fetch(counting)
+        assert received is not None
+        counts = [
+            own if rank == self.rank else int(unpacked(received[rank], (1,), torch.int64))
+            for rank in range(self.workers)
+        ]
+        targets = yield from self._all_targets(batch.targets[:own], counts, next(channels))
+        like = next(self.layers.parameters())
+        width = self._fully_connected.layers[0].inputs
+        mine = like.new_zeros(0, width) if features is None else features.detach().to(like.dtype)
+        self._refused = None
+        loss, gradient = yield from self._turns(mine, targets, counts, position, channels, course)
+        self._look_at_gradients()
+        return Computed(loss, features, gradient, [each for _, each in buffers], self._refused)
+
+    def step(self, position: Position) -> None:
+        """Has the optimizer of its layers apply their gradients, and forgets these.
+
+        With a batch for each worker, rate and decay are those of such a batch (section 5).
+        """
+        if self._manner.per_worker:
+            position = replace(position, batch_size=-(-position.batch_size // self.workers))
+        self._rates.set(position)
+        self.optimizer.step()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops the gradients of its layers."""
+        self.optimizer.zero_grad()
+
+    def _look_at_gradients(self) -> None:
+        """Notes the first parameter whose gradient holds NaN or Inf."""
+        for ordinal, each in enumerate(self.layers.parameters()):
+            if self._refused is None and each.grad is not None and not bool(torch.isfinite(each.grad).all()):
+                self._refused = ordinal
+
+    def _turns(
+        self,
+        mine: Tensor,
+        targets: Sequence[Tensor],
+        counts: Sequence[int],
+        position: Position,
+        channels: Iterator[int],
+        course: Course,
+    ) -> Moves[tuple[float, Tensor]]:
+        """All turns: the batch's loss, and the gradient with respect to this worker's features.
+
+        The next turn's features travel while this one is computed, and so do the gradients of the last one.
+        """
+        turns, firsts, whole = turns_of(self._manner.scheme, counts), first_rows(counts), sum(counts)
+        gradient = torch.zeros_like(mine)
+        loss = 0.0
+        returning: tuple[Turn, int, Tensor, float] | None = None
+        arriving = next(channels)
+        yield self._features_of(turns[0], mine, arriving)
+        for number, turn in enumerate(turns):
+            fetched, following = arriving, turns[number + 1 : number + 2]
+            if following:
+                arriving = next(channels)
+                yield self._features_of(following[0], mine, arriving)
+            features = yield from self._assembled(turn, mine, fetched)
+            wanted = torch.cat([targets[rows.worker][rows.start : rows.stop] for rows in turn.rows])
+            places = [np.arange(rows.start, rows.stop) + firsts[rows.worker] for rows in turn.rows]
+            examples = Examples(
+                self._manner.seed,
+                position.done,
+                torch.from_numpy(np.concatenate(places)).to(mine.device),
+            )
+            factor, back = self._factors(turn, wanted, whole)
+            learned = yield from self._fully_connected.learn(
+                features, wanted, examples, factor, channels, course
+            )
+            loss += turn.examples / whole * learned.loss
+            if self._manner.per_worker:
+                self._look_at_gradients()
+                self.step(position)
+            if returning is not None:
+                yield from self._returned(*returning, gradient)
+            returning = turn, next(channels), learned.gradient, back
+            yield self._gradients_of(turn, learned.gradient, returning[1])
+        assert returning is not None
+        yield from self._returned(*returning, gradient)
+        return loss, gradient
+
+    def _factors(self, turn: Turn, targets: Tensor, whole: int) -> tuple[float, float]:
+        """What a turn's mean loss is multiplied by, and then its gradient with respect to features.
+
+        A worker's convolutions get the gradient that they would get in data parallelism: of its own weighted
+        loss, K times its part of the batch's.
+        """
+        share = turn.examples / whole
+        together = 1.0 if self._manner.summed else 1 / self.workers
+        if self._training.loss_reduction == "sum":
+            terms = float(self._task.terms(targets))
+            return (terms, 1.0) if self._manner.per_worker else (terms * together, 1 / together)
+        if self._manner.per_worker:
+            return 1.0, self.workers * share
+        return self.workers * share * together, 1 / together
+
+    def _to_all(self, payload: Payload) -> dict[int, Payload]:
+        return {rank: payload for rank in range(self.workers) if rank != self.rank and payload.size}
+
+    def _all_targets(self, own: Tensor, counts: Sequence[int], channel: int) -> Moves[list[Tensor]]:
+        """Every worker's targets, by rank."""
+        size = int(np.prod(own.shape[1:])) * own.element_size()
+        lengths = to_others([size * each for each in counts])
+        yield Post(
+            channel, "targets", self._to_all(packed(own)), lengths, to_all=True, counts_as_values=False
+        )
+        received = yield Fetch(channel)
+        assert received is not None
+        found = []
+        for rank, each in enumerate(counts):
+            if rank == self.rank or not each:
+                found.append(own[:each])
+            else:
+                theirs = unpacked(received[rank], (each, *own.shape[1:]), own.dtype)
+                found.append(theirs.to(own.device))
+        return found
+
+    def _features_of(self, turn: Turn, mine: Tensor, channel: int) -> Post:
+        """Begins to gather a turn's features."""
+        rows = turn.by_worker(self.workers)
+        row_bytes = mine.shape[1] * self._manner.wire.nbytes
+        own = rows[self.rank]
+        payload = self._manner.wire.pack(mine[own.start : own.stop])
+        lengths = to_others([each.count * row_bytes for each in rows])
+        return Post(channel, "features", self._to_all(payload), lengths, to_all=True, counts_as_values=True)
+
+    def _assembled(self, turn: Turn, mine: Tensor, channel: int) -> Moves[Tensor]:
+        """A turn's features [m, width], worker behind worker."""
+        received = yield Fetch(channel)
+        assert received is not None
+        whole = mine.new_empty(turn.examples, mine.shape[1])
+        behind = 0
+        for rows in turn.rows:
+            into = whole[behind : behind + rows.count]
+            if rows.worker == self.rank:
+                into.copy_(self._manner.wire.as_received(mine[rows.start : rows.stop]))
+            else:
+                into.copy_(self._manner.wire.unpack(received[rows.worker], into.shape, mine))
+            behind += rows.count
+        return whole
+
+    def _gradients_of(self, turn: Turn, part: Tensor, channel: int) -> Post:
+        """Begins to send this worker's part of the gradient to those whose examples they are."""
+        row_bytes = part.shape[1] * self._manner.wire.nbytes
+        lengths = nothing(self.workers)
+        to = {}
+        behind = 0
+        for rows in turn.rows:
+            lengths[:, rows.worker] = rows.count * row_bytes
+            lengths[rows.worker, rows.worker] = 0
+            if rows.worker != self.rank:
+                to[rows.worker] = self._manner.wire.pack(part[behind : behind + rows.count])
+            behind += rows.count
+        return Post(channel, "features' gradients", to, lengths, to_all=False, counts_as_values=True)
+
+    def _returned(
+        self, turn: Turn, channel: int, part: Tensor, factor: float, gradient: Tensor
+    ) -> Moves[None]:
+        """Adds up what workers send of a turn's gradient, for this worker's rows of it."""
+        received = yield Fetch(channel)
+        assert received is not None
+        rows: Rows = turn.by_worker(self.workers)[self.rank]
+        if not rows.count:
+            return
+        behind = sum(each.count for each in turn.rows if each.worker < self.rank)
+        shape = (rows.count, part.shape[1])
+        parts = {rank: self._manner.wire.unpack(each, shape, part) for rank, each in received.items()}
+        parts[self.rank] = self._manner.wire.as_received(part[behind : behind + rows.count])
+        gradient[rows.start : rows.stop] = factor * added(parts, part.new_zeros(shape))
