@@ -76,8 +76,7 @@ class WeightsSync(_ThereAndBack):
 
 
 class HybridSync(_ThereAndBack):
-    """Convolutions are data-parallel, fully connected layers model-parallel (Krizhevsky 2014): each worker has
-    a part of their neurons. Gradients of convolutions go as in sharded; `back` is for their sums."""
+    """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
 
     mode: Literal["hybrid"] = "hybrid"
     scheme: Literal["a", "b", "c"] = "b"

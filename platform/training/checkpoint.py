@@ -25,22 +25,29 @@ class Saved:
     shared: dict[str, Any]
     """The same on every process."""
     own: dict[str, Any]
-    """What only this process's workers have."""
+    """What only this process's workers have; empty where the checkpoint is of another number of workers."""
+    every: tuple[dict[str, Any], ...] = ()
+    """Then what each of the former processes had, by rank; empty otherwise."""
 
     @classmethod
-    def load(cls, read: Read, manifest: Manifest, rank: int) -> "Saved":
+    def load(cls, read: Read, manifest: Manifest, rank: int, workers: int | None = None) -> "Saved":
         """Reads and checks what a process needs of a checkpoint.
 
         Args:
             read: reads its files.
             manifest: the checkpoint's.
             rank: the process's.
+            workers: how many the run has now; by default as many as wrote the checkpoint.
 
         Raises:
             Unusable: a file is missing or damaged.
             CheckpointError: a file is what was written, and no state.
         """
-        return cls(unpack(manifest.file(read, SHARED)), unpack(manifest.file(read, worker_file(rank))))
+        shared = unpack(manifest.file(read, SHARED))
+        if workers is not None and shared.get("workers") != workers:
+            files = sorted(name for name in manifest.files if name != SHARED)
+            return cls(shared, {}, tuple(unpack(manifest.file(read, name)) for name in files))
+        return cls(shared, unpack(manifest.file(read, worker_file(rank))))
 
 
 def save_shared(folder: Path, state: dict[str, Any]) -> None:

@@ -134,15 +134,13 @@ class Trainer:
             CheckpointError: it is of a run with another number of workers, model or optimizer.
         """
         shared, own = saved.shared, saved.own
-        if shared["workers"] != self.sync.workers:
-            raise CheckpointError(
-                f"the checkpoint is of {shared['workers']} workers, this run has {self.sync.workers}: "
-                "each worker's residual belongs to its part of the data"
-            )
         try:
-            self.sync.load(shared["agreed"], own["workers"])
+            if shared["workers"] == self.sync.workers:
+                self.sync.load(shared["agreed"], own["workers"])
+                self.randomness.load_state_dict(own["random"])
+            else:
+                self._reshard(saved)
             self.plan.load_state_dict(shared["plan"])
-            self.randomness.load_state_dict(own["random"])
             self._epoch_began = Totals.from_state_dict(shared["epoch_began"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"the checkpoint does not fit this run: {error}") from error
@@ -151,6 +149,16 @@ class Trainer:
         if shared["evaluation"] is not None:
             self.evaluation = dict(shared["evaluation"])
         return list(shared["undelivered"])
+
+    def _reshard(self, saved: Saved) -> None:
+        """Takes over what another number of workers saved; their random numbers end there."""
+        former = saved.shared["workers"]
+        try:
+            self.sync.reshard(saved.shared["agreed"], [each["workers"] for each in saved.every])
+        except ValueError as error:
+            raise CheckpointError(
+                f"the checkpoint is of {former} workers, this run has {self.sync.workers}: {error}"
+            ) from error
 
     def totals(self) -> dict[str, float]:
         """The run's totals, by MLflow name."""
@@ -201,6 +209,7 @@ class Trainer:
             self.listener.progress(self._progress(metrics[-1]), evaluated=evaluated)
 
     def _evaluated(self) -> Evaluation:
+        self.sync.settle()
         return evaluate(
             self.model,
             self.task,
@@ -258,6 +267,7 @@ class Trainer:
         )
 
     def _write_checkpoint(self, folder: Path) -> None:
+        self.sync.settle()
         own = {"workers": self.sync.own_state(), "random": self.randomness.state_dict()}
         save_worker(folder, self.rank, own)
         if self.rank == 0:

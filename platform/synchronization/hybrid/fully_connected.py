@@ -90,14 +90,14 @@ class FullyConnected:
             assert scores.grad is not None
             own = self.layers[-1].own
             gradient = scores.grad[:, own.start : own.stop]
-        for number in reversed(range(len(self.layers))):
+        while True:
             with course.computing("fc backward"):
                 torch.autograd.backward(outputs.pop(), gradient)
                 part = inputs.pop().grad
-                assert part is not None
-            if number:
-                gradient = yield from self._summed(part, self.layers[number - 1].dealt, next(channels))
-        return Learned(mean.item(), part)
+            assert part is not None
+            if not inputs:
+                return Learned(mean.item(), part)
+            gradient = yield from self._summed(part, self.layers[len(inputs) - 1].dealt, next(channels))
 
     def _gathered(self, own: Tensor, dealt: Sequence[Neurons], channel: int) -> Moves[Tensor]:
         """All neurons' outputs [m, neurons], from each worker's [m, own neurons]."""

@@ -68,7 +68,7 @@ class Layer(nn.Module):
         self.weight = self._share(whole.weight)
         self.bias = None if whole.bias is None else self._share(whole.bias)
 
-    def _share(self, whole: nn.Parameter) -> nn.Parameter:
+    def _share(self, whole: Tensor) -> nn.Parameter:
         own = whole.detach()[self.own.start : self.own.stop].clone()
         return nn.Parameter(own, requires_grad=whole.requires_grad)
 

@@ -55,5 +55,5 @@ def check_hybrid(sync: SyncConfig, method: AnyMethod, training: TrainingConfig) 
         raise ValueError(f"training.compile = true {hybrid}: the model is run in two parts; use false")
     if training.find_unused_parameters:
         raise ValueError(
-            f"training.find_unused_parameters = true {hybrid}: every layer takes part in every step; use false"
+            f"training.find_unused_parameters = true {hybrid}: every layer is used in each step; use false"
         )

@@ -108,11 +108,9 @@ class Resharded:
         """A compressor's state for a shard; thresholds go on from those of the first worker's first one."""
         cut_out: State = {
             part: {
-                self.names[piece.ordinal]: tensors[self.names[piece.ordinal]][
-                    piece.start : piece.stop
-                ].clone()
-                for piece in shard.pieces
-                if self.names[piece.ordinal] in tensors
+                name: tensors[name][piece.start : piece.stop].clone()
+                for name, piece in ((self.names[each.ordinal], each) for each in shard.pieces)
+                if name in tensors
             }
             for part, tensors in whole.items()
         }
