@@ -17,11 +17,14 @@ from .launching.storing import check_storage
 from .models import build, try_out
 from .own_code import OwnCodeError
 from .spec import RunSpec, SpecError
+from .synchronization.config import HybridSync, real
 from .tasks import build_task, try_task
 from .tracking.patience import patient
 from .tracking.probe import answering_client
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from mlflow.tracking import MlflowClient
 
 _SHOWN = 6
@@ -76,6 +79,8 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
         try_out(spec.model, model, inputs, data.shape)
     except (ValueError, ImportError) as error:
         raise SpecError(source, [_of_section("model", error)]) from error
+    if isinstance(real(spec.sync), HybridSync):
+        _check_parts(spec, source, model)
     try:
         try_task(spec.task, task, model, inputs, targets)
     except ValueError as error:
@@ -105,6 +110,17 @@ def usable_store() -> "MlflowClient":
         SpecError: it cannot be used.
     """
     return patient(answering_client())
+
+
+def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:
+    """Refuses a model that hybrid parallelism cannot cut in two."""
+    from .synchronization.hybrid.parts import two_parts  # noqa: PLC0415 - imports torch
+
+    try:
+        two_parts(model)
+    except ValueError as error:
+        problem = f"sync.mode = hybrid with model.kind = {spec.model.kind}: {error}"
+        raise SpecError(source, [problem]) from error
 
 
 def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:

@@ -22,14 +22,17 @@ class Checkpoints:
     Args:
         run_id: the MLflow run.
         keep: how many stay.
+        workers: how many train, in all processes.
         device: through which the process group sends.
         notify: told, in a line for the user, what could not be used.
     """
 
-    def __init__(self, run_id: str, keep: int, device: torch.device, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, run_id: str, keep: int, workers: int, device: torch.device, notify: Callable[[str], None]
+    ) -> None:
         self._storage = ray.train.get_context().get_storage()
         self._folder = RunFolder(self._storage.storage_filesystem, self._storage.experiment_fs_path, run_id)
-        self._run_id, self._keep, self._notify = run_id, keep, notify
+        self._run_id, self._keep, self._workers, self._notify = run_id, keep, workers, notify
         self._rank = dist.get_rank()
         self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
 
@@ -41,7 +44,8 @@ class Checkpoints:
         """
 
         def attempt(iteration: int) -> Saved:
-            return Saved.load(self._folder.reader(iteration), self._folder.manifest(iteration), self._rank)
+            read, manifest = self._folder.reader(iteration), self._folder.manifest(iteration)
+            return Saved.load(read, manifest, self._rank, self._workers)
 
         iterations = self._folder.iterations() if self._rank == 0 else []
         choice = agreed(iterations, attempt, self._rank, self._device)

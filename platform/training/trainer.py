@@ -142,6 +142,8 @@ class Trainer:
                 self._reshard(saved)
             self.plan.load_state_dict(shared["plan"])
             self._epoch_began = Totals.from_state_dict(shared["epoch_began"])
+        except CheckpointError:
+            raise
         except (KeyError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"the checkpoint does not fit this run: {error}") from error
         self.done = int(shared["done"])

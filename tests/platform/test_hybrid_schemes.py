@@ -1,0 +1,391 @@
+"""Hybrid parallelism against one process, in float64: every scheme, forward and backward, with dropout.
+
+Legend: K workers, n examples of the whole batch, F features.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from typing import Any, cast
+
+import pytest
+import torch
+from cases import in_turn
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from taugrad.platform.data.feeding import Batch
+from taugrad.platform.models.alexnet import alexnet
+from taugrad.platform.models.config import AlexNet, NetworkInNetwork, Vgg16
+from taugrad.platform.models.lenet import lenet
+from taugrad.platform.models.mlp import mlp
+from taugrad.platform.models.nin import nin
+from taugrad.platform.models.resnet import resnet
+from taugrad.platform.models.vgg import vgg16
+from taugrad.platform.synchronization.hybrid.dropout import Examples
+from taugrad.platform.synchronization.hybrid.layers import Layer, deal
+from taugrad.platform.synchronization.hybrid.moves import Course
+from taugrad.platform.synchronization.hybrid.parts import two_parts
+from taugrad.platform.synchronization.hybrid.simulation import SimulatedCarrier
+from taugrad.platform.synchronization.hybrid.turns import Scheme, turns_of
+from taugrad.platform.synchronization.hybrid.wire import Wire
+from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
+from taugrad.platform.synchronization.rounds import Traffic
+from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.training.batch_plan import Position
+from taugrad.platform.training.config import TrainingConfig
+
+SEED, DONE = 11, 5
+CLASSES = 10
+RATE = 0.05
+TRAINING = TrainingConfig.model_validate(
+    {"optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0}}
+)
+COUNTS = {1: [[7]], 2: [[4, 3], [5, 0]], 3: [[3, 3, 2], [2, 0, 0]], 4: [[6, 5, 5, 5], [2, 2, 1, 1]]}
+"""Of the examples of each of K workers; with few, turns and workers go without."""
+
+
+def little() -> nn.Sequential:
+    """Uneven neurons, fewer of them than 4 workers, and dropouts in three places."""
+    return nn.Sequential(
+        OrderedDict[str, nn.Module](
+            conv=nn.Sequential(nn.Conv2d(1, 3, 5), nn.Tanh(), nn.MaxPool2d(4)),
+            flatten=nn.Flatten(),
+            fc=nn.Sequential(
+                OrderedDict[str, nn.Module](
+                    drop=nn.Dropout(0.3),
+                    one=nn.Linear(27, 11),
+                    act=nn.Sigmoid(),
+                    drop2=nn.Dropout(0.5),
+                    two=nn.Linear(11, 3, bias=False),
+                    act2=nn.ReLU(inplace=True),
+                    drop3=nn.Dropout(0.1),
+                    three=nn.Linear(3, CLASSES),
+                )
+            ),
+        )
+    )
+
+
+MODELS = {
+    "little": little,
+    "lenet": lambda: lenet(1, 16, 16, CLASSES),
+    "alexnet": lambda: alexnet(AlexNet(form="small", width_multiplier=0.05), 1, 16, 16, CLASSES),
+}
+
+
+def splitmix(state: int, number: int) -> int:
+    """The output number `number`, counted from 0, of Steele, Lea and Flood's generator; Python's integers."""
+    word = (state + (number + 1) * 0x9E3779B97F4A7C15) % 2**64
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+    return word ^ (word >> 31)
+
+
+def mask(layer: int, p: float, rows: int, columns: int) -> Tensor:
+    """float64 [rows, columns], what one process multiplies by."""
+    key = 0
+    for number in (SEED, DONE, layer):
+        key = splitmix(key, number)
+    drawn = [[splitmix(splitmix(key, row), column) for column in range(columns)] for row in range(rows)]
+    kept = [[word / 2**64 >= p for word in row] for row in drawn]
+    return torch.tensor(kept).double() / (1 - p)
+
+
+class KnownDropout(nn.Module):
+    """A dropout whose masks are given by example."""
+
+    def __init__(self, number: int, p: float) -> None:
+        super().__init__()
+        self.number, self.p = number, p
+        self.rows = slice(0, 0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * mask(self.number, self.p, self.rows.stop, inputs.shape[1])[self.rows]
+
+
+def one_process(model: nn.Sequential) -> nn.Sequential:
+    """A copy of a model with known dropouts."""
+    copy = deepcopy(model)
+    number = 0
+    for parent in list(copy.modules()):
+        for name, each in list(parent.named_children()):
+            if isinstance(each, nn.Dropout):
+                setattr(parent, name, KnownDropout(number, each.p))
+                number += 1
+    return copy
+
+
+def made(name: str) -> nn.Sequential:
+    torch.manual_seed(3)
+    return cast(nn.Sequential, MODELS[name]().double())
+
+
+class Scores(ClassificationTask):
+    """Keeps what it was asked the loss of."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.seen.append(outputs.detach().clone())
+        return super().loss(outputs, targets)
+
+
+def batch_of(counts: Sequence[int]) -> tuple[Tensor, Tensor, list[Batch]]:
+    """A whole batch and each worker's part; those without examples get the first one, as `Feed` gives it."""
+    torch.manual_seed(sum(counts))
+    inputs = torch.randn(sum(counts), 1, 16, 16, dtype=torch.float64)
+    targets = torch.randint(CLASSES, (sum(counts),))
+    batches, start = [], 0
+    for count in counts:
+        weight = count * len(counts) / sum(counts)
+        part = slice(start, start + count) if count else slice(0, 1)
+        batches.append(Batch(inputs[part], targets[part], weight))
+        start += count
+    return inputs, targets, batches
+
+
+def run(
+    model: nn.Sequential,
+    batches: Sequence[Batch],
+    scheme: Scheme,
+    training: TrainingConfig = TRAINING,
+    **manner: Any,
+) -> tuple[list[Worker], list[Computed], list[Scores]]:
+    """One iteration of all workers."""
+    workers, tasks = len(batches), [Scores() for _ in batches]
+    settings = Manner(
+        scheme, Wire(torch.float64), **{"per_worker": False, "summed": False, "seed": SEED} | manner
+    )
+    team = [
+        Worker(two_parts(model), task, training, settings, rank, workers) for rank, task in enumerate(tasks)
+    ]
+    position = Position(0, DONE, 100, DONE, sum(len(each) for each in batches), 100)
+    courses = [Course() for _ in team]
+    sides = [
+        worker.iterate(batch, position, nullcontext, course)
+        for worker, batch, course in zip(team, batches, courses, strict=True)
+    ]
+    return team, SimulatedCarrier().run(sides, courses, Traffic(workers)), tasks
+
+
+def convolutional_gradients(model: nn.Sequential, computed: Sequence[Computed]) -> list[dict[str, Tensor]]:
+    """Each worker's own, by name."""
+    convolutional = two_parts(model).convolutional
+    found = []
+    for each in computed:
+        convolutional.zero_grad()
+        if each.features is not None:
+            each.features.backward(each.gradient)
+        found.append(
+            {
+                name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                for name, p in convolutional.named_parameters()
+            }
+        )
+    return found
+
+
+def whole(team: Sequence[Worker], gradient: bool = True) -> dict[str, Tensor]:
+    """The fully connected layers' gradients, or weights, put together from the workers' neurons."""
+    parts: dict[str, list[Tensor]] = {}
+    for worker in team:
+        for layer in (cast(Layer, each) for each in worker.layers):
+            for name, own in layer.named_parameters():
+                value = own.grad if gradient else own.detach()
+                assert value is not None
+                parts.setdefault(f"{layer.name}.{name}", []).append(value)
+    return {name: torch.cat(each) for name, each in parts.items()}
+
+
+def forward(model: nn.Sequential, inputs: Tensor, rows: slice) -> Tensor:
+    for each in model.modules():
+        if isinstance(each, KnownDropout):
+            each.rows = rows
+    return cast(Tensor, model(inputs[rows]))
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, each in found.items():
+        torch.testing.assert_close(each, expected[name], rtol=1e-10, atol=1e-10, msg=name)
+
+
+@in_turn("reduction", ["mean", "sum"])
+@in_turn("workers", [1, 2, 3, 4])
+@in_turn("scheme", ["a", "b", "c"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_scheme_is_one_process_forward_and_backward(name, scheme, workers, reduction):
+    training = TRAINING.model_copy(update={"loss_reduction": reduction})
+    for counts in COUNTS[workers]:
+        model = made(name)
+        inputs, targets, batches = batch_of(counts)
+        n = len(targets)
+        reference = one_process(model)
+        scores = forward(reference, inputs, slice(0, n))
+        # One process sums up its examples' losses; K workers average their sums.
+        loss = nn.functional.cross_entropy(scores, targets, reduction=reduction)
+        (loss / workers if reduction == "sum" else loss).backward()
+        expected = {key: p.grad for key, p in reference.named_parameters() if p.grad is not None}
+
+        team, computed, tasks = run(model, batches, scheme, training)
+
+        places = [
+            sum(counts[: rows.worker]) + row
+            for turn in turns_of(scheme, counts)
+            for rows in turn.rows
+            for row in range(rows.start, rows.stop)
+        ]
+        assert sorted(places) == list(range(n))
+        for task in tasks:
+            torch.testing.assert_close(torch.cat(task.seen), scores[places].detach(), rtol=1e-10, atol=1e-10)
+        mean_loss = nn.functional.cross_entropy(scores, targets).item()
+        assert all(each.loss == pytest.approx(mean_loss, rel=1e-12) for each in computed)
+        own = convolutional_gradients(model, computed)
+        mean = {key: sum(each[key] for each in own) / workers for key in own[0]}
+        assert_close(mean | whole(team), expected)
+
+
+def test_a_workers_convolutions_get_the_gradient_of_its_own_weighted_loss_as_in_data_parallelism():
+    counts = [3, 3, 2]
+    model = made("lenet")
+    _, _, batches = batch_of(counts)
+    _, computed, _ = run(model, batches, "c")
+    found = convolutional_gradients(model, computed)
+    reference = one_process(model)
+    for batch, own in zip(batches, found, strict=True):
+        reference.zero_grad()
+        (batch.weight * nn.functional.cross_entropy(reference(batch.inputs), batch.targets)).backward()
+        assert_close(own, {key: p.grad for key, p in reference.named_parameters() if key in own})
+
+
+@in_turn("workers", [2, 3, 4])
+@in_turn("scheme", ["b", "c"])
+def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_after_each_turn(scheme, workers):
+    """The paper's variable batch: a turn's mean gradient moves them at once, the convolutions wait."""
+    for counts in COUNTS[workers]:
+        model = made("little")
+        inputs, targets, batches = batch_of(counts)
+        n = len(targets)
+        reference = one_process(model)
+        learned = {key: p for key, p in reference.named_parameters() if key.startswith("fc.")}
+        kept = {key: p for key, p in reference.named_parameters() if key not in learned}
+        summed = {key: torch.zeros_like(p) for key, p in kept.items()}
+        for turn in turns_of(scheme, counts):
+            rows = [
+                sum(counts[: each.worker]) + row for each in turn.rows for row in range(each.start, each.stop)
+            ]
+            scores = forward(reference, inputs, slice(0, n))[rows]
+            loss = nn.functional.cross_entropy(scores, targets[rows])
+            parameters = [*learned.values(), *kept.values()]
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for parameter, gradient in zip(learned.values(), gradients, strict=False):
+                    parameter -= RATE * gradient
+            for key, gradient in zip(kept, gradients[len(learned) :], strict=True):
+                summed[key] += len(rows) / n * gradient
+
+        team, computed, _ = run(model, batches, scheme, per_worker=True)
+
+        assert_close(whole(team, gradient=False), {key: p.detach() for key, p in learned.items()})
+        own = convolutional_gradients(model, computed)
+        assert_close({key: sum(each[key] for each in own) / workers for key in own[0]}, summed)
+
+
+def test_summed_gradients_are_those_of_all_workers():
+    model = made("lenet")
+    _, _, batches = batch_of([3, 3, 2])
+    mean, summed = (whole(run(model, batches, "b", summed=each)[0]) for each in (False, True))
+    assert_close(summed, {key: 3 * each for key, each in mean.items()})
+
+
+@given(neurons=st.integers(0, 40), workers=st.integers(1, 9))
+def test_neurons_are_dealt_out_once_and_evenly(neurons, workers):
+    dealt = deal(neurons, workers)
+    assert [each for own in dealt for each in range(own.start, own.stop)] == list(range(neurons))
+    counts = [own.count for own in dealt]
+    assert max(counts) - min(counts) <= 1
+
+
+@given(counts=st.lists(st.integers(0, 30), min_size=1, max_size=6), scheme=st.sampled_from(["a", "b", "c"]))
+def test_every_example_has_its_turn_once(counts, scheme):
+    turns = turns_of(scheme, counts)
+    seen = [
+        (rows.worker, row) for turn in turns for rows in turn.rows for row in range(rows.start, rows.stop)
+    ]
+    assert sorted(seen) == [(worker, row) for worker, count in enumerate(counts) for row in range(count)]
+    assert all(turn.examples for turn in turns)
+    if scheme == "a":
+        assert len(turns) == (sum(counts) > 0)
+    if scheme == "b":
+        assert [len(turn.rows) for turn in turns] == [1] * sum(count > 0 for count in counts)
+    if scheme == "c" and min(counts) >= len(counts):
+        assert all(len(turn.rows) == len(counts) for turn in turns)
+
+
+def test_masks_do_not_depend_on_who_draws_them_and_drop_the_share_asked_for():
+    rows = torch.arange(200)
+    everything = Examples(7, 3, rows).kept(1, 0.3, 0, 500)
+    for part, columns in ((torch.tensor([5, 190, 6]), (100, 340)), (rows[:1], (499, 500))):
+        found = Examples(7, 3, part).kept(1, 0.3, *columns)
+        assert torch.equal(found, everything[part][:, columns[0] : columns[1]])
+    # 100,000 draws: four standard deviations.
+    assert everything.double().mean().item() == pytest.approx(0.7, abs=4 * (0.21 / 1e5) ** 0.5)
+    for other in (Examples(8, 3, rows), Examples(7, 4, rows)):
+        alike = (other.kept(1, 0.3, 0, 500) == everything).double().mean().item()
+        assert alike == pytest.approx(0.49 + 0.09, abs=0.01)
+    assert not torch.equal(Examples(7, 3, rows).kept(2, 0.3, 0, 500), everything)
+    assert Examples(7, 3, rows).kept(0, 0.0, 0, 500).all()
+    assert not Examples(7, 3, rows).kept(0, 1.0, 0, 500).any()
+
+
+REFUSED = {
+    "MLP": (mlp(16, (8,), 10, "tanh", activate_outputs=False), "nothing before flatten is trained"),
+    "NIN": (nin(NetworkInNetwork(), 3, 32, 32, 10), "is an nn.Linear: nothing can be sharded|does not name"),
+    "linear": (nn.Linear(3, 2), "the model is a Linear that does not name its two parts"),
+    "norm": (
+        nn.Sequential(
+            OrderedDict[str, nn.Module](
+                conv=nn.Conv2d(1, 2, 3), flatten=nn.Flatten(), fc=nn.Linear(8, 4), norm=nn.BatchNorm1d(4)
+            )
+        ),
+        "norm is a BatchNorm1d: behind flatten each neuron must be computed by itself",
+    ),
+}
+
+
+@in_turn("name", REFUSED)
+def test_a_model_that_does_not_name_its_two_parts_is_refused_with_the_reason(name):
+    model, reason = REFUSED[name]
+    with pytest.raises(ValueError, match=reason):
+        two_parts(model)
+
+
+def test_a_parameter_in_two_layers_is_refused():
+    tied = nn.Linear(8, 8)
+    model = nn.Sequential(
+        OrderedDict[str, nn.Module](
+            conv=nn.Conv2d(1, 2, 3), flatten=nn.Flatten(), one=tied, two=nn.Linear(8, 8)
+        )
+    )
+    model.two.weight = tied.weight
+    with pytest.raises(ValueError, match="two shares a parameter with another layer"):
+        two_parts(model)
+
+
+def test_parts_have_the_names_that_their_parameters_have_in_the_model():
+    for model in (
+        vgg16(Vgg16(form="small", width_multiplier=0.05), 3, 32, 32, 10),
+        vgg16(Vgg16(form="imagenet", width_multiplier=0.01), 3, 32, 32, 10),
+        lenet(1, 28, 28, 10),
+        resnet(20, 3, 32, 32, 10),
+    ):
+        parts = two_parts(model)
+        convolutional = [name for name, _ in parts.convolutional.named_parameters()]
+        linear = [f"{name}.{p}" for name, each in parts.fully_connected for p, _ in each.named_parameters()]
+        assert convolutional + linear == [name for name, _ in model.named_parameters()]
+        assert linear
+        assert all(name.split(".")[0].startswith("fc") for name in linear)
