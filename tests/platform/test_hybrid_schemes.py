@@ -284,7 +284,7 @@ def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_aft
             gradients = torch.autograd.grad(loss, parameters)
             with torch.no_grad():
                 for parameter, gradient in zip(learned.values(), gradients, strict=False):
-                    parameter -= RATE * gradient
+                    parameter.sub_(RATE * gradient)
             for key, gradient in zip(kept, gradients[len(learned) :], strict=True):
                 summed[key] += len(rows) / n * gradient
 

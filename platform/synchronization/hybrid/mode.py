@@ -149,6 +149,7 @@ class HybridTraining(InRounds):
         """See `Synchronization.settle`: puts the workers' shares together. It is not in the ledgers."""
         if self._settled:
             return
+        self._crew.broadcast(list(self._parts.convolutional.buffers()))
         sides = [_all_shares(worker) for worker in self.workers_here]
         shares = self._carrier.run(sides, [Course() for _ in sides], Traffic(self.workers))[0]
         with torch.no_grad():
