@@ -23,9 +23,8 @@ from .tracking.patience import patient
 from .tracking.probe import answering_client
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from mlflow.tracking import MlflowClient
+    from torch import nn
 
 _SHOWN = 6
 """Names of parameters in a message; the others are counted."""

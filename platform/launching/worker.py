@@ -46,9 +46,7 @@ def train(job: Job) -> None:
         storage = Path(ray.train.get_context().get_storage().experiment_fs_path)
         notify = (lambda _: None) if tracker is None else tracker.notify
         logging.getLogger("taugrad").addHandler(_Telling(notify))
-        checkpoints = Checkpoints(
-            job.run_id, spec.checkpoint.keep, spec.workers.count, device, notify
-        )
+        checkpoints = Checkpoints(job.run_id, spec.checkpoint.keep, spec.workers.count, device, notify)
         listener = _RayListener(tracker, storage, checkpoints)
         try:
             listener.stage("reading the data")

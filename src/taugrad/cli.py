@@ -72,7 +72,14 @@ def _parser() -> argparse.ArgumentParser:
         commands, "train", _train, "train each spec, then compare", "SPEC [SPEC ...] [--FIELD VALUE ...]"
     )
     train.add_argument("specs", nargs="*", type=Path, metavar="SPEC", help=_SPEC_HELP)
-    train.add_argument("--resume", metavar="RUN", help="go on with an interrupted run, by its MLflow run id")
+    train.add_argument(
+        "--resume",
+        metavar="RUN",
+        help=(
+            "go on with an interrupted run, by its MLflow run id; one with sync.mode hybrid also with "
+            "another --workers.count"
+        ),
+    )
 
     submit = _command(
         commands,
@@ -261,13 +268,24 @@ def _command(
 
 def _train(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.resume:
-        if options.specs or overrides:
-            _refuse("--resume takes the run's own spec, and no other arguments")
+        others = [*overrides, *map(str, options.specs)]  # a field's value may have been taken for a SPEC
+        workers = _other_workers(others)
+        if others and workers is None:
+            _refuse("--resume takes the run's own spec, and no other arguments than --workers.count N")
         from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
         from taugrad.platform.launching.command import resume  # noqa: PLC0415
 
-        return resume(options.resume, ConsoleDisplay())
+        return resume(options.resume, ConsoleDisplay(), workers)
     return _run_training(_read_train(options, overrides))
+
+
+def _other_workers(overrides: list[str]) -> int | None:
+    """N of `--workers.count N` or `--workers.count=N`, if there is nothing else."""
+    field, _, joined = overrides[0].partition("=") if overrides else ("", "", "")
+    values = [joined, *overrides[1:]] if joined else overrides[1:]
+    if field != "--workers.count" or len(values) != 1 or not values[0].isdecimal() or not int(values[0]):
+        return None
+    return int(values[0])
 
 
 def _run_training(specs: "Sequence[tuple[str, RunSpec]]") -> int:
