@@ -111,7 +111,9 @@ def _check_law(mode: RealSync, where: str, field: str, method: AnyMethod | None)
 def _check_back(mode: RealSync, where: str, back: AnyMethod) -> None:
     pattern = mode.pattern if isinstance(mode, WeightsSync) else mode.mode
     if pattern not in ("parameter_server", "sharded", "hybrid"):
-        raise ValueError(f"{where}.back with {pattern}: only parameter_server and sharded send sums back")
+        raise ValueError(
+            f"{where}.back with {pattern}: only parameter_server, sharded and hybrid send sums back"
+        )
     if isinstance(back, PowerSGD):
         raise ValueError(f"{where}.back.kind = powersgd: its factors go through torch's own all-reduce")
     if getattr(back, "momentum", 0):

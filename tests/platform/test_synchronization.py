@@ -381,7 +381,7 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
             {"sync": {"mode": "weights", "pattern": "ring", "unsent": 1}},
             "unsent = 1 with sync.pattern = ring",
         ),
-        ({"sync": {"mode": "weights", "back": "fp16"}}, "only parameter_server and sharded"),
+        ({"sync": {"mode": "weights", "back": "fp16"}}, "only parameter_server, sharded and hybrid"),
         ({"sync": {"mode": "sharded", "back": "powersgd"}}, "powersgd"),
         ({"sync": {"mode": "sharded", "back": "topk(0.1, momentum=0.5)"}}, "in it already"),
         (
