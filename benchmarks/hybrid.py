@@ -41,8 +41,8 @@ VALUE_BYTES = {"fp32": 4, "bf16": 2}
 INTRODUCTION = (
     "AlexNet and VGG16 with {sizes} million parameters, SGD with momentum, random images of {image} and "
     "{classes:,} classes: bytes do not depend on what is learnt. Received is what arrives at a worker in a "
-    "step, mean of the workers, headers and the numbers told before rounds included; the formulas, those of the "
-    "section on hybrid, have no headers."
+    "step, mean of the workers, headers and the numbers told before rounds included; the formulas, those of "
+    "the section on hybrid, have no headers."
 )
 
 

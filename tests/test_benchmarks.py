@@ -233,6 +233,31 @@ def test_synchronization(tmp_path: Path) -> None:
         assert numbers(row[2])[0] == pytest.approx(sum(accuracies) / len(accuracies), abs=0.06)
 
 
+def test_hybrid(tmp_path: Path) -> None:
+    steps, crossings, measured, overlap = tables(run("hybrid", tmp_path))
+    modes = ["data parallel, sharded", *(f"hybrid {scheme}, fp32" for scheme in "abc"), "hybrid b, bf16"]
+    assert [row[3] for row in steps] == 3 * modes
+    for model, workers, _, mode, *cells in steps:
+        received, formula, messages, messages_formula, *memory = cells
+        # What formulas leave out are 32 bytes of header with each of the gradients' messages.
+        assert numbers(received)[0] == pytest.approx(numbers(formula)[0], rel=0.01)
+        assert numbers(messages) == numbers(messages_formula)
+        assert bool(memory[0]) == workers.endswith("real")
+        assert not memory[0] or numbers(memory[0])[0] > numbers(memory[1])[0]
+        if model == "alexnet":
+            assert (numbers(received)[0] > 5) == mode.startswith("data")
+    for *_, sharded, sharded_16, everybody, everybody_16 in crossings:
+        assert numbers(sharded_16)[0] == pytest.approx(2 * numbers(sharded)[0], rel=0.05)
+        assert numbers(everybody_16)[0] >= numbers(everybody)[0] >= numbers(sharded)[0]
+    assert [row[-1] for row in measured] == ["hybrid", "data parallelism"]
+    for _, ratio, crossing, data, hybrid, fewer in measured:
+        assert (numbers(ratio)[0] < numbers(crossing)[0]) == (fewer == "hybrid")
+        assert (numbers(hybrid)[0] < numbers(data)[0]) == (fewer == "hybrid")
+    for *_, flight, waited, hidden in overlap:
+        share = 100 * (1 - numbers(waited)[0] / numbers(flight)[0])
+        assert numbers(hidden)[0] == pytest.approx(share, abs=2)
+
+
 def test_gradients(tmp_path: Path) -> None:
     text = run("gradients", tmp_path)
     (table,) = tables(text)

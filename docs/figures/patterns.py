@@ -170,12 +170,76 @@ def weights() -> str:
     return document(width, height, body)
 
 
+def _stripes(x: float, y: float, width: float, height: float, owners: Sequence[int]) -> str:
+    """A block of examples, a stripe for each worker that they are of."""
+    part = height / len(owners)
+    stripes = "".join(
+        f'<rect x="{x:.1f}" y="{y + part * i:.1f}" width="{width:.1f}" height="{part:.1f}" '
+        f'fill="{COLORS[owner]}" fill-opacity="0.75"/>'
+        for i, owner in enumerate(owners)
+    )
+    frame = (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" fill="none" stroke="{INK}"/>'
+    )
+    return stripes + frame
+
+
+def _turns(
+    y: float, name: str, turns: Sequence[Sequence[int]], sending: float, computing: float
+) -> list[str]:
+    """A scheme's turns: features on their way, examples that are computed, gradients on their way back.
+
+    Args:
+        y: of its top, pixels.
+        name: of the scheme.
+        turns: the workers whose examples each one has.
+        sending: pixels that a turn's features take.
+        computing: pixels that the turn itself takes.
+    """
+    left, height, gap = 190, 26, 6
+    parts = [text(20, y + 1.5 * height + gap, name, size=15, weight="bold")]
+    lanes = (
+        ("features", sending, [max(0.0, sending + computing * (turn - 1)) for turn in range(len(turns))]),
+        ("computed", computing, [sending + computing * turn for turn in range(len(turns))]),
+        ("gradients", sending, [sending + computing * (turn + 1) for turn in range(len(turns))]),
+    )
+    for lane, (words, width, starts) in enumerate(lanes):
+        below = y + lane * (height + gap)
+        parts.append(text(112, below + 17, words, color=GREY))
+        parts += [
+            _stripes(left + start, below, width - 2, height, owners)
+            for start, owners in zip(starts, turns, strict=True)
+        ]
+    return parts
+
+
+def hybrid() -> str:
+    """The schemes' turns in time; colours are of the workers whose examples they are."""
+    everybody, unit = range(WORKERS), 92.0
+    body: list[str] = []
+    schemes = (
+        ("a", [list(everybody)], unit, WORKERS * unit),
+        ("b", [[worker] for worker in everybody], unit, unit),
+        ("c", [list(everybody)] * WORKERS, unit / WORKERS, unit),
+    )
+    for number, (name, turns, sending, computing) in enumerate(schemes):
+        body += _turns(20 + 120 * number, name, turns, sending, computing)
+    width = 190 + unit * (WORKERS + 2) + 20
+    caption = (
+        "time goes to the right; colours: whose examples; all workers compute each turn, with their neurons;",
+        "as if to send B examples' features to all took a worker as long as they take to compute",
+    )
+    body += [text(width / 2, 390 + 17 * i, words, color=GREY) for i, words in enumerate(caption)]
+    return document(width, 420, body)
+
+
 FIGURES = {
     "allgather": allgather,
     "ring": ring,
     "parameter-server": parameter_server,
     "sharded": sharded,
     "weights": weights,
+    "hybrid": hybrid,
 }
 
 

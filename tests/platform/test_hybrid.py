@@ -15,8 +15,11 @@ from cases import in_turn
 from sync_process import Recorder, result
 from test_synchronization import Result, same, train
 
+from taugrad import cli
 from taugrad.platform import preflight
 from taugrad.platform.data import load
+from taugrad.platform.launching import command
+from taugrad.platform.launching.command import _with_workers
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.synchronization.hybrid.mode import HybridTraining
 from taugrad.platform.synchronization.pieces import cut
@@ -251,6 +254,9 @@ def test_rates_of_both_parts_follow_their_own_batches(alone, tmp_path):
     assert sync.workers_here[0].optimizer.param_groups[0]["weight_decay"] == pytest.approx(1e-3)
 
 
+UNCOMPRESSED = ("b: none", "b, per worker", "a: adamw")
+
+
 def saved_of(folder: Path, number: int, processes: int) -> Saved:
     """What processes wrote, for another number of workers."""
     there = folder / f"run_{number}" / str(MIDDLE)
@@ -273,14 +279,18 @@ def owed(sync: HybridTraining) -> torch.Tensor:
     return torch.cat(total)
 
 
-def momentum(sync: HybridTraining) -> list[torch.Tensor]:
-    """Of the fully connected layers, put together."""
+def optimizers(sync: HybridTraining) -> list[torch.Tensor]:
+    """What the optimizers of the fully connected layers keep of each parameter, put together."""
     states = [worker.optimizer.state_dict()["state"] for worker in sync.workers_here]
-    return [torch.cat([each[i]["momentum_buffer"] for each in states]) for i in range(len(states[0]))]
+    return [
+        torch.cat([each[i][key] for each in states]) if value.dim() else value
+        for i, kept in states[0].items()
+        for key, value in kept.items()
+    ]
 
 
 @in_turn("workers", [1, 2, 4])
-@in_turn("name", ["b: none", "b: topk, other way back", "c: strom, 16 bits", "b, per worker"])
+@in_turn("name", [*UNCOMPRESSED, "b: topk, other way back", "c: strom, 16 bits", "b: momentum"])
 def test_a_checkpoint_reloads_with_another_number_of_workers(name, workers, real, alone, folder, tmp_path):
     """Of three processes, in each case: weights, momentum and what is owed stay what they were."""
     place = list(SPECS).index(name)
@@ -301,18 +311,31 @@ def test_a_checkpoint_reloads_with_another_number_of_workers(name, workers, real
     before, after = three.sync, other.sync
     assert isinstance(before, HybridTraining)
     assert isinstance(after, HybridTraining)
-    for one, two in zip(momentum(before), momentum(after), strict=True):
+    kept = optimizers(before)
+    assert any(each.any() for each in kept)
+    for one, two in zip(kept, optimizers(after), strict=True):
         assert torch.equal(one, two)
     torch.testing.assert_close(owed(after), owed(before), rtol=1e-5, atol=1e-7)
-    assert (name in ("b: none", "b, per worker")) == (not owed(before).any())
+    assert (name in UNCOMPRESSED) == (not owed(before).any())
     assert after.totals == before.totals
     other.fit()
-    after.settle()
     if name == "b: none":  # the same batches, the same steps
         for key, value in real[0][name]["weights"].items():
             torch.testing.assert_close(other.model.state_dict()[key], value, rtol=1e-4, atol=2e-5, msg=key)
     else:
         assert all(torch.isfinite(each).all() for each in other.model.state_dict().values())
+
+
+def test_workers_without_neurons_leave_checkpoints_that_others_reload(alone, tmp_path):
+    """12 workers, 10 classes: two have none of the last layer's neurons."""
+    one = BASE | {"workers": {"count": 1}, "sync": {"mode": "simulated"}}
+    _, expected = trained(one, tmp_path / "one")
+    _, found = trained(simulating(spec(scheme="c"), 12), tmp_path / "many")
+    saved = saved_of_folder(tmp_path / "many")
+    _, fewer = trained(simulating(spec(scheme="c"), 2), tmp_path / "fewer", saved)
+    for key, value in expected["weights"].items():
+        for other in (found, fewer):
+            torch.testing.assert_close(other["weights"][key], value, rtol=1e-4, atol=2e-5, msg=key)
 
 
 def test_a_checkpoint_without_all_workers_is_refused(real, alone, folder, tmp_path):
@@ -431,3 +454,40 @@ def test_a_model_without_two_parts_is_refused_before_a_worker_starts(model):
     read = RunSpec.model_validate(simulating(spec(model=model)) | {"data": BASE["data"]})
     with pytest.raises(SpecError, match=f"sync.mode = hybrid with model.kind = {model['kind']}: "):
         preflight.check(read, "spec.yaml", local=True)
+
+
+def test_only_a_hybrid_run_goes_on_with_other_workers():
+    read = RunSpec.model_validate(spec(training={"batch_per_worker": 8}))
+    assert read.training.batch_size == 8 * K
+    other = _with_workers(read, "RUN", 2)
+    assert (other.workers.count, other.training.batch_size) == (2, 8 * K)
+    again = RunSpec.model_validate_json(other.model_dump_json())  # as workers read it
+    assert again == other
+    ring = RunSpec.model_validate(BASE | {"sync": {"mode": "ring"}})
+    with pytest.raises(SpecError, match=r"--workers\.count 2 with --resume RUN: it has sync\.mode = ring"):
+        _with_workers(ring, "RUN", 2)
+
+
+@in_turn(
+    "words, workers",
+    [
+        (["--workers.count", "3"], 3),
+        (["--workers.count=4"], 4),
+        (["--workers.count", "0"], None),
+        (["--workers.count", "two"], None),
+        (["--workers.count"], None),
+        (["--workers.count", "2", "spec.yaml"], None),
+        (["--training.epochs", "3"], None),
+        (["spec.yaml"], None),
+        ([], "the run's own"),
+    ],
+)
+def test_resume_takes_a_number_of_workers_and_nothing_else(words, workers, monkeypatch, capsys):
+    taken = []
+    monkeypatch.setattr(command, "resume", lambda run, _, count: taken.append((run, count)) or 0)
+    ended = cli.main(["train", "--resume", "RUN", *words])
+    if workers is None:
+        assert (ended, taken) == (cli.WRONG_INPUT, [])
+        assert "--resume takes the run's own spec" in capsys.readouterr().err
+    else:
+        assert (ended, taken) == (0, [("RUN", workers if words else None)])
