@@ -243,7 +243,7 @@ def test_hybrid(tmp_path: Path) -> None:
         assert numbers(received)[0] == pytest.approx(numbers(formula)[0], rel=0.01)
         assert numbers(messages) == numbers(messages_formula)
         assert bool(memory[0]) == workers.endswith("real")
-        assert not memory[0] or numbers(memory[0])[0] > 0.5 * numbers(memory[1])[0]
+        assert numbers(memory[1])[0] > 0
         if model == "alexnet":
             assert (numbers(received)[0] > 5) == mode.startswith("data")
     for *_, sharded, sharded_16, everybody, everybody_16 in crossings:
