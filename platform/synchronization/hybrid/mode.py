@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from time import perf_counter
 from typing import Any, cast
 
 import torch
@@ -19,7 +20,7 @@ from ..in_rounds import InRounds
 from ..patterns import Pattern, Spent
 from ..rounds import Crew, Rounds, Sending, Side, Traffic
 from .layers import Layer
-from .moves import Carrier, Course, Fetch, Moves, Post
+from .moves import Carrier, Course, Fetch, Moves, Post, Span
 from .parts import Parts
 from .resharding import Resharded
 from .wire import packed, to_others, unpacked
@@ -103,14 +104,19 @@ class HybridTraining(InRounds):
             sides.append(self._convolutions_side(local, rank, computed[local], moment))
         del computed
         _copy(convolutional.buffers(), buffers)
+        began = perf_counter()
         mean = self._agree(sides)
+        agreed = Span("wire", "conv gradients", began, perf_counter())
+        for course in self.courses:
+            course.spans.append(agreed)
         self._count_activations(traffic)
         if mean is not None:
-            self._replica.put_gradients(mean)
-            self._replica.step(moment.position)
-            if not self._per_worker:
-                for worker in self.workers_here:
-                    worker.step(moment.position)
+            with self.courses[0].computing("steps"):
+                self._replica.put_gradients(mean)
+                self._replica.step(moment.position)
+                if not self._per_worker:
+                    for worker in self.workers_here:
+                        worker.step(moment.position)
         elif self._refuses:
             raise NonFiniteGradient(*self._step.nonfinite[0])
         return sum(losses) / len(losses)
