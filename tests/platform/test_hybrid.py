@@ -210,6 +210,9 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone
     all_to_all = sum(n * (value_bytes * (F + H + C) + 8) + 8 * K for n in BATCHES)
     to_one = sum((K - 1) * n * value_bytes * (F + H) for n in BATCHES)
     assert trainer.sync.activations.wire_bytes == all_to_all + to_one
+    # Value bits: activations without targets and counts, gradients on their way out and sums on theirs back.
+    values_sent = sum(n * value_bytes * (F + H + C) for n in BATCHES) + to_one
+    assert found["totals"]["paper_bits"] == 8 * values_sent + ITERATIONS * 32 * (K * P + P)
 
 
 @in_turn("workers", [1, 2, 4])
