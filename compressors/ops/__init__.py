@@ -1,1 +1,1 @@
-"""What differs by device: passes over numbers, on the CPU (numba) and on the GPU (CUDA sources)."""
+"""Passes over arrays, on each kind of device: `interface.py` says which, `cpu` (numba) and `cuda` have them."""

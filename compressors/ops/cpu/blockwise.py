@@ -19,6 +19,7 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
+from ..results import QuantizedPass
 from .threads import Result, run_all
 
 PIECE = 1 << 20
@@ -28,17 +29,6 @@ LINE = 8192
 """Elements whose squares are summed in float32 before they go into a float64."""
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class QuantizedPass:
-    """What one quantizing pass over one parameter came to."""
-
-    residual_squares: float
-    """Sum of squares of the residual that was kept; 0.0 without one."""
-    nonfinite: bool
-    """Whether residual + gradient held a NaN or Inf. Then, to rounding, the residual has gained the gradient
-    but for elements whose sum is not finite, which kept what they had. Symbols and tables mean nothing."""
 
 
 @dataclass(frozen=True)

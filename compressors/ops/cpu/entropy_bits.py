@@ -5,11 +5,11 @@ same number of bits; a library's log2 may differ in its last bit.
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .bitpack import symbol_type
 from .linear import Extremes, linear_pass
 from .sampling import stratified_positions
 
@@ -55,51 +55,36 @@ def sample_size(n: int, fraction: float) -> int:
     return min(n, max(math.ceil(fraction * n), LEAST_SAMPLE))
 
 
-def entropy_bits(
-    values_of: Callable[[NDArray[np.int64]], NDArray[np.float32]],
-    n: int,
-    low: float | np.float32,
-    high: float | np.float32,
-    fraction: float = 0.03,
-    sample_bits: int = 4,
-    floor: float = 6,
-) -> int:
+def count_sample(
+    values: NDArray[np.float32], size: int, bits: int, ranges: Extremes
+) -> NDArray[np.int64]:
+    """How often each symbol occurs in a sample that `linear` quantizes between the layer's extremes.
+
+    Args:
+        values: float32 [n], the layer.
+        size: how many of them to look at, at most n; at `stratified_positions`.
+        bits: M, of a symbol.
+        ranges: of the whole layer as one block, finite.
+
+    Returns:
+        int64 [2^bits].
+    """
+    sample = values[stratified_positions(values.size, size)]
+    symbols, low = np.zeros(size, symbol_type(bits)), np.empty(1, np.float32)
+    linear_pass(None, sample, bits, 0, symbols, low, np.empty(1, np.float32), 1, ranges)
+    return np.bincount(symbols, minlength=1 << bits)
+
+
+def bits_of_sample(counts: NDArray[np.int64], floor: float) -> int:
     """The paper's N = H + c: bits for a layer from the entropy H of a sample of it.
 
     Args:
-        values_of: gives the layer's float32 values at int64 positions (`stratified_positions`).
-        n: elements of the layer.
-        low: the smallest of them, in float32.
-        high: the largest.
-        fraction: F, how much of the layer to look at; see `sample_size`.
-        sample_bits: M; the sample is quantized uniformly to so many bits between low and high, as
-            `linear` does it.
+        counts: of each symbol in the sample; see `count_sample`.
         floor: c.
 
     Returns:
         H + c rounded to the nearest integer, 1 to 16. H is 0 for a constant layer.
-
-    Raises:
-        ValueError: low, high or a value is not finite, or low exceeds high.
     """
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise ValueError(f"the range [{low}, {high}] must be finite and ascending")
-    sample = np.ascontiguousarray(
-        values_of(stratified_positions(n, sample_size(n, fraction))), dtype=np.float32
-    )
-    if not np.isfinite(sample).all():
-        raise ValueError("a value is not finite")
-    lows, highs = np.array([low], np.float32), np.array([high], np.float32)
-    symbols = np.zeros(sample.size, np.uint16)
-    if sample.size:
-        ranges = Extremes(lows, highs, nonfinite=False)
-        inside = np.clip(sample, lows[0], highs[0])
-        linear_pass(None, inside, sample_bits, 0, symbols, lows.copy(), np.empty(1, np.float32), 1, ranges)
-    return bits_of_sample(np.bincount(symbols, minlength=1 << sample_bits), floor)
-
-
-def bits_of_sample(counts: NDArray[np.int64], floor: float) -> int:
-    """H + c of `entropy_bits`, from how often each of the sample's symbols occurs."""
     return _clip_bits(fixed_entropy(counts) + round(floor * 2**_PLACES))
 
 

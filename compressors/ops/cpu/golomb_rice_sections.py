@@ -5,11 +5,14 @@ A bucket has a message for each tau, and most are short: a call for each would t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ...errors import CorruptMessage
+from ..faults import fault
 from .bits import SPARE
 from .golomb_rice import (
     BLOCK_LOG2S,
@@ -151,6 +154,39 @@ def _write(joined, plans, signed, block_sizes, begins, out):  # type: ignore[no-
             begin += size
 
 
+def read(
+    bodies: Sequence[NDArray[np.uint8]], elements: Sequence[int], counts: Sequence[int], signed: bool
+) -> list[tuple[Words, int]]:
+    """Reads the sections that bodies begin with.
+
+    Args:
+        bodies: uint8, untrusted.
+        elements: n of each; positions are below it.
+        counts: k of each.
+        signed: whether signs were written.
+
+    Returns:
+        For each its words, uint32 [k], position << 1 | sign (0 where none was written), and its bytes.
+
+    Raises:
+        CorruptMessage: about the first of them that is not valid.
+    """
+    sizes = [body.size for body in bodies]
+    for size, k in zip(sizes, counts, strict=True):
+        if k > 8 * size:  # a word takes a bit at least: no room is made for more
+            raise CorruptMessage(f"{size} bytes cannot hold a Golomb-Rice section of {k} elements")
+    begins = [0, *accumulate(sizes)][: len(sizes)]
+    table = np.array((begins, sizes, elements, counts, counts), np.int64).T.copy()
+    joined = read_only(bodies[0] if len(bodies) == 1 else np.concatenate(bodies))
+    words = np.empty(sum(counts), np.uint32)
+    good = read_sections(joined, table, int(signed), words)
+    if good < len(bodies):
+        raise fault(8 if table[good, 4] == 0 else 16)
+    ends = list(accumulate(counts))
+    used: list[int] = table[:, 4].tolist()
+    return [(words[end - k : end], each) for end, k, each in zip(ends, counts, used, strict=True)]
+
+
 @njit(nogil=True, cache=True)
 def read_sections(joined, bodies, signed, words):  # type: ignore[no-untyped-def]
     """Reads the sections that bodies begin with, one behind the other, up to the first that is not valid.
@@ -162,7 +198,7 @@ def read_sections(joined, bodies, signed, words):  # type: ignore[no-untyped-def
         words: uint32, as long as all k together.
 
     Returns:
-        How many sections are valid.
+        How many sections are valid. Of the one that is not, the room says 0 where its table is wrong.
     """
     done = 0
     for i in range(bodies.shape[0]):
@@ -191,10 +227,10 @@ def read_sections(joined, bodies, signed, words):  # type: ignore[no-untyped-def
         if size < starts[blocks] or not check_table(lasts, sizes, n, k, length, signed):
             return i
         section = body[: starts[blocks]]
+        bodies[i, 4] = starts[blocks]
         if not read_blocks(
             section, length, signed, lasts, starts, np.int64(0), blocks, words[done : done + k]
         ):
             return i
-        bodies[i, 4] = starts[blocks]
         done += k
     return bodies.shape[0]

@@ -262,6 +262,7 @@ def linear_pass(
 def linear_values(
     symbols: NDArray[Any],
     block: int,
+    bits: int,
     lows: NDArray[np.float32],
     steps: NDArray[np.float32],
     out: NDArray[np.float32],

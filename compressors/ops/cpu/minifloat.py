@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ..results import HalfFormat
 from .blockwise import (
     LINE,
     NO_KEYS,
@@ -42,7 +43,6 @@ from .float_formats import (
     round_to_fp16,
 )
 
-HalfFormat = Literal["fp16", "bf16"]
 
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block."""

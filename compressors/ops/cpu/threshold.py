@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..results import ThresholdRule
 from . import avx512, portable
 from .rows import COLUMNS, ELEMENTS, Rows, table
 from .threads import run_all
 
-ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
 SPARE = avx512.SPARE
 
 VALUE_DTYPE: dict[ThresholdRule, type[np.generic]] = {

@@ -44,7 +44,7 @@ def _module(source: str, device: int) -> Any:
     return _cupy().RawModule(code=f"// {_headers()}\n{text}", options=options, backend="nvrtc")
 
 
-class CuPyRuntime(TorchMemory):
+class CuPyRuntime(CudaOps):
     """A `Runtime` on one GPU."""
 
     def __init__(self, device: torch.device) -> None:

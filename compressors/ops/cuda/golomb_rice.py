@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import CorruptMessage
-from .faults import Faults, raise_for
-from .returns import Returns
+from ..faults import raise_for
+from .faults import Faults
+from ..returns import Returns
 from .runtime import Runtime
 
 _THREADS, _TABLE_THREADS, _WARP = 256, 1024, 32

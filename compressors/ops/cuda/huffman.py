@@ -21,8 +21,9 @@ from ..cpu.huffman_code import (
     write_codebook,
 )
 from .copying import copy_bytes
-from .faults import Faults, raise_for
-from .returns import Returns
+from ..faults import raise_for
+from .faults import Faults
+from ..returns import Returns
 from .runtime import Runtime
 
 _THREADS, _TABLE_THREADS = 256, 1024

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu.linear import Extremes
+from ..returns import Slot
 from .blocks import lay_out, symbol_size
 from .reports import GradientType, Reports
 from .runtime import Runtime
@@ -21,6 +22,16 @@ class Ranges:
     one's; order keys as in blockwise.cuh."""
     report: Any
     """Where the pass that found them reports."""
+    reports: Reports
+    """Has that report."""
+    slot: Slot | None = None
+    """Where the keys stand among other results."""
+
+    @property
+    def nonfinite(self) -> bool:
+        """Whether any is not finite, once the slot was fetched."""
+        assert self.slot is not None
+        return extremes_of(self.slot.values).nonfinite
 
 
 def extremes(
@@ -30,7 +41,7 @@ def extremes(
     block: int,
     reports: Reports,
     *,
-    keys: Any | None = None,
+    slot: Slot | None = None,
     gradient_type: GradientType = "float32",
 ) -> Ranges:
     """Adds a gradient to a residual, and finds the smallest and the largest element of every block.
@@ -44,13 +55,13 @@ def extremes(
         gradient: [n], of `gradient_type`.
         block: elements of a block; 0 for one block.
         reports: receives a report; `linear_pass` adds to it.
-        keys: uint32 [2 * blocks], zeros, to become those of the ranges; by default new ones.
+        slot: uint32 [2 * blocks] for the ranges' keys; by default they stand apart.
         gradient_type: what the gradient's bits mean.
     """
     n = int(gradient.size)
     grid = lay_out(n, block)
-    keys = runtime.zeros(2 * grid.blocks, np.uint32) if keys is None else keys
-    ranges = Ranges(keys, reports.begin())
+    keys = runtime.zeros(2 * grid.blocks, np.uint32) if slot is None else slot.array
+    ranges = Ranges(keys, reports.begin(), reports, slot)
     runtime.launch(
         "linear",
         f"find_ranges_{gradient_type}",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..cpu.minifloat import HalfFormat
+from ..results import HalfFormat
 from .blocks import lay_out
 from .linear import extremes
 from .reports import GradientType, Reports

@@ -1,37 +1,20 @@
 """The small parts of payloads that the host reads or writes itself, many with one copy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..faults import WRONG_LENGTHS
+from ..results import Found
 from .runtime import Runtime
 
 _THREADS = 32
 _FIELDS = 7
 """64-bit words that are told of a message, as in payloads.cu."""
 _HEADER, _BEHIND = 32, 8
-_WRONG = {
-    -1: "bytes are left that are less than a header",
-    -2: "a header says that its body is longer than what is there",
-    -3: "there are more messages than there can be",
-}
-
-
-@dataclass(frozen=True)
-class Found:
-    """Where a message lies, and how it begins."""
-
-    begin: int
-    """Its header's first byte, from the payload's."""
-    length: int
-    """Bytes of the body."""
-    header: NDArray[np.uint8]
-    """uint8 [32]."""
-    behind: NDArray[np.uint8]
-    """uint8 [8], how the body begins; zeros behind its end."""
+_WRONG = {-1: WRONG_LENGTHS["header"], -2: WRONG_LENGTHS["body"], -3: WRONG_LENGTHS["most"]}
 
 
 def find_messages(

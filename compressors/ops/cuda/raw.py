@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cpu.threshold import ThresholdRule
+from ..results import ThresholdRule
 from .faults import Faults
 from .runtime import Runtime
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .returns import Returns
+from ..returns import Returns
 from .runtime import Runtime
 
 GradientType = Literal["float32", "float16", "bfloat16"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cpu.threshold import ThresholdRule
+from ..results import ThresholdRule
 from .reports import GradientType, Reports
 from .runtime import Runtime, float_bits
 

@@ -5,7 +5,8 @@ None of them waits: what is wrong goes into `faults`, whose `check` raises for i
 
 from typing import Any
 
-from ..cpu.minifloat import FP8_EXPONENTS, HalfFormat
+from ..cpu.minifloat import FP8_EXPONENTS
+from ..results import HalfFormat
 from ..cpu.quantile import EXPONENTS
 from .faults import Faults
 from .runtime import Runtime, float_bits

@@ -1,17 +1,31 @@
-"""Small results of many kernels in one array on the device, so that one fetch brings all of them."""
+"""What passes come to, once it is here: on the CPU at once, from a device after a fetch.
 
-from collections.abc import Generator, Iterable
+Small results of many kernels stand in one array on the device, so that one fetch brings all of them. Work that
+needs some of them to go on is written as steps, so that the steps of all parameters wait together.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .runtime import Runtime
+from .array import Array
 
 _WORD = 8
 _ROOM = 4096
 """64-bit words of an array, unless one result needs more."""
+
+
+class Memory(Protocol):
+    """Where results stand."""
+
+    def zeros(self, size: int, dtype: Any) -> Any:
+        """A one-dimensional array of zeros."""
+
+    def fetch_all(self, arrays: Sequence[Any]) -> list[NDArray[Any]]:
+        """Copies of arrays in the CPU's memory; waits once for what was started before."""
 
 
 @dataclass
@@ -33,10 +47,10 @@ class Slot:
 class Returns:
     """Room for results, in arrays of some thousand words that are filled one after the other."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, memory: Memory) -> None:
         """No results yet."""
-        self._runtime = runtime
-        self._arrays: list[Any] = []
+        self._memory = memory
+        self._arrays: list[Array] = []
         self._taken: list[tuple[int, int, Slot]] = []
         self._room = self._used = 0
 
@@ -45,7 +59,7 @@ class Returns:
         words = -(-size * np.dtype(dtype).itemsize // _WORD)
         if words > self._room - self._used or not self._arrays:
             self._room, self._used = max(words, _ROOM), 0
-            self._arrays.append(self._runtime.zeros(self._room, np.int64))
+            self._arrays.append(self._memory.zeros(self._room, np.int64))
         begin = self._used
         self._used += words
         slot = Slot(self._arrays[-1][begin : begin + words].view(dtype)[:size])
@@ -56,7 +70,7 @@ class Returns:
         """Fills in `host` of every slot taken so far; waits once, if there are any."""
         if not self._taken:
             return
-        whole = self._runtime.fetch_all(self._arrays)
+        whole = self._memory.fetch_all(self._arrays)
         for number, begin, slot in self._taken:
             size, dtype = int(slot.array.size), slot.array.dtype
             words = -(-size * dtype.itemsize // _WORD)
@@ -65,17 +79,22 @@ class Returns:
 
 
 T = TypeVar("T")
+Pending = Callable[[], T]
+"""A result, to be asked for when what is returned was fetched."""
 Steps = Generator[None, None, T]
 """Work that yields where it needs what it has asked `Returns` for; many such works wait together."""
 
 
-def run_together(returns: Returns, works: Iterable[Steps[T]]) -> list[T]:
-    """Runs works, each up to where it needs a fetch, fetches for all, and so on.
+def at_once(result: T) -> Steps[T]:
+    """Work that is done, and needs no fetch."""
+    return result
+    yield
 
-    Waits as often as the work with the most steps, however many there are.
+
+def together(works: Iterable[Steps[T]]) -> Steps[list[T]]:
+    """Many works as one, which needs as many fetches as the one with the most steps.
 
     Args:
-        returns: where all of them ask for results.
         works: none of them started.
 
     Returns:
@@ -91,5 +110,17 @@ def run_together(returns: Returns, works: Iterable[Steps[T]]) -> list[T]:
                 done[number] = finished.value
                 del waiting[number]
         if waiting:
+            yield
+    return [done[number] for number in range(len(done))]
+
+
+def run(returns: Returns, work: Steps[T]) -> T:
+    """Runs a work, and fetches wherever it needs that; once more at its end, for what it has asked for."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as finished:
             returns.fetch()
-    return [done[number] for number in sorted(done)]
+            done: T = finished.value
+            return done
+        returns.fetch()

@@ -1,0 +1,20 @@
+"""What an array is: NumPy's in the CPU's memory, or one on a device."""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from .cuda.memory import DeviceArray
+
+Array: TypeAlias = "NDArray[Any] | DeviceArray"
+"""One-dimensional and contiguous; its slices share its memory."""
+Bytes = NDArray[np.uint8]
+"""Bytes in the CPU's memory."""
+
+
+def host(array: Array) -> NDArray[Any]:
+    """An array that lies in the CPU's memory, as NumPy's."""
+    assert isinstance(array, np.ndarray)
+    return array

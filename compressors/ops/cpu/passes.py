@@ -1,0 +1,319 @@
+"""Arrays and passes in the CPU's memory: numba's loops, whose results are there at once."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...config.base import SMALLEST_TAU
+from ..array import host
+from ..passes import Passes, Ranges
+from ..results import HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
+from ..returns import Pending, Returns
+from . import chunked, linear, minifloat, quantile, sparse, topk
+from .entropy_bits import count_sample
+from .ordered_sum import ordered_sum_of_squares
+from .room import Room
+from .rows import table
+from .threshold import threshold_rows
+
+T = TypeVar("T")
+_DROPPED = np.uint32(0xFFFFFFFE)
+
+
+def _now(result: T) -> Pending[T]:
+    return lambda: result
+
+
+def _note(taken: Taken, sent: int, squares: float, nonfinite: bool, tau: float) -> None:
+    taken.ends.append(sent)
+    taken.residual_squares.append(squares)
+    taken.nonfinite.append(nonfinite)
+    taken.taus.append(tau)
+
+
+def _kept(residual: Tensor | None) -> NDArray[np.float32] | None:
+    return None if residual is None else residual.numpy()
+
+
+class CpuPasses(Passes):
+    """See `Passes`. Arrays are NumPy's, and share memory with tensors."""
+
+    on_host = True
+
+    def __init__(self, threads: int = 1) -> None:
+        """Prepares.
+
+        Args:
+            threads: how many may share a pass. No result depends on it, but for sums of squares, which are
+                metrics.
+        """
+        self.threads = threads
+        self._room = Room()
+
+    # Memory
+
+    def empty(self, size: int, dtype: Any) -> NDArray[Any]:
+        """See `Passes.empty`."""
+        return np.empty(size, dtype)
+
+    def zeros(self, size: int, dtype: Any) -> NDArray[Any]:
+        """See `Passes.zeros`."""
+        return np.zeros(size, dtype)
+
+    def array(self, tensor: Tensor) -> NDArray[Any]:
+        """See `Passes.array`."""
+        tensor = tensor.detach().reshape(-1)
+        halves = tensor.dtype in (torch.float16, torch.bfloat16)
+        array: NDArray[Any] = tensor.view(torch.uint16).numpy() if halves else tensor.numpy()
+        return array
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """See `Passes.tensor`."""
+        return torch.from_numpy(array)
+
+    def bring(self, tensor: Tensor) -> Tensor:
+        """See `Passes.bring`."""
+        return tensor.cpu().contiguous()
+
+    def fetch(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array itself."""
+        return array
+
+    def fetch_all(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The arrays themselves."""
+        return list(arrays)
+
+    def place(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array itself."""
+        return array
+
+    def target(self, elements: int, rule: ThresholdRule) -> Target:
+        """See `Passes.target`."""
+        return self._room.target(elements, rule)
+
+    # Looking
+
+    def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
+        """See `Passes.nonzero`."""
+        return [not sparse.all_zero(each.float().numpy()) for each in gradients]
+
+    def finite(self, gradients: Sequence[Tensor], returns: Returns) -> Pending[list[bool]]:
+        """See `Passes.finite`."""
+        return _now([bool(torch.isfinite(each).all()) for each in gradients])
+
+    def squares(self, residual: Tensor | None, returns: Returns) -> Pending[float]:
+        """See `Passes.squares`."""
+        return _now(0.0 if residual is None else float(residual.double().square().sum()))
+
+    def ordered_sum_of_squares(self, gradient: Tensor, returns: Returns) -> Pending[float]:
+        """See `Passes.ordered_sum_of_squares`."""
+        return _now(ordered_sum_of_squares(gradient.numpy()))
+
+    def samples(
+        self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
+    ) -> list[Tensor]:
+        """Never asked for: whoever wants a sample takes it from the tensors."""
+        raise NotImplementedError
+
+    # Sparse passes
+
+    def advance(
+        self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
+    ) -> list[Tensor]:
+        """See `Passes.advance`; one call takes all."""
+        wide = [each.float() for each in gradients]  # copies must live until the call has returned
+        ends = list(accumulate([each.numel() for each in wide]))
+        out = self._room.velocities(ends[-1] if ends else 0)
+        begins = [0, *ends[:-1]]
+        rows = table(
+            [each.data_ptr() for each in velocities],
+            [each.data_ptr() for each in wide],
+            [each.numel() for each in wide],
+            begins,
+        )
+        sparse.advance(rows, np.float32(momentum), out)
+        return [torch.from_numpy(out[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+
+    def take_by_threshold(
+        self,
+        rule: ThresholdRule,
+        residuals: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        taus: Sequence[float],
+        bases: Sequence[int],
+        target: Target,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """See `Passes.take_by_threshold`; one call takes all."""
+        wide = [each if each.dtype == torch.float32 else each.float() for each in gradients]
+        rows = table(
+            [each.data_ptr() for each in residuals],
+            [each.data_ptr() for each in wide],
+            [each.numel() for each in wide],
+            bases,
+        )
+        by = np.array(taus, np.float32)
+        words, values = host(target.words), host(target.values)
+        found = threshold_rows(rule, rows, by, words, values, threads=self.threads)
+        return _now(Taken(found.ends, found.residual_squares, found.nonfinite, by.tolist()))
+
+    def take_largest(
+        self,
+        residuals: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        counts: Sequence[int],
+        bases: Sequence[int],
+        target: Target,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """See `Passes.take_largest`."""
+        taken, sent = Taken([], [], [], []), 0
+        for residual, gradient, count, base in zip(residuals, gradients, counts, bases, strict=True):
+            found = topk.topk_pass(
+                residual.numpy(),
+                gradient.float().numpy(),
+                count,
+                host(target.words),
+                host(target.values),
+                base=base,
+                sent=sent,
+                threads=self.threads,
+            )
+            sent = found.sent
+            _note(taken, sent, found.residual_squares, found.nonfinite, float(found.tau))
+        return _now(taken)
+
+    def take_largest_of_chunks(
+        self,
+        residuals: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        chunk: int,
+        keep: int,
+        bases: Sequence[int],
+        target: Target,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """See `Passes.take_largest_of_chunks`."""
+        taken, sent = Taken([], [], [], []), 0
+        for residual, gradient, base in zip(residuals, gradients, bases, strict=True):
+            found = chunked.chunked_pass(
+                residual.numpy(),
+                gradient.float().numpy(),
+                chunk,
+                keep,
+                host(target.words),
+                host(target.values),
+                base=base,
+                sent=sent,
+            )
+            sent = found.sent
+            _note(taken, sent, found.residual_squares, found.nonfinite, SMALLEST_TAU)
+        return _now(taken)
+
+    def clear(self, words: NDArray[np.uint32], base: int, dense: Tensor) -> None:
+        """See `Passes.clear`."""
+        sparse.clear(words, base, dense.numpy())
+
+    def drop_signs(self, words: NDArray[np.uint32]) -> None:
+        """See `Passes.drop_signs`."""
+        words &= _DROPPED
+
+    # Quantizing passes
+
+    def extremes(
+        self, residual: Tensor | None, gradient: Tensor, looks: Returns, returns: Returns
+    ) -> linear.Extremes:
+        """See `Passes.extremes`."""
+        return linear.extremes(_kept(residual), gradient.numpy(), 0, self.threads)
+
+    def count_sample(
+        self, values: Tensor, size: int, bits: int, ranges: Ranges, looks: Returns
+    ) -> Pending[NDArray[np.int64]]:
+        """See `Passes.count_sample`."""
+        assert isinstance(ranges, linear.Extremes)
+        return _now(count_sample(values.numpy(), size, bits, ranges))
+
+    def linear_pass(
+        self,
+        residual: Tensor | None,
+        gradient: Tensor,
+        bits: int,
+        block: int,
+        symbols: NDArray[Any],
+        lows: NDArray[np.float32],
+        steps: NDArray[np.float32],
+        returns: Returns,
+        ranges: Ranges | None = None,
+    ) -> Pending[QuantizedPass]:
+        """See `Passes.linear_pass`."""
+        assert ranges is None or isinstance(ranges, linear.Extremes)
+        kept, added = _kept(residual), gradient.float().numpy()
+        return _now(linear.linear_pass(kept, added, bits, block, symbols, lows, steps, self.threads, ranges))
+
+    def quantile_pass(
+        self,
+        residual: Tensor | None,
+        gradient: Tensor,
+        bits: int,
+        block: int,
+        symbols: NDArray[Any],
+        means: NDArray[np.uint16],
+        exponents: NDArray[np.int8],
+        returns: Returns,
+    ) -> Pending[QuantizedPass]:
+        """See `Passes.quantile_pass`."""
+        kept, added, tables = _kept(residual), gradient.float().numpy(), means.reshape(-1, 1 << bits)
+        found = quantile.quantile_pass(kept, added, bits, block, symbols, tables, exponents, self.threads)
+        return _now(found)
+
+    def fp8_pass(
+        self,
+        residual: Tensor | None,
+        gradient: Tensor,
+        block: int,
+        symbols: NDArray[np.uint8],
+        exponents: NDArray[np.int8],
+        returns: Returns,
+    ) -> Pending[QuantizedPass]:
+        """See `Passes.fp8_pass`."""
+        kept, added = _kept(residual), gradient.float().numpy()
+        return _now(minifloat.fp8_pass(kept, added, block, symbols, exponents, self.threads))
+
+    def half_pass(
+        self,
+        kind: HalfFormat,
+        residual: Tensor | None,
+        gradient: Tensor,
+        symbols: NDArray[np.uint16],
+        returns: Returns,
+    ) -> Pending[QuantizedPass]:
+        """See `Passes.half_pass`."""
+        kept, added = _kept(residual), gradient.float().numpy()
+        return _now(minifloat.half_pass(kind, kept, added, symbols, self.threads))
+
+    # What symbols stand for, and adding
+
+    linear_values = staticmethod(linear.linear_values)
+    fp8_values = staticmethod(minifloat.fp8_values)
+    half_values = staticmethod(minifloat.half_values)
+    add_taus = staticmethod(sparse.add_taus)
+    add_levels = staticmethod(sparse.add_levels)
+    add_values = staticmethod(sparse.add_values)
+
+    def quantile_values(
+        self,
+        symbols: NDArray[Any],
+        block: int,
+        bits: int,
+        tables: NDArray[np.uint16],
+        exponents: NDArray[np.int8],
+        out: NDArray[np.float32],
+        add: bool,
+    ) -> None:
+        """See `Passes.quantile_values`."""
+        quantile.quantile_values(symbols, block, bits, tables.reshape(-1, 1 << bits), exponents, out, add)

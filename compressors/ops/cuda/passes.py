@@ -1,0 +1,291 @@
+"""Arrays and passes on a device. Nothing here waits, but for what `Passes` says."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...config.base import SMALLEST_TAU
+from ..cpu.bitpack import symbol_type
+from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
+from ..passes import Passes, Ranges
+from ..results import HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
+from ..returns import Pending, Returns
+from . import chunked, linear, looking, minifloat, quantile, sparse_add, threshold, topk, words
+from .huffman import Counts
+from .memory import TorchMemory
+from .reports import GradientType, Reports
+
+_TYPES: dict[torch.dtype, GradientType] = {
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+}
+
+
+class CudaPasses(TorchMemory, Passes):
+    """See `Passes`."""
+
+    on_host = False
+
+    def _gradient(self, gradient: Tensor) -> tuple[Any, GradientType]:
+        """A gradient as an array, and what its bits mean."""
+        if gradient.dtype not in _TYPES:
+            gradient = gradient.float()
+        return self.array(gradient), _TYPES[gradient.dtype]
+
+    def _kept(self, residual: Tensor | None) -> Any:
+        return None if residual is None else self.array(residual)
+
+    def target(self, elements: int, rule: ThresholdRule) -> Target:
+        """See `Passes.target`."""
+        beside = 0 if rule in WITHOUT_VALUES else elements
+        return Target(self.empty(elements, np.uint32), self.empty(beside, VALUE_DTYPE[rule]))
+
+    # Looking
+
+    def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
+        """See `Passes.nonzero`."""
+        returns, found = Returns(self), []
+        for each in gradients:
+            gradient, gradient_type = self._gradient(each)
+            found.append(returns.take(1, np.int32))
+            looking.find_nonzero(self, gradient, found[-1].array, gradient_type=gradient_type)
+        returns.fetch()
+        return [bool(slot.values[0]) for slot in found]
+
+    def finite(self, gradients: Sequence[Tensor], returns: Returns) -> Pending[list[bool]]:
+        """See `Passes.finite`."""
+        reports = Reports(self, len(gradients), returns)
+        for each in gradients:
+            looking.count_nonfinite(self, self.array(each), reports, gradient_type="float32")
+        return lambda: [not report.nonfinite for report in reports.fetched()]
+
+    def squares(self, residual: Tensor | None, returns: Returns) -> Pending[float]:
+        """See `Passes.squares`."""
+        if residual is None:
+            return lambda: 0.0
+        slot = returns.take(1, np.float64)
+        looking.add_squares(self, self.array(residual), slot.array)
+        return lambda: float(slot.values[0])
+
+    def ordered_sum_of_squares(self, gradient: Tensor, returns: Returns) -> Pending[float]:
+        """See `Passes.ordered_sum_of_squares`."""
+        slot = returns.take(1, np.float64)
+        looking.ordered_sum_of_squares(self, self.array(gradient), slot.array)
+        return lambda: float(slot.values[0])
+
+    def samples(
+        self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
+    ) -> list[Tensor]:
+        """See `Passes.samples`."""
+        returns, taken = Returns(self), []
+        for residual, each in zip(residuals, gradients, strict=True):
+            gradient, gradient_type = self._gradient(each)
+            n = each.numel()
+            kept = self.zeros(n, np.float32) if residual is None else self.array(residual)
+            slot = returns.take(min(most, n), np.uint32)
+            topk.start_sampling(self, kept, gradient, slot.array, gradient_type=gradient_type)
+            taken.append(slot)
+        returns.fetch()
+        return [torch.from_numpy(slot.values.view(np.float32)) for slot in taken]
+
+    # Sparse passes
+
+    def advance(
+        self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
+    ) -> list[Tensor]:
+        """See `Passes.advance`."""
+        advanced = []
+        for velocity, gradient in zip(velocities, gradients, strict=True):
+            advanced.append(velocity * momentum + gradient.float())
+            velocity.copy_(torch.where(torch.isfinite(advanced[-1]), advanced[-1], velocity))
+        return advanced
+
+    def take_by_threshold(
+        self,
+        rule: ThresholdRule,
+        residuals: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        taus: Sequence[float],
+        bases: Sequence[int],
+        target: Target,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """See `Passes.take_by_threshold`."""
+        reports = Reports(self, len(taus), returns)
+        for residual, each, tau, base in zip(residuals, gradients, taus, bases, strict=True):
+            gradient, gradient_type = self._gradient(each)
+            threshold.threshold_pass(
+                self, rule, self.array(residual), gradient, tau, *target, reports,
+                base=base, gradient_type=gradient_type,
+            )  # fmt: skip
+        by = np.array(taus, np.float32).tolist()
+        return lambda: _taken(reports, by)
+
+    def take_largest(
+        self,
+        residuals: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        counts: Sequence[int],
+        bases: Sequence[int],
+        target: Target,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """See `Passes.take_largest`."""
+        reports = Reports(self, len(counts), returns)
+        for residual, each, count, base in zip(residuals, gradients, counts, bases, strict=True):
+            gradient, gradient_type = self._gradient(each)
+            topk.topk_pass(
+                self, self.array(residual), gradient, count, *target, reports,
+                base=base, gradient_type=gradient_type,
+            )  # fmt: skip
+        return lambda: _taken(reports, None)
+
+    def take_largest_of_chunks(
+        self,
+        residuals: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        chunk: int,
+        keep: int,
+        bases: Sequence[int],
+        target: Target,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """See `Passes.take_largest_of_chunks`."""
+        reports = Reports(self, len(bases), returns)
+        for residual, each, base in zip(residuals, gradients, bases, strict=True):
+            gradient, gradient_type = self._gradient(each)
+            chunked.chunked_pass(
+                self, self.array(residual), gradient, chunk, keep, *target, reports,
+                base=base, gradient_type=gradient_type,
+            )  # fmt: skip
+        by = [SMALLEST_TAU] * len(bases)
+        return lambda: _taken(reports, by)
+
+    def clear(self, named: Any, base: int, dense: Tensor) -> None:
+        """See `Passes.clear`."""
+        words.clear_named(self, named, base, self.array(dense))
+
+    # Quantizing passes
+
+    def extremes(
+        self, residual: Tensor | None, gradient: Tensor, looks: Returns, returns: Returns
+    ) -> linear.Ranges:
+        """See `Passes.extremes`."""
+        reports, slot = Reports(self, 1, returns), looks.take(2, np.uint32)
+        return linear.extremes(self, self._kept(residual), self.array(gradient), 0, reports, slot=slot)
+
+    def count_sample(
+        self, values: Tensor, size: int, bits: int, ranges: Ranges, looks: Returns
+    ) -> Pending[NDArray[np.int64]]:
+        """See `Passes.count_sample`."""
+        assert isinstance(ranges, linear.Ranges)
+        sample, symbols = self.empty(size, np.float32), self.empty(size, symbol_type(bits))
+        looking.sample(self, self.array(values), sample)
+        unread = Reports(self, 1)
+        # The extremes need not come to the host for this.
+        own = linear.Ranges(ranges.keys, unread.begin(), unread)
+        one = [self.empty(1, np.float32) for _ in range(2)]
+        linear.linear_pass(self, None, sample, bits, 0, symbols, *one, unread, ranges=own)
+        counts = Counts(self, symbols, bits, looks)
+        return lambda: counts.values
+
+    def linear_pass(
+        self,
+        residual: Tensor | None,
+        gradient: Tensor,
+        bits: int,
+        block: int,
+        symbols: Any,
+        lows: Any,
+        steps: Any,
+        returns: Returns,
+        ranges: Ranges | None = None,
+    ) -> Pending[QuantizedPass]:
+        """See `Passes.linear_pass`."""
+        assert ranges is None or isinstance(ranges, linear.Ranges)
+        reports = Reports(self, 1, returns) if ranges is None else ranges.reports
+        added, gradient_type = self._gradient(gradient)
+        linear.linear_pass(
+            self, self._kept(residual), added, bits, block, symbols, lows, steps, reports,
+            ranges=ranges, gradient_type=gradient_type,
+        )  # fmt: skip
+        return lambda: _quantized(reports)
+
+    def quantile_pass(
+        self,
+        residual: Tensor | None,
+        gradient: Tensor,
+        bits: int,
+        block: int,
+        symbols: Any,
+        means: Any,
+        exponents: Any,
+        returns: Returns,
+    ) -> Pending[QuantizedPass]:
+        """See `Passes.quantile_pass`."""
+        reports = Reports(self, 1, returns)
+        added, gradient_type = self._gradient(gradient)
+        quantile.quantile_pass(
+            self, self._kept(residual), added, bits, block, symbols, means, exponents, reports,
+            gradient_type=gradient_type,
+        )  # fmt: skip
+        return lambda: _quantized(reports)
+
+    def fp8_pass(
+        self,
+        residual: Tensor | None,
+        gradient: Tensor,
+        block: int,
+        symbols: Any,
+        exponents: Any,
+        returns: Returns,
+    ) -> Pending[QuantizedPass]:
+        """See `Passes.fp8_pass`."""
+        reports = Reports(self, 1, returns)
+        added, gradient_type = self._gradient(gradient)
+        minifloat.fp8_pass(
+            self, self._kept(residual), added, block, symbols, exponents, reports, gradient_type=gradient_type
+        )
+        return lambda: _quantized(reports)
+
+    def half_pass(
+        self, kind: HalfFormat, residual: Tensor | None, gradient: Tensor, symbols: Any, returns: Returns
+    ) -> Pending[QuantizedPass]:
+        """See `Passes.half_pass`."""
+        reports = Reports(self, 1, returns)
+        added, gradient_type = self._gradient(gradient)
+        minifloat.half_pass(
+            self, kind, self._kept(residual), added, symbols, reports, gradient_type=gradient_type
+        )
+        return lambda: _quantized(reports)
+
+    # Launched as they are
+
+    drop_signs = words.drop_signs
+    linear_values = linear.linear_values
+    quantile_values = quantile.quantile_values
+    fp8_values = minifloat.fp8_values
+    half_values = minifloat.half_values
+    add_taus = sparse_add.add_taus
+    add_levels = sparse_add.add_levels
+    add_values = sparse_add.add_values
+
+
+def _taken(reports: Reports, taus: list[float] | None) -> Taken:
+    found = reports.fetched()
+    return Taken(
+        [report.sent for report in found],
+        [report.residual_squares for report in found],
+        [report.nonfinite for report in found],
+        [float(report.tau) for report in found] if taus is None else taus,
+    )
+
+
+def _quantized(reports: Reports) -> QuantizedPass:
+    (report,) = reports.fetched()
+    return QuantizedPass(report.residual_squares, report.nonfinite)

@@ -1,0 +1,293 @@
+"""Arrays, and the passes over gradients and residuals that methods are made of, on one kind of device.
+
+Legend: n elements of a parameter, k of them sent. Tensors are gradients and what is kept of them; arrays are what
+goes into messages.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .results import HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
+from .returns import Pending, Returns
+
+
+class Ranges(Protocol):
+    """The range of every block of a parameter; made by `extremes`, for the pass behind it."""
+
+    @property
+    def nonfinite(self) -> bool:
+        """Whether any is not finite, once `looks` was fetched."""
+
+
+class Passes(ABC):
+    """See the module's text, and `interface.Ops`."""
+
+    on_host: ClassVar[bool]
+    """Whether tensors lie in the CPU's memory, where anybody can look at them."""
+
+    # Memory
+
+    @abstractmethod
+    def empty(self, size: int, dtype: Any) -> Any:
+        """A one-dimensional array, its contents undefined."""
+
+    @abstractmethod
+    def zeros(self, size: int, dtype: Any) -> Any:
+        """The same, of zeros."""
+
+    @abstractmethod
+    def array(self, tensor: Tensor) -> Any:
+        """A contiguous tensor of this device as an array in the same memory; 16-bit floats as their bits."""
+
+    @abstractmethod
+    def tensor(self, array: Any) -> Tensor:
+        """An array of this device, float32 or uint8, as a tensor in the same memory."""
+
+    @abstractmethod
+    def bring(self, tensor: Tensor) -> Tensor:
+        """A contiguous tensor on this device: itself, or a copy of one that lies in the CPU's memory."""
+
+    @abstractmethod
+    def fetch(self, array: Any) -> NDArray[Any]:
+        """An array in the CPU's memory; waits for what was started before."""
+
+    @abstractmethod
+    def fetch_all(self, arrays: Sequence[Any]) -> list[NDArray[Any]]:
+        """The same of several; waits once."""
+
+    @abstractmethod
+    def place(self, array: NDArray[Any]) -> Any:
+        """A NumPy array on this device."""
+
+    @abstractmethod
+    def target(self, elements: int, rule: ThresholdRule) -> Target:
+        """Room for the sparse passes of one bucket over so many elements; holds until the next is asked for."""
+
+    # Looking
+
+    @abstractmethod
+    def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
+        """Whether an element of each gradient is not zero (NaN is not). Waits once."""
+
+    @abstractmethod
+    def finite(self, gradients: Sequence[Tensor], returns: Returns) -> Pending[list[bool]]:
+        """Whether all elements of each float32 gradient are finite."""
+
+    @abstractmethod
+    def squares(self, residual: Tensor | None, returns: Returns) -> Pending[float]:
+        """The sum of squares of a float32 tensor as it is now, in any order; 0 without one."""
+
+    @abstractmethod
+    def ordered_sum_of_squares(self, gradient: Tensor, returns: Returns) -> Pending[float]:
+        """The sum of squares of a float32 tensor in one order on every device: `ops.cpu.ordered_sum`."""
+
+    @abstractmethod
+    def samples(
+        self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
+    ) -> list[Tensor]:
+        """|residual + gradient| at `most` places of each parameter, on the host. Waits once."""
+
+    # Sparse passes: residuals are float32 and change in place, gradients any float
+
+    @abstractmethod
+    def advance(
+        self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
+    ) -> list[Tensor]:
+        """velocity = momentum * velocity + gradient, float32.
+
+        The velocities themselves, float32 [n], change only where that is finite; what is not stays in what is
+        returned, so that the pass over it finds it. The tensors hold until the next call for another bucket.
+        """
+
+    @abstractmethod
+    def take_by_threshold(
+        self,
+        rule: ThresholdRule,
+        residuals: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        taus: Sequence[float],
+        bases: Sequence[int],
+        target: Target,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """Adds gradients to residuals, moves what reaches tau (strom: exceeds it) to the target, keeps the rest.
+
+        Args:
+            rule: what stands for an element.
+            residuals: of some parameters.
+            gradients: theirs.
+            taus: theirs, each a float32's value greater than 0.
+            bases: each one's first position in its update.
+            target: where what is sent goes to, parameter behind parameter, each one's ascending.
+            returns: receives what the passes come to.
+        """
+
+    @abstractmethod
+    def take_largest(
+        self,
+        residuals: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        counts: Sequence[int],
+        bases: Sequence[int],
+        target: Target,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """The same for the largest magnitudes of each parameter, at most `counts` of them.
+
+        Of equal magnitudes the lower positions are sent; fewer where fewer reach the smallest tau, and none
+        where a sum is not finite.
+        """
+
+    @abstractmethod
+    def take_largest_of_chunks(
+        self,
+        residuals: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        chunk: int,
+        keep: int,
+        bases: Sequence[int],
+        target: Target,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """The same for the `keep` largest magnitudes of every `chunk` elements, a power of two."""
+
+    @abstractmethod
+    def clear(self, words: Any, base: int, dense: Tensor) -> None:
+        """Sets to zero the elements of float32 [n] that words name; dense[0] has position `base`."""
+
+    @abstractmethod
+    def drop_signs(self, words: Any) -> None:
+        """Takes the signs from words, uint32 [k]."""
+
+    # Quantizing passes: the residual becomes what symbols leave out; None for zeros that nobody keeps
+
+    @abstractmethod
+    def extremes(
+        self, residual: Tensor | None, gradient: Tensor, looks: Returns, returns: Returns
+    ) -> Ranges:
+        """Adds a float32 gradient to a residual, and finds the smallest and the largest element.
+
+        Args:
+            residual: gains the gradient, but for elements whose sum is not finite.
+            gradient: [n], n at least 1.
+            looks: to be fetched before the ranges are looked at.
+            returns: receives the report of the pass that goes by them.
+        """
+
+    @abstractmethod
+    def count_sample(
+        self, values: Tensor, size: int, bits: int, ranges: Ranges, looks: Returns
+    ) -> Pending[NDArray[np.int64]]:
+        """How often each symbol occurs in a stratified sample that is quantized uniformly between ranges.
+
+        Args:
+            values: float32 [n], all of them in the ranges.
+            size: of the sample, at most n.
+            bits: of a symbol.
+            ranges: of the values.
+            looks: receives the counts, int64 [2^bits].
+        """
+
+    @abstractmethod
+    def linear_pass(
+        self,
+        residual: Tensor | None,
+        gradient: Tensor,
+        bits: int,
+        block: int,
+        symbols: Any,
+        lows: Any,
+        steps: Any,
+        returns: Returns,
+        ranges: Ranges | None = None,
+    ) -> Pending[QuantizedPass]:
+        """Quantizes residual + gradient uniformly; `ops.cpu.linear` defines it.
+
+        Args:
+            residual: float32 [n].
+            gradient: [n].
+            bits: of a symbol, 1 to 16.
+            block: elements of a block, the last one may be shorter; 0 for one block.
+            symbols: uint8 [n] for up to 8 bits, uint16 [n] above; receives the symbols.
+            lows: float32 [blocks]; receives the smallest element of each.
+            steps: float32 [blocks]; receives the width of a bin.
+            returns: receives what the pass comes to, unless `ranges` has it.
+            ranges: what `extremes` found; the residual holds the gradient then, which is not added again.
+        """
+
+    @abstractmethod
+    def quantile_pass(
+        self,
+        residual: Tensor | None,
+        gradient: Tensor,
+        bits: int,
+        block: int,
+        symbols: Any,
+        means: Any,
+        exponents: Any,
+        returns: Returns,
+    ) -> Pending[QuantizedPass]:
+        """Quantizes to bins of equal population; `ops.cpu.quantile` defines it.
+
+        Arguments as for `linear_pass`, but `means` uint16 [blocks * 2^bits], the float16 bits of the bins'
+        means times 2^-e, and `exponents` int8 [blocks], e.
+        """
+
+    @abstractmethod
+    def fp8_pass(
+        self,
+        residual: Tensor | None,
+        gradient: Tensor,
+        block: int,
+        symbols: Any,
+        exponents: Any,
+        returns: Returns,
+    ) -> Pending[QuantizedPass]:
+        """Rounds to float8 e4m3fn scaled by a power of two a block, in `exponents`, int8 [blocks]."""
+
+    @abstractmethod
+    def half_pass(
+        self, kind: HalfFormat, residual: Tensor | None, gradient: Tensor, symbols: Any, returns: Returns
+    ) -> Pending[QuantizedPass]:
+        """Rounds to a 16-bit float, whose bits uint16 [n] receives."""
+
+    # What symbols stand for: written to float32 [k], or added
+
+    @abstractmethod
+    def linear_values(
+        self, symbols: Any, block: int, bits: int, lows: Any, steps: Any, out: Any, add: bool
+    ) -> None:
+        """Of `linear_pass`."""
+
+    @abstractmethod
+    def quantile_values(
+        self, symbols: Any, block: int, bits: int, tables: Any, exponents: Any, out: Any, add: bool
+    ) -> None:
+        """Of `quantile_pass`."""
+
+    @abstractmethod
+    def fp8_values(self, symbols: Any, block: int, exponents: Any, out: Any, add: bool) -> None:
+        """Of `fp8_pass`."""
+
+    @abstractmethod
+    def half_values(self, kind: HalfFormat, symbols: Any, out: Any, add: bool) -> None:
+        """Of `half_pass`."""
+
+    # Adding what is sent to float32 [n]; words are uint32 [k], positions distinct
+
+    @abstractmethod
+    def add_taus(self, words: Any, tau: Any, dense: Any) -> None:
+        """Adds +tau or -tau, by the words' signs."""
+
+    @abstractmethod
+    def add_levels(self, words: Any, levels: Any, tau: Any, dense: Any) -> None:
+        """Adds uint8 levels times tau, signed."""
+
+    @abstractmethod
+    def add_values(self, words: Any, values: Any, dense: Any) -> None:
+        """Adds float32 values, whatever the words' signs."""

@@ -1,0 +1,59 @@
+"""What passes come to."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from .array import Array, Bytes
+
+ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
+"""What is sent by a threshold, and what stands for it (Anoosheh, section 2.1; Strom, section 2.6)."""
+HalfFormat = Literal["fp16", "bf16"]
+
+
+class Target(NamedTuple):
+    """Where sparse passes write: what one parameter sends stands behind what the one before has sent."""
+
+    words: Array
+    """uint32, position << 1 | sign."""
+    values: Array
+    """What stands beside a word: float32 (wgt), uint8 levels (qgt), nothing for the others."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What sparse passes over some parameters came to, by parameter."""
+
+    ends: list[int]
+    """Words in the output after each one."""
+    residual_squares: list[float]
+    """Sums of squares of what was kept. The order of summation is free: a metric, no more."""
+    nonfinite: list[bool]
+    """Whether a sum of residual and gradient was infinite or no number."""
+    taus: list[float]
+    """What was sent by, each a float32's value; the smallest tau for chunks, which have none."""
+
+
+@dataclass(frozen=True)
+class QuantizedPass:
+    """What one quantizing pass over one parameter came to."""
+
+    residual_squares: float
+    """Sum of squares of the residual that was kept; 0.0 without one."""
+    nonfinite: bool
+    """Whether residual + gradient held a NaN or Inf. Then, to rounding, the residual has gained the gradient
+    but for elements whose sum is not finite, which kept what they had. Symbols and tables mean nothing."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a message lies in a payload, and how it begins."""
+
+    begin: int
+    """Its header's first byte, from the payload's."""
+    length: int
+    """Bytes of the body."""
+    header: Bytes
+    """uint8 [32]."""
+    start: Bytes
+    """uint8 [8], how the body begins; fewer or zeros behind its end. All of it where that is in the CPU's
+    memory."""
