@@ -1,31 +1,72 @@
-"""Updates into dense arrays."""
+"""Updates into dense arrays. Nothing here waits."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..ops.cpu import minifloat, sparse, summing
+from ..ops.array import host
+from ..ops.cpu import summing
+from ..ops.cpu.ops import CPU
+from ..ops.interface import Ops
 from ..wire.quantized import Quantized
 from ..wire.update import Update
-from .layout import Unit
+from .layout import Part, Unit
 
 
-def add_to(update: Update, dense: NDArray[np.float32]) -> None:
-    """Adds an update to a contiguous float32 [n] array."""
+def add_to(update: Update, dense: Tensor, ops: Ops = CPU) -> None:
+    """Adds an update to a contiguous float32 [n] tensor of the device where the update is."""
+    out, values = ops.array(dense), update.values
     if update.words is None:
-        if isinstance(update.values, Quantized):
-            update.values.write_to(dense, add=True)
+        if isinstance(values, Quantized):
+            values.write_to(out, add=True, ops=ops)
         elif update.form == "fp16" or update.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)
-            minifloat.half_values(update.form, update.values, dense, add=True)
+            ops.half_values(update.form, values, out, True)
         else:
-            dense += update.floats()
+            dense += ops.tensor(values)
     elif update.form in ("bgt", "strom"):
-        sparse.add_taus(update.words, update.tau, dense)
+        ops.add_taus(update.words, update.tau, out)
     elif update.form == "qgt":
-        sparse.add_levels(update.words, update.values, update.tau, dense)
+        ops.add_levels(update.words, values, update.tau, out)
     elif update.k:
-        sparse.add_values(update.words, update.floats(), dense)
+        ops.add_values(update.words, update.signed_floats(ops), out)
+
+
+def add_to_bucket(update: Update, unit: Unit, total: Tensor, ops: Ops) -> None:
+    """Adds an update about a unit to a bucket, float32 [bucket elements]."""
+    if update.words is not None or len(unit.places) == 1:
+        base = unit.places[0].start if update.words is None else unit.base
+        add_to(update, total[base : base + unit.n], ops)
+        return
+    amounts = ops.tensor(update.signed_floats(ops))
+    for place, elements in unit.slices(every=True):
+        total[place.start : place.start + place.elements] += amounts[elements]
+
+
+def put_back(update: Update, unit: Unit, parts: Sequence[Part], ops: Ops) -> None:
+    """Adds an update that was not sent to the residuals it was taken from, where there are any."""
+    dense = torch.zeros(unit.n, dtype=torch.float32, device=ops.device)
+    add_to(update, dense, ops)
+    for place, elements in unit.slices(every=update.words is None):
+        residual = parts[place.ordinal].residual
+        if residual is not None:
+            residual += dense[elements]  # a zero too: it makes -0.0 to 0.0
+
+
+def sum_all(updates: Sequence[tuple[Update, Unit]], divisor: int, total: Tensor, ops: Ops) -> None:
+    """Fills a bucket, float32 [bucket elements], with the sum of updates, in this order, over a divisor."""
+    if ops.on_host and all(update.words is not None for update, _ in updates):
+        sum_sparse(updates, divisor, total.numpy())
+        return
+    total.zero_()
+    for update, unit in updates:
+        add_to_bucket(update, unit, total, ops)
+    if divisor != 1:
+        # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
+        total.div_(torch.full((), divisor, dtype=torch.float32, device=total.device))
 
 
 def sum_sparse(updates: Sequence[tuple[Update, Unit]], divisor: float, total: NDArray[np.float32]) -> None:
@@ -44,7 +85,7 @@ def sum_sparse(updates: Sequence[tuple[Update, Unit]], divisor: float, total: ND
         np.cumsum(counts),
         np.array([unit.base for _, unit in kept], np.int64),
         np.array([update.tau for update, _ in kept], np.float32),
-        np.concatenate([update.words for update, _ in kept]),
+        np.concatenate([host(update.words) for update, _ in kept if update.words is not None]),
         _beside(kept, kinds, summing.LEVELS, np.uint8),
         _beside(kept, kinds, summing.VALUES, np.float32),
         np.float32(divisor),
@@ -57,14 +98,14 @@ _KINDS = {"bgt": summing.TAUS, "strom": summing.TAUS, "qgt": summing.LEVELS}
 
 def _beside(
     updates: Sequence[tuple[Update, Unit]], kinds: Sequence[int], kind: int, dtype: type[np.generic]
-) -> NDArray[np.generic]:
+) -> NDArray[Any]:
     """What stands beside the words of updates of a kind; as long as all words, unless there is none."""
     if kind not in kinds:
         return np.empty(0, dtype)
-    pieces = []
+    pieces: list[NDArray[Any]] = []
     for (update, _), each in zip(updates, kinds, strict=True):
         if each != kind:
             pieces.append(np.empty(update.k, dtype))
         else:
-            pieces.append(update.values if kind == summing.LEVELS else update.floats())  # type: ignore[arg-type]
+            pieces.append(update.signed_floats())
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

@@ -1,9 +1,11 @@
 """One bucket of gradients into messages, and messages back into a bucket."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,14 +13,18 @@ from torch import Tensor
 
 from ..config.methods import CompressedMethod, Exempt
 from ..errors import CorruptMessage
-from ..rules import Context, Ran, Rule, build_rule, put_back
-from ..rules.base import squares
+from ..ops.array import Array, Bytes
+from ..ops.cpu.ops import CpuOps
+from ..ops.faults import Faults
+from ..ops.interface import Ops
+from ..ops.results import Found
+from ..ops.returns import Returns, Steps, run, together
+from ..rules import Context, Ran, Rule, Turn, build_rule
 from ..wire import message
-from ..wire.codecs.base import Bytes
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.update import NO_TAU, Update
-from .adding import add_to, sum_sparse
+from .adding import add_to_bucket, put_back, sum_all
 from .layout import Layout, Part, PartTally, Unit, lay_out
 
 
@@ -26,27 +32,38 @@ from .layout import Layout, Part, PartTally, Unit, lay_out
 class Outgoing:
     """What a worker sends for one bucket."""
 
-    payload: Bytes
-    """uint8, one message behind the other; of a device compressor a tensor there."""
-    messages: list[tuple[Bytes, Unit]]
-    """Those that took something out of residuals, with what they are about."""
+    payload: Array
+    """uint8, one message behind the other; where the gradients are."""
+    units: list[Unit]
+    """What those of its messages are about that took something out of residuals; they come first."""
     tallies: list[PartTally]
     """Of every parameter, in order."""
 
 
 Incoming = list[tuple[Update, Unit]] | NonFinite
 """What a worker received from one of the others."""
+_Decoded = list[tuple[Update | NonFinite, Faults]]
+_Blame = Callable[[int, CorruptMessage], CorruptMessage]
+"""Says whose message an error is about."""
 
 
 class Compressor:
     """A method at work on buckets. It keeps nothing: state stands in the parts and the context.
 
-    This one works in the CPU's memory, and copies what lies elsewhere there and back;
-    `on_device.DeviceCompressor` works where the gradients are.
+    On a device how often the host waits does not depend on how many parameters a bucket has: twice to compress
+    with a fixed threshold; once more each for held-back parameters, for a sample that decides thresholds, for the
+    bits of `entropy`, and for Huffman codes; and two to four times to read.
     """
 
-    def __init__(self, config: CompressedMethod) -> None:
+    def __init__(self, config: CompressedMethod, ops: Ops | None = None) -> None:
+        """Prepares.
+
+        Args:
+            config: the method.
+            ops: where gradients, residuals and totals lie; the CPU with one thread by default.
+        """
         self.config = config
+        self.ops: Ops = CpuOps() if ops is None else ops
         self.rule: Rule = build_rule(config)
         self._codec = getattr(config, "codec", "auto")
         self._symbols = getattr(config, "symbols", "auto")
@@ -72,146 +89,180 @@ class Compressor:
             The payload; or, where a parameter's residual + gradient is not finite somewhere, a payload that
             says so. Then nothing is sent, and residuals gain what is finite.
         """
-        here = all(part.gradient.is_cpu for part in parts)
-        staged = parts if here else [self._stage(part) for part in parts]
+        ops = self.ops
         if self.config.decay != 1:
-            for part in staged:
+            for part in parts:
                 if part.residual is not None:
                     part.residual.mul_(self.config.decay)
-        rans = [self.rule.run(unit, staged, context) for unit in layout.units]
-        tallies = {
-            place.ordinal: tally
-            for unit, ran in zip(layout.units, rans, strict=True)
-            for place, tally in zip(unit.places, ran.tallies, strict=True)
-        }
-        whole = self._whole(layout, parts, tallies)
-        broken = [ran.refused for ran in rans if ran.refused is not None]
-        if isinstance(whole, int):
-            broken.append(whole)
-        if broken:
-            return self._send_refusal(min(broken), rans, staged, parts, layout)
-        self._unstage(staged, parts)
-        updates = [
-            (update, unit) for unit, ran in zip(layout.units, rans, strict=True) for update in ran.updates
-        ]
-        written = message.write_all(
-            [update for update, _ in updates] + ([whole] if isinstance(whole, Update) else []),
-            [self._codec_of(update) for update, _ in updates] + ["auto"] * isinstance(whole, Update),
-            self._symbols,
-            context.threads,
-        )
-        messages = [(each, unit) for each, (_, unit) in zip(written.messages, updates, strict=False)]
-        return Outgoing(written.payload, messages, self._in_order(tallies, parts))
+        awake, looks, returned = self._awake(parts, context), Returns(ops), Returns(ops)
+        turn = Turn(layout.units, parts, awake, context, ops, looks, returned)
+        whole = [] if layout.exempt is None else [parts[place.ordinal] for place in layout.exempt.places]
+        wide = [part.gradient.float() for part in whole]
+        finite = ops.finite(wide, looks)
+        rans = run(looks, self.rule.run(turn))
+        refused = [ran.refused for ran in rans if ran.refused is not None]
+        if layout.exempt is not None:
+            places = zip(layout.exempt.places, finite(), strict=True)
+            refused += [place.ordinal for place, good in places if not good][:1]
+        if refused:
+            return self._refuse(min(refused), rans, parts, layout, returned)
+        units = [ran.unit for ran in rans for _ in ran.updates]
+        updates = [update for ran in rans for update in ran.updates]
+        codecs = [self._codec_of(update) for update in updates]
+        if layout.exempt is not None:
+            values = ops.array(wide[0] if len(wide) == 1 else torch.cat(wide))
+            updates.append(Update("f32", layout.exempt.n, NO_TAU, None, values))
+            codecs.append("auto")
+        payload = run(returned, message.write_all(updates, codecs, self._symbols, ops, returned))
+        return Outgoing(payload, units, self._tallies(parts, whole, turn))
+
+    def _awake(self, parts: Sequence[Part], context: Context) -> set[int]:
+        """Ordinals of the parameters that are not held back."""
+        if not context.hold_back_zeros:
+            return set(range(len(parts)))
+        nonzero = self.ops.nonzero([part.gradient for part in parts])
+        return {ordinal for ordinal, found in enumerate(nonzero) if found}
 
     def _codec_of(self, update: Update) -> str:
         # A parameter that is held back sends nothing, which has no chunks.
         return "auto" if self._codec == "chunked" and update.chunks is None else self._codec
 
-    def _in_order(self, tallies: Mapping[int, PartTally], parts: Sequence[Part]) -> list[PartTally]:
-        return [
-            tallies.get(ordinal) or PartTally(part.name, part.elements, 0, 0.0)
-            for ordinal, part in enumerate(parts)
-        ]
+    def _tallies(self, parts: Sequence[Part], whole: Sequence[Part], turn: Turn) -> list[PartTally]:
+        found, bits = turn.tallies.settle(), FORMS["f32"].paper_bits
+        sent_whole = {part.name for part in whole}
+        tallies = []
+        for ordinal, part in enumerate(parts):
+            if part.name in sent_whole:
+                tallies.append(
+                    PartTally(part.name, part.elements, part.elements, 0.0, None, bits * part.elements)
+                )
+            else:
+                tallies.append(found.get(ordinal) or PartTally(part.name, part.elements, 0, 0.0))
+        return tallies
 
-    def _send_refusal(
-        self, refused: int, rans: Sequence[Ran], staged: Sequence[Part], parts: Sequence[Part], layout: Layout
+    def _refuse(
+        self, refused: int, rans: Sequence[Ran], parts: Sequence[Part], layout: Layout, returned: Returns
     ) -> Outgoing:
         """What is sent in place of updates, which go back to where they came from."""
-        for unit, ran in zip(layout.units, rans, strict=True):
+        for ran in rans:
             for update in ran.updates:
-                put_back(update, unit, staged)
-        tallies = [PartTally(part.name, part.elements, 0, squares(part.residual)) for part in staged]
-        self._unstage(staged, parts)
-        return Outgoing(message.write_nonfinite(self.refusal(layout, refused)), [], tallies)
-
-    def _stage(self, part: Part) -> Part:
-        """A part in the CPU's memory."""
-        if part.gradient.device.type == "cpu":
-            return part
-        residual = None if part.residual is None else part.residual.cpu()
-        velocity = None if part.velocity is None else part.velocity.cpu()
-        return Part(part.name, part.gradient.cpu(), residual, velocity)
-
-    def _unstage(self, staged: Sequence[Part], parts: Sequence[Part]) -> None:
-        for copy, part in zip(staged, parts, strict=True):
-            if copy is not part:
-                for changed, own in ((copy.residual, part.residual), (copy.velocity, part.velocity)):
-                    if own is not None and changed is not None:
-                        own.copy_(changed)
-
-    def _whole(
-        self, layout: Layout, parts: Sequence[Part], tallies: dict[int, PartTally]
-    ) -> Update | int | None:
-        """The exempt parameters' update, or the ordinal of one that is not finite, or None without any."""
-        if layout.exempt is None:
-            return None
-        gradients = []
-        for place in layout.exempt.places:
-            part = parts[place.ordinal]
-            gradient = part.gradient.float().cpu()
-            if not bool(torch.isfinite(gradient).all()):
-                return place.ordinal
-            gradients.append(gradient)
-            bits = FORMS["f32"].paper_bits * place.elements
-            tallies[place.ordinal] = PartTally(part.name, place.elements, place.elements, 0.0, None, bits)
-        return Update("f32", layout.exempt.n, NO_TAU, None, torch.cat(gradients).numpy())
+                put_back(update, ran.unit, parts, self.ops)
+        kept = [self.ops.squares(part.residual, returned) for part in parts]
+        payload = self.ops.place(message.write_nonfinite(self.refusal(layout, refused)))
+        returned.fetch()
+        tallies = [
+            PartTally(part.name, part.elements, 0, squares())
+            for part, squares in zip(parts, kept, strict=True)
+        ]
+        return Outgoing(payload, [], tallies)
 
     def put_back(self, outgoing: Outgoing, parts: Sequence[Part]) -> None:
         """Adds what was taken out for a step that is left out to the residuals it came from."""
-        units = [unit for _, unit in outgoing.messages]
-        updates = message.read_all([written for written, _ in outgoing.messages], [unit.n for unit in units])
-        for update, unit in zip(updates, units, strict=True):
+        units, payload = outgoing.units, outgoing.payload
+        if not units:
+            return
+        size = int(payload.size)
+        (found,) = self.ops.find_messages(payload, size, [size], len(units) + 1)
+        assert not isinstance(found, str), "this worker's own payload"
+        looks, last = Returns(self.ops), Returns(self.ops)
+        mine = found[: len(units)]  # what was sent whole stands behind them
+        read = run(looks, self._decode(payload, mine, [unit.n for unit in units], looks, last))
+        last.fetch()
+        for (update, faults), unit in zip(read, units, strict=True):
+            faults.check()
             assert isinstance(update, Update)
-            put_back(update, unit, parts)
+            put_back(update, unit, parts, self.ops)
 
     def refusal(self, layout: Layout, ordinal: int) -> NonFinite:
         """What is sent in place of updates where a parameter is not finite."""
         tau = np.float32(1) if FORMS[self.rule.form].has_tau else NO_TAU
         return NonFinite(self.rule.form, layout.bucket_elements, tau, ordinal)
 
+    def read(self, payload: Bytes | Array, layout: Layout) -> Incoming:
+        """What another worker sent for a bucket of the same layout.
+
+        Args:
+            payload: uint8 in the CPU's memory.
+            layout: of the bucket.
+
+        Raises:
+            CorruptMessage: a message is damaged, of another method, or does not fit the layout.
+        """
+        row = torch.as_tensor(payload)
+        return self._read_rows(row.reshape(1, -1), [row.numel()], layout, _same)[0]
+
     def read_all(self, padded: Tensor, sizes: Sequence[int], layout: Layout) -> list[Incoming]:
         """What every worker sent for a bucket of the same layout.
 
         Args:
-            padded: uint8 [workers, longest], each worker's payload and padding.
+            padded: uint8 [workers, longest], each worker's payload and padding; here, or in the CPU's memory,
+                best in pinned memory.
             sizes: bytes of the payloads.
             layout: of the bucket.
 
         Raises:
             CorruptMessage: see `read`; it names the worker.
         """
-        rows = padded.cpu().numpy()
-        incoming = []
-        for rank, (row, size) in enumerate(zip(rows, sizes, strict=True)):
-            try:
-                incoming.append(self.read(row[:size], layout))
-            except CorruptMessage as reason:
-                raise of_worker(rank, reason) from None
+        return self._read_rows(padded, sizes, layout, of_worker)
+
+    def _read_rows(
+        self, padded: Tensor, sizes: Sequence[int], layout: Layout, blame: _Blame
+    ) -> list[Incoming]:
+        ops, stride = self.ops, padded.shape[1]
+        rows = ops.array(ops.bring(padded).reshape(-1))
+        looks, last = Returns(ops), Returns(ops)
+        works: list[Steps[_Decoded]] = []
+        about: list[list[Unit]] = []
+        for rank, found in enumerate(ops.find_messages(rows, stride, sizes, self._most_messages(layout))):
+            with _blaming(rank, blame):
+                if isinstance(found, str):
+                    raise CorruptMessage(found)
+                refused = len(found) == 1 and message.is_refusal(found[0].header)
+                about.append([] if refused else self._units_of(len(found), layout))
+                elements = [unit.n for unit in about[-1]] or [layout.bucket_elements] * len(found)
+            payload = rows[rank * stride : rank * stride + sizes[rank]]
+            works.append(_blamed(self._decode(payload, found, elements, looks, last), rank, blame))
+        read = run(looks, together(works))
+        last.fetch()
+        incoming: list[Incoming] = []
+        for rank, (decoded, units) in enumerate(zip(read, about, strict=True)):
+            with _blaming(rank, blame):
+                incoming.append(self._checked(decoded, units, layout))
         return incoming
 
-    def read(self, payload: Bytes, layout: Layout) -> Incoming:
-        """What another worker sent for a bucket of the same layout.
+    def _decode(
+        self, payload: Any, found: Sequence[Found], elements: Sequence[int], looks: Returns, last: Returns
+    ) -> Steps[_Decoded]:
+        """What messages seem to hold; not to be used before their faults' `check`, when `last` was fetched."""
+        faults = [self.ops.faults(last) for _ in found]
+        updates = yield from message.read_all(payload, found, elements, faults, self.ops, looks)
+        return list(zip(updates, faults, strict=True))
 
-        Raises:
-            CorruptMessage: a message is damaged, of another method, or does not fit the layout.
-        """
-        messages = message.split(payload, self.most_messages(layout))
-        if len(messages) == 1 and message.is_refusal(messages[0]):
-            return self.check_refusal(message.read(messages[0], layout.bucket_elements))
-        units = self.units_of(len(messages), layout)
-        updates = message.read_all(messages, [unit.n for unit in units])
-        incoming = [
-            (self.check_update(update, unit, layout), unit)
-            for update, unit in zip(updates, units, strict=True)
-        ]
-        self.check_taus([update for update, unit in incoming if unit is not layout.exempt])
+    def _checked(self, decoded: _Decoded, units: Sequence[Unit], layout: Layout) -> Incoming:
+        """What a payload holds, once all of it was found good."""
+        for update, faults in decoded:
+            faults.check()
+            if isinstance(update, NonFinite):
+                if units:
+                    raise CorruptMessage("a refusal among updates")
+                self._check_form(update.form)
+                return update
+        incoming: list[tuple[Update, Unit]] = []
+        for (update, _), unit in zip(decoded, units, strict=True):
+            assert isinstance(update, Update)
+            if unit is not layout.exempt:
+                self._check_form(update.form)
+            elif update.form != "f32" or update.words is not None:
+                raise CorruptMessage(f"{update.form} where parameters are sent whole")
+            incoming.append((update, unit))
+        self._check_taus([update for update, unit in incoming if unit is not layout.exempt])
         return incoming
 
-    def most_messages(self, layout: Layout) -> int:
+    def _most_messages(self, layout: Layout) -> int:
         """How many messages a payload may have."""
         return max(sum(len(unit.places) for unit in layout.units), 1) + 1
 
-    def units_of(self, messages: int, layout: Layout) -> list[Unit]:
+    def _units_of(self, messages: int, layout: Layout) -> list[Unit]:
         """What each of a payload's messages must be about, in their order.
 
         Raises:
@@ -228,24 +279,8 @@ class Compressor:
             raise CorruptMessage(f"{messages} messages for {len(units)} parameters")
         return units if layout.exempt is None else [*units, layout.exempt]
 
-    def check_refusal(self, refusal: Update | NonFinite) -> NonFinite:
-        """The refusal that a payload's only message says it is; raises CorruptMessage."""
-        assert isinstance(refusal, NonFinite)
-        self._check_form(refusal.form)
-        return refusal
-
-    def check_update(self, update: Update | NonFinite, unit: Unit, layout: Layout) -> Update:
-        """The update that a message about a unit must hold; raises CorruptMessage."""
-        if isinstance(update, NonFinite):
-            raise CorruptMessage("a refusal among updates")
-        if unit is not layout.exempt:
-            self._check_form(update.form)
-        elif update.form != "f32" or update.words is not None:
-            raise CorruptMessage(f"{update.form} where parameters are sent whole")
-        return update
-
-    def check_taus(self, updates: Sequence[Update]) -> None:
-        """Whether messages of one bucket stand in their order; raises CorruptMessage."""
+    def _check_taus(self, updates: Sequence[Update]) -> None:
+        """Whether messages of one bucket stand in their order."""
         if FORMS[self.rule.form].sign_apart and any(low.tau >= high.tau for low, high in pairwise(updates)):
             raise CorruptMessage("messages of one bucket do not ascend in tau")
 
@@ -261,31 +296,13 @@ class Compressor:
             divisor: how many workers a mean is taken over; 1 for the sum.
             total: float32 [bucket elements], whatever it holds.
         """
-        updates = [each for each in incoming if not isinstance(each, NonFinite)]
-        if total.is_cpu and all(update.words is not None for each in updates for update, _ in each):
-            sum_sparse([pair for each in updates for pair in each], divisor, total.numpy())
-            return
-        total.zero_()
-        for each in updates:
-            self.add(each, total)
-        if divisor != 1:
-            # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
-            total.div_(torch.full((), divisor, dtype=torch.float32, device=total.device))
+        updates = [pair for each in incoming if not isinstance(each, NonFinite) for pair in each]
+        sum_all(updates, divisor, total, self.ops)
 
     def add(self, incoming: list[tuple[Update, Unit]], total: Tensor) -> None:
         """Adds one worker's updates to a bucket, float32 [bucket elements]."""
-        staged = total.cpu()  # total itself, mostly
-        dense = staged.numpy()
         for update, unit in incoming:
-            if update.words is not None or len(unit.places) == 1:
-                base = unit.places[0].start if update.words is None else unit.base
-                add_to(update, dense[base : base + unit.n])
-                continue
-            amounts = update.floats()
-            for place, elements in unit.slices(every=True):
-                dense[place.start : place.start + place.elements] += amounts[elements]
-        if staged is not total:
-            total.copy_(staged)
+            add_to_bucket(update, unit, total, self.ops)
 
 
 def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:
@@ -296,3 +313,21 @@ def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:
 def of_worker(rank: int, reason: CorruptMessage) -> CorruptMessage:
     """The same reason, and whose message it is about."""
     return CorruptMessage(f"the message of worker {rank}: {reason}")
+
+
+def _same(_: int, reason: CorruptMessage) -> CorruptMessage:
+    return reason
+
+
+@contextmanager
+def _blaming(rank: int, blame: _Blame) -> Iterator[None]:
+    """Errors say whose message they are about."""
+    try:
+        yield
+    except CorruptMessage as reason:
+        raise blame(rank, reason) from None
+
+
+def _blamed(steps: Steps[_Decoded], rank: int, blame: _Blame) -> Steps[_Decoded]:
+    with _blaming(rank, blame):
+        return (yield from steps)

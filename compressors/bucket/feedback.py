@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ..backend import compressor_for
 from ..config.methods import CompressedMethod
+from ..ops.array import Bytes
+from ..ops.returns import Returns
 from ..rules import Context
-from ..rules.base import squares
 from ..tau import ALL, Memory
-from ..wire.codecs.base import Bytes
 from .compressor import Compressor, Incoming, Outgoing
 from .layout import Layout, Part
 
@@ -111,11 +111,11 @@ class FeedbackCompressor:
             hold_back_zeros: send nothing for a tensor that is zero everywhere.
         """
         device = like[0].device if like else torch.device("cpu")
-        self.compressor = compressor_for(config, device)
+        self.compressor = compressor_for(config, device, threads)
         self.feedback = Feedback()
         self._names, self._like = list(names), dict(zip(names, like, strict=True))
         self.layout = self.compressor.layout(self._names, [each.numel() for each in like])
-        self._context = Context(threads=threads, hold_back_zeros=hold_back_zeros)
+        self._context = Context(hold_back_zeros=hold_back_zeros)
         self._kept: list[Part] = []
         self._taken: Outgoing | None = None
 
@@ -141,7 +141,7 @@ class FeedbackCompressor:
         # Gradients are large, and many workers may be simulated in one process: none is kept.
         self._kept = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
         self._taken = outgoing if self.compressor.config.nonfinite == "skip" else None
-        return replace(outgoing, payload=torch.as_tensor(outgoing.payload).cpu().numpy())
+        return replace(outgoing, payload=self.compressor.ops.fetch(outgoing.payload))
 
     def put_back(self) -> None:
         """Undoes what `compress` took out of the residuals since the last `commit`, if it ran.
@@ -158,7 +158,11 @@ class FeedbackCompressor:
 
     def residual_squares(self) -> float:
         """Sum of squares of all residuals."""
-        return sum(squares(residual) for residual in self.feedback.residuals.values())
+        ops = self.compressor.ops
+        returns = Returns(ops)
+        found = [ops.squares(residual, returns) for residual in self.feedback.residuals.values()]
+        returns.fetch()
+        return sum(each() for each in found)
 
     def read(self, payload: Bytes) -> Incoming:
         """What another worker sent for the same parameters; raises CorruptMessage."""

@@ -1,14 +1,9 @@
 """What a bucket of gradients is made of, and how it is cut into messages."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
-
-from ..ops.cpu.threshold import SPARE
 
 
 @dataclass(slots=True)  # not frozen: see `wire.update.Update`
@@ -112,41 +107,3 @@ def lay_out(sizes: Sequence[int], exempt: Callable[[int], bool], *, by_parameter
     else:
         units = (Unit(start, 0, others),) if others else ()
     return Layout(units, Unit(sum(place.elements for place in whole), 0, whole) if whole else None, start)
-
-
-@dataclass
-class Scratch:
-    """Room for the elements sent, reused from message to message.
-
-    It is as long as the largest bucket, but a page of it takes up memory only once it was written to:
-    what a threshold lets through, not what it holds back.
-    """
-
-    words: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
-    values: NDArray[Any] = field(default_factory=lambda: np.empty(0, np.uint8))
-    _velocities: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-
-    def room(
-        self, begin: int, n: int, values: type[np.generic] | None
-    ) -> tuple[NDArray[np.uint32], NDArray[Any]]:
-        """Words and values for an update of n elements, from place `begin` on; without values for None.
-
-        Units of one bucket take places behind one another: what one has sent stays there.
-        """
-        need = begin + n + SPARE
-        if self.words.size < need:
-            self.words = np.empty(need, np.uint32)
-        if values is None:
-            return self.words[begin:], _NO_VALUES
-        if self.values.size < need or self.values.dtype != values:
-            self.values = np.empty(need, values)
-        return self.words[begin:], self.values[begin:]
-
-    def velocities(self, begin: int, n: int) -> NDArray[np.float32]:
-        """Room for the velocities of a unit of n elements, float32, from place `begin` on."""
-        if self._velocities.size < begin + n:
-            self._velocities = np.empty(begin + n, np.float32)
-        return self._velocities[begin:]
-
-
-_NO_VALUES = np.empty(1, np.uint8)

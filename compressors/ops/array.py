@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from .cuda.memory import DeviceArray
 
-Array: TypeAlias = "NDArray[Any] | DeviceArray"
+    Array: TypeAlias = NDArray[Any] | DeviceArray
+else:
+    Array = Any  # a machine without a GPU imports nothing of it
 """One-dimensional and contiguous; its slices share its memory."""
 Bytes = NDArray[np.uint8]
 """Bytes in the CPU's memory."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,6 +28,7 @@ class Ranges(Protocol):
 class Passes(ABC):
     """See the module's text, and `interface.Ops`."""
 
+    device: torch.device
     on_host: ClassVar[bool]
     """Whether tensors lie in the CPU's memory, where anybody can look at them."""
 
@@ -167,9 +169,7 @@ class Passes(ABC):
     # Quantizing passes: the residual becomes what symbols leave out; None for zeros that nobody keeps
 
     @abstractmethod
-    def extremes(
-        self, residual: Tensor | None, gradient: Tensor, looks: Returns, returns: Returns
-    ) -> Ranges:
+    def extremes(self, residual: Tensor | None, gradient: Tensor, looks: Returns, returns: Returns) -> Ranges:
         """Adds a float32 gradient to a residual, and finds the smallest and the largest element.
 
         Args:

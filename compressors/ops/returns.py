@@ -79,6 +79,7 @@ class Returns:
 
 
 T = TypeVar("T")
+S = TypeVar("S")
 Pending = Callable[[], T]
 """A result, to be asked for when what is returned was fetched."""
 Steps = Generator[None, None, T]
@@ -87,8 +88,8 @@ Steps = Generator[None, None, T]
 
 def at_once(result: T) -> Steps[T]:
     """Work that is done, and needs no fetch."""
+    yield from ()
     return result
-    yield
 
 
 def together(works: Iterable[Steps[T]]) -> Steps[list[T]]:
@@ -112,6 +113,13 @@ def together(works: Iterable[Steps[T]]) -> Steps[list[T]]:
         if waiting:
             yield
     return [done[number] for number in range(len(done))]
+
+
+def both(first: Steps[T], second: Steps[S]) -> Steps[tuple[T, S]]:
+    """Two works as one; see `together`."""
+    works: list[Steps[Any]] = [first, second]
+    one, other = yield from together(works)
+    return one, other
 
 
 def run(returns: Returns, work: Steps[T]) -> T:

@@ -71,9 +71,7 @@ class Wire(ABC):
         """Copies an array's bytes to uint8, at any address."""
 
     @abstractmethod
-    def measure_golomb_rice(
-        self, words: Sequence[Any], signed: bool, returns: Returns
-    ) -> Steps[Sections]:
+    def measure_golomb_rice(self, words: Sequence[Any], signed: bool, returns: Returns) -> Steps[Sections]:
         """Finds the block length that makes each section of words the shortest.
 
         Raises:
@@ -167,9 +165,7 @@ class Wire(ABC):
         """Words from what `write_indices` wrote, uint32 [k]."""
 
     @abstractmethod
-    def read_raw(
-        self, form: ThresholdRule, body: Any, n: int, k: int, faults: Faults
-    ) -> tuple[Any, Any]:
+    def read_raw(self, form: ThresholdRule, body: Any, n: int, k: int, faults: Faults) -> tuple[Any, Any]:
         """Words and values from what `write_raw` wrote; whether wgt's reach tau is not looked at."""
 
     @abstractmethod

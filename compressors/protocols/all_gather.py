@@ -87,9 +87,9 @@ class AllGather(Protocol):
         super().__init__(config, group, fail)
         # DDP's gradients are on one device.
         device = next((each.device for each in parameters.values()), torch.device("cpu"))
-        self._compressor = compressor_for(config, device)
+        self._compressor = compressor_for(config, device, threads)
         self._feedback, self._exchange = feedback, exchange
-        self._context = Context(threads=threads, hold_back_zeros=hold_back_zeros)
+        self._context = Context(hold_back_zeros=hold_back_zeros)
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
         self._plans: dict[tuple[str, ...], _Plan] = {}
@@ -133,7 +133,9 @@ class AllGather(Protocol):
         step.compress_s += perf_counter() - started
 
         transport = transport_of(self._group, buffer)
-        gathering = self._exchange.start(own.payload, buffer.numel(), self._group, transport)
+        gathering = self._exchange.start(
+            self._compressor.ops.tensor(own.payload), buffer.numel(), self._group, transport
+        )
         step.blocked_s += perf_counter() - gathering.started
         step.elements += buffer.numel() * self._workers
         step.messages += self._workers * (self._workers - 1)

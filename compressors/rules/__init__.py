@@ -9,11 +9,11 @@ from ..config.methods import (
     TopK,
     WholeGradient,
 )
-from .base import Context, Ran, Rule, put_back
+from .base import Context, Ran, Rule, Turn
 from .dense import DenseRule
 from .sparse import SparseRule
 
-__all__ = ["Context", "Ran", "Rule", "build_rule", "put_back"]
+__all__ = ["Context", "Ran", "Rule", "Turn", "build_rule"]
 
 _SPARSE = (WholeGradient, BinarizedGradient, QuantizedGradient, Strom, TopK, ChunkedTopK)
 

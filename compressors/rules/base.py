@@ -4,12 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
-from ..bucket.adding import add_to
-from ..bucket.layout import Part, PartTally, Scratch, Unit
-from ..ops.cpu import sparse
+from ..bucket.layout import Part, PartTally, Unit
+from ..ops.interface import Ops
+from ..ops.returns import Pending, Returns, Steps
 from ..tau import Memory
 from ..wire.forms import Form
 from ..wire.update import Update
@@ -17,36 +14,69 @@ from ..wire.update import Update
 
 @dataclass
 class Context:
-    """What a rule may use besides a unit's parameters."""
+    """What a rule may use besides a bucket's parameters."""
 
     iteration: int = 0
     """Backward passes before this one."""
-    threads: int = 1
-    """How many may share a pass."""
     hold_back_zeros: bool = False
     """Send nothing for a parameter whose gradient is zero everywhere. DDP drops the result for parameters
     that no worker used, and what was sent for them would be lost."""
-    scratch: Scratch = field(default_factory=Scratch)
-    """Updates share its memory and are valid until its next use."""
     memories: dict[str, Memory] = field(default_factory=dict)
     """What the threshold policy remembers, by parameter name."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: see `wire.update.Update`
 class Ran:
     """What a rule made of one unit."""
 
+    unit: Unit
     updates: list[Update]
-    """In the unit's coordinates; empty where the unit was refused."""
-    tallies: list[PartTally]
-    """Of each place of the unit, in order."""
+    """In the unit's coordinates."""
     refused: int | None = None
-    """The ordinal of the first parameter whose residual + gradient was not finite somewhere. Then nothing is
-    sent, residuals gained every finite element of the gradient and none of the others."""
+    """The ordinal of the first parameter whose residual + gradient was not finite somewhere. Its updates are to
+    be put back: residuals have gained every finite element of the gradient, but for what was taken out."""
+
+
+class Tallies:
+    """What parameters sent, by ordinal; sums of squares may come later."""
+
+    def __init__(self) -> None:
+        """None so far."""
+        self.found: dict[int, PartTally] = {}
+        self._later: list[tuple[int, Pending[float]]] = []
+
+    def add_squares(self, ordinal: int, squares: Pending[float]) -> None:
+        """Adds to the squares of a parameter's residual, when what is returned was fetched."""
+        self._later.append((ordinal, squares))
+
+    def settle(self) -> dict[int, PartTally]:
+        """All of them, once what is returned was fetched."""
+        for ordinal, squares in self._later:
+            self.found[ordinal].residual_squares += squares()
+        self._later = []
+        return self.found
+
+
+@dataclass(slots=True)
+class Turn:
+    """A bucket on its way through a rule."""
+
+    units: Sequence[Unit]
+    parts: Sequence[Part]
+    """Of the whole bucket, by ordinal; residuals and velocities change in place."""
+    awake: set[int]
+    """Ordinals of the parameters that are not held back."""
+    context: Context
+    ops: Ops
+    looks: Returns
+    """What steps wait for."""
+    returned: Returns
+    """To be fetched before tallies are settled."""
+    tallies: Tallies = field(default_factory=Tallies)
 
 
 class Rule(ABC):
-    """Decides what a unit sends. State stands in the parts and the context, never in the rule."""
+    """Decides what a bucket sends. State stands in the parts and the context, never in the rule."""
 
     form: Form
     """Of its messages."""
@@ -58,31 +88,9 @@ class Rule(ABC):
     """Whether it needs a residual even where nothing is kept in it."""
 
     @abstractmethod
-    def run(self, unit: Unit, parts: Sequence[Part], context: Context) -> Ran:
+    def run(self, turn: Turn) -> Steps[list[Ran]]:
         """Adds gradients to residuals, takes out what is sent, keeps the rest.
 
-        Args:
-            unit: the places to work on.
-            parts: of the whole bucket, by ordinal; on the CPU.
-            context: see there.
+        Returns:
+            For each unit what it sends. `turn.tallies` gains those of all its parameters.
         """
-
-
-def held_back(part: Part, context: Context) -> bool:
-    """Whether nothing is sent for a part because its gradient is zero everywhere; NaN is not zero."""
-    return context.hold_back_zeros and bool(sparse.all_zero(part.gradient.float().numpy()))
-
-
-def squares(residual: Tensor | None) -> float:
-    """Sum of squares; 0 without a residual."""
-    return 0.0 if residual is None else float(residual.double().square().sum())
-
-
-def put_back(update: Update, unit: Unit, parts: Sequence[Part]) -> None:
-    """Adds an update that was not sent to the residuals it was taken from, where there are any."""
-    dense = torch.zeros(unit.n, dtype=torch.float32)
-    add_to(update, dense.numpy())
-    for place, elements in unit.slices(every=update.words is None):
-        residual = parts[place.ordinal].residual
-        if residual is not None:
-            residual += dense[elements].to(residual.device)

@@ -1,18 +1,19 @@
 """Rules that send every element in fewer bits: linear, quantile, entropy, fp16, bf16, fp8."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from ..bucket.layout import Part, PartTally, Unit
+from ..bucket.layout import Part, PartTally
 from ..config.law import HIGHEST_FLOOR, LOWEST_FLOOR, LawFloor
 from ..config.methods import DenseMethod
-from ..tau import ByLaw
+from ..ops.returns import Returns, Steps, together
+from ..tau import SAMPLE, ByLaw
 from ..wire.update import NO_TAU, Update
-from .base import Context, Ran, Rule, held_back, squares
-from .quantizing import form_of, quantize
+from .base import Context, Ran, Rule, Turn
+from .quantizing import Outcome, form_of, quantize
 
 
 class DenseRule(Rule):
-    """Quantizes residual + gradient of one parameter; the error stays in the residual, if there is one."""
+    """Quantizes residual + gradient of each parameter; the error stays in the residual, if there is one."""
 
     by_parameter = True
 
@@ -22,25 +23,54 @@ class DenseRule(Rule):
         floor = getattr(config, "floor", None)
         self.law = ByLaw(floor) if isinstance(floor, LawFloor) else None
 
-    def run(self, unit: Unit, parts: Sequence[Part], context: Context) -> Ran:
+    def run(self, turn: Turn) -> Steps[list[Ran]]:
         """See `Rule.run`."""
-        (place,) = unit.places
-        part = parts[place.ordinal]
-        gradient = part.gradient.float()
-        if held_back(part, context):
-            tally = PartTally(part.name, place.elements, 0, squares(part.residual))
-            return Ran([Update.empty(self.form, unit.n)], [tally])
-        residual = None if part.residual is None else part.residual.numpy()
-        config = self.decided(part, context)
-        quantized = quantize(config, residual, gradient.numpy(), context.threads, part.rms)
-        if quantized.nonfinite:
-            tally = PartTally(part.name, place.elements, 0, squares(part.residual))
-            return Ran([], [tally], place.ordinal)
-        update = Update(self.form, unit.n, NO_TAU, None, quantized.values)
-        tally = PartTally(
-            part.name, place.elements, unit.n, quantized.residual_squares, paper_bits=update.paper_bits
+        passed_there = Returns(turn.ops)
+        outcomes = iter((yield from together(self._passes(turn, passed_there))))
+        passed_there.fetch()
+        rans = []
+        for unit in turn.units:
+            ordinal = unit.places[0].ordinal
+            part = turn.parts[ordinal]
+            if ordinal not in turn.awake:
+                turn.tallies.found[ordinal] = PartTally(part.name, part.elements, 0, 0.0)
+                turn.tallies.add_squares(ordinal, turn.ops.squares(part.residual, turn.returned))
+                rans.append(Ran(unit, [Update.empty(self.form, unit.n, ops=turn.ops)]))
+                continue
+            outcome = next(outcomes)
+            passed = outcome.passed()
+            if passed.nonfinite:
+                rans.append(Ran(unit, [], ordinal))
+                continue
+            update = Update(self.form, unit.n, NO_TAU, None, outcome.values)
+            squares, bits = passed.residual_squares, update.paper_bits
+            tally = PartTally(part.name, part.elements, unit.n, squares, paper_bits=bits)
+            turn.tallies.found[ordinal] = tally
+            rans.append(Ran(unit, [update]))
+        return rans
+
+    def _passes(self, turn: Turn, returns: Returns) -> Iterator[Steps[Outcome]]:
+        """One for each parameter that is not held back."""
+        parts = [turn.parts[unit.places[0].ordinal] for unit in turn.units]
+        awake = [
+            part for part, unit in zip(parts, turn.units, strict=True) if unit.places[0].ordinal in turn.awake
+        ]
+        looked = self._sampled(awake, turn)
+        for part, sample in zip(awake, looked, strict=True):
+            config = self.decided(sample, turn.context)
+            residual, gradient = part.residual, part.gradient
+            yield quantize(config, residual, gradient, turn.ops, turn.looks, returns, part.rms)
+
+    def _sampled(self, parts: list[Part], turn: Turn) -> list[Part]:
+        """The parts as `decided` may look at them."""
+        if turn.ops.on_host or self.law is None:
+            return parts
+        wanted = [part for part in parts if self.needs_sample(part, turn.context)]
+        taken = turn.ops.samples(
+            [part.residual for part in wanted], [part.gradient for part in wanted], SAMPLE
         )
-        return Ran([update], [tally])
+        found = {part.name: Part(part.name, sample) for part, sample in zip(wanted, taken, strict=True)}
+        return [found.get(part.name, part) for part in parts]
 
     def needs_sample(self, part: Part, context: Context) -> bool:
         """Whether `decided` is going to look at the part's magnitudes, at a sample of SAMPLE at most."""

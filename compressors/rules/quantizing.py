@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from torch import Tensor
 
 from ..config.quantizers import EntropyFields, Float8Fields, LinearFields, QuantileFields
-from ..ops.cpu import entropy_bits, linear, minifloat, quantile
-from ..ops.cpu.ordered_sum import ordered_sum_of_squares
+from ..ops.array import Array
+from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size
+from ..ops.interface import Ops
+from ..ops.passes import Ranges
+from ..ops.results import QuantizedPass
+from ..ops.returns import Pending, Returns, Steps
 from ..wire.forms import Form
 from ..wire.quantized import Quantiles, Quantized, ScaledFloats, Uniform, blocks_of, symbol_dtype
 
@@ -25,14 +29,12 @@ _FORM: dict[str, Form] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a quantizing pass came to."""
+    """A quantizing pass."""
 
-    values: NDArray[Any] | Quantized
-    """uint16 bits of 16-bit floats, or symbols and tables; without meaning if `nonfinite`."""
-    residual_squares: float
-    nonfinite: bool
-    """Whether residual + gradient was not finite somewhere; then the residual gained the gradient, but for
-    elements whose sum is not finite."""
+    values: Array | Quantized
+    """uint16 bits of 16-bit floats, or symbols and tables; without meaning if the pass was not finite."""
+    passed: Pending[QuantizedPass]
+    """What it came to."""
 
 
 def form_of(config: Any) -> Form:
@@ -42,49 +44,43 @@ def form_of(config: Any) -> Form:
 
 def quantize(
     config: Any,
-    residual: NDArray[np.float32] | None,
-    gradient: NDArray[np.float32],
-    threads: int,
+    residual: Tensor | None,
+    gradient: Tensor,
+    ops: Ops,
+    looks: Returns,
+    returns: Returns,
     rms: float | None = None,
-) -> Outcome:
+) -> Steps[Outcome]:
     """Quantizes residual + gradient.
 
     Args:
         config: a quantizer's fields, as a method or as a link.
         residual: contiguous float32 [n]; becomes what the symbols leave out. None for zeros that nobody
             keeps.
-        gradient: contiguous float32 [n], n at least 1.
-        threads: how many may share the work.
+        gradient: contiguous [n], n at least 1.
+        ops: where both are.
+        looks: what the steps wait for; only `entropy` does, for its bits.
+        returns: receives what the pass comes to.
         rms: of the loss's gradient, for `entropy` by it; None to take that of `gradient`.
     """
-    n = gradient.size
-    if isinstance(config, LinearFields):
-        return _linear(residual, gradient, config.bits, one_block(n, config.block), threads)
+    n = gradient.numel()
     if isinstance(config, EntropyFields):
-        return _entropy(config, residual, gradient, threads, rms)
+        return (yield from _entropy(config, residual, gradient.float(), ops, looks, returns, rms))
+    if isinstance(config, LinearFields):
+        return _linear(residual, gradient, config.bits, one_block(n, config.block), ops, returns)
     if isinstance(config, QuantileFields):
-        block = one_block(n, config.block)
-        symbols = np.empty(n, symbol_dtype(config.bits))
-        blocks = blocks_of(n, block)
-        means, exponents = np.empty((blocks, 1 << config.bits), np.uint16), np.empty(blocks, np.int8)
-        ran = quantile.quantile_pass(
-            residual, gradient, config.bits, block, symbols, means, exponents, threads
-        )
-        values = Quantiles(config.bits, block, symbols, means, exponents)
-        return Outcome(values, ran.residual_squares, ran.nonfinite)
+        bits, block = config.bits, one_block(n, config.block)
+        symbols, blocks = ops.empty(n, symbol_dtype(bits)), blocks_of(n, block)
+        means, exponents = ops.empty(blocks << bits, np.uint16), ops.empty(blocks, np.int8)
+        passed = ops.quantile_pass(residual, gradient, bits, block, symbols, means, exponents, returns)
+        return Outcome(Quantiles(bits, block, symbols, means, exponents), passed)
     if isinstance(config, Float8Fields):
         block = one_block(n, config.block)
-        symbols, exponents = np.empty(n, np.uint8), np.empty(blocks_of(n, block), np.int8)
-        ran = minifloat.fp8_pass(residual, gradient, block, symbols, exponents, threads)
-        return Outcome(ScaledFloats(8, block, symbols, exponents), ran.residual_squares, ran.nonfinite)
-    halves = np.empty(n, np.uint16)
-    ran = minifloat.half_pass(config.kind, residual, gradient, halves, threads)
-    return Outcome(halves, ran.residual_squares, ran.nonfinite)
-
-
-def rms_bits(config: EntropyFields, rms: float) -> int:
-    """The bits of a layer whose gradient has this root mean square (Oland-Raj, section 3.2)."""
-    return entropy_bits.rms_bits(rms, c0=config.c0, c1=config.given_floor)
+        symbols, exponents = ops.empty(n, np.uint8), ops.empty(blocks_of(n, block), np.int8)
+        passed = ops.fp8_pass(residual, gradient, block, symbols, exponents, returns)
+        return Outcome(ScaledFloats(8, block, symbols, exponents), passed)
+    halves = ops.empty(n, np.uint16)
+    return Outcome(halves, ops.half_pass(config.kind, residual, gradient, halves, returns))
 
 
 def one_block(n: int, block: int) -> int:
@@ -93,42 +89,51 @@ def one_block(n: int, block: int) -> int:
 
 
 def _linear(
-    residual: NDArray[np.float32] | None,
-    gradient: NDArray[np.float32],
+    residual: Tensor | None,
+    gradient: Tensor,
     bits: int,
     block: int,
-    threads: int,
-    ranges: linear.Extremes | None = None,
+    ops: Ops,
+    returns: Returns,
+    ranges: Ranges | None = None,
 ) -> Outcome:
-    blocks = blocks_of(gradient.size, block)
-    symbols = np.empty(gradient.size, symbol_dtype(bits))
-    lows, steps = np.empty(blocks, np.float32), np.empty(blocks, np.float32)
-    ran = linear.linear_pass(residual, gradient, bits, block, symbols, lows, steps, threads, ranges)
-    return Outcome(Uniform(bits, block, symbols, lows, steps), ran.residual_squares, ran.nonfinite)
+    n = gradient.numel()
+    symbols, blocks = ops.empty(n, symbol_dtype(bits)), blocks_of(n, block)
+    lows, steps = ops.empty(blocks, np.float32), ops.empty(blocks, np.float32)
+    passed = ops.linear_pass(residual, gradient, bits, block, symbols, lows, steps, returns, ranges)
+    return Outcome(Uniform(bits, block, symbols, lows, steps), passed)
 
 
 def _entropy(
     config: EntropyFields,
-    residual: NDArray[np.float32] | None,
-    gradient: NDArray[np.float32],
-    threads: int,
+    residual: Tensor | None,
+    gradient: Tensor,
+    ops: Ops,
+    looks: Returns,
+    returns: Returns,
     rms: float | None,
-) -> Outcome:
+) -> Steps[Outcome]:
     """Oland-Raj, Algorithm 1: the bits first, then uniform bins over the whole layer."""
-    ranges = linear.extremes(residual, gradient, 0, threads)
-    if ranges.nonfinite:
-        return Outcome(gradient, 0.0, True)
+    n = gradient.numel()
+    ranges = ops.extremes(residual, gradient, looks, returns)
     if config.form == "rms":
-        if rms is None:
-            rms = math.sqrt(ordered_sum_of_squares(gradient) / gradient.size)
-        bits = rms_bits(config, rms)
+        squares = ops.ordered_sum_of_squares(gradient, looks) if rms is None else None
+        yield
+        if ranges.nonfinite:
+            return _refused(ops)
+        found = rms if squares is None else math.sqrt(squares() / n)
+        assert found is not None
+        bits = rms_bits(found, c0=config.c0, c1=config.given_floor)
     else:
+        values = gradient if residual is None else residual
+        size = sample_size(n, config.fraction)
+        counts = ops.count_sample(values, size, config.sample_bits, ranges, looks)
+        yield
+        if ranges.nonfinite:
+            return _refused(ops)
+        bits = bits_of_sample(counts(), config.given_floor)
+    return _linear(residual, gradient, bits, 0, ops, returns, ranges)
 
-        def values_of(positions: NDArray[np.int64]) -> NDArray[np.float32]:
-            return gradient[positions] if residual is None else residual[positions]
 
-        low, high = ranges.lows[0], ranges.highs[0]
-        bits = entropy_bits.entropy_bits(
-            values_of, gradient.size, low, high, config.fraction, config.sample_bits, config.given_floor
-        )
-    return _linear(residual, gradient, bits, 0, threads, ranges)
+def _refused(ops: Ops) -> Outcome:
+    return Outcome(ops.empty(0, np.uint16), lambda: QuantizedPass(0.0, True))

@@ -2,42 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..bucket.layout import Part
 from ..config.base import SMALLEST_TAU
 from ..config.methods import ChunkedTopK, SparseMethod, TopK
-from ..ops.cpu import chunked, topk
-from ..ops.cpu.rows import table
-from ..ops.cpu.threshold import PassResult, RowsResult, ThresholdRule, threshold_rows
+from ..ops.interface import Ops
+from ..ops.results import Taken, Target, ThresholdRule
+from ..ops.returns import Pending, Returns
 from ..tau import ALL, Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
 from ..wire.update import Chunks
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where passes write: what one parameter sends stands behind what the one before has sent."""
-
-    words: NDArray[np.uint32]
-    values: NDArray[Any]
-    threads: int
-
-
-class Taken(NamedTuple):
-    """What the passes over some parameters came to."""
-
-    result: RowsResult
-    taus: list[float]
-    """The thresholds that were sent by, each a float32's value."""
-
-
 class Selection(ABC):
-    """What passes go by, and the passes, for the parameters of a unit together."""
+    """What passes go by, and the passes, for the parameters of a bucket together."""
 
     rule: ThresholdRule
     """What stands for an element."""
@@ -49,7 +28,7 @@ class Selection(ABC):
         """What each part's pass goes by: a tau, or a density.
 
         Args:
-            parts: of one unit.
+            parts: of one unit; one that `needs_sample` may be a sample of its magnitudes.
             iteration: backward passes before this one.
             memories: by name, of all parameters; gains those of the parts.
         """
@@ -60,21 +39,31 @@ class Selection(ABC):
 
     @abstractmethod
     def take(
-        self, parts: Sequence[Part], aims: Sequence[float], bases: Sequence[int], target: Target
-    ) -> Taken:
-        """Runs the passes.
+        self,
+        parts: Sequence[Part],
+        samples: Sequence[Part],
+        aims: Sequence[float],
+        bases: Sequence[int],
+        target: Target,
+        ops: Ops,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """Starts the passes.
 
         Args:
-            parts: with a residual each; gradients are float32.
+            parts: with a residual each.
+            samples: the same, or samples of their magnitudes; see `aims`.
             aims: what each one's pass goes by.
-            bases: each one's first position in the update.
+            bases: each one's first position in its update.
             target: where what is sent is written to.
+            ops: where the parts are.
+            returns: receives what the passes come to.
         """
 
     def note(  # noqa: B027 (only policies learn)
         self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Mapping[str, Memory]
     ) -> None:
-        """Takes note of what was sent of the parts of one unit that were not held back."""
+        """Takes note of what was sent of parts that were not held back."""
 
 
 class ByThreshold(Selection):
@@ -108,60 +97,20 @@ class ByThreshold(Selection):
         self.policy.note(parts, sent, iteration, turn)
 
     def take(
-        self, parts: Sequence[Part], aims: Sequence[float], bases: Sequence[int], target: Target
-    ) -> Taken:
+        self,
+        parts: Sequence[Part],
+        samples: Sequence[Part],
+        aims: Sequence[float],
+        bases: Sequence[int],
+        target: Target,
+        ops: Ops,
+        returns: Returns,
+    ) -> Pending[Taken]:
         """See `Selection.take`."""
-        taus = np.array(aims, np.float32)
-        return Taken(_threshold_passes(self.rule, parts, taus, bases, target), taus.tolist())
+        return ops.take_by_threshold(self.rule, *_tensors(parts), aims, bases, target, returns)
 
 
-def _threshold_passes(
-    rule: ThresholdRule,
-    parts: Sequence[Part],
-    taus: NDArray[np.float32],
-    bases: Sequence[int],
-    target: Target,
-) -> RowsResult:
-    rows = table(
-        [residual_of(part).data_ptr() for part in parts],
-        [part.gradient.data_ptr() for part in parts],
-        [part.elements for part in parts],
-        bases,
-    )
-    return threshold_rows(rule, rows, taus, target.words, target.values, threads=target.threads)
-
-
-def residual_of(part: Part) -> Tensor:
-    """The residual of a part that has one."""
-    assert part.residual is not None
-    return part.residual
-
-
-class _OneByOne(Selection):
-    """A selection whose passes have a parameter each."""
-
-    def take(
-        self, parts: Sequence[Part], aims: Sequence[float], bases: Sequence[int], target: Target
-    ) -> Taken:
-        """See `Selection.take`."""
-        result, taus, sent = RowsResult([], [], []), [], 0
-        for part, aim, base in zip(parts, aims, bases, strict=True):
-            found, tau = self._pass(part, aim, base, sent, target)
-            sent = found.sent
-            result.ends.append(sent)
-            result.residual_squares.append(found.residual_squares)
-            result.nonfinite.append(found.nonfinite)
-            taus.append(float(tau))
-        return Taken(result, taus)
-
-    @abstractmethod
-    def _pass(
-        self, part: Part, aim: float, base: int, sent: int, target: Target
-    ) -> tuple[PassResult, np.float32]:
-        """Runs a pass behind `sent` words; what it came to, and the threshold that was sent by."""
-
-
-class ByRank(_OneByOne):
+class ByRank(Selection):
     """The largest magnitudes of each parameter, a share of its elements."""
 
     rule = "wgt"
@@ -177,37 +126,25 @@ class ByRank(_OneByOne):
         """See `Selection.needs_sample`."""
         return self.config.sampled
 
-    def count(self, elements: int, aim: float) -> int:
-        """How many of a parameter's elements are sent."""
-        return max(1, int(aim * elements))
-
     def take(
-        self, parts: Sequence[Part], aims: Sequence[float], bases: Sequence[int], target: Target
-    ) -> Taken:
+        self,
+        parts: Sequence[Part],
+        samples: Sequence[Part],
+        aims: Sequence[float],
+        bases: Sequence[int],
+        target: Target,
+        ops: Ops,
+        returns: Returns,
+    ) -> Pending[Taken]:
         """See `Selection.take`."""
-        if not self.config.sampled:
-            return super().take(parts, aims, bases, target)
-        sampled = [sampled_tau(part, aim) for part, aim in zip(parts, aims, strict=True)]
-        taus = np.array(sampled, np.float32)
-        return Taken(_threshold_passes(self.rule, parts, taus, bases, target), taus.tolist())
-
-    def _pass(
-        self, part: Part, aim: float, base: int, sent: int, target: Target
-    ) -> tuple[PassResult, np.float32]:
-        found = topk.topk_pass(
-            residual_of(part).numpy(),
-            part.gradient.numpy(),
-            self.count(part.elements, aim),
-            target.words,
-            target.values,
-            base=base,
-            sent=sent,
-            threads=target.threads,
-        )
-        return PassResult(found.sent, found.residual_squares, found.nonfinite), found.tau
+        if self.config.sampled:
+            taus = [float(sampled_tau(part, aim)) for part, aim in zip(samples, aims, strict=True)]
+            return ops.take_by_threshold(self.rule, *_tensors(parts), taus, bases, target, returns)
+        counts = [max(1, int(aim * part.elements)) for part, aim in zip(parts, aims, strict=True)]
+        return ops.take_largest(*_tensors(parts), counts, bases, target, returns)
 
 
-class ByChunk(_OneByOne):
+class ByChunk(Selection):
     """The largest magnitudes of every chunk, the same number from each."""
 
     rule = "wgt"
@@ -220,21 +157,20 @@ class ByChunk(_OneByOne):
         """None; any number does."""
         return [SMALLEST_TAU] * len(parts)
 
-    def _pass(
-        self, part: Part, aim: float, base: int, sent: int, target: Target
-    ) -> tuple[PassResult, np.float32]:
+    def take(
+        self,
+        parts: Sequence[Part],
+        samples: Sequence[Part],
+        aims: Sequence[float],
+        bases: Sequence[int],
+        target: Target,
+        ops: Ops,
+        returns: Returns,
+    ) -> Pending[Taken]:
+        """See `Selection.take`."""
         assert self.chunks is not None
-        found = chunked.chunked_pass(
-            residual_of(part).numpy(),
-            part.gradient.numpy(),
-            self.chunks.chunk,
-            self.chunks.keep,
-            target.words,
-            target.values,
-            base=base,
-            sent=sent,
-        )
-        return found, np.float32(aim)
+        chunk, keep = self.chunks.chunk, self.chunks.keep
+        return ops.take_largest_of_chunks(*_tensors(parts), chunk, keep, bases, target, returns)
 
 
 def build_selection(config: SparseMethod) -> Selection:
@@ -244,3 +180,13 @@ def build_selection(config: SparseMethod) -> Selection:
     if isinstance(config, ChunkedTopK):
         return ByChunk(config)
     return ByThreshold(config.kind, build_policy(config))
+
+
+def residual_of(part: Part) -> Tensor:
+    """The residual of a part that has one."""
+    assert part.residual is not None
+    return part.residual
+
+
+def _tensors(parts: Sequence[Part]) -> tuple[list[Tensor], list[Tensor]]:
+    return [residual_of(part) for part in parts], [part.gradient for part in parts]

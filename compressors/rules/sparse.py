@@ -1,23 +1,31 @@
 """Rules that send some elements, and keep all of the others: wgt, bgt, qgt, strom, topk, chunked_topk."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..bucket.layout import Part, PartTally, Place, Unit
 from ..config.base import SMALLEST_TAU
 from ..config.methods import Clip, SparseMethod
-from ..ops.cpu import sparse
-from ..ops.cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
+from ..ops.results import Taken, Target
+from ..ops.returns import Pending, Steps, together
+from ..tau import SAMPLE
 from ..wire.forms import FORMS
 from ..wire.update import NO_TAU, Update
-from .base import Context, Ran, Rule, held_back, put_back, squares
-from .quantizing import form_of, quantize
-from .selection import Taken, Target, build_selection, residual_of
+from .base import Context, Ran, Rule, Turn
+from .quantizing import Outcome, form_of, quantize
+from .selection import build_selection, residual_of
 
-_NO_VALUES = np.empty(0, np.uint8)
+
+@dataclass(slots=True)
+class _Group:
+    """Places whose elements share a message."""
+
+    unit: Unit
+    aims: dict[int, float]
+    places: list[Place]
 
 
 class SparseRule(Rule):
@@ -38,209 +46,198 @@ class SparseRule(Rule):
         # Blocks of a quantizer and chunks must not reach from one parameter into the next.
         self.by_parameter = self.quantizer is not None or self.selection.chunks is not None
 
-    def run(self, unit: Unit, parts: Sequence[Part], context: Context) -> Ran:
-        """See `Rule.run`; one call takes all of the unit's parameters."""
-        awake = self._awake(unit, parts, context)
-        if self.config.momentum:
-            parts = self._advanced(unit, parts, awake, context)
-        groups = list(self.groups(unit, parts, context))
-        turn = [
-            (place, aims[place.ordinal])
-            for aims, places in groups
-            for place in places
-            if awake[place.ordinal]
-        ]
-        target = self._target(unit, context)
-        taken = self.selection.take(
-            [in_float32(parts[place.ordinal]) for place, _ in turn],
-            [aim for _, aim in turn],
-            [place.start - unit.base for place, _ in turn],
+    def run(self, turn: Turn) -> Steps[list[Ran]]:
+        """See `Rule.run`; passes append to one another, through all units."""
+        parts = self._advanced(turn) if self.config.momentum else turn.parts
+        samples = self._samples(parts, turn)
+        groups = self._groups(samples, turn)
+        each = [(group, place) for group in groups for place in group.places if place.ordinal in turn.awake]
+        target = turn.ops.target(self._room(each), self.selection.rule)
+        begun = self.selection.take(
+            [parts[place.ordinal] for _, place in each],
+            [samples[place.ordinal] for _, place in each],
+            [group.aims[place.ordinal] for group, place in each],
+            [place.start - group.unit.base for group, place in each],
             target,
+            turn.ops,
+            turn.looks,
         )
-        ends, taus = taken.result.ends, taken.taus
-        kept = self._settle(unit, parts, turn, taken, target.words, context)
-        updates: list[Update] = []
-        tallies: dict[int, PartTally] = {}
-        number = sent = 0
-        for aims, places in groups:
-            begin, by = sent, []
-            for place in places:
-                ordinal = place.ordinal
-                part = parts[ordinal]
-                if not awake[ordinal]:
-                    tau = float(np.float32(aims[ordinal]))
-                    tallies[ordinal] = self.tally(part, 0, squares(part.residual), tau)
-                    continue
-                end, tau = ends[number], taus[number]
-                tallies[ordinal] = self.tally(part, end - sent, kept[number], tau)
-                if end > sent:
-                    by.append(tau)
-                sent, number = end, number + 1
-            updates.append(self._update(unit.n, begin, sent, shared_tau(by, aims), target))
-        self.note({place.ordinal: tallies[place.ordinal].sent for place, _ in turn}, parts, context)
-        if any(taken.result.nonfinite):
-            broken = [
-                place.ordinal for (place, _), bad in zip(turn, taken.result.nonfinite, strict=True) if bad
-            ]
-            return self._refuse(unit, parts, updates, min(broken))
+        yield
+        taken = begun()
+        self._settle(each, parts, taken, target, turn)
+        rans = self._updates(groups, parts, taken, target, turn)
+        self.note(
+            {place.ordinal: turn.tallies.found[place.ordinal].sent for _, place in each}, parts, turn.context
+        )
         if self.quantizer is not None:
-            updates, tallies = self._quantize(unit, parts, updates, tallies, context)
-        return Ran(updates, [tallies[place.ordinal] for place in unit.places])
+            yield from self._quantize(rans, turn)
+        return rans
 
-    def _awake(self, unit: Unit, parts: Sequence[Part], context: Context) -> dict[int, bool]:
-        """By ordinal, of this unit's places alone, whether they are not held back."""
-        if not context.hold_back_zeros:
-            return dict.fromkeys([place.ordinal for place in unit.places], True)
-        return {place.ordinal: not held_back(parts[place.ordinal], context) for place in unit.places}
-
-    def _advanced(
-        self, unit: Unit, parts: Sequence[Part], awake: Mapping[int, bool], context: Context
-    ) -> Sequence[Part]:
-        """As `advanced` for each part that is awake; one call takes all of the unit's."""
-        out = context.scratch.velocities(unit.base, unit.n)
-        found, rows, kept = list(parts), [], []
-        for place in unit.places:
-            part, begin = in_float32(parts[place.ordinal]), place.start - unit.base
-            if part.velocity is None or not awake[place.ordinal]:
-                continue
-            kept.append(part)  # a copy in float32 must live until the call has returned
-            rows.append((part.velocity.data_ptr(), part.gradient.data_ptr(), part.elements, begin))
-            gradient = torch.from_numpy(out[begin : begin + part.elements])
-            found[place.ordinal] = Part(part.name, gradient, part.residual, part.velocity)
-        if kept:
-            sparse.advance(np.array(rows, np.int64), np.float32(self.config.momentum), out)
+    def _advanced(self, turn: Turn) -> Sequence[Part]:
+        """The parts, with a velocity in place of the gradient where there is one; the threshold is for that."""
+        mine = [
+            place.ordinal
+            for unit in turn.units
+            for place in unit.places
+            if place.ordinal in turn.awake and turn.parts[place.ordinal].velocity is not None
+        ]
+        moved = [turn.parts[ordinal] for ordinal in mine]
+        velocities = [part.velocity for part in moved if part.velocity is not None]
+        gradients = turn.ops.advance(velocities, [part.gradient for part in moved], self.config.momentum)
+        found = list(turn.parts)
+        for ordinal, part, gradient in zip(mine, moved, gradients, strict=True):
+            found[ordinal] = Part(part.name, gradient, part.residual, part.velocity)
         return found
 
-    def _target(self, unit: Unit, context: Context) -> Target:
-        """Where the passes over a unit write."""
-        rule = self.selection.rule
-        dtype = None if rule in WITHOUT_VALUES else VALUE_DTYPE[rule]
-        return Target(*context.scratch.room(unit.base, unit.n, dtype), context.threads)
+    def _samples(self, parts: Sequence[Part], turn: Turn) -> Sequence[Part]:
+        """The parts as policies may look at them."""
+        if turn.ops.on_host:
+            return parts
+        context, wanted = turn.context, []
+        for unit in turn.units:
+            for place in unit.places:
+                part = parts[place.ordinal]
+                memory = context.memories.get(part.name, {})
+                if self.selection.needs_sample(part, context.iteration, memory):
+                    wanted.append(place.ordinal)
+        taken = turn.ops.samples(
+            [parts[ordinal].residual for ordinal in wanted],
+            [parts[ordinal].gradient for ordinal in wanted],
+            SAMPLE,
+        )
+        found = list(parts)
+        for ordinal, sample in zip(wanted, taken, strict=True):
+            found[ordinal] = Part(parts[ordinal].name, sample)
+        return found
+
+    def _groups(self, samples: Sequence[Part], turn: Turn) -> list[_Group]:
+        """Places that share a message: all of a unit, or where tau is a value's meaning those of one tau."""
+        groups = []
+        for unit in turn.units:
+            ordinals = [place.ordinal for place in unit.places]
+            looked = [samples[ordinal] for ordinal in ordinals]
+            decided = self.selection.aims(looked, turn.context.iteration, turn.context.memories)
+            if self.selection.rule == "wgt":
+                groups.append(_Group(unit, dict(zip(ordinals, decided, strict=True)), list(unit.places)))
+                continue
+            shared: dict[float, _Group] = {}
+            for aim, ordinal, place in sorted(zip(decided, ordinals, unit.places, strict=True)):
+                group = shared.setdefault(aim, _Group(unit, {}, []))
+                group.aims[ordinal] = aim
+                group.places.append(place)
+            groups += shared.values()
+        return groups
+
+    def _room(self, each: Sequence[tuple[_Group, Place]]) -> int:
+        """How many words the passes may write, at most."""
+        chunks = self.selection.chunks
+        # A rank's share changes from one iteration to the next: memory can be used again so.
+        return sum(place.elements if chunks is None else chunks.count(place.elements) for _, place in each)
 
     def _settle(
         self,
-        unit: Unit,
+        each: Sequence[tuple[_Group, Place]],
         parts: Sequence[Part],
-        turn: Sequence[tuple[Place, float]],
         taken: Taken,
-        words: NDArray[np.uint32],
-        context: Context,
-    ) -> list[float]:
-        """What comes after the passes; the squares of each residual then."""
-        kept = taken.result.residual_squares
-        clips = self.clip is not None and (context.iteration + 1) % self.clip.every == 0
+        target: Target,
+        turn: Turn,
+    ) -> None:
+        """What comes after the passes."""
+        clip = self.clip
+        clips = clip is not None and (turn.context.iteration + 1) % clip.every == 0
         if not clips and not self.config.momentum:
-            return kept
-        sent = 0
-        for number, (place, _) in enumerate(turn):
-            part, end = parts[place.ordinal], taken.result.ends[number]
-            if part.velocity is not None:
-                # Momentum of an element that was sent would carry it on in the old direction.
-                sparse.clear(words[sent:end], place.start - unit.base, part.velocity.numpy())
-            if self.clip is not None and clips:
-                most = self.clip.to * taken.taus[number]
-                residual_of(part).clamp_(-most, most)
-                kept[number] = squares(part.residual)
-            sent = end
-        return kept
-
-    def groups(
-        self, unit: Unit, parts: Sequence[Part], context: Context
-    ) -> Iterator[tuple[dict[int, float], list[Place]]]:
-        """Places that share a message: all, or where tau is a value's meaning those of one tau."""
-        ordinals = [place.ordinal for place in unit.places]
-        turn = [parts[ordinal] for ordinal in ordinals]
-        decided = self.selection.aims(turn, context.iteration, context.memories)
-        aims = dict(zip(ordinals, decided, strict=True))
-        if self.selection.rule == "wgt":
-            yield aims, list(unit.places)
             return
-        shared: dict[float, tuple[dict[int, float], list[Place]]] = {}
-        for aim, ordinal, place in sorted(zip(decided, ordinals, unit.places, strict=True)):
-            if aim not in shared:
-                shared[aim] = {}, []
-            shared[aim][0][ordinal] = aim
-            shared[aim][1].append(place)
-        yield from shared.values()
+        sent = 0
+        for number, (group, place) in enumerate(each):
+            part, end = parts[place.ordinal], taken.ends[number]
+            if part.velocity is not None and end > sent:
+                # Momentum of an element that was sent would carry it on in the old direction.
+                turn.ops.clear(target.words[sent:end], place.start - group.unit.base, part.velocity)
+            if clip is not None and clips:
+                most = clip.to * taken.taus[number]
+                residual_of(part).clamp_(-most, most)
+                taken.residual_squares[number] = 0.0
+                turn.tallies.add_squares(place.ordinal, turn.ops.squares(part.residual, turn.returned))
+            sent = end
+
+    def _updates(
+        self, groups: Sequence[_Group], parts: Sequence[Part], taken: Taken, target: Target, turn: Turn
+    ) -> list[Ran]:
+        """What was sent, as updates, and its tallies."""
+        rans = {unit: Ran(unit, []) for unit in turn.units}
+        tallies, number, sent = turn.tallies, 0, 0
+        for group in groups:
+            ran, begin, by = rans[group.unit], sent, []
+            for place in group.places:
+                ordinal = place.ordinal
+                part = parts[ordinal]
+                if ordinal not in turn.awake:
+                    tallies.found[ordinal] = self.tally(part, 0, 0.0, float(np.float32(group.aims[ordinal])))
+                    tallies.add_squares(ordinal, turn.ops.squares(part.residual, turn.returned))
+                    continue
+                end, tau = taken.ends[number], taken.taus[number]
+                tallies.found[ordinal] = self.tally(part, end - sent, taken.residual_squares[number], tau)
+                if taken.nonfinite[number]:
+                    ran.refused = ordinal if ran.refused is None else min(ran.refused, ordinal)
+                if end > sent:
+                    by.append(tau)
+                sent, number = end, number + 1
+            ran.updates.append(
+                self._update(group.unit.n, begin, sent, shared_tau(by, group.aims), target, turn)
+            )
+        return list(rans.values())
 
     def note(self, sent: dict[int, int], parts: Sequence[Part], context: Context) -> None:
         """Takes note of what was sent, by ordinal, of those of the parts that were not held back."""
-        turn = [parts[ordinal] for ordinal in sent]
-        self.selection.note(turn, [*sent.values()], context.iteration, context.memories)
+        noted = [parts[ordinal] for ordinal in sent]
+        self.selection.note(noted, [*sent.values()], context.iteration, context.memories)
 
     def tally(self, part: Part, sent: int, residual_squares: float, tau: float) -> PartTally:
         """What a parameter sent, before a quantizer."""
         shown = tau if self.selection.has_tau else None
         return PartTally(part.name, part.elements, sent, residual_squares, shown, self._bits * sent)
 
-    def _update(self, n: int, begin: int, end: int, tau: np.float32, target: Target) -> Update:
+    def _update(self, n: int, begin: int, end: int, tau: np.float32, target: Target, turn: Turn) -> Update:
         rule, chunks = self.selection.rule, self.selection.chunks
-        words = target.words[begin:end]
-        values = _NO_VALUES if rule in WITHOUT_VALUES else target.values[begin:end]
+        words, values = target.words[begin:end], target.values[begin:end]
+        if rule in ("bgt", "strom"):
+            values = turn.ops.empty(0, np.uint8)
         if self.form == rule:
             return Update(rule, n, tau, words, values, chunks)
-        words &= np.uint32(0xFFFFFFFE)  # these forms' values carry the sign
-        if chunks is not None and words.size != chunks.count(n):
+        turn.ops.drop_signs(words)  # these forms' values carry the sign
+        if chunks is not None and end - begin != chunks.count(n):
             chunks = None  # held back, or refused
         return Update("f32", n, NO_TAU, words, values, chunks)
 
-    def _refuse(self, unit: Unit, parts: Sequence[Part], updates: list[Update], refused: int) -> Ran:
-        for update in updates:
-            put_back(update, unit, parts)
-        tallies = [
-            PartTally(parts[place.ordinal].name, place.elements, 0, squares(parts[place.ordinal].residual))
-            for place in unit.places
-        ]
-        return Ran([], tallies, refused)
-
-    def _quantize(
-        self,
-        unit: Unit,
-        parts: Sequence[Part],
-        updates: list[Update],
-        tallies: dict[int, PartTally],
-        context: Context,
-    ) -> tuple[list[Update], dict[int, PartTally]]:
+    def _quantize(self, rans: Sequence[Ran], turn: Turn) -> Steps[None]:
         """The quantizer's symbols in place of floats; the error goes where the element came from."""
-        (update,), (place,) = updates, unit.places
-        if not update.k:
-            return [Update.empty(self.form, unit.n)], tallies
-        part = parts[place.ordinal]
-        assert part.residual is not None
-        assert update.words is not None
-        error = np.zeros(update.k, np.float32)
-        quantized = quantize(self.quantizer, error, update.floats(), context.threads)
-        sparse.add_values(update.words, error, part.residual.numpy())  # the pass left 0 there
-        sent = Update(self.form, unit.n, NO_TAU, update.words, quantized.values, update.chunks)
-        tally = tallies[place.ordinal]
-        total = tally.residual_squares + quantized.residual_squares
-        return [sent], {
-            place.ordinal: PartTally(
-                tally.name, tally.elements, tally.sent, total, tally.tau, sent.paper_bits
-            )
-        }
+        ops, works = turn.ops, []
+        for ran in rans:
+            (update,) = ran.updates
+            if ran.refused is not None:
+                continue
+            if not update.k:
+                ran.updates = [Update.empty(self.form, ran.unit.n, ops=ops)]
+                continue
+            error = torch.zeros(update.k, dtype=torch.float32, device=ops.device)
+            sent = ops.tensor(update.values)
+            steps = quantize(self.quantizer, error, sent, ops, turn.looks, turn.returned)
+            works.append((ran, update, error, steps))
+        outcomes: list[Outcome] = yield from together(steps for *_, steps in works)
+        for (ran, update, error, _), outcome in zip(works, outcomes, strict=True):
+            ordinal = ran.unit.places[0].ordinal
+            residual = residual_of(turn.parts[ordinal])
+            ops.add_values(update.words, ops.array(error), ops.array(residual))  # the pass left 0 there
+            quantized = Update(self.form, ran.unit.n, NO_TAU, update.words, outcome.values, update.chunks)
+            ran.updates = [quantized]
+            turn.tallies.found[ordinal].paper_bits = quantized.paper_bits
+            turn.tallies.add_squares(ordinal, _squares_of(outcome))
+
+
+def _squares_of(outcome: Outcome) -> Pending[float]:
+    return lambda: outcome.passed().residual_squares
 
 
 def shared_tau(taus: Sequence[float], aims: Mapping[int, float]) -> np.float32:
     """What a message says its elements were sent by: the least tau of those that sent any."""
     return np.float32(min(taus) if taus else max(*aims.values(), SMALLEST_TAU))
-
-
-def in_float32(part: Part) -> Part:
-    """A part whose gradient is float32."""
-    if part.gradient.dtype == torch.float32:
-        return part
-    return Part(part.name, part.gradient.float(), part.residual, part.velocity, part.rms)
-
-
-def advanced(part: Part, momentum: float) -> Part:
-    """A part whose gradient is velocity = momentum * velocity + gradient; also the threshold is for that.
-
-    The velocity itself changes only where that is finite; what is not stays in the gradient, so that the
-    pass finds it.
-    """
-    if part.velocity is None:
-        return part
-    gradient = part.velocity * momentum + part.gradient.float()
-    part.velocity.copy_(torch.where(torch.isfinite(gradient), gradient, part.velocity))
-    return Part(part.name, gradient, part.residual, part.velocity)

@@ -11,8 +11,8 @@ from ..bucket.layout import Part
 from ..config.methods import ThresholdedMethod
 from ..config.quantizers import HALVES
 from ..config.thresholds import AllocatedTau
-from ..ops.cpu.threshold import ThresholdRule
 from ..ops.cpu.topk import magnitude_at
+from ..ops.results import ThresholdRule
 from .allocation import CHOICES, Curves, allocate, curve_of
 from .base import Memory
 from .density import TargetDensity, aim_at

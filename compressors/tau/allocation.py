@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..config.base import LARGEST_TAU, SMALLEST_TAU
 from ..ops.cpu.curves import common_log_tau, walk
-from ..ops.cpu.threshold import ThresholdRule
+from ..ops.results import ThresholdRule
 
 Floats = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from .codecs.base import Bytes
+from ..ops.array import Bytes
 
 ExchangeForm = Literal["padded", "exact", "one_shot"]
 

@@ -30,9 +30,14 @@ import numpy as np
 
 from ..config.base import LARGEST_TAU, SMALLEST_TAU
 from ..errors import CorruptMessage
-from ..ops.cpu import sparse
+from ..ops.array import Bytes
+from ..ops.cpu.ops import CPU
+from ..ops.faults import Faults
+from ..ops.interface import Ops
+from ..ops.results import Found
+from ..ops.returns import Returns, Steps, both, run, together
 from .codecs import CODECS, PlannedValues, codec_by_code, codec_by_name, plan_values
-from .codecs.base import Bodies, Bytes, Codec, Head
+from .codecs.base import Body, Codec, Head, Measured, Reading
 from .codecs.values import Symbols
 from .forms import FORM_OF_CODE, FORMS, Form
 from .update import Update
@@ -41,13 +46,11 @@ VERSION = 1
 LARGEST_N = 2**31 - 1
 _HEADER = struct.Struct("<2sBBBBBBIIfQI")
 HEADER_BYTES = _HEADER.size
-_LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_STATE_AT, _LENGTH_AT = 5, 20
+_STATE_AT = 5
 _CRC_AT = HEADER_BYTES - 4
 _MAGIC = b"tg"
 _UPDATE, _NONFINITE = 0, 1
-WRONG_CHECKSUM = "the checksum does not match"
 _SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
 _AUTO = tuple(range(len(CODECS)))
 _PLACES = {codec.name: place for place, codec in enumerate(CODECS)}
@@ -64,80 +67,77 @@ class NonFinite:
     """Which of the bucket's parameters, from 0."""
 
 
-def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:
+def write(update: Update, codec: str = "auto", symbols: str = "auto", ops: Ops = CPU) -> Bytes:
     """The update as a message.
 
     Args:
         update: at most LARGEST_N elements.
         codec: a codec's name, or `auto` for the smallest.
         symbols: `raw`, `huffman`, or `auto` for the smaller.
-        threads: how many may share the work.
+        ops: where the update is.
 
     Returns:
-        uint8, HEADER_BYTES and the body.
+        uint8 in the CPU's memory, HEADER_BYTES and the body.
 
     Raises:
         ValueError: the update has more elements than a message can hold, or the codec cannot write it.
     """
-    return write_all([update], [codec], symbols, threads).messages[0]
-
-
-@dataclass(frozen=True)
-class Written:
-    """Messages, one behind the other.
-
-    Attributes:
-        payload: uint8, all of them.
-        messages: uint8, each of them, in the payload's memory.
-    """
-
-    payload: Bytes
-    messages: list[Bytes]
+    returns = Returns(ops)
+    return ops.fetch(run(returns, write_all([update], [codec], symbols, ops, returns)))
 
 
 def write_all(
-    updates: Sequence[Update], codecs: Sequence[str], symbols: str = "auto", threads: int = 1
-) -> Written:
-    """Updates as messages; for arguments and errors see `write`.
+    updates: Sequence[Update], codecs: Sequence[str], symbols: str, ops: Ops, returns: Returns
+) -> Steps[Any]:
+    """Updates as messages, one behind the other; for errors see `write`.
 
     Args:
         updates: what to write.
         codecs: of each.
         symbols: of all.
-        threads: how many may share the work.
+        ops: where the updates are.
+        returns: what the steps wait for.
+
+    Returns:
+        uint8, all messages.
     """
-    values = [
-        plan_values(update, "raw" if name == "raw" else symbols, threads)
+    groups = _able(updates, codecs)
+    plans: list[Steps[PlannedValues]] = [
+        plan_values(update, "raw" if name == "raw" else symbols, ops, returns)
         for update, name in zip(updates, codecs, strict=True)
     ]
-    chosen = _choose(updates, codecs, values)
-    sizes = [bodies.sizes[number] for bodies, number in chosen]
+    measures = [
+        CODECS[place].measure([updates[i] for i in mine], ops, returns) for (place, _), mine in groups
+    ]
+    values, measured = yield from both(together(plans), together(measures))
+    chosen = _choose(groups, measured, values)
+    sizes = [size for _, _, size in chosen]
     ends = list(accumulate([HEADER_BYTES + size for size in sizes]))
-    payload = np.zeros(ends[-1] if ends else 0, np.uint8)
-    writers: dict[Bodies, tuple[list[int], list[int]]] = {}
-    for (bodies, number), size, end in zip(chosen, sizes, ends, strict=True):
-        which, begins = writers.setdefault(bodies, ([], []))
-        which.append(number)
-        begins.append(end - size)
-    for bodies, (which, begins) in writers.items():
-        bodies.write(which, payload, begins)
-    # Headers last: a body may have spilled into them.
-    view, messages, begin = payload.data, [], 0
-    for update, (bodies, _), planned, end in zip(updates, chosen, values, ends, strict=True):
-        codec = bodies.codec
-        coded = "raw" if codec.name == "raw" else planned.symbols
+    payload = ops.payload(ends[-1] if ends else 0)
+    for one in measured:
+        mine = [
+            (number, end - size) for (by, number, size), end in zip(chosen, ends, strict=True) if by is one
+        ]
+        if mine:
+            one.write([number for number, _ in mine], payload, [begin for _, begin in mine], ops)
+    # What stands behind positions comes after them: a section may have spilled into it.
+    for update, (by, _, size), planned, end in zip(updates, chosen, values, ends, strict=True):
+        codec = by.codec
+        if codec.with_values and planned.size:
+            planned.write(payload, end - planned.size, ops)
+        coded = planned.symbols if codec.with_values else "raw"
         fields = _fields(update.form, codec.code, _UPDATE, coded, update.n, update.k, update.tau)
-        _HEADER.pack_into(view, begin, *fields, end - begin - HEADER_BYTES, 0)
-        _CRC.pack_into(view, begin + _CRC_AT, zlib.crc32(view[begin:end]))
-        messages.append(payload[begin:end])
-        begin = end
-    return Written(payload, messages)
+        payload.put(_HEADER.pack(*fields, size, 0), end - size - HEADER_BYTES)
+    payload.seal([end - size - HEADER_BYTES for size, end in zip(sizes, ends, strict=True)], ends)
+    return payload.array
 
 
-def _choose(
-    updates: Sequence[Update], codecs: Sequence[str], values: Sequence[PlannedValues]
-) -> list[tuple[Bodies, int]]:
-    """The shortest body for each update, of the codecs that may write it; the first of several."""
+_Groups = list[tuple[tuple[int, bool], list[int]]]
+"""Place of a codec and whether signs are apart, and which updates that may write."""
+
+
+def _able(updates: Sequence[Update], codecs: Sequence[str]) -> _Groups:
+    """Which codecs may write which updates."""
     able: dict[tuple[int, bool], list[int]] = {}
     for i, (update, name) in enumerate(zip(updates, codecs, strict=True)):
         if update.n > LARGEST_N:
@@ -148,14 +148,20 @@ def _choose(
             raise ValueError(f"{name} cannot write an update of {update.k} of {update.n} {update.form}")
         for place in fitting:
             able.setdefault((place, FORMS[update.form].sign_apart), []).append(i)
-    best: dict[int, tuple[Bodies, int]] = {}
-    for place, signed in sorted(able):
-        mine = able[place, signed]
-        bodies = CODECS[place].plan([updates[i] for i in mine], [values[i] for i in mine])
+    return sorted(able.items())
+
+
+def _choose(
+    groups: _Groups, measured: Sequence[Measured], values: Sequence[PlannedValues]
+) -> list[tuple[Measured, int, int]]:
+    """The shortest body for each update, the first of several: by what, its number there, and its size."""
+    best: dict[int, tuple[Measured, int, int]] = {}
+    for (_, mine), one in zip(groups, measured, strict=True):
         for number, i in enumerate(mine):
-            if i not in best or bodies.sizes[number] < best[i][0].sizes[best[i][1]]:
-                best[i] = bodies, number
-    return [best[i] for i in range(len(updates))]
+            size = one.sizes[number] + (values[i].size if one.codec.with_values else 0)
+            if i not in best or size < best[i][2]:
+                best[i] = one, number, size
+    return [best[i] for i in range(len(best))]
 
 
 def write_nonfinite(refusal: NonFinite) -> Bytes:
@@ -172,54 +178,11 @@ def is_refusal(message: Bytes) -> bool:
     return message.size >= HEADER_BYTES and int(message[_STATE_AT]) == _NONFINITE
 
 
-def unsealed_header(update: Update, codec: Codec, symbols: Symbols, length: int) -> Bytes:
-    """The header of an update's message, its checksum still 0.
-
-    Args:
-        update: what the body holds.
-        codec: that wrote it.
-        symbols: how its symbols stand there.
-        length: of the body.
-    """
-    fields = _fields(update.form, codec.code, _UPDATE, symbols, update.n, update.k, update.tau)
-    return np.frombuffer(_HEADER.pack(*fields, length, 0), np.uint8)
-
-
 def _fields(
     form: Form, codec: int, state: int, symbols: Symbols, n: int, k: int, tau: np.float32
 ) -> tuple[Any, ...]:
     """A header's, up to the length."""
     return _MAGIC, VERSION, FORMS[form].code, codec, state, _SYMBOLS.index(symbols), 0, n, k, tau
-
-
-def split(payload: Bytes, most: int) -> list[Bytes]:
-    """Cuts a payload into the messages that it is made of, by the lengths in their headers.
-
-    Args:
-        payload: uint8, one message behind the other.
-        most: how many there may be.
-
-    Raises:
-        CorruptMessage: the lengths do not add up, or there are more messages. No more of them is looked at.
-    """
-    messages: list[Bytes] = []
-    at = 0
-    while at < payload.size:
-        if payload.size - at < HEADER_BYTES:
-            raise CorruptMessage(
-                f"{payload.size - at} bytes are less than a header, which has {HEADER_BYTES}"
-            )
-        (length,) = _LENGTH.unpack_from(payload.data, at + _LENGTH_AT)
-        end = at + HEADER_BYTES + length
-        if end > payload.size:
-            raise CorruptMessage(
-                f"the header says {length} bytes of body, there are {payload.size - at - HEADER_BYTES}"
-            )
-        if len(messages) == most:
-            raise CorruptMessage(f"more than {most} messages, as many as there can be")
-        messages.append(payload[at:end])
-        at = end
-    return messages
 
 
 @dataclass(slots=True)  # not frozen: see `wire.update.Update`
@@ -290,65 +253,77 @@ def interpret(header: Header, length: int, n: int) -> tuple[Codec, Head] | NonFi
     return codec, Head(form, n, k, np.float32(tau), _SYMBOLS[header.symbols])
 
 
-def read(message: Bytes, n: int) -> Update | NonFinite:
+def read(message: Bytes, n: int, ops: Ops = CPU) -> Update | NonFinite:
     """The update that a message holds, checked in every part.
 
     Args:
         message: uint8, exactly the message. The update may share its memory.
         n: elements that the update must have. Nothing larger than them and the message is allocated.
+        ops: where the update is to be.
 
     Raises:
         CorruptMessage: it is no message that `write` or `write_nonfinite` could have made, or of another n.
     """
-    return read_all([message], [n])[0]
+    if message.size < HEADER_BYTES:
+        raise CorruptMessage(f"{message.size} bytes are less than a header, which has {HEADER_BYTES}")
+    placed, looks, last = ops.place(message), Returns(ops), Returns(ops)
+    body = message[HEADER_BYTES:]
+    found = Found(0, body.size, message[:HEADER_BYTES], body)
+    faults = ops.faults(last)
+    (update,) = run(looks, read_all(placed, [found], [n], [faults], ops, looks))
+    last.fetch()
+    faults.check()
+    return update
 
 
-def read_all(messages: Sequence[Bytes], elements: Sequence[int]) -> list[Update | NonFinite]:
-    """The updates of many messages; see `read`.
+def read_all(
+    payload: Any,
+    found: Sequence[Found],
+    elements: Sequence[int],
+    faults: Sequence[Faults],
+    ops: Ops,
+    looks: Returns,
+) -> Steps[list[Update | NonFinite]]:
+    """The updates of many messages; see `read`. None is to be used before the faults' `check`.
 
     Args:
-        messages: each uint8, exactly the message.
+        payload: uint8, where they are.
+        found: where each is in it.
         elements: n of each one's update.
+        faults: of each, which learn what is wrong with it.
+        ops: where the payload is.
+        looks: what the steps wait for.
 
     Raises:
         CorruptMessage: see `read`; about one of those that are not valid.
     """
-    opened = [_open(message, n) for message, n in zip(messages, elements, strict=True)]
-    found: list[Update | NonFinite] = []
-    for (codec, _), group in groupby(zip(messages, opened, strict=True), key=_way):
-        members = list(group)
-        if codec is None:
-            found += [what for _, what in members if isinstance(what, NonFinite)]
-            continue
-        heads = [what[1] for _, what in members if not isinstance(what, NonFinite)]
-        found += codec.decode_all([message[HEADER_BYTES:] for message, _ in members], heads)
-    for update in found:
-        if update.form != "wgt" or isinstance(update, NonFinite):
-            continue
-        if not sparse.check_values(update.words, update.values, update.tau):
-            raise CorruptMessage("a value is not finite, smaller than tau, or not of its word's sign")
-    return found
+    opened = [_open(payload, *each) for each in zip(found, elements, faults, strict=True)]
+    bodies = [
+        Body(payload[one.begin + HEADER_BYTES : one.begin + HEADER_BYTES + one.length], one.start)
+        for one in found
+    ]
+    works: list[Steps[list[Update]]] = []
+    groups: list[list[int]] = []
+    for way, group in groupby(range(len(found)), key=lambda i: _way(opened[i])):
+        mine = list(group)
+        if way is not None:
+            readings = [Reading(ops, looks, faults[i]) for i in mine]
+            heads = [what[1] for what in (opened[i] for i in mine) if not isinstance(what, NonFinite)]
+            works.append(way[0].read_all([bodies[i] for i in mine], heads, readings))
+            groups.append(mine)
+    updates: dict[int, Update] = {}
+    for mine, read_there in zip(groups, (yield from together(works)), strict=True):
+        updates |= zip(mine, read_there, strict=True)
+    return [what if isinstance(what, NonFinite) else updates[i] for i, what in enumerate(opened)]
 
 
-def _way(opened: tuple[Bytes, tuple[Codec, Head] | NonFinite]) -> tuple[Codec | None, Form | None]:
+def _way(what: tuple[Codec, Head] | NonFinite) -> tuple[Codec, Form] | None:
     """What messages that are read together have in common."""
-    what = opened[1]
-    return (None, None) if isinstance(what, NonFinite) else (what[0], what[1].form)
+    return None if isinstance(what, NonFinite) else (what[0], what[1].form)
 
 
-def _open(message: Bytes, n: int) -> tuple[Codec, Head] | NonFinite:
-    """What the header says, once the checksum was found right."""
-    if message.size < HEADER_BYTES:
-        raise CorruptMessage(f"{message.size} bytes are less than a header, which has {HEADER_BYTES}")
-    length = message.size - HEADER_BYTES
-    header = open_header(message, length)
-    if header.crc != _checksum(message):
-        raise CorruptMessage(WRONG_CHECKSUM)
-    return interpret(header, length, n)
-
-
-def _checksum(message: Bytes) -> int:
-    """CRC-32 of the message with the checksum's own place taken as zero."""
-    whole = message.data
-    head = zlib.crc32(bytes(whole[:_CRC_AT]) + bytes(4))
-    return zlib.crc32(whole[HEADER_BYTES:], head)
+def _open(payload: Any, found: Found, n: int, faults: Faults) -> tuple[Codec, Head] | NonFinite:
+    """What the header says."""
+    header = open_header(found.header, found.length)
+    faults.verify(payload[found.begin : found.begin + HEADER_BYTES + found.length], header.crc)
+    return interpret(header, found.length, n)

@@ -4,16 +4,21 @@ Legend: k values in blocks of `block` (the last may be shorter; 0 takes all k as
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..ops.cpu import linear, minifloat, quantile
+from ..ops.array import Array
+from ..ops.cpu.bitpack import symbol_type as symbol_dtype
+from ..ops.cpu.ops import CPU
+from ..ops.faults import Faults
+from ..ops.interface import Ops
 
-Bytes = NDArray[np.uint8]
+__all__ = ["QUANTIZED", "Quantiles", "Quantized", "ScaledFloats", "Uniform", "blocks_of", "symbol_dtype"]
+
 QuantizedForm = Literal["fp8", "linear", "quantile"]
 
 
@@ -22,20 +27,15 @@ def blocks_of(k: int, block: int) -> int:
     return -(-k // block) if block else min(k, 1)
 
 
-def symbol_dtype(bits: int) -> type[np.unsignedinteger[Any]]:
-    """uint8 up to 8 bits, uint16 above."""
-    return np.uint8 if bits <= 8 else np.uint16
-
-
 @dataclass(frozen=True)
 class Quantized(ABC):
-    """k symbols and what they mean."""
+    """k symbols and what they mean; arrays are all of one device."""
 
     bits: int
     """Bits of a symbol, 1 to 16."""
     block: int
     """Values in a block; 0 for all."""
-    symbols: NDArray[Any]
+    symbols: Array
     """uint8 [k] up to 8 bits, uint16 [k] above."""
 
     form: ClassVar[QuantizedForm]
@@ -46,17 +46,17 @@ class Quantized(ABC):
         return int(self.symbols.size)
 
     @abstractmethod
-    def write_to(self, out: NDArray[np.float32], *, add: bool = False) -> None:
+    def write_to(self, out: Array, *, add: bool = False, ops: Ops = CPU) -> None:
         """Writes the values, float32 [k], or adds them to what is there."""
 
-    def floats(self) -> NDArray[np.float32]:
+    def floats(self, ops: Ops = CPU) -> Any:
         """float32 [k], what the symbols stand for."""
-        out = np.empty(self.size, np.float32)
-        self.write_to(out)
+        out = ops.empty(self.size, np.float32)
+        self.write_to(out, ops=ops)
         return out
 
     @abstractmethod
-    def tables(self) -> tuple[NDArray[Any], ...]:
+    def tables(self) -> tuple[Array, ...]:
         """The blocks' ranges or tables, in the order and the types in which a message holds them."""
 
     @staticmethod
@@ -67,12 +67,12 @@ class Quantized(ABC):
     @classmethod
     @abstractmethod
     def from_tables(
-        cls, bits: int, block: int, symbols: NDArray[Any], tables: list[NDArray[Any]]
+        cls, bits: int, block: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops
     ) -> "Quantized":
         """The reverse of `tables`.
 
         Raises:
-            CorruptMessage: a table stands for a value that is not finite.
+            CorruptMessage: a table stands for a value that is not finite; on a device the faults say so.
         """
 
 
@@ -80,18 +80,18 @@ class Quantized(ABC):
 class Uniform(Quantized):
     """Bins of equal width; the value is the bin's centre (Rae, section 2.3; Oland-Raj, section 4)."""
 
-    lows: NDArray[np.float32]
+    lows: Array
     """float32 [B], the smallest value of each block."""
-    steps: NDArray[np.float32]
+    steps: Array
     """float32 [B], the width of its bins; 0 where the block is constant."""
 
     form = "linear"
 
-    def write_to(self, out: NDArray[np.float32], *, add: bool = False) -> None:
+    def write_to(self, out: Array, *, add: bool = False, ops: Ops = CPU) -> None:
         """See `Quantized.write_to`."""
-        linear.linear_values(self.symbols, self.block, self.lows, self.steps, out, add)
+        ops.linear_values(self.symbols, self.block, self.bits, self.lows, self.steps, out, add)
 
-    def tables(self) -> tuple[NDArray[Any], ...]:
+    def tables(self) -> tuple[Array, ...]:
         """lows, steps."""
         return self.lows, self.steps
 
@@ -103,12 +103,11 @@ class Uniform(Quantized):
 
     @classmethod
     def from_tables(
-        cls, bits: int, block: int, symbols: NDArray[Any], tables: list[NDArray[Any]]
+        cls, bits: int, block: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops
     ) -> "Uniform":
         """See `Quantized.from_tables`."""
         lows, steps = tables
-        if not linear.linear_tables_valid(bits, lows, steps):
-            raise CorruptMessage("a block's range is not finite, or its width is none that is written")
+        ops.check_linear_tables(bits, lows, steps, faults)
         return cls(bits, block, symbols, lows, steps)
 
 
@@ -116,18 +115,18 @@ class Uniform(Quantized):
 class Quantiles(Quantized):
     """Bins of equal population; the value is the mean of the bin's (Rae, section 2.3.1)."""
 
-    means: NDArray[np.uint16]
-    """uint16 [B, 2^bits], the bins' values as the bits of float16, to be scaled by the exponent."""
-    exponents: NDArray[np.int8]
+    means: Array
+    """uint16 [B * 2^bits], the bins' values as the bits of float16, to be scaled by the exponent."""
+    exponents: Array
     """int8 [B], powers of two."""
 
     form = "quantile"
 
-    def write_to(self, out: NDArray[np.float32], *, add: bool = False) -> None:
+    def write_to(self, out: Array, *, add: bool = False, ops: Ops = CPU) -> None:
         """See `Quantized.write_to`."""
-        quantile.quantile_values(self.symbols, self.block, self.bits, self.means, self.exponents, out, add)
+        ops.quantile_values(self.symbols, self.block, self.bits, self.means, self.exponents, out, add)
 
-    def tables(self) -> tuple[NDArray[Any], ...]:
+    def tables(self) -> tuple[Array, ...]:
         """exponents, means."""
         return self.exponents, self.means.reshape(-1)
 
@@ -139,13 +138,11 @@ class Quantiles(Quantized):
 
     @classmethod
     def from_tables(
-        cls, bits: int, block: int, symbols: NDArray[Any], tables: list[NDArray[Any]]
+        cls, bits: int, block: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops
     ) -> "Quantiles":
         """See `Quantized.from_tables`."""
         exponents, means = tables
-        means = means.reshape(exponents.size, 1 << bits)
-        if not quantile.quantile_tables_valid(means, exponents):
-            raise CorruptMessage("a bin's value is not finite, or scaled as none is written")
+        ops.check_quantile_tables(means, exponents, faults)
         return cls(bits, block, symbols, means, exponents)
 
 
@@ -153,35 +150,33 @@ class Quantiles(Quantized):
 class ScaledFloats(Quantized):
     """8-bit floats (e4m3), scaled by a power of two for each block."""
 
-    exponents: NDArray[np.int8]
+    exponents: Array
     """int8 [B], powers of two."""
 
     form = "fp8"
 
-    def write_to(self, out: NDArray[np.float32], *, add: bool = False) -> None:
+    def write_to(self, out: Array, *, add: bool = False, ops: Ops = CPU) -> None:
         """See `Quantized.write_to`."""
-        minifloat.fp8_values(self.symbols, self.block, self.exponents, out, add)
+        ops.fp8_values(self.symbols, self.block, self.exponents, out, add)
 
-    def tables(self) -> tuple[NDArray[Any], ...]:
+    def tables(self) -> tuple[Array, ...]:
         """exponents."""
         return (self.exponents,)
 
     @staticmethod
     def table_layout(bits: int, block: int, k: int) -> list[tuple[str, int]]:
         """1 byte a block."""
+        if bits != 8:
+            raise CorruptMessage(f"an 8-bit float of {bits} bits")
         return [("i1", blocks_of(k, block))]
 
     @classmethod
     def from_tables(
-        cls, bits: int, block: int, symbols: NDArray[Any], tables: list[NDArray[Any]]
+        cls, bits: int, block: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops
     ) -> "ScaledFloats":
         """See `Quantized.from_tables`."""
         (exponents,) = tables
-        if bits != 8 or (symbols.size and int((symbols & 0x7F).max()) == 0x7F):
-            raise CorruptMessage("an 8-bit float is no number, or has not 8 bits")
-        least, most = minifloat.FP8_EXPONENTS
-        if exponents.size and not least <= int(exponents.min()) <= int(exponents.max()) <= most:
-            raise CorruptMessage("a block is scaled as none is written")
+        ops.check_fp8(symbols, exponents, faults)
         return cls(bits, block, symbols, exponents)
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ops.cpu import minifloat
+from ..ops.array import Array, host
+from ..ops.cpu.ops import CPU
+from ..ops.interface import Ops
 from .forms import FORMS, Form
 from .quantized import Quantized
 
@@ -52,8 +54,8 @@ class Update:
     form: Form
     n: int
     tau: np.float32
-    words: NDArray[np.uint32] | None
-    values: NDArray[Any] | Quantized
+    words: Array | None
+    values: Array | Quantized
     chunks: Chunks | None = None
 
     @property
@@ -72,22 +74,27 @@ class Update:
         return self.k * self.value_bits
 
     @classmethod
-    def empty(cls, form: Form, n: int, tau: np.float32 = NO_TAU) -> "Update":
+    def empty(cls, form: Form, n: int, tau: np.float32 = NO_TAU, ops: Ops = CPU) -> "Update":
         """An update in which nothing is sent."""
-        return cls(form, n, tau, np.empty(0, np.uint32), np.empty(0, FORMS[form].dtype))
+        return cls(form, n, tau, ops.empty(0, np.uint32), ops.empty(0, FORMS[form].dtype))
+
+    def signed_floats(self, ops: Ops = CPU) -> Any:
+        """float32 [k], what is sent for each element, of forms whose values carry their sign."""
+        if isinstance(self.values, Quantized):
+            return self.values.floats(ops)
+        if self.form == "fp16" or self.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)
+            out = ops.empty(self.k, np.float32)
+            ops.half_values(self.form, self.values, out, False)
+            return out
+        return self.values
 
     def floats(self) -> NDArray[np.float32]:
-        """float32 [k], the signed amount that is sent for each element."""
-        if isinstance(self.values, Quantized):
-            return self.values.floats()
-        if self.form in ("wgt", "f32"):
-            return self.values
-        if self.form in ("fp16", "bf16"):
-            out = np.empty(self.k, np.float32)
-            minifloat.half_values(self.form, self.values, out, add=False)
-            return out
-        assert self.words is not None
+        """float32 [k], the signed amount that is sent for each element; in the CPU's memory."""
+        if self.words is None or not FORMS[self.form].sign_apart:
+            amounts: NDArray[np.float32] = self.signed_floats()
+            return amounts
         amounts = np.full(self.k, self.tau, np.float32)
         if self.form == "qgt":
-            amounts *= self.values.astype(np.float32)
-        return np.where(self.words & 1, -amounts, amounts)
+            assert not isinstance(self.values, Quantized)
+            amounts *= host(self.values).astype(np.float32)
+        return np.where(host(self.words) & 1, -amounts, amounts)

@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .threshold import ThresholdRule
+from ..results import ThresholdRule
 
 _MOST = 255
 """Taus that a level of qgt stands for, at most."""

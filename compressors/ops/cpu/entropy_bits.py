@@ -55,9 +55,7 @@ def sample_size(n: int, fraction: float) -> int:
     return min(n, max(math.ceil(fraction * n), LEAST_SAMPLE))
 
 
-def count_sample(
-    values: NDArray[np.float32], size: int, bits: int, ranges: Extremes
-) -> NDArray[np.int64]:
+def count_sample(values: NDArray[np.float32], size: int, bits: int, ranges: Extremes) -> NDArray[np.int64]:
     """How often each symbol occurs in a sample that `linear` quantizes between the layer's extremes.
 
     Args:

@@ -19,11 +19,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ..results import QuantizedPass
 from .blockwise import (
     LINE,
     NO_KEYS,
     Piece,
-    QuantizedPass,
     accumulate,
     block_by_block,
     from_order_key,

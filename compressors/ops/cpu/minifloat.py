@@ -8,18 +8,15 @@ which m 2^-e <= 448, so that it lies in (224, 448]; but -126 <= e <= 119, which 
 and e = 0 where m = 0. Every value is exact in float32.
 """
 
-from typing import Literal
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import HalfFormat
+from ..results import HalfFormat, QuantizedPass
 from .blockwise import (
     LINE,
     NO_KEYS,
     Piece,
-    QuantizedPass,
     accumulate,
     block_by_block,
     keys_finite,
@@ -42,7 +39,6 @@ from .float_formats import (
     round_to_fp8,
     round_to_fp16,
 )
-
 
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block."""

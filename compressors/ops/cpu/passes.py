@@ -43,6 +43,7 @@ def _kept(residual: Tensor | None) -> NDArray[np.float32] | None:
 class CpuPasses(Passes):
     """See `Passes`. Arrays are NumPy's, and share memory with tensors."""
 
+    device = torch.device("cpu")
     on_host = True
 
     def __init__(self, threads: int = 1) -> None:

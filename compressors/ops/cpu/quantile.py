@@ -21,10 +21,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ..results import QuantizedPass
 from .blockwise import (
     LINE,
     Piece,
-    QuantizedPass,
     accumulate,
     block_length,
     from_order_key,

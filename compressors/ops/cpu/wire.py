@@ -52,7 +52,7 @@ class HostPayload(Payload):
 
     def put(self, data: Bytes | bytes, at: int) -> None:
         """See `Payload.put`."""
-        self._bytes[at : at + len(data)] = data
+        self._bytes[at : at + len(data)] = bytes(data)
 
     def write_huffman(self, coded: HuffmanCoded, at: int) -> None:
         """See `Payload.write_huffman`."""
@@ -115,9 +115,7 @@ class CpuWire(Wire):
         """See `Wire.copy_bytes`."""
         out[:] = source.view(np.uint8)
 
-    def measure_golomb_rice(
-        self, words: Sequence[Words], signed: bool, returns: Returns
-    ) -> Steps[Sections]:
+    def measure_golomb_rice(self, words: Sequence[Words], signed: bool, returns: Returns) -> Steps[Sections]:
         """See `Wire.measure_golomb_rice`; one call measures all."""
         return at_once(golomb_rice_sections.measured(words, signed))
 
@@ -282,9 +280,7 @@ class CpuWire(Wire):
         if not quantile.quantile_tables_valid(tables.reshape(exponents.size, -1), exponents):
             raise fault(8192)
 
-    def check_fp8(
-        self, symbols: NDArray[np.uint8], exponents: NDArray[np.int8], faults: Faults
-    ) -> None:
+    def check_fp8(self, symbols: NDArray[np.uint8], exponents: NDArray[np.int8], faults: Faults) -> None:
         """See `Wire.check_fp8`."""
         if symbols.size and int((symbols & 0x7F).max()) == 0x7F:
             raise fault(16384)

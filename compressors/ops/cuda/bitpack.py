@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import CorruptMessage
 from ..cpu.bitpack import packed_bytes, symbol_type
-from .faults import Faults
+from ..faults import Faults
 from .runtime import Runtime
 
 _THREADS = 256

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .memory import DeviceArray, TorchMemory
+from .memory import DeviceArray
+from .ops import CudaOps
 from .runtime import OPTIONS, SOURCES
 
 _MISSING = (

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import CorruptMessage
-from ..faults import raise_for
-from .faults import Faults
+from ..faults import Faults, raise_for
 from ..returns import Returns
 from .runtime import Runtime
 

@@ -20,10 +20,9 @@ from ..cpu.huffman_code import (
     read_codebook,
     write_codebook,
 )
-from .copying import copy_bytes
-from ..faults import raise_for
-from .faults import Faults
+from ..faults import Faults, raise_for
 from ..returns import Returns
+from .copying import copy_bytes
 from .runtime import Runtime
 
 _THREADS, _TABLE_THREADS = 256, 1024

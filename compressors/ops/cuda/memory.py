@@ -5,6 +5,7 @@ same stream: nothing need be waited for before an array is dropped, and the scra
 that of the next. A pool of CuPy's own would keep memory from torch, and know nothing of torch's streams.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,3 +114,11 @@ class TorchMemory:
     def tensor(self, array: DeviceArray) -> Tensor:
         """See `Runtime.tensor`."""
         return array.memory.view(_TYPES[array.dtype])
+
+
+class Device(ABC, TorchMemory):
+    """A `Runtime` over that memory."""
+
+    @abstractmethod
+    def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
+        """See `Runtime.launch`."""

@@ -1,8 +1,5 @@
 """A device: kernels over torch's memory, all on one stream."""
 
-from abc import abstractmethod
-from typing import Any
-
 import torch
 
 from ..interface import Ops
@@ -18,7 +15,3 @@ class CudaOps(CudaPasses, CudaWire, Ops):
         """On a device of torch's."""
         super().__init__(device)
         self.checksums = Checksums(self)
-
-    @abstractmethod
-    def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
-        """See `Runtime.launch`."""

@@ -16,7 +16,7 @@ from ..results import HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
 from ..returns import Pending, Returns
 from . import chunked, linear, looking, minifloat, quantile, sparse_add, threshold, topk, words
 from .huffman import Counts
-from .memory import TorchMemory
+from .memory import Device
 from .reports import GradientType, Reports
 
 _TYPES: dict[torch.dtype, GradientType] = {
@@ -26,7 +26,7 @@ _TYPES: dict[torch.dtype, GradientType] = {
 }
 
 
-class CudaPasses(TorchMemory, Passes):
+class CudaPasses(Device, Passes):
     """See `Passes`."""
 
     on_host = False
@@ -189,8 +189,8 @@ class CudaPasses(TorchMemory, Passes):
         unread = Reports(self, 1)
         # The extremes need not come to the host for this.
         own = linear.Ranges(ranges.keys, unread.begin(), unread)
-        one = [self.empty(1, np.float32) for _ in range(2)]
-        linear.linear_pass(self, None, sample, bits, 0, symbols, *one, unread, ranges=own)
+        low, step = self.empty(1, np.float32), self.empty(1, np.float32)
+        linear.linear_pass(self, None, sample, bits, 0, symbols, low, step, unread, ranges=own)
         counts = Counts(self, symbols, bits, looks)
         return lambda: counts.values
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...errors import CorruptMessage
 from ..cpu.chunked import index_bytes, index_count
+from ..faults import Faults
 from .copying import copy_bytes
-from .faults import Faults
 from .runtime import Runtime
 
 _THREADS, _EIGHT = 256, 8

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from ..faults import Faults
 from ..results import ThresholdRule
-from .faults import Faults
 from .runtime import Runtime
 
 _THREADS = 256

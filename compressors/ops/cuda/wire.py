@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import CorruptMessage
 from ..array import Bytes
 from ..cpu.golomb_rice import block_log2s
 from ..returns import Returns, Steps, together
@@ -14,6 +13,7 @@ from ..wire import HuffmanCoded, Payload, Sections, Wire
 from . import bitpack, copying, golomb_rice, huffman, payloads, positions, raw, wire_values, words
 from .crc32 import Checksums
 from .faults import Faults
+from .memory import Device
 from .runtime import Runtime
 
 
@@ -64,7 +64,7 @@ class RiceSections:
                 golomb_rice.encode(self.runtime, plan, out[begin : begin + plan.size])
 
 
-class CudaWire(Runtime, Wire):
+class CudaWire(Device, Wire):
     """See `Wire`."""
 
     checksums: Checksums
@@ -75,9 +75,7 @@ class CudaWire(Runtime, Wire):
         """See `Wire.payload`."""
         return DevicePayload(self, self.checksums, size)
 
-    def measure_golomb_rice(
-        self, words: Sequence[Any], signed: bool, returns: Returns
-    ) -> Steps[Sections]:
+    def measure_golomb_rice(self, words: Sequence[Any], signed: bool, returns: Returns) -> Steps[Sections]:
         """See `Wire.measure_golomb_rice`."""
         measured = [
             golomb_rice.Measured(self, each, signed, block_log2s(int(each.size)), returns)

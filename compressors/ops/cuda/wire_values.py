@@ -6,9 +6,9 @@ None of them waits: what is wrong goes into `faults`, whose `check` raises for i
 from typing import Any
 
 from ..cpu.minifloat import FP8_EXPONENTS
-from ..results import HalfFormat
 from ..cpu.quantile import EXPONENTS
-from .faults import Faults
+from ..faults import Faults
+from ..results import HalfFormat
 from .runtime import Runtime, float_bits
 
 _THREADS = 256

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .faults import Faults
+from ..faults import Faults
 from .runtime import Runtime
 
 _THREADS = 256

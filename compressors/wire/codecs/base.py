@@ -12,56 +12,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...errors import CorruptMessage
-from ..forms import FORMS, Form
+from ...ops.interface import Ops
+from ...ops.returns import Returns, Steps, at_once, together
+from ...ops.wire import Payload
+from ..forms import FORMS
 from ..update import Update
-from .values import Bytes, PlannedValues, SizedValues, Symbols, aligned, read_values
+from .body import Body, Head, Reading
+from .values import read_values
 
-__all__ = ["Bodies", "Bytes", "Codec", "Head", "PositionCodec", "aligned"]
-
-
-@dataclass(slots=True)  # not frozen: see `wire.update.Update`
-class Head:
-    """What a message's header says of its body."""
-
-    form: Form
-    n: int
-    k: int
-    tau: np.float32
-    symbols: Symbols
-    """How symbols stand in the values, where the form has any."""
+__all__ = ["Body", "Codec", "Head", "Measured", "PositionCodec", "Reading"]
 
 
 @dataclass(frozen=True, eq=False)
-class Bodies:
-    """Bodies that are ready to be written by a codec.
-
-    Attributes:
-        codec: that writes them.
-        updates: what they hold.
-        values: of each update.
-        sizes: bytes of each body, exactly.
-    """
+class Measured(ABC):
+    """What a codec writes itself of some updates: the positions, or all of the body."""
 
     codec: "Codec"
     updates: Sequence[Update]
-    values: Sequence[PlannedValues]
     sizes: Sequence[int]
+    """Bytes of each, exactly."""
 
-    def write(self, which: Sequence[int], payload: Bytes, begins: Sequence[int]) -> None:
-        """Writes some of the bodies.
+    @abstractmethod
+    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: Ops) -> None:
+        """Writes some of them.
 
         Args:
             which: their numbers.
-            payload: uint8; zeros where a body is to stand. A few bytes behind a body may be overwritten.
+            payload: zeros where a body is to stand. A few bytes behind a section may be overwritten.
             begins: where each body begins, ascending.
+            ops: where the updates are.
         """
-        for number, begin in zip(which, begins, strict=True):
-            body = payload[begin : begin + self.sizes[number]]
-            self.codec.encode(self.updates[number], self.values[number], body)
 
 
 class Codec(ABC):
@@ -69,106 +49,111 @@ class Codec(ABC):
 
     name: ClassVar[str]
     code: ClassVar[int]
+    with_values: ClassVar[bool] = True
+    """Whether the values stand behind what the codec writes."""
 
     @abstractmethod
     def fits(self, update: Update) -> bool:
         """Whether the codec can write such an update."""
 
     @abstractmethod
-    def size(self, update: Update, values: SizedValues) -> int:
-        """Bytes of the body, exactly, without writing it."""
+    def measure(self, updates: Sequence[Update], ops: Ops, returns: Returns) -> Steps[Measured]:
+        """Prepares to write some updates that fit, all of forms whose signs are apart or none of them."""
 
     @abstractmethod
-    def encode(self, update: Update, values: PlannedValues, body: Bytes) -> None:
-        """Writes the update into `body`, uint8 of exactly `size` bytes, zeroed."""
-
-    def plan(self, updates: Sequence[Update], values: Sequence[PlannedValues]) -> Bodies:
-        """Prepares to write some updates that fit, and their values."""
-        sizes = [self.size(update, each) for update, each in zip(updates, values, strict=True)]
-        return Bodies(self, updates, values, sizes)
-
-    @abstractmethod
-    def decode(self, body: Bytes, head: Head) -> Update:
-        """Reads a body.
+    def read_all(
+        self, bodies: Sequence[Body], heads: Sequence[Head], readings: Sequence[Reading]
+    ) -> Steps[list[Update]]:
+        """Reads some bodies of one form, at least one.
 
         Raises:
-            CorruptMessage: it is nothing that `encode` could have written for such a header.
+            CorruptMessage: one is nothing that is written for such a header. On a device some of that is found
+                by the faults' `check`.
         """
 
-    def decode_all(self, bodies: Sequence[Bytes], heads: Sequence[Head]) -> list[Update]:
-        """Reads some bodies of one form, at least one; see `decode`."""
-        return [self.decode(body, head) for body, head in zip(bodies, heads, strict=True)]
+
+class OneByOne(Codec):
+    """A codec that knows the size of what it writes without looking at it."""
+
+    @abstractmethod
+    def size(self, update: Update) -> int:
+        """Bytes of what the codec writes itself, exactly."""
+
+    @abstractmethod
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+        """Writes that from byte `at` on, where `size` bytes are zeros."""
+
+    @abstractmethod
+    def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+        """Reads a body; see `Codec.read_all`."""
+
+    def measure(self, updates: Sequence[Update], ops: Ops, returns: Returns) -> Steps[Measured]:
+        """See `Codec.measure`."""
+        return at_once(_Sized(self, updates, [self.size(update) for update in updates]))
+
+    def read_all(
+        self, bodies: Sequence[Body], heads: Sequence[Head], readings: Sequence[Reading]
+    ) -> Steps[list[Update]]:
+        """See `Codec.read_all`."""
+        return together(self.read(*each) for each in zip(bodies, heads, readings, strict=True))
 
 
-class PositionCodec(Codec):
+@dataclass(frozen=True, eq=False)
+class _Sized(Measured):
+    codec: OneByOne
+
+    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: Ops) -> None:
+        """See `Measured.write`."""
+        for number, begin in zip(which, begins, strict=True):
+            self.codec.write(self.updates[number], payload, begin, self.sizes[number], ops)
+
+
+class PositionCodec(OneByOne):
     """A codec whose body is a section of positions, then the values as they are."""
+
+    keeps_signs: ClassVar[bool] = False
+    """Whether words come back with their sign in any form; otherwise only where the form has it apart."""
 
     def fits(self, update: Update) -> bool:
         """See `Codec.fits`."""
         return update.words is not None
 
-    def size(self, update: Update, values: SizedValues) -> int:
-        """See `Codec.size`."""
-        return self.positions_size(update) + values.size
-
-    def encode(self, update: Update, values: PlannedValues, body: Bytes) -> None:
-        """See `Codec.encode`."""
-        split = body.size - values.size
-        self.write_positions(update, body[:split])
-        values.write(body[split:])
-
-    def decode(self, body: Bytes, head: Head) -> Update:
-        """See `Codec.decode`."""
-        words, used = self.read_positions(body, head)
-        return self.with_values(words, body[used:], head)
-
-    def with_values(self, words: NDArray[np.uint32], body: Bytes, head: Head) -> Update:
-        """The update whose words were read; raises CorruptMessage.
-
-        Args:
-            words: uint32 [k].
-            body: what stands behind them.
-            head: what the header says.
-        """
-        values = read_values(body, head.form, head.k, head.symbols)
-        words = _with_signs(words, values, head, signs_there=self.keeps_signs)
-        return Update(head.form, head.n, head.tau, words, values)
-
-    keeps_signs: ClassVar[bool] = False
-    """Whether words come back with their sign in any form; otherwise only where the form has it apart."""
+    def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+        """See `OneByOne.read`."""
+        words, used = yield from self.read_positions(body, head, reading)
+        behind = body.behind(used)
+        return (yield from read_behind(words, behind, head, reading, keeps_signs=self.keeps_signs))
 
     @abstractmethod
-    def positions_size(self, update: Update) -> int:
-        """Bytes of the section."""
-
-    @abstractmethod
-    def write_positions(self, update: Update, section: Bytes) -> None:
-        """Writes the section, exactly `positions_size` bytes, zeroed."""
-
-    @abstractmethod
-    def read_positions(self, body: Bytes, head: Head) -> tuple[NDArray[np.uint32], int]:
+    def read_positions(self, body: Body, head: Head, reading: Reading) -> Steps[tuple[Any, int]]:
         """uint32 [k] words, ascending and below n, and how many bytes they took.
 
         Raises:
-            CorruptMessage: the section is not valid, or longer than the body.
+            CorruptMessage: see `read`.
         """
 
 
-def _with_signs(
-    words: NDArray[np.uint32], values: Any, head: Head, *, signs_there: bool
-) -> NDArray[np.uint32]:
-    """Words whose sign is what the form asks for: wgt's are those of the values, other floats' are 0."""
-    if FORMS[head.form].sign_apart:
-        return words
-    expected = np.signbit(values).astype(np.uint32) if head.form == "wgt" else np.uint32(0)
-    if signs_there:
-        if ((words & 1) != expected).any():
-            raise CorruptMessage("a word's sign is not that of its value")
-        return words
-    return words | expected
+def read_behind(words: Any, body: Body, head: Head, reading: Reading, *, keeps_signs: bool) -> Steps[Update]:
+    """The update whose words were read.
+
+    Args:
+        words: uint32 [k].
+        body: what stands behind them.
+        head: what the header says.
+        reading: see there.
+        keeps_signs: whether words have signs also where the form has them elsewhere.
+    """
+    values = yield from read_values(body, head, reading)
+    if head.form == "wgt":
+        if not keeps_signs:
+            reading.ops.join_signs(words, values)
+        reading.ops.check_wgt(words, values, float(head.tau), reading.faults)
+    elif keeps_signs and not FORMS[head.form].sign_apart:
+        reading.ops.check_no_signs(words, reading.faults)
+    return Update(head.form, head.n, head.tau, words, values)
 
 
-def need(body: Bytes, size: int, what: str) -> None:
-    """Refuses a body that is shorter than a part of it must be."""
-    if body.size < size:
-        raise CorruptMessage(f"{body.size} bytes cannot hold {what}, which takes {size}")
+def words_of(update: Update) -> Any:
+    """The words of an update that has some."""
+    assert update.words is not None
+    return update.words

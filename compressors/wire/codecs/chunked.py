@@ -4,17 +4,20 @@ Positions: u32 chunk, u32 keep; then for each chunk of `chunk` elements its min(
 ascending, in log2(chunk) bits each, lowest bit first; spare bits are zero. 12 bits for chunks of 4096.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+import struct
+from typing import Any
 
 from ...errors import CorruptMessage
-from ...ops.cpu import chunked
+from ...ops.cpu.chunked import index_bytes
+from ...ops.interface import Ops
+from ...ops.returns import Steps
+from ...ops.wire import Payload
 from ..forms import FORMS
 from ..update import Chunks, Update
-from .base import Bytes, Head, PositionCodec, aligned, need
+from .base import Body, Head, PositionCodec, Reading, words_of
+from .body import need
 
-HEAD_BYTES = 8
-"""Bytes that the section begins with."""
+_HEAD = struct.Struct("<II")
 
 
 class Chunked(PositionCodec):
@@ -27,48 +30,46 @@ class Chunked(PositionCodec):
         """See `Codec.fits`."""
         return update.chunks is not None and not FORMS[update.form].sign_apart
 
-    def positions_size(self, update: Update) -> int:
+    def size(self, update: Update) -> int:
         """8 bytes and the indices."""
-        chunks = update.chunks
-        assert chunks is not None
-        return HEAD_BYTES + chunked.index_bytes(update.n, chunks.chunk, chunks.keep)
+        chunks = _chunks_of(update)
+        return _HEAD.size + index_bytes(update.n, chunks.chunk, chunks.keep)
 
-    def write_positions(self, update: Update, section: Bytes) -> None:
-        """See `PositionCodec.write_positions`."""
-        chunks = update.chunks
-        assert chunks is not None
-        assert update.words is not None
-        section[:HEAD_BYTES] = chunk_head(chunks)
-        chunked.write_indices(update.words, update.n, chunks.chunk, chunks.keep, section[HEAD_BYTES:])
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+        """See `OneByOne.write`."""
+        chunks, out = _chunks_of(update), payload.array[at + _HEAD.size : at + size]
+        payload.put(_HEAD.pack(chunks.chunk, chunks.keep), at)
+        ops.write_indices(words_of(update), update.n, chunks.chunk, chunks.keep, out)
 
-    def read_positions(self, body: Bytes, head: Head) -> tuple[NDArray[np.uint32], int]:
+    def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+        """See `OneByOne.read`."""
+        update = yield from super().read(body, head, reading)
+        update.chunks = yield from self._read_chunks(body, head, reading)
+        return update
+
+    def read_positions(self, body: Body, head: Head, reading: Reading) -> Steps[tuple[Any, int]]:
         """See `PositionCodec.read_positions`."""
-        need(body, HEAD_BYTES, "the size of chunks")
-        chunks = read_chunk_head(body[:HEAD_BYTES], head)
-        used = HEAD_BYTES + chunked.index_bytes(head.n, chunks.chunk, chunks.keep)
-        need(body, used, f"{head.k} indices in chunks of {chunks.chunk}")
-        return chunked.read_indices(body[HEAD_BYTES:used], head.n, chunks.chunk, chunks.keep), used
+        chunks = yield from self._read_chunks(body, head, reading)
+        n, chunk, keep = head.n, chunks.chunk, chunks.keep
+        used = _HEAD.size + index_bytes(n, chunk, keep)
+        need(body, used, f"{head.k} indices in chunks of {chunk}")
+        section = body.array[_HEAD.size : used]
+        return reading.ops.read_indices(section, n, chunk, keep, reading.faults), used
 
-    def decode(self, body: Bytes, head: Head) -> Update:
-        """See `Codec.decode`."""
-        update = super().decode(body, head)
-        chunks = read_chunk_head(body[:HEAD_BYTES], head)
-        return Update(update.form, update.n, update.tau, update.words, update.values, chunks)
+    def _read_chunks(self, body: Body, head: Head, reading: Reading) -> Steps[Chunks]:
+        need(body, _HEAD.size, "the size of chunks")
+        if FORMS[head.form].sign_apart:
+            raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")
+        said = yield from body.look(0, _HEAD.size, reading)
+        chunk, keep = _HEAD.unpack(said.tobytes())
+        if not 2 <= chunk <= 65536 or chunk & (chunk - 1) or not 1 <= keep <= chunk:
+            raise CorruptMessage(f"{keep} elements of each chunk of {chunk}")
+        chunks = Chunks(chunk, keep)
+        if chunks.count(head.n) != head.k:
+            raise CorruptMessage(f"{keep} of every {chunk} of {head.n} elements are not {head.k}")
+        return chunks
 
 
-def chunk_head(chunks: Chunks) -> Bytes:
-    """How the section begins; uint8 [HEAD_BYTES]."""
-    return np.array([chunks.chunk, chunks.keep], "<u4").view(np.uint8)
-
-
-def read_chunk_head(bytes_of: Bytes, head: Head) -> Chunks:
-    """The chunks that a section says it has; raises CorruptMessage if they do not make k elements."""
-    if FORMS[head.form].sign_apart:
-        raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")
-    chunk, keep = (int(field) for field in aligned(bytes_of, "<u4"))
-    if not 2 <= chunk <= 65536 or chunk & (chunk - 1) or not 1 <= keep <= chunk:
-        raise CorruptMessage(f"{keep} elements of each chunk of {chunk}")
-    chunks = Chunks(chunk, keep)
-    if chunks.count(head.n) != head.k:
-        raise CorruptMessage(f"{keep} of every {chunk} of {head.n} elements are not {head.k}")
-    return chunks
+def _chunks_of(update: Update) -> Chunks:
+    assert update.chunks is not None
+    return update.chunks

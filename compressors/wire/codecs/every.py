@@ -1,13 +1,16 @@
 """every: all n elements are sent, in order; no positions are written."""
 
 from ...errors import CorruptMessage
+from ...ops.interface import Ops
+from ...ops.returns import Steps
+from ...ops.wire import Payload
 from ..forms import FORMS
 from ..update import Update
-from .base import Bytes, Codec, Head
-from .values import PlannedValues, SizedValues, read_values
+from .base import Body, Head, OneByOne, Reading
+from .values import read_values
 
 
-class Every(Codec):
+class Every(OneByOne):
     """The values alone."""
 
     name = "every"
@@ -17,17 +20,16 @@ class Every(Codec):
         """See `Codec.fits`."""
         return update.words is None
 
-    def size(self, update: Update, values: SizedValues) -> int:
-        """See `Codec.size`."""
-        return values.size
+    def size(self, update: Update) -> int:
+        """Nothing."""
+        return 0
 
-    def encode(self, update: Update, values: PlannedValues, body: Bytes) -> None:
-        """See `Codec.encode`."""
-        values.write(body)
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+        """Nothing."""
 
-    def decode(self, body: Bytes, head: Head) -> Update:
-        """See `Codec.decode`."""
+    def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+        """See `OneByOne.read`."""
         if head.k != head.n or head.n == 0 or FORMS[head.form].has_tau:
             raise CorruptMessage(f"{head.k} of {head.n} elements of {head.form} are not every element")
-        values = read_values(body, head.form, head.k, head.symbols)
+        values = yield from read_values(body, head, reading)
         return Update(head.form, head.n, head.tau, None, values)

@@ -3,13 +3,14 @@
 Positions: k words `position << 1 | sign`, little endian, ascending.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
-from ...errors import CorruptMessage
-from ...ops.cpu import sparse
+from ...ops.interface import Ops
+from ...ops.returns import Steps, at_once
+from ...ops.wire import Payload
 from ..update import Update
-from .base import Bytes, Head, PositionCodec, aligned, need
+from .base import Body, Head, PositionCodec, Reading, words_of
+from .body import need
 
 
 class Packed32(PositionCodec):
@@ -19,19 +20,17 @@ class Packed32(PositionCodec):
     code = 1
     keeps_signs = True
 
-    def positions_size(self, update: Update) -> int:
+    def size(self, update: Update) -> int:
         """4k bytes."""
         return 4 * update.k
 
-    def write_positions(self, update: Update, section: Bytes) -> None:
-        """See `PositionCodec.write_positions`."""
-        assert update.words is not None
-        section[:] = update.words.astype("<u4", copy=False).view(np.uint8)
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+        """See `OneByOne.write`."""
+        ops.copy_bytes(words_of(update), payload.array[at : at + size])
 
-    def read_positions(self, body: Bytes, head: Head) -> tuple[NDArray[np.uint32], int]:
+    def read_positions(self, body: Body, head: Head, reading: Reading) -> Steps[tuple[Any, int]]:
         """See `PositionCodec.read_positions`."""
-        need(body, 4 * head.k, f"{head.k} words")
-        words = aligned(body[: 4 * head.k], "<u4")
-        if not sparse.check_ascending(words, head.n):
-            raise CorruptMessage(f"positions do not ascend, or pass the last one, {head.n - 1}")
-        return words, 4 * head.k
+        used = 4 * head.k
+        need(body, used, f"{head.k} words")
+        words = reading.ops.read_packed32(body.array[:used], head.n, head.k, reading.faults)
+        return at_once((words, used))

@@ -11,20 +11,22 @@
 Symbols are bit-packed (raw), or Huffman coded; the header says which. Without elements there are no bytes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from ...ops.cpu import bitpack, huffman
-from ..forms import FORMS, Form
+from ...ops.array import Array, Bytes
+from ...ops.cpu.bitpack import packed_bytes
+from ...ops.interface import Ops
+from ...ops.returns import Returns, Steps
+from ...ops.wire import HuffmanCoded, Payload
+from ..forms import FORMS
 from ..quantized import QUANTIZED, Quantized
 from ..update import Update
+from .body import Body, Head, Reading, need
 
-Bytes = NDArray[np.uint8]
 Symbols = Literal["raw", "huffman"]
 LEVEL_BITS = 8
 """Of a symbol of qgt."""
@@ -33,144 +35,137 @@ QUANTIZER_HEAD = 8
 
 
 @dataclass(frozen=True)
-class SizedValues:
-    """Values whose length is known."""
+class PlannedValues:
+    """Values that are ready to be written."""
 
     symbols: Symbols
     size: int
     """Bytes."""
+    tables: tuple[Array, ...] = ()
+    """Before them."""
+    array: Array | None = None
+    """Values that are no symbols; or symbols, to be packed."""
+    bits: int = 0
+    """Of a symbol to be packed; 0 for none."""
+    coded: HuffmanCoded | None = None
+    head: Bytes | None = None
+    """A quantizer's."""
+
+    def write(self, payload: Payload, at: int, ops: Ops) -> None:
+        """Writes all bytes from `at` on."""
+        if self.head is not None:
+            payload.put(self.head, at)
+            at += self.head.size
+        for table in self.tables:
+            ops.copy_bytes(table, payload.array[at : at + table.nbytes])
+            at += table.nbytes
+        if self.coded is not None:
+            payload.write_huffman(self.coded, at)
+        elif self.array is not None and self.bits:
+            out = payload.array[at : at + packed_bytes(int(self.array.size), self.bits)]
+            ops.pack(self.array, self.bits, out)
+        elif self.array is not None:
+            ops.copy_bytes(self.array, payload.array[at : at + self.array.nbytes])
 
 
-@dataclass(frozen=True)
-class PlannedValues(SizedValues):
-    """Values that are ready to be written."""
-
-    write: Callable[[Bytes], None]
-    """Fills exactly `size` bytes, zeroed."""
+_NONE = PlannedValues("raw", 0)
 
 
-_NO_VALUES = np.empty(0, np.uint8)
-_NONE = PlannedValues("raw", 0, lambda out: None)
-
-
-def plan_values(update: Update, symbols: str = "auto", threads: int = 1) -> PlannedValues:
+def plan_values(update: Update, symbols: str, ops: Ops, returns: Returns) -> Steps[PlannedValues]:
     """Chooses how an update's values are written.
 
     Args:
         update: any.
         symbols: `raw`, `huffman`, or `auto` for the shorter; without meaning for forms that have none.
-        threads: how many may share the work.
+        ops: where the update is.
+        returns: what the steps wait for.
     """
-    if isinstance(update.values, Quantized):
-        coded = _plan_symbols(update.values.symbols, update.values.bits, symbols, threads)
-        return _with_tables(update.values, coded)
+    values = update.values
+    if isinstance(values, Quantized):
+        head, tables = np.array([values.bits, values.block], "<u4").view(np.uint8), values.tables()
+        before = head.size + sum(table.nbytes for table in tables)
+        return (
+            yield from _plan_symbols(
+                values.symbols, values.bits, symbols, ops, returns, before=before, head=head, tables=tables
+            )
+        )
     if FORMS[update.form].symbols and update.k:
-        return _plan_symbols(update.values, LEVEL_BITS, symbols, threads)
-    if not update.values.size:
-        return _NONE
-    plain = update.values.view(np.uint8)
-
-    def write(out: Bytes) -> None:
-        out[:] = plain
-
-    return PlannedValues("raw", plain.size, write)
+        return (yield from _plan_symbols(values, LEVEL_BITS, symbols, ops, returns))
+    return PlannedValues("raw", int(values.nbytes), array=values) if values.size else _NONE
 
 
-def _plan_symbols(array: NDArray[Any], bits: int, symbols: str, threads: int) -> PlannedValues:
-    packed = bitpack.packed_bytes(array.size, bits)
+def _plan_symbols(
+    array: Array,
+    bits: int,
+    symbols: str,
+    ops: Ops,
+    returns: Returns,
+    *,
+    before: int = 0,
+    head: Bytes | None = None,
+    tables: tuple[Array, ...] = (),
+) -> Steps[PlannedValues]:
+    packed = packed_bytes(int(array.size), bits)
     if symbols != "raw" and array.size:
-        plan = huffman.plan(array, bits, threads)
-        if symbols == "huffman" or plan.size < packed:
-            return PlannedValues("huffman", plan.size, lambda out: huffman.encode(plan, array, out, threads))
-    return PlannedValues("raw", packed, lambda out: bitpack.pack(array, bits, out, threads))
+        below = None if symbols == "huffman" else packed
+        coded = yield from ops.plan_huffman(array, bits, below, returns)
+        if coded is not None:
+            return PlannedValues("huffman", before + coded.size, tables, coded=coded, head=head)
+    return PlannedValues("raw", before + packed, tables, array, bits, head=head)
 
 
-def quantizer_head(values: Quantized) -> Bytes:
-    """How quantized values begin: bits and block; uint8 [QUANTIZER_HEAD]."""
-    return np.array([values.bits, values.block], "<u4").view(np.uint8)
-
-
-def read_quantizer_head(head: Bytes, k: int) -> tuple[int, int]:
-    """Bits and block of k quantized values; raises CorruptMessage where there are no such values."""
-    bits, block = int(head[0]), int(aligned(head[4:], "<u4")[0])
-    if not 1 <= bits <= 16 or head[1:4].any() or block >= k:
-        raise CorruptMessage(f"symbols of {bits} bits in blocks of {block} are none of {k} values")
-    return bits, block
-
-
-def _with_tables(values: Quantized, coded: PlannedValues) -> PlannedValues:
-    parts = [quantizer_head(values), *(table.view(np.uint8) for table in values.tables())]
-    table_bytes = sum(part.size for part in parts)
-
-    def write(out: Bytes) -> None:
-        at = 0
-        for part in parts:
-            out[at : at + part.size] = part
-            at += part.size
-        coded.write(out[at:])
-
-    return PlannedValues(coded.symbols, table_bytes + coded.size, write)
-
-
-def read_values(body: Bytes, form: Form, k: int, symbols: Symbols, threads: int = 1) -> Any:
-    """Reads what a plan wrote, all of `body`.
+def read_values(body: Body, head: Head, reading: Reading) -> Steps[Any]:
+    """Reads what a plan wrote, all of the body.
 
     Returns:
         What `Update.values` holds for the form.
 
     Raises:
         CorruptMessage: the length is not right, a float is not finite, a level is 0, a table or a code is
-            not valid.
+            not valid; on a device some of that is found by the faults' `check`.
     """
-    if form in ("bgt", "strom") and not body.size and symbols == "raw":
-        return _NO_VALUES
+    ops, faults, form, k = reading.ops, reading.faults, head.form, head.k
+    if (form == "bgt" or form == "strom") and not body.size and head.symbols == "raw":  # noqa: PLR1714
+        return ops.empty(0, np.uint8)
     traits = FORMS[form]
-    if symbols == "huffman" and (k == 0 or not traits.symbols):
+    if head.symbols == "huffman" and (k == 0 or not traits.symbols):
         raise CorruptMessage(f"there are no symbols to decode in {k} values of {form}")
     if traits.quantized and k:
-        return _read_quantized(body, form, k, symbols, threads)
+        return (yield from _read_quantized(body, head, reading))
     if traits.symbols and k:
-        levels = _read_symbols(body, LEVEL_BITS, k, symbols, threads)
-        if int(levels.min()) == 0:
-            raise CorruptMessage("a level is 0; levels are 1 to 255")
+        levels = yield from _read_symbols(body, LEVEL_BITS, head, reading)
+        ops.check_levels(levels, faults)
         return levels
-    expected = 0 if form in ("bgt", "strom") else k * traits.dtype.itemsize
+    expected = 0 if traits.sign_apart else k * traits.dtype.itemsize
     if body.size != expected:
         raise CorruptMessage(f"{body.size} bytes of values, {k} of {form} take {expected}")
-    values = aligned(body, traits.dtype.str)
-    if form == "f32" and not np.isfinite(values).all():  # the reader of messages looks at wgt's
-        raise CorruptMessage("a value is not finite")
-    if form in ("fp16", "bf16"):
-        exponent = 0x7C00 if form == "fp16" else 0x7F80
-        if ((values & exponent) == exponent).any():
-            raise CorruptMessage("a value is not finite")
+    values = ops.aligned(body.array, traits.dtype)
+    if form == "f32":  # the reader of messages looks at wgt's
+        ops.check_floats(values, faults)
+    elif form == "fp16" or form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)
+        ops.check_halves(form, values, faults)
     return values
 
 
-def _read_symbols(body: Bytes, bits: int, k: int, symbols: Symbols, threads: int) -> NDArray[Any]:
-    if symbols == "huffman":
-        return huffman.decode(body, bits, k, threads)
-    if body.size != bitpack.packed_bytes(k, bits):
-        raise CorruptMessage(f"{body.size} bytes do not hold {k} symbols of {bits} bits")
-    return bitpack.unpack(body, bits, k, threads)
+def _read_symbols(body: Body, bits: int, head: Head, reading: Reading) -> Steps[Any]:
+    if head.symbols == "huffman":
+        return (yield from reading.ops.read_huffman(body.array, bits, head.k, reading.faults, reading.looks))
+    if body.size != packed_bytes(head.k, bits):
+        raise CorruptMessage(f"{body.size} bytes do not hold {head.k} symbols of {bits} bits")
+    return reading.ops.unpack(body.array, bits, head.k, reading.faults)
 
 
-def _read_quantized(body: Bytes, form: Form, k: int, symbols: Symbols, threads: int) -> Quantized:
-    if body.size < QUANTIZER_HEAD:
-        raise CorruptMessage(f"{body.size} bytes are less than a quantizer's head: {QUANTIZER_HEAD}")
-    bits, block = read_quantizer_head(body[:QUANTIZER_HEAD], k)
-    kind, at, tables = QUANTIZED[form], QUANTIZER_HEAD, []
-    for dtype, count in kind.table_layout(bits, block, k):
+def _read_quantized(body: Body, head: Head, reading: Reading) -> Steps[Quantized]:
+    need(body, QUANTIZER_HEAD, "a quantizer's head")
+    said = yield from body.look(0, QUANTIZER_HEAD, reading)
+    bits, block = int(said[0]), int.from_bytes(said[4:8].tobytes(), "little")
+    if not 1 <= bits <= 16 or said[1:4].any() or block >= head.k:
+        raise CorruptMessage(f"symbols of {bits} bits in blocks of {block} are none of {head.k} values")
+    kind, at, tables = QUANTIZED[head.form], QUANTIZER_HEAD, []
+    for dtype, count in kind.table_layout(bits, block, head.k):
         size = np.dtype(dtype).itemsize * count
-        if body.size - at < size:
-            raise CorruptMessage(
-                f"{body.size} bytes cannot hold the tables of {k} values in blocks of {block}"
-            )
-        tables.append(aligned(body[at : at + size], dtype))
+        need(body, at + size, f"the tables of {head.k} values in blocks of {block}")
+        tables.append(reading.ops.aligned(body.array[at : at + size], np.dtype(dtype)))
         at += size
-    return kind.from_tables(bits, block, _read_symbols(body[at:], bits, k, symbols, threads), tables)
-
-
-def aligned(body: Bytes, dtype: str) -> NDArray[Any]:
-    """The bytes as an array of another type, copied only if they lie at an odd address."""
-    return np.require(body.view(dtype), requirements="A")
+    symbols = yield from _read_symbols(body.behind(at), bits, head, reading)
+    return kind.from_tables(bits, block, symbols, tables, reading.faults, reading.ops)
