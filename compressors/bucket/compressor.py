@@ -50,9 +50,9 @@ _Blame = Callable[[int, CorruptMessage], CorruptMessage]
 class Compressor:
     """A method at work on buckets. It keeps nothing: state stands in the parts and the context.
 
-    On a device how often the host waits does not depend on how many parameters a bucket has: twice to compress
-    with a fixed threshold; once more each for held-back parameters, for a sample that decides thresholds, for the
-    bits of `entropy`, and for Huffman codes; and two to four times to read.
+    On a device how often the host waits does not depend on how many parameters a bucket has: twice to
+    compress with a fixed threshold; once more each for held-back parameters, for a sample that decides
+    thresholds, for the bits of `entropy`, and for Huffman codes; and two to four times to read.
     """
 
     def __init__(self, config: CompressedMethod, ops: Ops | None = None) -> None:
@@ -233,7 +233,7 @@ class Compressor:
     def _decode(
         self, payload: Any, found: Sequence[Found], elements: Sequence[int], looks: Returns, last: Returns
     ) -> Steps[_Decoded]:
-        """What messages seem to hold; not to be used before their faults' `check`, when `last` was fetched."""
+        """What messages seem to hold; not to be used before `last` is fetched and their faults checked."""
         faults = [self.ops.faults(last) for _ in found]
         updates = yield from message.read_all(payload, found, elements, faults, self.ops, looks)
         return list(zip(updates, faults, strict=True))

@@ -1,7 +1,7 @@
 """What one worker keeps from one synchronization to the next: residuals, velocities, thresholds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ..ops.returns import Returns
 from ..rules import Context
 from ..tau import ALL, Memory
 from .compressor import Compressor, Incoming, Outgoing
-from .layout import Layout, Part
+from .layout import Layout, Part, PartTally
 
 _NO_GRADIENT = torch.empty(0)
 _PARTS = ("residuals", "velocities", "memories")
@@ -88,6 +88,16 @@ class Feedback:
         self.residuals, self.velocities, self.memories = residuals, velocities, memories
 
 
+@dataclass(frozen=True)
+class Sent:
+    """What a worker sends, in the CPU's memory."""
+
+    payload: Bytes
+    """uint8, one message behind the other."""
+    tallies: list[PartTally]
+    """Of every parameter, in order."""
+
+
 class FeedbackCompressor:
     """A method applied again and again to the same parameters, or pieces of them, of one worker."""
 
@@ -121,7 +131,7 @@ class FeedbackCompressor:
 
     def compress(
         self, gradients: Sequence[Tensor], iteration: int, rms: Mapping[str, float] | None = None
-    ) -> Outgoing:
+    ) -> Sent:
         """What the worker sends of gradients [numel], in the order of the names; see `Compressor.compress`.
 
         The payload is in the CPU's memory, also where gradients are on a GPU: nothing larger leaves that.
@@ -141,7 +151,7 @@ class FeedbackCompressor:
         # Gradients are large, and many workers may be simulated in one process: none is kept.
         self._kept = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
         self._taken = outgoing if self.compressor.config.nonfinite == "skip" else None
-        return replace(outgoing, payload=self.compressor.ops.fetch(outgoing.payload))
+        return Sent(self.compressor.ops.fetch(outgoing.payload), outgoing.tallies)
 
     def put_back(self) -> None:
         """Undoes what `compress` took out of the residuals since the last `commit`, if it ran.

@@ -1,7 +1,7 @@
 """Arrays, and the passes over gradients and residuals that methods are made of, on one kind of device.
 
-Legend: n elements of a parameter, k of them sent. Tensors are gradients and what is kept of them; arrays are what
-goes into messages.
+Legend: n elements of a parameter, k of them sent. Tensors are gradients and what is kept of them; arrays are
+what goes into messages.
 """
 
 from abc import ABC, abstractmethod
@@ -68,7 +68,7 @@ class Passes(ABC):
 
     @abstractmethod
     def target(self, elements: int, rule: ThresholdRule) -> Target:
-        """Room for the sparse passes of one bucket over so many elements; holds until the next is asked for."""
+        """Room for the sparse passes of a bucket over so many elements; holds until the next call."""
 
     # Looking
 
@@ -117,7 +117,7 @@ class Passes(ABC):
         target: Target,
         returns: Returns,
     ) -> Pending[Taken]:
-        """Adds gradients to residuals, moves what reaches tau (strom: exceeds it) to the target, keeps the rest.
+        """Adds gradients to residuals, moves what reaches tau (strom: exceeds it) out, keeps the rest.
 
         Args:
             rule: what stands for an element.

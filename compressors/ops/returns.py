@@ -1,7 +1,7 @@
 """What passes come to, once it is here: on the CPU at once, from a device after a fetch.
 
-Small results of many kernels stand in one array on the device, so that one fetch brings all of them. Work that
-needs some of them to go on is written as steps, so that the steps of all parameters wait together.
+Small results of many kernels stand in one array on the device, so that one fetch brings all of them. Work
+that needs some of them to go on is written as steps, so that the steps of all parameters wait together.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence

@@ -126,6 +126,7 @@ class AllGather(Protocol):
         started = perf_counter()
         parts = self._feedback.parts(plan.gradients(buffer), plan.layout, self._compressor)
         own = self._compressor.compress(parts, plan.layout, self._context)
+        payload = self._compressor.ops.tensor(own.payload)
         if self._nonfinite == "skip":
             self._outgoing.append((own, parts))
         step.count_layers(own.tallies)
@@ -133,9 +134,7 @@ class AllGather(Protocol):
         step.compress_s += perf_counter() - started
 
         transport = transport_of(self._group, buffer)
-        gathering = self._exchange.start(
-            self._compressor.ops.tensor(own.payload), buffer.numel(), self._group, transport
-        )
+        gathering = self._exchange.start(payload, buffer.numel(), self._group, transport)
         step.blocked_s += perf_counter() - gathering.started
         step.elements += buffer.numel() * self._workers
         step.messages += self._workers * (self._workers - 1)

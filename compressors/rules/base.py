@@ -33,8 +33,8 @@ class Ran:
     updates: list[Update]
     """In the unit's coordinates."""
     refused: int | None = None
-    """The ordinal of the first parameter whose residual + gradient was not finite somewhere. Its updates are to
-    be put back: residuals have gained every finite element of the gradient, but for what was taken out."""
+    """The ordinal of the first parameter whose residual + gradient was not finite somewhere. The updates are
+    to be put back then: residuals have gained every finite element of the gradient but what was taken out."""
 
 
 class Tallies:

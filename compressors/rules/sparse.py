@@ -74,7 +74,7 @@ class SparseRule(Rule):
         return rans
 
     def _advanced(self, turn: Turn) -> Sequence[Part]:
-        """The parts, with a velocity in place of the gradient where there is one; the threshold is for that."""
+        """The parts, with the velocity in place of the gradient where there is one."""
         mine = [
             place.ordinal
             for unit in turn.units

@@ -29,6 +29,7 @@ from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Layout, Part
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.ops.cpu.ops import CPU
 from taugrad.compressors.rules import Context
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.codecs import codec_by_code
@@ -69,6 +70,12 @@ class Original:
     """Those that it is made of, each with its n."""
 
 
+def _split(payload: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
+    (found,) = CPU.find_messages(payload, payload.size, [payload.size], 9)
+    assert not isinstance(found, str)
+    return [payload[one.begin : one.begin + HEADER_BYTES + one.length] for one in found]
+
+
 def original(line: str, sizes: list[int], seed: int) -> Original:
     """What a method sends for a bucket of random gradients."""
     rng = np.random.default_rng(seed)
@@ -84,7 +91,7 @@ def original(line: str, sizes: list[int], seed: int) -> Original:
     ]
     written = compressor.compress(parts, layout, Context()).payload
     messages = [
-        (piece.tobytes(), struct.unpack_from("<I", piece.data, 8)[0]) for piece in message.split(written, 9)
+        (piece.tobytes(), struct.unpack_from("<I", piece.data, 8)[0]) for piece in _split(written)
     ]
     return Original(compressor, layout, written.tobytes(), messages)
 
@@ -204,7 +211,7 @@ def check_update(update: Update, n: int, room: Guarded) -> None:
     room.before(4 * n, 64)[:] = 0xA5
     dense = room.last(4 * n)
     dense[:] = 0
-    add_to(update, dense.view(np.float32))
+    add_to(update, torch.from_numpy(dense.view(np.float32)))
     require(dense.tobytes() == expected.tobytes(), "it is not added as what it stands for")
     require(bool((room.before(4 * n, 64) == 0xA5).all()), "something before the array was written")
 

@@ -25,7 +25,7 @@ from scenarios import (
 from torch import Tensor
 
 from taugrad.compressors.config import read_config
-from taugrad.compressors.wire.codecs.base import Bytes
+from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.wire.exchange import Exchange, Gathering
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))

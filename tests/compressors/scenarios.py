@@ -29,7 +29,7 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.codecs.base import Bytes
+from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.wire.exchange import Exchange, ExchangeForm, Gathering
 from taugrad.compressors.wire.update import Update
 

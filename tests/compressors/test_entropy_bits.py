@@ -8,7 +8,14 @@ from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors.ops.cpu.entropy_bits import entropy_bits, fixed_entropy, rms_bits, sample_size
+from taugrad.compressors.ops.cpu.entropy_bits import (
+    bits_of_sample,
+    count_sample,
+    fixed_entropy,
+    rms_bits,
+    sample_size,
+)
+from taugrad.compressors.ops.cpu.linear import Extremes
 from taugrad.compressors.ops.cpu.sampling import stratified_positions
 
 
@@ -75,7 +82,9 @@ def test_entropy_of_powers_of_two_is_exact() -> None:
 
 def bits_for(values: np.ndarray, fraction: float = 0.03, sample_bits: int = 4, floor: int = 6) -> int:
     low, high = values.min(), values.max()
-    return entropy_bits(lambda at: values[at], values.size, low, high, fraction, sample_bits, floor)
+    ranges = Extremes(np.array([low]), np.array([high]), nonfinite=False)
+    size = sample_size(values.size, fraction)
+    return bits_of_sample(count_sample(values, size, sample_bits, ranges), floor)
 
 
 def test_evenly_spread_values_get_m_more_bits_than_the_floor() -> None:
@@ -91,10 +100,6 @@ def test_a_constant_layer_gets_the_floor(value: float) -> None:
     assert bits_for(np.full(1000, value, np.float32)) == 6
 
 
-def test_an_empty_layer_gets_the_floor() -> None:
-    assert entropy_bits(lambda _: np.empty(0, np.float32), 0, 0.0, 0.0) == 6
-
-
 def test_a_bell_gets_what_its_histogram_says() -> None:
     """All of the layer sampled: the histogram is NumPy's own, over [low, high] in 16 bins."""
     bell = np.random.default_rng(1).standard_normal(4000).astype(np.float32)
@@ -105,28 +110,16 @@ def test_a_bell_gets_what_its_histogram_says() -> None:
 
 
 def test_a_sample_is_taken_where_the_strata_say() -> None:
-    seen = []
-
-    def values_of(positions: np.ndarray) -> np.ndarray:
-        seen.append(positions)
-        return np.zeros(positions.size, np.float32)
-
-    entropy_bits(values_of, 1_000_000, 0.0, 1.0)
-    assert seen[0].tolist() == stratified_positions(1_000_000, 30_000).tolist()
+    values = np.zeros(1_000_000, np.float32)
+    values[stratified_positions(1_000_000, 30_000)] = 1
+    ranges = Extremes(np.zeros(1, np.float32), np.ones(1, np.float32), nonfinite=False)
+    assert count_sample(values, 30_000, 4, ranges).tolist() == [0] * 15 + [30_000]
 
 
 def test_sample_sizes() -> None:
     assert [sample_size(n, 0.03) for n in (0, 5, 256, 257, 8533, 8534, 10**6)] == [
         0, 5, 256, 256, 256, 257, 30_000,
     ]  # fmt: skip
-
-
-def test_what_cannot_be_measured_is_refused() -> None:
-    for low, high in ((1.0, 0.0), (math.nan, 1.0), (0.0, math.inf)):
-        with pytest.raises(ValueError, match="range"):
-            entropy_bits(lambda p: np.zeros(p.size, np.float32), 10, low, high)
-    with pytest.raises(ValueError, match="not finite"):
-        entropy_bits(lambda p: np.full(p.size, np.nan, np.float32), 10, 0.0, 1.0)
 
 
 @settings(max_examples=200, deadline=None)

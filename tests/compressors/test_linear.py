@@ -91,7 +91,7 @@ def quantized(
     report = linear_pass(residual, gradient, bits, block, fenced[1 : n + 1], lows, steps, threads)
     assert fenced[0] == fenced[-1] == 0xA5
     if not report.nonfinite:
-        linear_values(fenced[1 : n + 1], block, lows, steps, values, False, threads)
+        linear_values(fenced[1 : n + 1], block, bits, lows, steps, values, False, threads)
     return fenced[1 : n + 1], lows, steps, values, report
 
 
@@ -160,7 +160,7 @@ def test_values_are_added() -> None:
     a = np.linspace(-1, 1, 5000, dtype=F32)
     symbols, lows, steps, values, _ = quantized(None, a, 5, 700)
     out = a.copy()
-    linear_values(symbols, 700, lows, steps, out, True)
+    linear_values(symbols, 700, 8, lows, steps, out, True)
     assert bits_of(out) == bits_of(a + values)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import messages
 from cases import in_turn
 from formats import FORMATS
 from hypothesis import given, settings
@@ -386,17 +387,17 @@ def test_a_payload_is_split_by_lengths() -> None:
     first = forged("bgt", "packed32", 9, 2, words(~3, 4))
     second = forged("f32", "every", 1, 1, floats(0), tau=0)
     payload = np.frombuffer(first + second + first, np.uint8)
-    assert [piece.tobytes() for piece in message.split(payload, 3)] == [first, second, first]
-    assert message.split(payload[:0], 0) == []
+    assert [piece.tobytes() for piece in messages.split(payload, 3)] == [first, second, first]
+    assert messages.split(payload[:0], 0) == []
     with pytest.raises(CorruptMessage, match="more than 2"):
-        message.split(payload, 2)
+        messages.split(payload, 2)
     for cut in (1, 31, len(first) - 1, len(first) + 5, payload.size - 1):
         with pytest.raises(CorruptMessage):
-            message.split(payload[:cut], 3)
+            messages.split(payload[:cut], 3)
     huge = bytearray(first)
     huge[20:28] = b"\xff" * 8
     with pytest.raises(CorruptMessage):
-        message.split(np.frombuffer(huge, np.uint8), 3)
+        messages.split(np.frombuffer(huge, np.uint8), 3)
 
 
 def test_an_update_too_long_for_a_message_is_an_error_of_the_caller() -> None:

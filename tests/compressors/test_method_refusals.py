@@ -3,6 +3,7 @@
 from types import ModuleType
 
 import numpy as np
+import messages
 import pytest
 import torch
 from cases import in_turn
@@ -164,7 +165,7 @@ def test_messages_of_several_taus_come_in_their_order(kind: str, workbench: Modu
     worker = workbench.Worker(f"{kind}(layers(0.5, patterns={{'p1': 0.1, 'p2': 1.0}}))")
     payload = np.frombuffer(worker.step(workbench.random_gradients(1)).payloads[0], np.uint8)
     layout = worker.compressor.layout(worker.names, workbench.SIZES)
-    low, middle, high = message.split(payload, 3)
+    low, middle, high = messages.split(payload, 3)
     assert len(worker.compressor.read(payload, layout)) == 3
     for others in ([middle, low, high], [low, low, high], [low, high, middle], [high, high]):
         with pytest.raises(CorruptMessage, match="ascend in tau"):

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import messages
 from cases import in_turn
 from methods import ALONE
 from numpy.typing import NDArray
@@ -16,7 +17,6 @@ from pydantic import ValidationError
 from taugrad.compressors.config import chain, read_config
 from taugrad.compressors.config.methods import AnyMethod, ChunkedTopK, TopK
 from taugrad.compressors.config.quantizers import QuantizerLink
-from taugrad.compressors.rules.quantizing import quantize
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.quantized import Quantized
 from taugrad.compressors.wire.update import Update
@@ -40,7 +40,7 @@ def test_messages_of_every_method_come_back(
     for seed in range(3):
         step = worker.step(workbench.random_gradients(seed))
         for (update, _), piece in zip(
-            step.incoming[0], message.split(np.frombuffer(step.payloads[0], np.uint8), 9), strict=True
+            step.incoming[0], messages.split(np.frombuffer(step.payloads[0], np.uint8), 9), strict=True
         ):
             codec, symbols = (
                 worker.config.model_dump().get("codec", "auto"),
@@ -181,7 +181,7 @@ def selected(config: Any, name: str, total: Floats, transcription: ModuleType, t
 
 def quantized(quantizer: Any, values: Floats) -> Floats:
     """What a quantizer makes of one array alone; the kernels' own tests say that this is right."""
-    made = quantize(quantizer, np.zeros_like(values), values, 1).values
+    made = messages.symbols_of(quantizer, np.zeros_like(values), values)
     if isinstance(made, Quantized):
         return made.floats()
     return Update(quantizer.kind, values.size, np.float32(0), None, made).floats()
@@ -221,7 +221,7 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(
 
 def quantized_dense(config: Any, residual: Floats, gradient: Floats) -> Floats:
     """What a method that sends everything makes of one parameter."""
-    made = quantize(config, residual.copy(), gradient, 1).values
+    made = messages.symbols_of(config, residual.copy(), gradient)
     if isinstance(made, Quantized):
         return made.floats()
     return Update(config.kind, gradient.size, np.float32(0), None, made).floats()

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.bucket.layout import Part, PartTally, Scratch
+from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient, read_config
-from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE, ThresholdRule
+from taugrad.compressors.ops.cpu.ops import CpuOps
+from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE
+from taugrad.compressors.ops.results import ThresholdRule
 from taugrad.compressors.rules import Context
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.update import Update
@@ -32,12 +34,12 @@ def assert_bits_equal(found: NDArray[Any], expected: NDArray[Any]) -> None:
 
 
 def compress(
-    rule: str, tau: float, parts: Sequence[Part], scratch: Scratch, *, hold_back_zeros: bool = False
+    rule: str, tau: float, parts: Sequence[Part], ops: CpuOps, *, hold_back_zeros: bool = False
 ) -> tuple[Update | NonFinite, list[PartTally]]:
     """One bucket through a rule: what a reader of its payload finds."""
-    compressor = Compressor(read_config({"kind": rule, "tau": tau}))
+    compressor = Compressor(read_config({"kind": rule, "tau": tau}), ops)
     layout = compressor.layout([part.name for part in parts], [part.elements for part in parts])
-    context = Context(hold_back_zeros=hold_back_zeros, scratch=scratch)
+    context = Context(hold_back_zeros=hold_back_zeros)
     outgoing = compressor.compress(parts, layout, context)
     incoming = compressor.read(outgoing.payload, layout)
     if isinstance(incoming, NonFinite):
@@ -50,7 +52,7 @@ def compress(
 def test_levels_are_whole_multiples_of_the_magnitude_at_most_255() -> None:
     gradient = np.array([1.0, -1.0, 1.99, -1.99, 2.0, -3.5, 255.9, -256.0, 1000.0, 0.99], np.float32)
     parts = [Part("p", torch.from_numpy(gradient), torch.zeros(10))]
-    update, _ = compress("qgt", 1.0, parts, Scratch())
+    update, _ = compress("qgt", 1.0, parts, CpuOps())
     assert isinstance(update, Update)
     assert update.values.tolist() == [1, 1, 1, 1, 2, 3, 255, 255, 255]
     assert (update.words & 1).tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
@@ -80,7 +82,7 @@ def test_a_bucket_is_its_parts_one_after_the_other_whatever_the_gradients_type(
     broken: float | None,
 ) -> None:
     rng = np.random.default_rng(seed)
-    tau32, scratch = np.float32(tau), Scratch()
+    tau32, ops = np.float32(tau), CpuOps()
     residuals = [torch.zeros(size) for size in sizes]
     expected = [np.zeros(size, np.float32) for size in sizes]
     for step in range(2):
@@ -90,7 +92,7 @@ def test_a_bucket_is_its_parts_one_after_the_other_whatever_the_gradients_type(
             buffer[int(rng.integers(buffer.numel()))] = broken
         gradients = torch.split(buffer, sizes)
         parts = [Part(f"p{i}", g, residuals[i]) for i, g in enumerate(gradients)]
-        update, tallies = compress(rule, tau, parts, scratch)
+        update, tallies = compress(rule, tau, parts, ops)
 
         outcomes = []
         base = 0
@@ -123,7 +125,7 @@ def test_a_bucket_is_its_parts_one_after_the_other_whatever_the_gradients_type(
 def test_what_a_refused_bucket_had_to_send_stays_in_the_residuals(rule: ThresholdRule) -> None:
     gradients = torch.tensor([3.0, 0.25, -5.0]), torch.tensor([NAN, 4.0])
     parts = [Part(f"p{i}", g, torch.zeros(g.numel())) for i, g in enumerate(gradients)]
-    update, tallies = compress(rule, 1.0, parts, Scratch())
+    update, tallies = compress(rule, 1.0, parts, CpuOps())
     assert isinstance(update, NonFinite)
     assert update.ordinal == 1
     assert [tally.sent for tally in tallies] == [0, 0]
@@ -138,14 +140,14 @@ def test_zeros_are_held_back_only_when_asked(rule: ThresholdRule) -> None:
         return [Part(name, g, torch.full((3,), 2.0)) for name, g in (("zero", zero), ("some", some))]
 
     held, sending = parts(), parts()
-    update, tallies = compress(rule, 1.0, held, Scratch(), hold_back_zeros=True)
+    update, tallies = compress(rule, 1.0, held, CpuOps(), hold_back_zeros=True)
     assert isinstance(update, Update)
     assert (update.words >> 1).tolist() == [3, 4, 5]
     assert [tally.sent for tally in tallies] == [0, 3]
     assert held[0].residual.tolist() == [2.0, 2.0, 2.0]
     assert tallies[0].residual_squares == 12.0
 
-    update, tallies = compress(rule, 1.0, sending, Scratch())
+    update, tallies = compress(rule, 1.0, sending, CpuOps())
     assert isinstance(update, Update)
     assert (update.words >> 1).tolist() == [0, 1, 2, 3, 4, 5]
     assert [tally.sent for tally in tallies] == [3, 3]
@@ -162,16 +164,16 @@ def test_every_tau_that_is_allowed_leaves_every_level_finite() -> None:
 
 def test_a_nan_among_zeros_is_not_held_back() -> None:
     parts = [Part("p", torch.tensor([0.0, NAN]), torch.zeros(2))]
-    update, _ = compress("wgt", 1.0, parts, Scratch(), hold_back_zeros=True)
+    update, _ = compress("wgt", 1.0, parts, CpuOps(), hold_back_zeros=True)
     assert isinstance(update, NonFinite)
 
 
 def test_scratch_serves_rules_of_different_types_in_turn() -> None:
-    scratch = Scratch()
+    ops = CpuOps()
     for rule in ("bgt", "wgt", "qgt", "strom", "wgt", "bgt"):
         for n in (3, 40, 17):
             parts = [Part("p", torch.full((n,), 2.5), torch.zeros(n))]
-            update, _ = compress(rule, 1.0, parts, scratch)
+            update, _ = compress(rule, 1.0, parts, ops)
             assert isinstance(update, Update)
             assert update.k == n
             expected = {"wgt": [2.5] * n, "bgt": [], "qgt": [2] * n, "strom": []}[rule]

@@ -373,5 +373,5 @@ def test_updates_are_added_as_what_they_stand_for(
     expected = dense.copy()
     expected[outcome.positions] += np.array(outcome.sent, np.float32)
     total = torch.from_numpy(dense.copy())
-    add_to(update, total.numpy())
+    add_to(update, total)
     assert_bits_equal(total.numpy(), expected)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing
 from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.config import read_config
+from taugrad.compressors.ops.cpu.ops import CpuOps
 from taugrad.compressors.rules import Context
 from taugrad.compressors.tau import Memory
 from taugrad.compressors.wire.message import NonFinite
@@ -59,11 +60,11 @@ class Worker:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config: Any = read_config(line)
-        self.compressor = Compressor(self.config)
+        self.compressor = Compressor(self.config, CpuOps(threads))
         self.sizes, self.dtype = list(sizes), dtype
         self.names = list(names or [f"p{i}" for i in range(len(sizes))])
         self.buckets = [list(bucket) for bucket in buckets or [range(len(sizes))]]
-        self.context = Context(threads=threads)
+        self.context = Context()
         rule, config = self.compressor.rule, self.config
         exempt = config.exempt
         whole = [

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from taugrad.compressors.ops.cuda.memory import DeviceArray, TorchMemory
+from taugrad.compressors.ops.cuda.memory import DeviceArray
+from taugrad.compressors.ops.cuda.ops import CudaOps
 from taugrad.compressors.ops.cuda.runtime import SOURCES
 
 EMULATION = Path(__file__).with_name("emulation.h")
@@ -94,7 +95,7 @@ class EmulatedRuntime:
         return torch.from_numpy(array)
 
 
-class EmulatedGpu(TorchMemory):
+class EmulatedGpu(CudaOps):
     """The same over memory of torch's, as on a GPU: all of `CuPyRuntime` but its launches."""
 
     def __init__(self) -> None:

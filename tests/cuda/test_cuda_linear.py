@@ -75,7 +75,7 @@ def check(device: Any, residual: Any, gradient: Any, bits: int, block: int, rang
     for add in (False, True):
         out = np.linspace(-1, 1, gradient.size, dtype=F32)
         device_out = device.place(out)
-        linear.linear_values(symbols, block, lows, steps, out, add)
+        linear.linear_values(symbols, block, bits, lows, steps, out, add)
         linear_values(device, found.symbols, block, bits, found.lows, found.steps, device_out, add)
         assert device_out.tobytes() == out.tobytes()
 

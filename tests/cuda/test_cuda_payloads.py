@@ -18,7 +18,7 @@ from taugrad.compressors.ops.cuda.faults import Faults
 from taugrad.compressors.ops.cuda.payloads import Pieces, find_messages
 from taugrad.compressors.ops.cuda.raw import read_raw, write_raw
 from taugrad.compressors.ops.cuda.reports import Reports
-from taugrad.compressors.ops.cuda.returns import Returns, run_together
+from taugrad.compressors.ops.returns import Returns, run, together
 
 TILE = 2**15
 F32 = np.float32
@@ -215,5 +215,5 @@ def test_works_wait_together(device: Any) -> None:
             log.append((step, number))
         return number * 10
 
-    assert run_together(returns, [work(0, 2), work(1, 0), work(2, 3)]) == [0, 10, 20]
+    assert run(returns, together([work(0, 2), work(1, 0), work(2, 3)])) == [0, 10, 20]
     assert log == [(0, 0), (0, 2), (1, 0), (1, 2), (2, 2)]

@@ -9,13 +9,12 @@ from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.ops.cpu import chunked, sparse
+from taugrad.compressors.ops.cpu.ops import CPU
 from taugrad.compressors.ops.cuda import positions, sparse_add
 from taugrad.compressors.ops.cuda.faults import Faults
-from taugrad.compressors.wire.codecs.base import Head
-from taugrad.compressors.wire.codecs.bitmap import Bitmap
-from taugrad.compressors.wire.codecs.packed32 import Packed32
-from taugrad.compressors.wire.update import NO_TAU, Update
+from taugrad.compressors.ops.returns import Returns
 
+NO_FAULTS = CPU.faults(Returns(CPU))
 CANARY = 0xA5
 SIZES = (0, 1, 31, 32, 33, 1000, 16_384, 16_385, 70_001)
 with_or_without_signs = in_turn("signed", [True, False])
@@ -41,10 +40,6 @@ def body_at(device: Any, section: Any, offset: int) -> Any:
     body = np.full(offset + section.size + 9, 0xFF, np.uint8)
     body[offset : offset + section.size] = section
     return device.place(body)[offset : offset + section.size]
-
-
-def head(n: int, k: int, signed: bool) -> Head:
-    return Head("bgt" if signed else "f32", n, k, NO_TAU, "raw")
 
 
 def on_device(device: Any, read: Callable[[Faults], Any]) -> Any:
@@ -95,21 +90,14 @@ def test_packed_words_are_checked_as_on_the_cpu(device: Any) -> None:
             body = body_at(device, section, 16)
             alike(
                 device,
-                lambda section=section, n=n: Packed32().read_positions(section, head(n, k, True))[0],
+                lambda section=section, n=n: CPU.read_packed32(section, n, k, NO_FAULTS),
                 lambda faults, body=body, n=n: positions.read_packed32(device, body, n, k, faults),
             )
 
 
 def bitmap_of(words: Any, n: int, signed: bool) -> Any:
-    update = Update(
-        "bgt" if signed else "f32",
-        n,
-        NO_TAU,
-        words,
-        np.empty(0, np.uint8) if signed else np.zeros(words.size, np.float32),
-    )
-    section = np.zeros(Bitmap().positions_size(update), np.uint8)
-    Bitmap().write_positions(update, section)
+    section = np.zeros(-(-n // 8) + (-(-words.size // 8) if signed else 0), np.uint8)
+    CPU.write_bitmap(words, n, signed, section)
     return section
 
 
@@ -149,9 +137,7 @@ def test_bitmaps_are_checked_as_on_the_cpu(device: Any, n: int, signed: bool) ->
             body = body_at(device, damaged, 16 + trial % 4)
             alike(
                 device,
-                lambda damaged=damaged, count=count: Bitmap().read_positions(damaged, head(n, count, signed))[
-                    0
-                ],
+                lambda damaged=damaged, count=count: CPU.read_bitmap(damaged, n, count, signed, NO_FAULTS),
                 lambda faults, body=body, count=count: positions.read_bitmap(
                     device, body, n, count, signed, faults
                 ),

@@ -274,6 +274,7 @@ def linear_values(
     Args:
         symbols: uint8 or uint16 [n].
         block: as it was for `linear_pass`.
+        bits: of a symbol.
         lows: float32 [blocks].
         steps: float32 [blocks].
         out: contiguous float32 [n].

@@ -116,7 +116,7 @@ class TorchMemory:
         return array.memory.view(_TYPES[array.dtype])
 
 
-class Device(ABC, TorchMemory):
+class Device(TorchMemory, ABC):
     """A `Runtime` over that memory."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Messages on a device: lengths come to the host, which puts headers and codebooks in their places; bodies stay."""
+"""Messages on a device: lengths come to the host, which makes headers and codebooks; bodies stay."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

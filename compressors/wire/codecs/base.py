@@ -67,8 +67,8 @@ class Codec(ABC):
         """Reads some bodies of one form, at least one.
 
         Raises:
-            CorruptMessage: one is nothing that is written for such a header. On a device some of that is found
-                by the faults' `check`.
+            CorruptMessage: one is nothing that is written for such a header. On a device some of that is
+                found by the faults' `check`.
         """
 
 

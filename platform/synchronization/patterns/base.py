@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taugrad.compressors.bucket.compressor import Outgoing
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.bucket.layout import PartTally, Unit
 from taugrad.compressors.config import AnyMethod, CompressedMethod, NoCompression, PowerSGD, read_config
 from taugrad.compressors.errors import CorruptMessage
@@ -144,9 +143,7 @@ class Pattern(ABC):
             hold_back_zeros=self.setting.hold_back_zeros,
         )
 
-    def _compress(
-        self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int
-    ) -> Outgoing:
+    def _compress(self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int) -> Sent:
         with self._clock("compress_s"):
             return compressor.compress(gradients, iteration, self.rms)
 
@@ -173,7 +170,7 @@ class Pattern(ABC):
         setattr(self.spent, what, getattr(self.spent, what) + perf_counter() - started)
 
 
-def refused_by(own: Outgoing, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
+def refused_by(own: Sent, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
     """The ordinal of the parameter because of which a worker sends no update, if that is so."""
     if not is_refusal(own.payload):
         return None

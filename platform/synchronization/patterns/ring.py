@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taugrad.compressors.bucket.compressor import Outgoing
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.wire.message import is_refusal
 
@@ -89,12 +88,12 @@ class Ring(Pattern):
 
     def _pass_on(
         self, chunk: int, gradients: Sequence[Tensor], partial: tuple[int, Payload] | None, iteration: int
-    ) -> Outgoing:
+    ) -> Sent:
         """The partial sum with this worker's gradient added, compressed; a refusal as it came."""
         compressor, pieces = self._hops[chunk], self._chunks[chunk].of(gradients)
         if partial is not None:
             if is_refusal(partial[1]):
-                return Outgoing(partial[1], [], [])
+                return Sent(partial[1], [])
             with self._clock("decompress_s"):
                 shard = self._chunks[chunk]
                 total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
