@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.config.quantizers import LinearFields
 from taugrad.compressors.ops.cpu import bitpack, golomb_rice, huffman
+from taugrad.compressors.ops.cpu.ops import CPU
+from taugrad.compressors.ops.returns import Returns, run
 from taugrad.compressors.rules.quantizing import quantize
 from taugrad.compressors.wire.codecs import codec_by_name
-from taugrad.compressors.wire.codecs.base import Head, PositionCodec
+from taugrad.compressors.wire.codecs.base import Body, Head, PositionCodec, Reading
 from taugrad.compressors.wire.quantized import Quantized
 from taugrad.compressors.wire.update import NO_TAU, Chunks, Update
 
@@ -118,7 +120,8 @@ def chunked_words(n: int) -> NDArray[np.uint32]:
 
 def symbols_of(arena: Arena, bits: int) -> Array:
     """The gradient's linear symbols, the whole of it one block."""
-    values = quantize(LinearFields(bits=bits, block=0), None, arena.gradient_N, 1).values
+    returns, config = Returns(CPU), LinearFields(bits=bits, block=0)
+    values = run(returns, quantize(config, None, arena.gradient, CPU, returns, returns)).values
     assert isinstance(values, Quantized)
     return values.symbols
 
@@ -130,11 +133,19 @@ def of_codec(codec_name: str, name: str, update: Update) -> Coding:
     head = Head(update.form, update.n, update.k, update.tau, "raw")
 
     def encode(threads: int) -> Array:
-        section = np.zeros(codec.positions_size(update), np.uint8)
-        codec.write_positions(update, section)
-        return section
+        returns = Returns(CPU)
+        measured = run(returns, codec.measure([update], CPU, returns))
+        payload = CPU.payload(measured.sizes[0])
+        measured.write([0], payload, [0], CPU)
+        return payload.array
 
-    return Coding(name, encode, lambda section, threads: codec.read_positions(section, head)[0], (1,))
+    def decode(section: Array, threads: int) -> Array:
+        looks = Returns(CPU)
+        reading = Reading(CPU, looks, CPU.faults(looks))
+        words: Array = run(looks, codec.read_positions(Body(section, section), head, reading))[0]
+        return words
+
+    return Coding(name, encode, decode, (1,))
 
 
 def rice(name: str, words: NDArray[np.uint32], n: int) -> Coding:

@@ -108,8 +108,7 @@ class Arena:
         self.k = max(1, int(DENSITY * self.n))
         magnitude = (self.start + self.gradient).abs()
         self.tau = float(magnitude.kthvalue(self.n - self.k + 1).values)
-        compressor: Any = compressor_for(_method("fp16"), device)
-        self.runtime = compressor._runtime
+        self.runtime: Any = compressor_for(_method("fp16"), device).ops
 
     def reset(self) -> None:
         """Sets the residual back."""
@@ -308,7 +307,7 @@ def bucket_cases(arena: Arena) -> Iterator[Case]:
             context.memories.clear()
 
         def compress(c: Any = compressor, p: Any = parts, a: Any = layout, x: Any = context) -> Any:
-            return c.compress(p, a, x).payload
+            return c.ops.tensor(c.compress(p, a, x).payload)
 
         payload, total = compress(), torch.zeros(n, device=arena.device)
 

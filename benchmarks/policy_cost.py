@@ -167,7 +167,7 @@ class Worker:
         self.compressor = Compressor(read_config(RULE.format(tau)))  # type: ignore[arg-type]
         selection = self.compressor.rule.selection  # type: ignore[attr-defined]
         self.clock = selection.policy = Clocked(policy or selection.policy)
-        self.context = Context(threads=1)
+        self.context = Context()
         self.buckets = model.buckets()
         self.layouts = [
             self.compressor.layout(names, [model.elements[name] for name in names]) for names in self.buckets

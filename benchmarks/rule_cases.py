@@ -14,9 +14,11 @@ from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import CompressedMethod, read_config
 from taugrad.compressors.ops.cpu import avx512
+from taugrad.compressors.ops.cpu.ops import CpuOps
 from taugrad.compressors.ops.cpu.threads import run_all, shares
 from taugrad.compressors.ops.cpu.threshold import threshold_pass
-from taugrad.compressors.rules import Context
+from taugrad.compressors.ops.returns import Returns, run
+from taugrad.compressors.rules import Context, Turn
 
 CHUNK, KEEP = 4096, 41
 GOAL_DENSITY = 0.01
@@ -134,8 +136,14 @@ def rule_pass(arena: Arena, line: str) -> Callable[[int], object]:
     compressor = make(line)
     (unit,) = compressor.layout(["all"], [arena.elements]).units
     parts = [Part("all", arena.gradient, arena.residual)]
-    contexts = {threads: Context(threads=threads) for threads in (1, 2)}
-    return lambda threads: compressor.rule.run(unit, parts, contexts[threads])
+    context, ops = Context(), {threads: CpuOps(threads) for threads in (1, 2)}
+
+    def work(threads: int) -> object:
+        returns = Returns(ops[threads])
+        turn = Turn([unit], parts, {0}, context, ops[threads], returns, returns)
+        return run(returns, compressor.rule.run(turn))
+
+    return work
 
 
 def _peer(arena: Arena, beside: Beside, run: Callable[[int], object], peer_run: Work) -> Peer:
@@ -159,7 +167,7 @@ def add_with(arena: Arena, threads: int) -> None:
 
 
 def _portable(arena: Arena, tau: np.float32) -> Callable[[int], object]:
-    words, values = Context().scratch.room(0, arena.elements, np.float32)
+    words, values = CpuOps().target(arena.elements, "wgt")
     return lambda threads: threshold_pass(
         "wgt", arena.residual_N, arena.gradient_N, tau, words, values, threads=threads, vectorized=False
     )

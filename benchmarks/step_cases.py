@@ -7,7 +7,9 @@ from arena import Arena
 from case import Case
 from rule_cases import CHUNK, KEEP, make
 
+from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
+from taugrad.compressors.ops.cpu.ops import CpuOps
 from taugrad.compressors.rules import Context
 from taugrad.compressors.wire.message import NonFinite
 
@@ -36,14 +38,15 @@ def step_cases(arena: Arena) -> Iterator[Case]:
 
 def _method(arena: Arena, name: str, line: str) -> Iterator[Case]:
     compressor = make(line)
+    by_threads = {threads: Compressor(compressor.config, CpuOps(threads)) for threads in (1, 2)}
     layout = compressor.layout(["all"], [arena.elements])
     residual = arena.residual if compressor.rule.needs_residual or compressor.config.decay else None
     parts = [Part("all", arena.gradient, residual)]
-    contexts = {threads: Context(threads=threads) for threads in (1, 2)}
+    context = Context()
     total = torch.zeros(arena.elements)
 
     def compress(threads: int) -> object:
-        return compressor.compress(parts, layout, contexts[threads])
+        return by_threads[threads].compress(parts, layout, context)
 
     arena.reset()
     payload = compressor.compress(parts, layout, Context()).payload

@@ -178,11 +178,11 @@ class Compressor:
         tau = np.float32(1) if FORMS[self.rule.form].has_tau else NO_TAU
         return NonFinite(self.rule.form, layout.bucket_elements, tau, ordinal)
 
-    def read(self, payload: Bytes | Array, layout: Layout) -> Incoming:
+    def read(self, payload: Bytes | Tensor, layout: Layout) -> Incoming:
         """What another worker sent for a bucket of the same layout.
 
         Args:
-            payload: uint8 in the CPU's memory.
+            payload: uint8, here or in the CPU's memory.
             layout: of the bucket.
 
         Raises:

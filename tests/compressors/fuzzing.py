@@ -90,9 +90,7 @@ def original(line: str, sizes: list[int], seed: int) -> Original:
         for name, gradient in zip(names, gradients, strict=True)
     ]
     written = compressor.compress(parts, layout, Context()).payload
-    messages = [
-        (piece.tobytes(), struct.unpack_from("<I", piece.data, 8)[0]) for piece in _split(written)
-    ]
+    messages = [(piece.tobytes(), struct.unpack_from("<I", piece.data, 8)[0]) for piece in _split(written)]
     return Original(compressor, layout, written.tobytes(), messages)
 
 

@@ -28,8 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.errors import CompressionError
-from taugrad.compressors.wire import message
 from taugrad.compressors.ops.array import Bytes
+from taugrad.compressors.wire import message
 from taugrad.compressors.wire.exchange import Exchange, ExchangeForm, Gathering
 from taugrad.compressors.wire.update import Update
 

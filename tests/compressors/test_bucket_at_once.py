@@ -2,10 +2,10 @@
 
 import zlib
 
+import messages
 import numpy as np
 import pytest
 import torch
-import messages
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,7 +179,6 @@ def test_velocities_of_a_bucket_are_those_of_each_parameter(dtype: torch.dtype) 
     generator = torch.Generator().manual_seed(5)
     sizes, momentum = [3, 1000, 0, 77], 0.9
     compressor = Compressor(read_config(f"wgt(0.5, momentum={momentum})"))  # type: ignore[arg-type]
-    places = tuple(Place(i, sum(sizes[:i]), size) for i, size in enumerate(sizes))
     velocities = [torch.randn(size, generator=generator) for size in sizes]
     before = [each.clone() for each in velocities]
     context = Context()

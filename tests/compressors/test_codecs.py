@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from cases import in_turn
 from formats import FORMATS, FORMS_OF, WITHOUT_TAU
-from messages import decode, encode, planned, size, write_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import decode, encode, planned, size, write_all
 
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage

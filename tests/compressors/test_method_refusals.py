@@ -2,15 +2,14 @@
 
 from types import ModuleType
 
-import numpy as np
 import messages
+import numpy as np
 import pytest
 import torch
 from cases import in_turn
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.wire import message
 
 Floats = NDArray[np.float32]
 NAN, INF = float("nan"), float("inf")

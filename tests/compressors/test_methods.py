@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, get_args
 
+import messages
 import numpy as np
 import pytest
-import messages
 from cases import in_turn
 from methods import ALONE
 from numpy.typing import NDArray

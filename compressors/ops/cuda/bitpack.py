@@ -1,4 +1,7 @@
-"""Symbols of 1 to 16 bits side by side, on a device; the bytes are those of `ops.cpu.bitpack`."""
+"""Symbols of 1 to 16 bits side by side, on a device; the bytes are those of `ops.cpu.bitpack`.
+
+Arguments are those of `Wire`; `runtime` is the device, where all arrays lie.
+"""
 
 from typing import Any
 
@@ -17,13 +20,6 @@ _TILE = 2048
 def pack(runtime: Runtime, symbols: Any, bits: int, out: Any, faults: Faults) -> None:
     """Packs symbols. Does not wait.
 
-    Args:
-        runtime: the device, where all arrays lie.
-        symbols: uint8 (bits up to 8) or uint16 [k], below 2^bits.
-        bits: 1 to 16.
-        out: uint8 of exactly `packed_bytes(k, bits)`, whatever they are, at any address.
-        faults: learns of a symbol of 2^bits or more.
-
     Raises:
         ValueError: arrays of another type or size.
     """
@@ -38,13 +34,6 @@ def pack(runtime: Runtime, symbols: Any, bits: int, out: Any, faults: Faults) ->
 
 def unpack(runtime: Runtime, body: Any, bits: int, k: int, faults: Faults) -> Any:
     """Reads what `pack` wrote. Does not wait.
-
-    Args:
-        runtime: the device.
-        body: uint8, at any address.
-        bits: 1 to 16.
-        k: how many symbols.
-        faults: learns of bits that are set behind the last symbol.
 
     Returns:
         The symbols, uint8 (bits up to 8) or uint16 [k].

@@ -1,4 +1,7 @@
-"""The k largest magnitudes of every chunk on a device."""
+"""The k largest magnitudes of every chunk on a device.
+
+Arguments are those of `Passes`; `runtime` is the device, where all arrays lie.
+"""
 
 from typing import Any
 
@@ -28,19 +31,6 @@ def chunked_pass(
     The same words, values and residual as of `ops.cpu.chunked.chunked_pass`. Every chunk sends exactly
     min(keep, its length) elements, fewer only where sums are not finite. Does not wait. A block of threads
     works on a chunk: chunks of less than 512 elements leave most of a GPU idle.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        residual: float32 [n], changed in place.
-        gradient: [n], of `gradient_type`.
-        chunk: elements of a chunk, a power of two, 2 to LARGEST_CHUNK; the last one may be shorter.
-        keep: how many to send of each chunk, 0 to chunk.
-        words: uint32, with room for what is sent behind the words that are there; receives
-            index << 1 | sign, ascending.
-        values: float32, as long as `words`; receives the elements sent, 0.0 for -0.0.
-        reports: receives this pass's report.
-        base: index of residual[0] within the update.
-        gradient_type: what the gradient's bits mean.
 
     Raises:
         ValueError: chunk or keep is out of its range.

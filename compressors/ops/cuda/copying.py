@@ -1,4 +1,7 @@
-"""Copies of bytes on a device, from any address to any other."""
+"""Copies of bytes on a device, from any address to any other.
+
+Arguments are those of `Wire`; `runtime` is the device, where all arrays lie.
+"""
 
 from typing import Any
 
@@ -11,11 +14,6 @@ _TILE = 8192
 
 def copy_bytes(runtime: Runtime, source: Any, out: Any) -> None:
     """Copies an array's bytes. Does not wait.
-
-    Args:
-        runtime: the device, where both lie.
-        source: of any type.
-        out: uint8, of as many bytes, at any address.
 
     Raises:
         ValueError: out is not as long as source.

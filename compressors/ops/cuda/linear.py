@@ -1,4 +1,7 @@
-"""Uniform b-bit quantization in blocks on a device; the definition is that of `ops.cpu.linear`."""
+"""Uniform b-bit quantization in blocks on a device; the definition is that of `ops.cpu.linear`.
+
+Arguments are those of `Passes`; `runtime` is the device, where all arrays lie.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -47,16 +50,6 @@ def extremes(
     """Adds a gradient to a residual, and finds the smallest and the largest element of every block.
 
     Does not wait. The same as `ops.cpu.linear.extremes`, after `fetch_extremes`.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        residual: float32 [n], or None for zeros that nobody keeps. Gains the gradient, but for elements whose
-            sum is not finite.
-        gradient: [n], of `gradient_type`.
-        block: elements of a block; 0 for one block.
-        reports: receives a report; `linear_pass` adds to it.
-        slot: uint32 [2 * blocks] for the ranges' keys; by default they stand apart.
-        gradient_type: what the gradient's bits mean.
     """
     n = int(gradient.size)
     grid = lay_out(n, block)
@@ -110,21 +103,6 @@ def linear_pass(
     The same symbols, tables and residual as of `ops.cpu.linear.linear_pass`. Does not wait. Where the
     report tells of sums that are not finite, the residual has gained the gradient, to rounding, but for
     the elements concerned, and nothing else means anything.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        residual: float32 [n], changed in place; None for zeros that nobody keeps.
-        gradient: [n], of `gradient_type`.
-        bits: of a symbol, 1 to 16.
-        block: elements of a block, the last one may be shorter; 0 for one block. Blocks of up to 4096
-            elements take one pass over memory, larger ones two.
-        symbols: uint8 [n] for up to 8 bits, uint16 [n] above; receives the symbols.
-        lows: float32 [blocks]; receives the smallest element of each block.
-        steps: float32 [blocks]; receives the width of a bin.
-        reports: receives this pass's report, unless `ranges` has one.
-        ranges: what `extremes` found in the same arrays, if it has seen to them already. The residual holds
-            the gradient then, which is not added again.
-        gradient_type: what the gradient's bits mean.
     """
     n = int(gradient.size)
     grid, size = lay_out(n, block), symbol_size(bits)
@@ -148,18 +126,7 @@ def linear_pass(
 def linear_values(
     runtime: Runtime, symbols: Any, block: int, bits: int, lows: Any, steps: Any, out: Any, add: bool
 ) -> None:
-    """Writes, or adds, the values that symbols stand for. Does not wait.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        symbols: uint8 or uint16 [n].
-        block: as it was for `linear_pass`.
-        bits: of a symbol.
-        lows: float32 [blocks].
-        steps: float32 [blocks].
-        out: float32 [n].
-        add: add to `out` instead of overwriting it.
-    """
+    """Writes, or adds, the values that symbols stand for. Does not wait."""
     _write(runtime, symbols, block, bits, lows, steps, out, add, 0)
 
 

@@ -1,4 +1,7 @@
-"""Short floating point formats on a device; the definitions are those of `ops.cpu.minifloat`."""
+"""Short floating point formats on a device; the definitions are those of `ops.cpu.minifloat`.
+
+Arguments are those of `Passes`; `runtime` is the device, where all arrays lie.
+"""
 
 from typing import Any
 
@@ -19,17 +22,7 @@ def half_pass(
     *,
     gradient_type: GradientType = "float32",
 ) -> None:
-    """Rounds residual + gradient to a 16-bit format and keeps what that leaves out. Does not wait.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        kind: `fp16` or `bf16`.
-        residual: float32 [n], changed in place; None for zeros that nobody keeps.
-        gradient: [n], of `gradient_type`.
-        symbols: uint16 [n]; receives the bits.
-        reports: receives this pass's report; for sums that are not finite, see `linear.linear_pass`.
-        gradient_type: what the gradient's bits mean.
-    """
+    """Rounds residual + gradient to a 16-bit format and keeps what that leaves out. Does not wait."""
     n = int(gradient.size)
     grid, report = lay_out(n, 0), reports.begin()
     kept: Any = 0 if residual is None else residual
@@ -65,19 +58,7 @@ def fp8_pass(
     *,
     gradient_type: GradientType = "float32",
 ) -> None:
-    """Rounds residual + gradient to scaled float8 e4m3fn and keeps what that leaves out. Does not wait.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        residual: float32 [n], changed in place; None for zeros that nobody keeps.
-        gradient: [n], of `gradient_type`.
-        block: elements of a block, the last one may be shorter; 0 for one block. Blocks of up to 4096
-            elements take one pass over memory, larger ones two.
-        symbols: uint8 [n]; receives the bits of a 2^-e.
-        exponents: int8 [blocks]; receives e.
-        reports: receives this pass's report; for sums that are not finite, see `linear.linear_pass`.
-        gradient_type: what the gradient's bits mean.
-    """
+    """Rounds residual + gradient to scaled float8 e4m3fn and keeps what that leaves out. Does not wait."""
     n = int(gradient.size)
     grid = lay_out(n, block)
     kept: Any = 0 if residual is None else residual
@@ -98,16 +79,7 @@ def fp8_pass(
 
 
 def fp8_values(runtime: Runtime, symbols: Any, block: int, exponents: Any, out: Any, add: bool) -> None:
-    """Writes, or adds, the values that float8 symbols stand for. Does not wait.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        symbols: uint8 [n], none of them NaN.
-        block: as it was for `fp8_pass`.
-        exponents: int8 [blocks].
-        out: float32 [n].
-        add: add to `out` instead of overwriting it.
-    """
+    """Writes, or adds, the values that float8 symbols stand for. Does not wait."""
     _write_fp8(runtime, symbols, block, exponents, out, add, 0)
 
 

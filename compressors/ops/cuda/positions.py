@@ -1,6 +1,8 @@
 """Positions on a device as words, as a bitmap and as indices in chunks.
 
 The bytes are those of the codecs `packed32`, `bitmap` and `chunked`. Nothing here waits.
+
+Arguments are those of `Wire`; `runtime` is the device, where all arrays lie.
 """
 
 from typing import Any
@@ -37,11 +39,6 @@ def _need(body: Any, size: int) -> None:
 def write_packed32(runtime: Runtime, words: Any, out: Any) -> None:
     """Writes words as they are.
 
-    Args:
-        runtime: the device, where all arrays lie.
-        words: uint32 [k], position << 1 | sign.
-        out: uint8 [4k], at any address.
-
     Raises:
         ValueError: out is of another length.
     """
@@ -51,13 +48,6 @@ def write_packed32(runtime: Runtime, words: Any, out: Any) -> None:
 
 def read_packed32(runtime: Runtime, body: Any, n: int, k: int, faults: Faults) -> Any:
     """Reads what `write_packed32` wrote.
-
-    Args:
-        runtime: the device.
-        body: uint8, at any address.
-        n: positions are below it; at most 2^31 - 1.
-        k: how many words.
-        faults: learns of positions that do not ascend or are not below n.
 
     Returns:
         uint32 [k].
@@ -80,13 +70,6 @@ def bitmap_bytes(n: int, k: int, signed: bool) -> int:
 def write_bitmap(runtime: Runtime, words: Any, n: int, signed: bool, out: Any) -> None:
     """Writes a bit an element, then, if `signed`, a sign a word.
 
-    Args:
-        runtime: the device.
-        words: uint32 [k], position << 1 | sign; positions ascend and are below n.
-        n: elements.
-        signed: whether signs are written.
-        out: uint8 [bitmap_bytes], whatever they are, at any address.
-
     Raises:
         ValueError: out is of another length.
     """
@@ -101,14 +84,6 @@ def write_bitmap(runtime: Runtime, words: Any, n: int, signed: bool, out: Any) -
 
 def read_bitmap(runtime: Runtime, body: Any, n: int, k: int, signed: bool, faults: Faults) -> Any:
     """Reads what `write_bitmap` wrote.
-
-    Args:
-        runtime: the device.
-        body: uint8, at any address.
-        n: elements.
-        k: how many are sent.
-        signed: whether signs were written.
-        faults: learns of another number of bits set than k, and of spare bits that are set.
 
     Returns:
         uint32 [k], position << 1 | sign, sign 0 where none was written.
@@ -135,15 +110,6 @@ def write_indices(
 ) -> None:
     """Packs positions as indices within their chunks; see `ops.cpu.chunked.write_indices`.
 
-    Args:
-        runtime: the device.
-        words: uint32 [index_count(n, chunk, keep)], ascending, as many of each chunk as are kept.
-        n: elements.
-        chunk: elements of a chunk, a power of two, 2 to 65536.
-        keep: how many were sent of each chunk.
-        out: uint8 [index_bytes(n, chunk, keep)], whatever they are, at any address.
-        base: index of the first of the n elements within the update.
-
     Raises:
         ValueError: a length is not what n, chunk and keep make it, or these are out of their range.
     """
@@ -159,15 +125,6 @@ def read_indices(
     runtime: Runtime, body: Any, n: int, chunk: int, keep: int, faults: Faults, *, base: int = 0
 ) -> Any:
     """Reads what `write_indices` wrote.
-
-    Args:
-        runtime: the device.
-        body: uint8, at any address.
-        n: elements.
-        chunk: elements of a chunk.
-        keep: how many are sent of each chunk.
-        faults: learns of indices that do not ascend or lie beyond their chunk, and of set padding.
-        base: index of the first of the n elements within the update.
 
     Returns:
         uint32 [index_count(n, chunk, keep)], position << 1.

@@ -1,4 +1,7 @@
-"""Bins of equal population in blocks on a device; the definition is that of `ops.cpu.quantile`."""
+"""Bins of equal population in blocks on a device; the definition is that of `ops.cpu.quantile`.
+
+Arguments are those of `Passes`; `runtime` is the device, where all arrays lie.
+"""
 
 from typing import Any
 
@@ -30,20 +33,6 @@ def quantile_pass(
     """Quantizes residual + gradient and keeps in the residual what the symbols leave out.
 
     The same symbols, tables and residual as of `ops.cpu.quantile.quantile_pass`. Does not wait.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        residual: float32 [n], changed in place; None for zeros that nobody keeps.
-        gradient: [n], of `gradient_type`.
-        bits: of a symbol, 1 to 16.
-        block: elements of a block, the last one may be shorter; 0 for one block. Blocks of more than 4096
-            elements are sorted in uint32 scratch memory of their length, rounded up to a power of two.
-        symbols: uint8 [n] for up to 8 bits, uint16 [n] above; receives the symbols.
-        tables: uint16 [blocks * 2^bits]; receives the float16 bits of the bins' means times 2^-e.
-        exponents: int8 [blocks]; receives e.
-        reports: receives this pass's report. Where it tells of sums that are not finite, the residual has
-            gained the gradient but for these elements, and nothing else means anything.
-        gradient_type: what the gradient's bits mean.
     """
     n = int(gradient.size)
     grid, size = lay_out(n, block), symbol_size(bits)
@@ -95,18 +84,7 @@ def _sorted_keys(
 def quantile_values(
     runtime: Runtime, symbols: Any, block: int, bits: int, tables: Any, exponents: Any, out: Any, add: bool
 ) -> None:
-    """Writes, or adds, the values that symbols stand for. Does not wait.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        symbols: uint8 or uint16 [n], all of them less than 2^bits.
-        block: as it was for `quantile_pass`.
-        bits: of a symbol.
-        tables: uint16 [blocks * 2^bits]; see `ops.cpu.quantile.quantile_tables_valid`.
-        exponents: int8 [blocks].
-        out: float32 [n].
-        add: add to `out` instead of overwriting it.
-    """
+    """Writes, or adds, the values that symbols stand for. Does not wait."""
     n = int(symbols.size)
     grid = lay_out(n, block)
     runtime.launch(

@@ -1,4 +1,7 @@
-"""Every element written out, on a device; the bytes are those of the codec `raw`. Nothing here waits."""
+"""Every element written out, on a device; the bytes are those of the codec `raw`. Nothing here waits.
+
+Arguments are those of `Wire`; `runtime` is the device, where all arrays lie.
+"""
 
 from typing import Any
 
@@ -15,15 +18,7 @@ _KERNEL: dict[ThresholdRule, str] = {"wgt": "wgt", "bgt": "signs", "strom": "sig
 
 
 def write_raw(runtime: Runtime, form: ThresholdRule, words: Any, values: Any, out: Any) -> None:
-    """Writes the elements sent.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        form: of the update.
-        words: uint32 [k], position << 1 | sign; positions are distinct and below n.
-        values: float32 [k] (wgt), uint8 [k] levels (qgt), or none.
-        out: uint8 of n elements, zeros, at any address.
-    """
+    """Writes the elements sent."""
     k = int(words.size)
     arguments = (words, k, out) if _KERNEL[form] == "signs" else (words, values, k, out)
     runtime.launch("raw", f"write_{_KERNEL[form]}", -(-k // _THREADS), _THREADS, *arguments)
@@ -33,14 +28,6 @@ def read_raw(
     runtime: Runtime, form: ThresholdRule, body: Any, n: int, k: int, faults: Faults
 ) -> tuple[Any, Any]:
     """Reads what `write_raw` wrote.
-
-    Args:
-        runtime: the device.
-        form: of the update.
-        body: uint8 of exactly n elements, at any address.
-        n: elements.
-        k: how many are not zero, at most n.
-        faults: learns of another number of them, and of levels that the form does not have.
 
     Returns:
         uint32 [k] words; and float32 [k] values (wgt), uint8 [k] levels (qgt), uint8 [0] for the others.

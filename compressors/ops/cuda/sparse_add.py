@@ -1,4 +1,7 @@
-"""Adding the elements sent to a dense array on a device; the bits of `ops.cpu.sparse`. Nothing here waits."""
+"""Adding the elements sent to a dense array on a device; the bits of `ops.cpu.sparse`. Nothing here waits.
+
+Arguments are those of `Passes`; `runtime` is the device, where all arrays lie.
+"""
 
 from typing import Any
 
@@ -22,27 +25,13 @@ def _check(words: Any, values: Any, dtype: Any) -> None:
 
 
 def add_taus(runtime: Runtime, words: Any, tau: float, dense: Any) -> None:
-    """Adds +tau or -tau.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        words: uint32 [k], position << 1 | sign (1 is minus), positions distinct.
-        tau: a float32.
-        dense: float32 [n], changed in place.
-    """
+    """Adds +tau or -tau."""
     k, n = int(words.size), int(dense.size)
     _launch(runtime, "add_taus", words, k, float_bits(tau), dense, n)
 
 
 def add_levels(runtime: Runtime, words: Any, levels: Any, tau: float, dense: Any) -> None:
     """Adds level * tau, signed.
-
-    Args:
-        runtime: the device.
-        words: as for `add_taus`.
-        levels: uint8 [k].
-        tau: a float32.
-        dense: float32 [n], changed in place.
 
     Raises:
         ValueError: levels of another type or length.
@@ -54,12 +43,6 @@ def add_levels(runtime: Runtime, words: Any, levels: Any, tau: float, dense: Any
 
 def add_values(runtime: Runtime, words: Any, values: Any, dense: Any) -> None:
     """Adds values, which have their signs.
-
-    Args:
-        runtime: the device.
-        words: as for `add_taus`; their signs are not looked at.
-        values: float32 [k].
-        dense: float32 [n], changed in place.
 
     Raises:
         ValueError: values of another type or length.

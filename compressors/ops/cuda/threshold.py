@@ -1,4 +1,7 @@
-"""The fused threshold pass on a device."""
+"""The fused threshold pass on a device.
+
+Arguments are those of `Passes`; `runtime` is the device, where all arrays lie.
+"""
 
 from typing import Any
 
@@ -30,19 +33,6 @@ def threshold_pass(
 
     The same words, values and residual as of `ops.cpu.threshold.threshold_pass`. Does not wait: the
     number of words is in the pass's report, and the next pass appends behind them.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        rule: `wgt`, `bgt`, `qgt` (Anoosheh, section 2.1) or `strom` (section 2.6: what exceeds tau).
-        residual: float32 [n], at any element of an allocation; changed in place.
-        gradient: [n], of `gradient_type`.
-        tau: the threshold, a float32 greater than 0.
-        words: uint32, with room for n words behind those that are there; receives index << 1 | sign,
-            ascending.
-        values: float32 (wgt) or uint8 (qgt), as long as `words`; not touched for bgt and strom.
-        reports: receives this pass's report.
-        base: index of residual[0] within the update.
-        gradient_type: what the gradient's bits mean.
     """
     n = int(residual.size)
     # A tile may begin up to three elements before the first.

@@ -1,4 +1,7 @@
-"""The k largest magnitudes of a whole parameter on a device, exactly; and one guessed from a sample."""
+"""The k largest magnitudes of a whole parameter on a device, exactly; and one guessed from a sample.
+
+Arguments are those of `Passes`; `runtime` is the device, where all arrays lie.
+"""
 
 import math
 from typing import Any
@@ -37,18 +40,6 @@ def topk_pass(
     indices are sent, fewer than k where fewer reach SMALLEST_TAU, and none where an element's sum is not
     finite (it keeps its old residual). Does not wait.
 
-    Args:
-        runtime: the device, where all arrays lie.
-        residual: float32 [n], n less than 2^31, at any element of an allocation; changed in place.
-        gradient: [n], of `gradient_type`.
-        k: how many to send at most, 0 or more.
-        words: uint32, with room for k words behind those that are there; receives index << 1 | sign,
-            ascending.
-        values: float32, as long as `words`; receives the elements sent.
-        reports: receives this pass's report, tau in it.
-        base: index of residual[0] within the update.
-        gradient_type: what the gradient's bits mean.
-
     Raises:
         ValueError: k is negative, or n is too large.
     """
@@ -78,16 +69,7 @@ def topk_pass(
 def start_sampling(
     runtime: Runtime, residual: Any, gradient: Any, keys: Any, *, gradient_type: GradientType = "float32"
 ) -> None:
-    """Looks at a stratified sample. Does not wait.
-
-    Args:
-        runtime: the device, where all arrays lie.
-        residual: float32 [n].
-        gradient: [n], of `gradient_type`.
-        keys: uint32 [m], m at most n; receives the bits of |residual + gradient| at the places of
-            `sampling.stratified_positions`.
-        gradient_type: what the gradient's bits mean.
-    """
+    """Looks at a stratified sample. Does not wait."""
     n, m = int(residual.size), int(keys.size)
     runtime.launch(
         "topk", f"sample_{gradient_type}", -(-m // _THREADS), _THREADS, residual, gradient, n, m, keys
@@ -106,14 +88,6 @@ def sampled_magnitude(
     """A threshold that about density * n elements reach: a quantile of a stratified sample.
 
     The same as of `ops.cpu.topk.sampled_magnitude`. Waits once, for the sample.
-
-    Args:
-        runtime: the device, where both arrays lie.
-        residual: float32 [n].
-        gradient: [n], of `gradient_type`.
-        density: the fraction wanted, 0 to 1.
-        sample: m, how many elements to look at; from n on all are looked at, and the result is exact.
-        gradient_type: what the gradient's bits mean.
 
     Returns:
         The ceil(density * m)-th largest finite |residual + gradient| of the sample, at least the
