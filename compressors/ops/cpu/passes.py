@@ -130,7 +130,7 @@ class CpuPasses(Passes):
         wide = [each.float() for each in gradients]  # copies must live until the call has returned
         ends = list(accumulate([each.numel() for each in wide]))
         out = self._room.velocities(ends[-1] if ends else 0)
-        begins = [0, *ends[:-1]]
+        begins = [0, *ends][: len(ends)]
         rows = table(
             [each.data_ptr() for each in velocities],
             [each.data_ptr() for each in wide],
