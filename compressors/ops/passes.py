@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .results import HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
+from .results import Batch, HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
 from .returns import Pending, Returns
 
 
@@ -94,7 +94,7 @@ class Passes(ABC):
     ) -> list[Tensor]:
         """|residual + gradient| at `most` places of each parameter, on the host. Waits once."""
 
-    # Sparse passes: residuals are float32 and change in place, gradients any float
+    # Sparse passes
 
     @abstractmethod
     def advance(
@@ -108,37 +108,19 @@ class Passes(ABC):
 
     @abstractmethod
     def take_by_threshold(
-        self,
-        rule: ThresholdRule,
-        residuals: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        taus: Sequence[float],
-        bases: Sequence[int],
-        target: Target,
-        returns: Returns,
+        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returns: Returns
     ) -> Pending[Taken]:
         """Adds gradients to residuals, moves what reaches tau (strom: exceeds it) out, keeps the rest.
 
         Args:
             rule: what stands for an element.
-            residuals: of some parameters.
-            gradients: theirs.
+            batch: the parameters.
             taus: theirs, each a float32's value greater than 0.
-            bases: each one's first position in its update.
-            target: where what is sent goes to, parameter behind parameter, each one's ascending.
             returns: receives what the passes come to.
         """
 
     @abstractmethod
-    def take_largest(
-        self,
-        residuals: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        counts: Sequence[int],
-        bases: Sequence[int],
-        target: Target,
-        returns: Returns,
-    ) -> Pending[Taken]:
+    def take_largest(self, batch: Batch, counts: Sequence[int], returns: Returns) -> Pending[Taken]:
         """The same for the largest magnitudes of each parameter, at most `counts` of them.
 
         Of equal magnitudes the lower positions are sent; fewer where fewer reach the smallest tau, and none
@@ -146,16 +128,7 @@ class Passes(ABC):
         """
 
     @abstractmethod
-    def take_largest_of_chunks(
-        self,
-        residuals: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        chunk: int,
-        keep: int,
-        bases: Sequence[int],
-        target: Target,
-        returns: Returns,
-    ) -> Pending[Taken]:
+    def take_largest_of_chunks(self, batch: Batch, chunk: int, keep: int, returns: Returns) -> Pending[Taken]:
         """The same for the `keep` largest magnitudes of every `chunk` elements, a power of two."""
 
     @abstractmethod

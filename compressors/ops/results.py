@@ -1,7 +1,10 @@
 """What passes come to."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from torch import Tensor
 
 from .array import Array, Bytes
 
@@ -17,6 +20,19 @@ class Target(NamedTuple):
     """uint32, position << 1 | sign."""
     values: Array
     """What stands beside a word: float32 (wgt), uint8 levels (qgt), nothing for the others."""
+
+
+class Batch(NamedTuple):
+    """Parameters that sparse passes go over, one behind the other."""
+
+    residuals: Sequence[Tensor]
+    """float32, contiguous; changed in place."""
+    gradients: Sequence[Tensor]
+    """Any float."""
+    bases: Sequence[int]
+    """Each one's first position in its update."""
+    target: Target
+    """What is sent goes there, each parameter's ascending."""
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from torch import Tensor
-
 from ..bucket.layout import Part
 from ..config.base import SMALLEST_TAU
 from ..config.methods import ChunkedTopK, SparseMethod, TopK
 from ..ops.interface import Ops
-from ..ops.results import Taken, Target, ThresholdRule
+from ..ops.results import Batch, Taken, ThresholdRule
 from ..ops.returns import Pending, Returns
 from ..tau import ALL, Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
 from ..wire.update import Chunks
@@ -39,24 +37,15 @@ class Selection(ABC):
 
     @abstractmethod
     def take(
-        self,
-        parts: Sequence[Part],
-        samples: Sequence[Part],
-        aims: Sequence[float],
-        bases: Sequence[int],
-        target: Target,
-        ops: Ops,
-        returns: Returns,
+        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
     ) -> Pending[Taken]:
         """Starts the passes.
 
         Args:
-            parts: with a residual each.
-            samples: the same, or samples of their magnitudes; see `aims`.
+            batch: some parameters.
+            samples: they, or samples of their magnitudes; see `aims`.
             aims: what each one's pass goes by.
-            bases: each one's first position in its update.
-            target: where what is sent is written to.
-            ops: where the parts are.
+            ops: where they are.
             returns: receives what the passes come to.
         """
 
@@ -97,17 +86,10 @@ class ByThreshold(Selection):
         self.policy.note(parts, sent, iteration, turn)
 
     def take(
-        self,
-        parts: Sequence[Part],
-        samples: Sequence[Part],
-        aims: Sequence[float],
-        bases: Sequence[int],
-        target: Target,
-        ops: Ops,
-        returns: Returns,
+        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
     ) -> Pending[Taken]:
         """See `Selection.take`."""
-        return ops.take_by_threshold(self.rule, *_tensors(parts), aims, bases, target, returns)
+        return ops.take_by_threshold(self.rule, batch, aims, returns)
 
 
 class ByRank(Selection):
@@ -127,21 +109,15 @@ class ByRank(Selection):
         return self.config.sampled
 
     def take(
-        self,
-        parts: Sequence[Part],
-        samples: Sequence[Part],
-        aims: Sequence[float],
-        bases: Sequence[int],
-        target: Target,
-        ops: Ops,
-        returns: Returns,
+        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
     ) -> Pending[Taken]:
         """See `Selection.take`."""
         if self.config.sampled:
             taus = [float(sampled_tau(part, aim)) for part, aim in zip(samples, aims, strict=True)]
-            return ops.take_by_threshold(self.rule, *_tensors(parts), taus, bases, target, returns)
-        counts = [max(1, int(aim * part.elements)) for part, aim in zip(parts, aims, strict=True)]
-        return ops.take_largest(*_tensors(parts), counts, bases, target, returns)
+            return ops.take_by_threshold(self.rule, batch, taus, returns)
+        sizes = [each.numel() for each in batch.gradients]
+        counts = [max(1, int(aim * size)) for aim, size in zip(aims, sizes, strict=True)]
+        return ops.take_largest(batch, counts, returns)
 
 
 class ByChunk(Selection):
@@ -158,19 +134,11 @@ class ByChunk(Selection):
         return [SMALLEST_TAU] * len(parts)
 
     def take(
-        self,
-        parts: Sequence[Part],
-        samples: Sequence[Part],
-        aims: Sequence[float],
-        bases: Sequence[int],
-        target: Target,
-        ops: Ops,
-        returns: Returns,
+        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
     ) -> Pending[Taken]:
         """See `Selection.take`."""
         assert self.chunks is not None
-        chunk, keep = self.chunks.chunk, self.chunks.keep
-        return ops.take_largest_of_chunks(*_tensors(parts), chunk, keep, bases, target, returns)
+        return ops.take_largest_of_chunks(batch, self.chunks.chunk, self.chunks.keep, returns)
 
 
 def build_selection(config: SparseMethod) -> Selection:
@@ -180,13 +148,3 @@ def build_selection(config: SparseMethod) -> Selection:
     if isinstance(config, ChunkedTopK):
         return ByChunk(config)
     return ByThreshold(config.kind, build_policy(config))
-
-
-def residual_of(part: Part) -> Tensor:
-    """The residual of a part that has one."""
-    assert part.residual is not None
-    return part.residual
-
-
-def _tensors(parts: Sequence[Part]) -> tuple[list[Tensor], list[Tensor]]:
-    return [residual_of(part) for part in parts], [part.gradient for part in parts]

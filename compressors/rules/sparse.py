@@ -5,18 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..bucket.layout import Part, PartTally, Place, Unit
 from ..config.base import SMALLEST_TAU
 from ..config.methods import Clip, SparseMethod
-from ..ops.results import Taken, Target
+from ..ops.results import Batch, Taken, Target
 from ..ops.returns import Pending, Steps, together
 from ..tau import SAMPLE
 from ..wire.forms import FORMS
 from ..wire.update import NO_TAU, Update
 from .base import Context, Ran, Rule, Turn
 from .quantizing import Outcome, form_of, quantize
-from .selection import build_selection, residual_of
+from .selection import build_selection
 
 
 @dataclass(slots=True)
@@ -53,15 +54,15 @@ class SparseRule(Rule):
         groups = self._groups(samples, turn)
         each = [(group, place) for group in groups for place in group.places if place.ordinal in turn.awake]
         target = turn.ops.target(self._room(each), self.selection.rule)
-        begun = self.selection.take(
-            [parts[place.ordinal] for _, place in each],
-            [samples[place.ordinal] for _, place in each],
-            [group.aims[place.ordinal] for group, place in each],
+        batch = Batch(
+            [residual_of(parts[place.ordinal]) for _, place in each],
+            [parts[place.ordinal].gradient for _, place in each],
             [place.start - group.unit.base for group, place in each],
             target,
-            turn.ops,
-            turn.looks,
         )
+        looked = [samples[place.ordinal] for _, place in each]
+        aims = [group.aims[place.ordinal] for group, place in each]
+        begun = self.selection.take(batch, looked, aims, turn.ops, turn.looks)
         yield
         taken = begun()
         self._settle(each, parts, taken, target, turn)
@@ -236,6 +237,12 @@ class SparseRule(Rule):
 
 def _squares_of(outcome: Outcome) -> Pending[float]:
     return lambda: outcome.passed().residual_squares
+
+
+def residual_of(part: Part) -> Tensor:
+    """The residual of a part that has one."""
+    assert part.residual is not None
+    return part.residual
 
 
 def shared_tau(taus: Sequence[float], aims: Mapping[int, float]) -> np.float32:

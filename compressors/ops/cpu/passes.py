@@ -12,7 +12,7 @@ from torch import Tensor
 from ...config.base import SMALLEST_TAU
 from ..array import host
 from ..passes import Passes, Ranges
-from ..results import HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
+from ..results import Batch, HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
 from ..returns import Pending, Returns
 from . import chunked, linear, minifloat, quantile, sparse, topk
 from .entropy_bits import count_sample
@@ -141,77 +141,38 @@ class CpuPasses(Passes):
         return [torch.from_numpy(out[begin:end]) for begin, end in zip(begins, ends, strict=True)]
 
     def take_by_threshold(
-        self,
-        rule: ThresholdRule,
-        residuals: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        taus: Sequence[float],
-        bases: Sequence[int],
-        target: Target,
-        returns: Returns,
+        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returns: Returns
     ) -> Pending[Taken]:
         """See `Passes.take_by_threshold`; one call takes all."""
-        wide = [each if each.dtype == torch.float32 else each.float() for each in gradients]
+        wide = [each if each.dtype == torch.float32 else each.float() for each in batch.gradients]
         rows = table(
-            [each.data_ptr() for each in residuals],
+            [each.data_ptr() for each in batch.residuals],
             [each.data_ptr() for each in wide],
             [each.numel() for each in wide],
-            bases,
+            batch.bases,
         )
-        by = np.array(taus, np.float32)
-        words, values = host(target.words), host(target.values)
+        by, (words, values) = np.array(taus, np.float32), map(host, batch.target)
         found = threshold_rows(rule, rows, by, words, values, threads=self.threads)
         return _now(Taken(found.ends, found.residual_squares, found.nonfinite, by.tolist()))
 
-    def take_largest(
-        self,
-        residuals: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        counts: Sequence[int],
-        bases: Sequence[int],
-        target: Target,
-        returns: Returns,
-    ) -> Pending[Taken]:
+    def take_largest(self, batch: Batch, counts: Sequence[int], returns: Returns) -> Pending[Taken]:
         """See `Passes.take_largest`."""
-        taken, sent = Taken([], [], [], []), 0
-        for residual, gradient, count, base in zip(residuals, gradients, counts, bases, strict=True):
+        taken, sent, (words, values) = Taken([], [], [], []), 0, map(host, batch.target)
+        for residual, gradient, base, count in zip(*batch[:3], counts, strict=True):
+            kept, added = residual.numpy(), gradient.float().numpy()
             found = topk.topk_pass(
-                residual.numpy(),
-                gradient.float().numpy(),
-                count,
-                host(target.words),
-                host(target.values),
-                base=base,
-                sent=sent,
-                threads=self.threads,
+                kept, added, count, words, values, base=base, sent=sent, threads=self.threads
             )
             sent = found.sent
             _note(taken, sent, found.residual_squares, found.nonfinite, float(found.tau))
         return _now(taken)
 
-    def take_largest_of_chunks(
-        self,
-        residuals: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        chunk: int,
-        keep: int,
-        bases: Sequence[int],
-        target: Target,
-        returns: Returns,
-    ) -> Pending[Taken]:
+    def take_largest_of_chunks(self, batch: Batch, chunk: int, keep: int, returns: Returns) -> Pending[Taken]:
         """See `Passes.take_largest_of_chunks`."""
-        taken, sent = Taken([], [], [], []), 0
-        for residual, gradient, base in zip(residuals, gradients, bases, strict=True):
-            found = chunked.chunked_pass(
-                residual.numpy(),
-                gradient.float().numpy(),
-                chunk,
-                keep,
-                host(target.words),
-                host(target.values),
-                base=base,
-                sent=sent,
-            )
+        taken, sent, (words, values) = Taken([], [], [], []), 0, map(host, batch.target)
+        for residual, gradient, base in zip(*batch[:3], strict=True):
+            kept, added = residual.numpy(), gradient.float().numpy()
+            found = chunked.chunked_pass(kept, added, chunk, keep, words, values, base=base, sent=sent)
             sent = found.sent
             _note(taken, sent, found.residual_squares, found.nonfinite, SMALLEST_TAU)
         return _now(taken)

@@ -1,6 +1,6 @@
 """Arrays and passes on a device. Nothing here waits, but for what `Passes` says."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ...config.base import SMALLEST_TAU
 from ..cpu.bitpack import symbol_type
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..passes import Passes, Ranges
-from ..results import HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
+from ..results import Batch, HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
 from ..returns import Pending, Returns
 from . import chunked, linear, looking, minifloat, quantile, sparse_add, threshold, topk, words
 from .huffman import Counts
@@ -106,65 +106,37 @@ class CudaPasses(Device, Passes):
         return advanced
 
     def take_by_threshold(
-        self,
-        rule: ThresholdRule,
-        residuals: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        taus: Sequence[float],
-        bases: Sequence[int],
-        target: Target,
-        returns: Returns,
+        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returns: Returns
     ) -> Pending[Taken]:
         """See `Passes.take_by_threshold`."""
         reports = Reports(self, len(taus), returns)
-        for residual, each, tau, base in zip(residuals, gradients, taus, bases, strict=True):
-            gradient, gradient_type = self._gradient(each)
+        for number, (residual, gradient, options) in enumerate(self._arrays(batch)):
             threshold.threshold_pass(
-                self, rule, self.array(residual), gradient, tau, *target, reports,
-                base=base, gradient_type=gradient_type,
-            )  # fmt: skip
+                self, rule, residual, gradient, taus[number], *batch.target, reports, **options
+            )
         by = np.array(taus, np.float32).tolist()
         return lambda: _taken(reports, by)
 
-    def take_largest(
-        self,
-        residuals: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        counts: Sequence[int],
-        bases: Sequence[int],
-        target: Target,
-        returns: Returns,
-    ) -> Pending[Taken]:
+    def take_largest(self, batch: Batch, counts: Sequence[int], returns: Returns) -> Pending[Taken]:
         """See `Passes.take_largest`."""
         reports = Reports(self, len(counts), returns)
-        for residual, each, count, base in zip(residuals, gradients, counts, bases, strict=True):
-            gradient, gradient_type = self._gradient(each)
-            topk.topk_pass(
-                self, self.array(residual), gradient, count, *target, reports,
-                base=base, gradient_type=gradient_type,
-            )  # fmt: skip
+        for number, (residual, gradient, options) in enumerate(self._arrays(batch)):
+            topk.topk_pass(self, residual, gradient, counts[number], *batch.target, reports, **options)
         return lambda: _taken(reports, None)
 
-    def take_largest_of_chunks(
-        self,
-        residuals: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        chunk: int,
-        keep: int,
-        bases: Sequence[int],
-        target: Target,
-        returns: Returns,
-    ) -> Pending[Taken]:
+    def take_largest_of_chunks(self, batch: Batch, chunk: int, keep: int, returns: Returns) -> Pending[Taken]:
         """See `Passes.take_largest_of_chunks`."""
-        reports = Reports(self, len(bases), returns)
-        for residual, each, base in zip(residuals, gradients, bases, strict=True):
-            gradient, gradient_type = self._gradient(each)
-            chunked.chunked_pass(
-                self, self.array(residual), gradient, chunk, keep, *target, reports,
-                base=base, gradient_type=gradient_type,
-            )  # fmt: skip
-        by = [SMALLEST_TAU] * len(bases)
+        reports = Reports(self, len(batch.bases), returns)
+        for residual, gradient, options in self._arrays(batch):
+            chunked.chunked_pass(self, residual, gradient, chunk, keep, *batch.target, reports, **options)
+        by = [SMALLEST_TAU] * len(batch.bases)
         return lambda: _taken(reports, by)
+
+    def _arrays(self, batch: Batch) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
+        """Residual and gradient of each parameter, and what else its pass is told."""
+        for residual, each, base in zip(*batch[:3], strict=True):
+            gradient, gradient_type = self._gradient(each)
+            yield self.array(residual), gradient, {"base": base, "gradient_type": gradient_type}
 
     def clear(self, named: Any, base: int, dense: Tensor) -> None:
         """See `Passes.clear`."""
