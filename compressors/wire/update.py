@@ -80,6 +80,8 @@ class Update:
 
     def signed_floats(self, ops: Ops = CPU) -> Any:
         """float32 [k], what is sent for each element, of forms whose values carry their sign."""
+        if not self.k:
+            return ops.empty(0, np.float32)
         if isinstance(self.values, Quantized):
             return self.values.floats(ops)
         if self.form == "fp16" or self.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)

@@ -239,7 +239,7 @@ def every_form_of_exchange() -> Result:
         damaged = Run(thresholded("wgt"), exchange=form).steps(3)
         start = Exchange.start
 
-        def tampered(self: Exchange, own: Bytes, *where: Any, start: Any = start) -> Gathering:
+        def tampered(self: Exchange, own: Tensor, *where: Any, start: Any = start) -> Gathering:
             own[-1] ^= 4
             return start(self, own, *where)
 
@@ -549,9 +549,9 @@ def corrupt_messages() -> Result:
             run = Run(thresholded("wgt", nonfinite=mode)).steps(3)
 
             def tampered(
-                self: Exchange, own: Bytes, *where: Any, tamper: Callable[[Bytes], Bytes] = tamper
+                self: Exchange, own: Tensor, *where: Any, tamper: Callable[[Bytes], Bytes] = tamper
             ) -> Gathering:
-                return start(self, tamper(own), *where)
+                return start(self, tamper(own.numpy()), *where)
 
             if dist.get_rank() == 0:
                 Exchange.start = tampered  # type: ignore[method-assign]
