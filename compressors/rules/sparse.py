@@ -53,7 +53,7 @@ class SparseRule(Rule):
         samples = self._samples(parts, turn)
         groups = self._groups(samples, turn)
         each = [(group, place) for group in groups for place in group.places if place.ordinal in turn.awake]
-        target = turn.ops.target(self._room(each), self.selection.rule)
+        target = turn.ops.target(self._room(each, turn), self.selection.rule)
         batch = Batch(
             [residual_of(parts[place.ordinal]) for _, place in each],
             [parts[place.ordinal].gradient for _, place in each],
@@ -129,11 +129,13 @@ class SparseRule(Rule):
             groups += shared.values()
         return groups
 
-    def _room(self, each: Sequence[tuple[_Group, Place]]) -> int:
+    def _room(self, each: Sequence[tuple[_Group, Place]], turn: Turn) -> int:
         """How many words the passes may write, at most."""
         chunks = self.selection.chunks
-        # A rank's share changes from one iteration to the next: memory can be used again so.
-        return sum(place.elements if chunks is None else chunks.count(place.elements) for _, place in each)
+        if chunks is None or turn.ops.on_host:  # the CPU's pass writes more of a chunk before it chooses
+            # A rank's share changes from one iteration to the next: memory can be used again so.
+            return sum(place.elements for _, place in each)
+        return sum(chunks.count(place.elements) for _, place in each)
 
     def _settle(
         self,
