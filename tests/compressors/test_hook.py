@@ -527,7 +527,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_by_every_worker_and_costs_noth
 
 TAMPERED = {
     "flipped bit": "the checksum does not match",
-    "truncated": "the header says",
+    "truncated": "longer than what is there",
     "nothing at all": "0 messages for 1 parameters",
     "of another bucket": f"an update of 3 elements where {ELEMENTS} are due",
     "a refusal of another bucket": f"an update of 0 elements where {ELEMENTS} are due",

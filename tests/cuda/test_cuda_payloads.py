@@ -87,7 +87,7 @@ def test_messages_are_found_by_their_lengths(device: Any) -> None:
     assert not isinstance(good, str)
     assert [(one.begin, one.length) for one in good] == [(0, 0), (32, 3), (67, 10)]
     assert [one.header.tobytes() for one in good] == [header(len(body)) for body in bodies]
-    assert [one.behind.tobytes() for one in good] == [bytes(8), b"abc" + bytes(5), b"01234567"]
+    assert [one.start.tobytes() for one in good] == [bytes(8), b"abc" + bytes(5), b"01234567"]
     assert found[1] == []
     assert len(found[6]) == 4
     assert [isinstance(each, str) for each in found] == [

@@ -1,6 +1,6 @@
 """A device: kernels over torch's memory, all on one stream."""
 
-import torch
+from functools import cached_property
 
 from ..interface import Ops
 from .crc32 import Checksums
@@ -11,7 +11,7 @@ from .wire import CudaWire
 class CudaOps(CudaPasses, CudaWire, Ops):
     """See `Ops` and `Runtime`. Arrays are `DeviceArray`s."""
 
-    def __init__(self, device: torch.device) -> None:
-        """On a device of torch's."""
-        super().__init__(device)
-        self.checksums = Checksums(self)
+    @cached_property
+    def checksums(self) -> Checksums:
+        """Works out checksums there."""
+        return Checksums(self)

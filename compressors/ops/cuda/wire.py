@@ -1,5 +1,6 @@
 """Messages on a device: lengths come to the host, which makes headers and codebooks; bodies stay."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,10 @@ class RiceSections:
 class CudaWire(Device, Wire):
     """See `Wire`."""
 
-    checksums: Checksums
+    @property
+    @abstractmethod
+    def checksums(self) -> Checksums:
+        """Works out checksums there."""
 
     # Writing
 
