@@ -101,18 +101,28 @@ def together(works: Iterable[Steps[T]]) -> Steps[list[T]]:
     Returns:
         What each work returned, in order.
     """
-    waiting = dict(enumerate(works))
-    done: dict[int, T] = {}
+    done: list[Any] = []
+    waiting = []
+    for number, work in enumerate(works):
+        try:
+            next(work)
+        except StopIteration as finished:
+            done.append(finished.value)
+        else:
+            done.append(None)
+            waiting.append((number, work))
     while waiting:
-        for number, work in list(waiting.items()):
+        yield
+        still = []
+        for number, work in waiting:
             try:
                 next(work)
             except StopIteration as finished:
                 done[number] = finished.value
-                del waiting[number]
-        if waiting:
-            yield
-    return [done[number] for number in range(len(done))]
+            else:
+                still.append((number, work))
+        waiting = still
+    return done
 
 
 def both(first: Steps[T], second: Steps[S]) -> Steps[tuple[T, S]]:

@@ -52,7 +52,7 @@ class HostPayload(Payload):
 
     def put(self, data: Bytes | bytes, at: int) -> None:
         """See `Payload.put`."""
-        self._bytes[at : at + len(data)] = bytes(data)
+        self._bytes[at : at + len(data)] = data if isinstance(data, bytes) else data.data
 
     def write_huffman(self, coded: HuffmanCoded, at: int) -> None:
         """See `Payload.write_huffman`."""
