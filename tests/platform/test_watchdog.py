@@ -34,7 +34,7 @@ def started() -> tuple[subprocess.Popen[str], psutil.Process, list[psutil.Proces
     deadline = time.monotonic() + 60
     while True:
         family = psutil.Process(process.pid).children(recursive=True)
-        marked = [each for each in family if each != other and "time.sleep(600)" in each.cmdline()[-1]]
+        marked = [each for each in family if each != other and "time.sleep(600)" in " ".join(each.cmdline())]
         if len(marked) == 2:
             return process, other, marked
         assert time.monotonic() < deadline, family
