@@ -41,12 +41,15 @@ class Stage(Config):
 class Stages(Config):
     """Smaller batches and fewer workers at first (Strom 2015, table 1); then `batch_size` and all workers."""
 
-    kind: Literal["stages"] = "stages"
-    stages: tuple[Stage, ...] = Field(min_length=1)
+    kind: Literal["staged"] = "staged"
+    stages: tuple[Stage, ...]
+    """Each with `until` (epochs from the start of the run), `batch_size` and, where some wait, `workers`."""
 
     @field_validator("stages")
     @classmethod
     def _in_order(cls, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        if not stages:
+            raise ValueError("needs at least one stage; without stages, use kind: constant")
         for number, (before, after) in enumerate(pairwise(stages), start=1):
             if after.until <= before.until:
                 raise ValueError(

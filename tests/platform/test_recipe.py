@@ -67,7 +67,7 @@ def batches_by_hand() -> list[tuple[int, int, int, int]]:
 
 
 def test_stages_by_hand():
-    plan = BatchPlan(spec_of(batch_growth={"kind": "stages", "stages": STAGES}).training, EXAMPLES)
+    plan = BatchPlan(spec_of(batch_growth={"kind": "staged", "stages": STAGES}).training, EXAMPLES)
     found = [plan.position(done) for done in range(plan.iterations)]
     assert [(p.epoch, p.start, p.batch_size, p.workers or 4) for p in found] == batches_by_hand()
     assert [p.iterations for p in found] == [12] * 12 + [5] * 5
@@ -83,7 +83,7 @@ def test_a_step_belongs_to_the_first_stage_that_it_begins_in(hundredths, example
     ends = sorted({until for until, _ in hundredths})
     stages = [(until, batch) for until, (_, batch) in zip(ends, hundredths, strict=False)]
     growth = {
-        "kind": "stages",
+        "kind": "staged",
         "stages": [{"until": until / 100, "batch_size": batch} for until, batch in stages],
     }
     training = TrainingConfig.model_validate({"epochs": 4, "batch_size": size, "batch_growth": growth})
@@ -106,7 +106,7 @@ def test_a_step_belongs_to_the_first_stage_that_it_begins_in(hundredths, example
 def test_a_run_in_stages_is_a_plain_loop(alone, reduction):
     rate = RATE if reduction == "mean" else RATE / 100
     spec = spec_of(
-        batch_growth={"kind": "stages", "stages": STAGES},
+        batch_growth={"kind": "staged", "stages": STAGES},
         loss_reduction=reduction,
         optimizer=BASE["training"]["optimizer"] | {"lr": rate},
     )
@@ -131,7 +131,7 @@ def test_a_run_in_stages_is_a_plain_loop(alone, reduction):
 def test_workers_that_wait_send_nothing(alone):
     # One of four workers has four times the gradient and its updates count a quarter: with a quarter of tau
     # that is a worker alone, to the bit.
-    stages = {"kind": "stages", "stages": [{"until": 9, "batch_size": 64, "workers": 1}]}
+    stages = {"kind": "staged", "stages": [{"until": 9, "batch_size": 64, "workers": 1}]}
     one_of_four = BASE | {"compressor": "strom(tau=0.04) | packed32"}
     one_of_four["training"] = BASE["training"] | {"batch_growth": stages}
     one_alone = BASE | {"compressor": "strom(tau=0.01) | packed32", "workers": {"count": 1}}
@@ -146,14 +146,14 @@ def test_workers_that_wait_send_nothing(alone):
     ("changes", "told"),
     [
         (
-            {"batch_growth": {"kind": "stages", "stages": [STAGES[1], STAGES[0]]}},
+            {"batch_growth": {"kind": "staged", "stages": [STAGES[1], STAGES[0]]}},
             "stage 1: until = 0.25; must be above 1.25",
         ),
         (
-            {"batch_growth": {"kind": "stages", "stages": [STAGES[0] | {"workers": 5}]}},
+            {"batch_growth": {"kind": "staged", "stages": [STAGES[0] | {"workers": 5}]}},
             r"stages\[0\].workers = 5: workers.count is 4",
         ),
-        ({"batch_growth": {"kind": "stages", "stages": []}}, "at least 1 item"),
+        ({"batch_growth": {"kind": "staged", "stages": []}}, "at least one stage"),
     ],
 )
 def test_stages_that_cannot_be_are_refused(changes, told):
@@ -163,7 +163,7 @@ def test_stages_that_cannot_be_are_refused(changes, told):
 
 @pytest.mark.parametrize("mode", ["weights", "hybrid"])
 def test_where_every_worker_trains_none_can_wait(mode):
-    training = BASE["training"] | {"batch_growth": {"kind": "stages", "stages": STAGES}}
+    training = BASE["training"] | {"batch_growth": {"kind": "staged", "stages": STAGES}}
     with pytest.raises(ValidationError, match=rf"workers = 2 with sync.mode = {mode}"):
         RunSpec.model_validate(BASE | {"training": training, "sync": {"mode": mode}})
 
