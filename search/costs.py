@@ -148,8 +148,6 @@ def _estimable(spec: RunSpec) -> AllGatherSync:
     if not isinstance(sync, AllGatherSync):
         field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
         raise CannotEstimate(f"{field} = {sync.mode}: what it sends is estimated for allgather only")
-    if sync.exchange == "one_shot":
-        raise CannotEstimate("sync.exchange = one_shot: is estimated for padded and exact only")
     if codec not in ("auto", "golomb_rice"):
         raise CannotEstimate(f"compressor.codec = {codec}: is estimated for auto and golomb_rice only")
     if not isinstance(spec.training.batch_growth, ConstantBatch):

@@ -59,13 +59,14 @@ class _Turn:
     """Resolves when the messages are here, or with what went wrong: the bucket is summed up then."""
 
     def open(self, arrived: Future[Any]) -> None:
-        """Says that the messages are here."""
+        """Says that the messages are here, if they are as a whole."""
         try:
             arrived.value()  # raises what the transport raised
         except Exception as problem:
             self.gate.set_result(problem)
         else:
-            self.gate.set_result(None)
+            if self.gathering.is_whole():
+                self.gate.set_result(None)
 
 
 class AllGather(Protocol):
@@ -190,15 +191,15 @@ class AllGather(Protocol):
         started = perf_counter()
         for turn in unsent:
             turn.gathering.send()
-            if turn.gathering.arrived is None:
+            if turn.gathering.arrived is None or turn.gathering.may_go_on:
                 self._waiting.append(turn)
-            else:
+            if turn.gathering.arrived is not None:
                 self.works += turn.gathering.works
                 turn.gathering.arrived.then(Once(turn.open))
         step.blocked_s += perf_counter() - started
 
     def _finish_waiting(self, step: Step) -> None:
-        """Ends the exchanges without a future of their own, in their order: the last bucket's has begun."""
+        """Ends the exchanges that may need another round, in their order: the last bucket's has begun."""
         waiting, self._waiting = self._waiting, []
         started = perf_counter()
         for turn in waiting:
@@ -206,7 +207,8 @@ class AllGather(Protocol):
             self.works += turn.gathering.works
         step.blocked_s += perf_counter() - started
         for turn in waiting:
-            turn.gate.set_result(None)
+            if turn.gathering.arrived is None or not turn.gathering.is_whole():
+                turn.gate.set_result(None)
 
     def _read(self, parts: Sequence[Part], layout: Layout, gathering: Gathering) -> list[Incoming]:
         """Every worker's updates, checked; nothing of any is applied if one is not valid."""

@@ -1,10 +1,13 @@
 """Every worker's message to every worker, through torch.distributed (gloo or NCCL), in one of three forms.
 
-Messages have different lengths, and no worker knows the others'. All collectives are started by the hook
-itself, or after the last bucket's: one that was started by a callback would run in another order on each
-worker.
+Messages have different lengths, and no worker knows the others'. Through gloo a message goes at once, with
+its length before it: a receiver makes more room than was usual, and gloo takes a shorter message. NCCL wants
+equal lengths on both sides: lengths go first there, or all messages are made equally long. All collectives
+are started by the hook itself, or after the last bucket's: one that was started by a callback would run in
+another order on each worker.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
@@ -20,6 +23,8 @@ from ..ops.array import Bytes
 ExchangeForm = Literal["padded", "exact", "one_shot"]
 
 ALIGNMENT = 8
+_ROOM, _ROOM_BYTES = 2, 4096
+"""A receiver's room: so many times what was the longest, and so many bytes. It costs memory only."""
 SIZE_BYTES = 8
 """What each worker hands over to tell the length of its message."""
 
@@ -28,8 +33,9 @@ class Gathering(ABC):
     """An exchange under way.
 
     Attributes:
-        arrived: resolves once every worker's bytes are here; None where `complete` has to wait for them.
-            Valid after `send`.
+        arrived: resolves once the bytes that were sent so far are here; None where `complete` has to wait for
+            them. Valid after `send`.
+        may_go_on: whether a second round may follow, which `complete` does.
         sizes: bytes of each worker's message; valid once they are here.
         wire_bytes: what all workers together handed to the transport, padding and lengths included; valid
             likewise.
@@ -38,6 +44,7 @@ class Gathering(ABC):
     """
 
     arrived: Future[Any] | None = None
+    may_go_on = False
     sizes: list[int]
     wire_bytes: int
 
@@ -51,6 +58,10 @@ class Gathering(ABC):
 
         All workers must send in the same order.
         """
+
+    def is_whole(self) -> bool:
+        """Whether everything is here once `arrived` has resolved."""
+        return True
 
     @abstractmethod
     def complete(self) -> None:
@@ -135,15 +146,68 @@ class Exact(LengthsFirst):
 
     def rows(self) -> Tensor:
         """See `Gathering.rows`."""
-        shape = self.workers, aligned(max(self.sizes))
-        rows = torch.zeros(shape, dtype=torch.uint8, device=self._arriving.device, pin_memory=self._pinned)
-        for row, message in zip(rows, torch.split(self._arriving, self.sizes), strict=True):
-            row[: message.numel()].copy_(message)
-        return rows
+        return _stacked(torch.split(self._arriving, self.sizes), pinned=self._pinned)
 
 
-class OneShot(Gathering):
-    """One gather of so many bytes, lengths among them; a second one for what was longer, if anything was."""
+class AtOnce(Gathering):
+    """Each message to each worker, as long as it is and with its length; what has no room follows later.
+
+    For gloo: a receiver's buffer may be longer there than what arrives, but not the own share of it.
+    """
+
+    may_go_on = True
+
+    def __init__(self, message: Tensor, group: dist.ProcessGroup, room: int) -> None:
+        super().__init__(group)
+        self._own, self._room = _on_transport(message, message.numel(), torch.device("cpu")), room
+        self._rank = dist.get_rank(group)
+        size = torch.tensor([message.numel()], dtype=torch.int64).view(torch.uint8)
+        self._first = self._to_others(torch.cat((size, self._own[:room])), [SIZE_BYTES + room] * self.workers)
+        self._rest: list[Tensor] | None = None
+        self.arrived = self.works[-1].get_future()
+
+    def _to_others(self, mine: Tensor, rooms: list[int]) -> list[Tensor]:
+        """Starts to send this to all others; where what they send will be, uint8 [room] of each worker."""
+        rooms[self._rank] = 0
+        sends = [0 if rank == self._rank else mine.numel() for rank in range(self.workers)]
+        arriving = torch.empty(sum(rooms), dtype=torch.uint8)
+        work = dist.all_to_all_single(
+            arriving, mine.repeat(self.workers - 1), rooms, sends, group=self.group, async_op=True
+        )
+        assert isinstance(work, dist.Work)
+        self.works.append(work)
+        return list(torch.split(arriving, rooms))
+
+    def is_whole(self) -> bool:
+        """See `Gathering.is_whole`."""
+        told = [each[:SIZE_BYTES].tolist() for each in self._first]
+        self.sizes = [int.from_bytes(bytes(each), sys.byteorder, signed=True) for each in told]
+        self.sizes[self._rank] = self._own.numel()
+        self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
+        return max(self.sizes) <= self._room
+
+    def complete(self) -> None:
+        """See `Gathering.complete`."""
+        self.works[0].wait()
+        if not self.is_whole():
+            rests = [max(0, size - self._room) for size in self.sizes]
+            self._rest = self._to_others(self._own[self._room :], rests)
+            self.works[-1].wait()
+
+    def rows(self) -> Tensor:
+        """See `Gathering.rows`."""
+        messages = [each[SIZE_BYTES:][:size] for each, size in zip(self._first, self.sizes, strict=True)]
+        if self._rest is not None:
+            messages = [torch.cat(parts) for parts in zip(messages, self._rest, strict=True)]
+        messages[self._rank] = self._own
+        return _stacked(messages, pinned=self._own.is_pinned())
+
+
+class PaddedOneShot(Gathering):
+    """One gather of so many bytes, lengths among them; a second one for what was longer, if anything was.
+
+    For NCCL, where both sides must say the same length.
+    """
 
     def __init__(
         self, message: Tensor, group: dist.ProcessGroup, device: torch.device, capacity: int
@@ -179,8 +243,8 @@ class Exchange:
     """Chooses how messages go, and remembers how long they are.
 
     Attributes:
-        capacities: by elements of a bucket, the bytes that `one_shot` has for a message: a quarter more than
-            the longest of the exchange before, which is the same number on every worker.
+        capacities: by elements of a bucket, the bytes of the longest message of the exchange before, which is
+            the same number on every worker.
     """
 
     def __init__(self, form: ExchangeForm) -> None:
@@ -201,34 +265,43 @@ class Exchange:
             device: where the transport wants its buffers: CPU for gloo, the GPU for NCCL.
         """
         own = torch.as_tensor(message)
-        if self.form == "exact":
-            return Exact(own, group, device)
-        capacity = self.capacities.get(elements)
-        if self.form == "padded" or capacity is None:
+        usual = self.capacities.get(elements)
+        if self.form == "padded":
             return Padded(own, group, device)
-        return OneShot(own, group, device, capacity)
-
-    def lengths_on_wire(self, elements: int, sizes: Sequence[int]) -> list[int]:
-        """How long messages about a bucket are as they go, padding included, beside SIZE_BYTES each.
-
-        Args:
-            elements: of the bucket.
-            sizes: bytes of each worker's message.
-        """
-        if self.form == "exact":
-            return list(sizes)
-        room = self.capacities.get(elements, 0)
-        return [max(room, aligned(max(sizes)))] * len(sizes)
+        if usual is not None and device.type == "cpu":
+            return AtOnce(own, group, _ROOM * usual + _ROOM_BYTES)
+        if usual is None or self.form == "exact":
+            return Exact(own, group, device)
+        return PaddedOneShot(own, group, device, aligned(usual * 5 // 4))
 
     def learn(self, elements: int, sizes: Sequence[int]) -> None:
         """Takes note of how long the messages about a bucket were."""
-        if self.form == "one_shot":
-            self.capacities[elements] = aligned(max(sizes) * 5 // 4)
+        if self.form != "padded":
+            self.capacities[elements] = max(sizes)
+
+
+def lengths_on_wire(form: ExchangeForm, sizes: Sequence[int]) -> list[int]:
+    """How long messages are as they go through gloo, padding included, beside SIZE_BYTES each.
+
+    Args:
+        form: how they go.
+        sizes: bytes of each worker's message.
+    """
+    return [aligned(max(sizes))] * len(sizes) if form == "padded" else list(sizes)
 
 
 def aligned(size: int) -> int:
     """The next multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _stacked(messages: Sequence[Tensor], *, pinned: bool) -> Tensor:
+    """Messages in rows, each with zeros behind it: uint8 [workers, longest or more]."""
+    shape = len(messages), aligned(max(each.numel() for each in messages))
+    rows = torch.zeros(shape, dtype=torch.uint8, device=messages[0].device, pin_memory=pinned)
+    for row, message in zip(rows, messages, strict=True):
+        row[: message.numel()].copy_(message)
+    return rows
 
 
 def _is_pinned(mine: Tensor) -> bool:
