@@ -13,7 +13,7 @@ import numpy as np
 from taugrad.compressors.config.methods import ThresholdedMethod
 from taugrad.compressors.tau.allocated import value_bits
 from taugrad.compressors.tau.allocation import bits_per_element
-from taugrad.compressors.wire.exchange import ALIGNMENT, SIZE_BYTES
+from taugrad.compressors.wire.gathering import ALIGNMENT, SIZE_BYTES
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, real
 from taugrad.platform.training.growing import ConstantBatch

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.bucket.ledger import BASELINE_BYTES
-from taugrad.compressors.wire.exchange import SIZE_BYTES
+from taugrad.compressors.wire.gathering import SIZE_BYTES
 
 from .links import Links
 

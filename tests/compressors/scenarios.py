@@ -30,7 +30,9 @@ from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.wire import exchange, message
-from taugrad.compressors.wire.exchange import AtOnce, Exchange, ExchangeForm, Gathering
+from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
+from taugrad.compressors.wire.gathering import AtOnce, Gathering
+from taugrad.compressors.wire.mailbox import Expected
 from taugrad.compressors.wire.update import Update
 
 Config = Mapping[str, Any] | AnyMethod | str
@@ -227,22 +229,29 @@ def every_form_of_exchange() -> Result:
         "refused": "wgt(0.03, nonfinite='skip')",
     }
     result: Result = {}
-    complete, rounds = AtOnce.complete, [0]
+    complete, exchange_rests, rounds = AtOnce.complete, Expected._exchange_rests, [0]
 
     def counted(self: AtOnce) -> None:
         complete(self)
         rounds[0] += len(self.works) - 1
 
-    AtOnce.complete = counted  # type: ignore[method-assign]
-    rooms = exchange._ROOM, exchange._ROOM_BYTES
-    for name, form in {
-        "padded": "padded",
-        "exact": "exact",
-        "one_shot": "one_shot",
-        "tight": "exact",
-    }.items():
-        if name == "tight":  # no room but for what the step before had
-            exchange._ROOM, exchange._ROOM_BYTES = 1, 0
+    def counted_rests(self: Expected, lengths: list[int]) -> list[Tensor]:
+        rounds[0] += 1
+        return exchange_rests(self, lengths)
+
+    AtOnce.complete, Expected._exchange_rests = counted, counted_rests  # type: ignore[method-assign]
+    usual = exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S
+    tight = 1, 0  # no room but for what the step before had
+    forms: dict[str, tuple[ExchangeForm, tuple[float, ...]]] = {
+        "padded": ("padded", usual),
+        "exact": ("exact", (*usual[:2], math.inf)),
+        "one_shot": ("one_shot", (*usual[:2], math.inf)),
+        "tight": ("exact", (*tight, math.inf)),
+        "far": ("exact", (*usual[:2], 0.0)),
+        "far and tight": ("exact", (*tight, 0.0)),
+    }
+    for name, (form, constants) in forms.items():
+        exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S = constants  # type: ignore[assignment]
         for buckets, cap in {"many": TINY_BUCKETS, "one": 25}.items():
             for each, line in lines.items():
                 rounds[0] = 0
@@ -253,9 +262,10 @@ def every_form_of_exchange() -> Result:
                     skipped=run.skipped,
                     capacities=run.state.state_dict()["capacities"],
                     second_rounds=rounds[0],
+                    is_far=run.state.exchange._mailbox is not None,
                 )
-    AtOnce.complete = complete  # type: ignore[method-assign]
-    exchange._ROOM, exchange._ROOM_BYTES = rooms
+    AtOnce.complete, Expected._exchange_rests = complete, exchange_rests  # type: ignore[method-assign]
+    exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S = usual
     for form in ("padded", "exact", "one_shot"):
         damaged = Run(thresholded("wgt"), exchange=form).steps(3)
         start = Exchange.start

@@ -428,7 +428,7 @@ def test_gradient_statistics_are_noted_in_the_steps_that_were_asked_for(two: Res
 
 
 @in_turn("name", ["growing", "refused"])
-@in_turn("form", ["exact", "one_shot", "tight"])
+@in_turn("form", ["exact", "one_shot", "tight", "far", "far and tight"])
 def test_no_result_depends_on_how_messages_go(form: str, name: str, several: Results) -> None:
     for buckets in ("many", "one"):
         found = by_rank(several, "every_form_of_exchange", (form, buckets, name))
@@ -457,7 +457,7 @@ def test_exact_messages_are_no_longer_than_padded_ones(several: Results) -> None
         assert forms["exact"]["received_bytes"] == (workers - 1) * forms["exact"]["wire_bytes"]
 
 
-@in_turn("form", ["one_shot", "tight"])
+@in_turn("form", ["one_shot", "tight", "far", "far and tight"])
 def test_messages_that_go_at_once_are_as_long_as_they_are_told_to_be(form: str, several: Results) -> None:
     for buckets, name in product(("many", "one"), ("growing", "refused")):
         found, expected = (
@@ -474,14 +474,17 @@ def test_every_worker_knows_how_long_the_longest_message_was(several: Results) -
     assert not by_rank(several, "every_form_of_exchange", ("padded", "one", "growing"), "capacities")[0]
 
 
-def test_what_has_no_room_follows(several: Results) -> None:
+@in_turn("way", ["", "far"])
+def test_what_has_no_room_follows(way: str, several: Results) -> None:
     for buckets in ("many", "one"):
-        counted = by_rank(several, "every_form_of_exchange", ("tight", buckets, "growing"), "second_rounds")
-        assert_all_equal(counted)
-        assert counted[0] >= 1
-        assert not by_rank(several, "every_form_of_exchange", ("exact", buckets, "growing"), "second_rounds")[
-            0
-        ]
+        tight, roomy = (
+            by_rank(several, "every_form_of_exchange", (form, buckets, "growing"))
+            for form in (("far and tight", "far") if way else ("tight", "exact"))
+        )
+        assert_all_equal([each["second_rounds"] for each in tight])
+        assert tight[0]["second_rounds"] >= 1
+        assert [each["second_rounds"] for each in roomy] == [0] * len(several)
+        assert all(each["is_far"] == bool(way) for each in (*tight, *roomy))
 
 
 @in_turn("form", ["padded", "exact", "one_shot"])
