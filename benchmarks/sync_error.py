@@ -69,7 +69,7 @@ class _Learner:
         truth = torch.zeros(sum(each.numel() for each in self.replica.parameters), dtype=torch.float64)
         sides = []
         for rank, pattern in enumerate(self._patterns):
-            share = worker_share(order, position.iteration, position.batch_size, rank, workers)
+            share = worker_share(order, position.start, position.batch_size, rank, workers)
             inputs, labels = self.data.train.batch(share.indices, None)
             self.replica.backward(Batch(inputs, labels, share.weight))
             gradients = self.replica.take_gradients()

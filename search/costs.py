@@ -13,10 +13,10 @@ import numpy as np
 from taugrad.compressors.config.methods import ThresholdedMethod
 from taugrad.compressors.tau.allocated import value_bits
 from taugrad.compressors.tau.allocation import bits_per_element
-from taugrad.compressors.wire.exchange import ALIGNMENT, SIZE_BYTES
+from taugrad.compressors.wire.gathering import ALIGNMENT, SIZE_BYTES
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, real
-from taugrad.platform.training.config import ConstantBatch
+from taugrad.platform.training.growing import ConstantBatch
 
 SPARSEST, DENSEST = 1e-5, 0.1
 """Densities that a budget may lead to. Above the last a sign and tau stand badly for what is sent."""
@@ -148,13 +148,11 @@ def _estimable(spec: RunSpec) -> AllGatherSync:
     if not isinstance(sync, AllGatherSync):
         field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
         raise CannotEstimate(f"{field} = {sync.mode}: what it sends is estimated for allgather only")
-    if sync.exchange == "one_shot":
-        raise CannotEstimate("sync.exchange = one_shot: is estimated for padded and exact only")
     if codec not in ("auto", "golomb_rice"):
         raise CannotEstimate(f"compressor.codec = {codec}: is estimated for auto and golomb_rice only")
     if not isinstance(spec.training.batch_growth, ConstantBatch):
         kind = spec.training.batch_growth.kind
-        raise CannotEstimate(f"training.batch_growth.kind = {kind}: the number of steps is not known before")
+        raise CannotEstimate(f"training.batch_growth.kind = {kind}: is estimated for constant only")
     return sync
 
 

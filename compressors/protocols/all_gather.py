@@ -24,7 +24,8 @@ from ..config.methods import CompressedMethod
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..gloo_threads import Once
 from ..rules import Context
-from ..wire.exchange import Exchange, Gathering
+from ..wire.exchange import Exchange
+from ..wire.gathering import Gathering
 from ..wire.message import VERSION, NonFinite
 from .base import Bucket, Fail, Protocol, transport_of
 
@@ -43,6 +44,8 @@ class _Plan:
     places: list[int]
     """Of each name, which of those it is."""
     layout: Layout
+    number: int
+    """A number that no other bucket of a step has, the same on every worker: its first parameter's."""
 
     def gradients(self, buffer: Tensor) -> list[tuple[str, Tensor]]:
         """Each parameter's name and share of the buffer."""
@@ -59,13 +62,14 @@ class _Turn:
     """Resolves when the messages are here, or with what went wrong: the bucket is summed up then."""
 
     def open(self, arrived: Future[Any]) -> None:
-        """Says that the messages are here."""
+        """Says that the messages are here, if they are as a whole."""
         try:
             arrived.value()  # raises what the transport raised
         except Exception as problem:
             self.gate.set_result(problem)
         else:
-            self.gate.set_result(None)
+            if self.gathering.is_whole():
+                self.gate.set_result(None)
 
 
 class AllGather(Protocol):
@@ -114,7 +118,7 @@ class AllGather(Protocol):
         """See `Protocol.ways`."""
         return {
             "exchange": self._exchange.form,
-            "room": str(self._exchange.capacities.get(bucket.buffer.numel())),
+            "room": str(self._exchange.capacities.get(self._plan_of(bucket).number)),
             "message version": str(VERSION),
         }
 
@@ -134,7 +138,7 @@ class AllGather(Protocol):
         step.compress_s += perf_counter() - started
 
         transport = transport_of(self._group, buffer)
-        gathering = self._exchange.start(payload, buffer.numel(), self._group, transport)
+        gathering = self._exchange.start(payload, plan.number, self._group, transport)
         step.blocked_s += perf_counter() - gathering.started
         step.elements += buffer.numel() * self._workers
         step.messages += self._workers * (self._workers - 1)
@@ -144,7 +148,7 @@ class AllGather(Protocol):
             if problem is not None:
                 raise problem
             received = perf_counter()
-            self._exchange.learn(buffer.numel(), gathering.sizes)
+            self._exchange.learn(plan.number, gathering.sizes)
             incoming = self._read(parts, plan.layout, gathering)
             self._fill(buffer, incoming, parts)
             if buffer.is_cuda and transport.type == "cpu":
@@ -178,7 +182,9 @@ class AllGather(Protocol):
             places = sorted(range(len(key)), key=lambda place: -self._ordinals[key[place]])
             names = [key[place] for place in places]
             layout = self._compressor.layout(names, [elements[place] for place in places])
-            plan = self._plans[key] = _Plan(names, elements, places, layout)
+            plan = self._plans[key] = _Plan(
+                names, elements, places, layout, min(map(self._ordinals.__getitem__, key))
+            )
         return plan
 
     def _send(self, step: Step) -> None:
@@ -190,15 +196,15 @@ class AllGather(Protocol):
         started = perf_counter()
         for turn in unsent:
             turn.gathering.send()
-            if turn.gathering.arrived is None:
+            if turn.gathering.arrived is None or turn.gathering.may_go_on:
                 self._waiting.append(turn)
-            else:
+            if turn.gathering.arrived is not None:
                 self.works += turn.gathering.works
                 turn.gathering.arrived.then(Once(turn.open))
         step.blocked_s += perf_counter() - started
 
     def _finish_waiting(self, step: Step) -> None:
-        """Ends the exchanges without a future of their own, in their order: the last bucket's has begun."""
+        """Ends the exchanges that may need another round, in their order: the last bucket's has begun."""
         waiting, self._waiting = self._waiting, []
         started = perf_counter()
         for turn in waiting:
@@ -206,7 +212,8 @@ class AllGather(Protocol):
             self.works += turn.gathering.works
         step.blocked_s += perf_counter() - started
         for turn in waiting:
-            turn.gate.set_result(None)
+            if turn.gathering.arrived is None or not turn.gathering.is_whole():
+                turn.gate.set_result(None)
 
     def _read(self, parts: Sequence[Part], layout: Layout, gathering: Gathering) -> list[Incoming]:
         """Every worker's updates, checked; nothing of any is applied if one is not valid."""

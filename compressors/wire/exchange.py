@@ -1,194 +1,48 @@
 """Every worker's message to every worker, through torch.distributed (gloo or NCCL), in one of three forms.
 
-Messages have different lengths, and no worker knows the others'. All collectives are started by the hook
-itself, or after the last bucket's: one that was started by a callback would run in another order on each
-worker.
+Messages have different lengths, and no worker knows the others'. Through gloo a message goes at once, with
+its length before it: a receiver makes more room than was usual, and gloo takes a shorter message. NCCL wants
+equal lengths on both sides: lengths go first there, or all messages are made equally long.
+
+Gloo sends nothing before it has heard that the receiver is ready, which takes a delay of its own. Where links
+are long, workers say that they are ready for the next step's messages when they have read this one's.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from time import perf_counter
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.futures import Future
 
 from ..ops.array import Bytes
+from .gathering import AtOnce, Exact, Gathering, Padded, PaddedOneShot, aligned
+from .mailbox import Expected, Mailbox, delay_of
 
 ExchangeForm = Literal["padded", "exact", "one_shot"]
 
-ALIGNMENT = 8
-SIZE_BYTES = 8
-"""What each worker hands over to tell the length of its message."""
-
-
-class Gathering(ABC):
-    """An exchange under way.
-
-    Attributes:
-        arrived: resolves once every worker's bytes are here; None where `complete` has to wait for them.
-            Valid after `send`.
-        sizes: bytes of each worker's message; valid once they are here.
-        wire_bytes: what all workers together handed to the transport, padding and lengths included; valid
-            likewise.
-        started: perf_counter when the message was handed over.
-        works: the collectives; whoever holds them last frees their tensors.
-    """
-
-    arrived: Future[Any] | None = None
-    sizes: list[int]
-    wire_bytes: int
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group, self.workers = group, dist.get_world_size(group)
-        self.started = perf_counter()
-        self.works: list[dist.Work] = []
-
-    def send(self) -> None:  # noqa: B027 (one shot sends at once)
-        """Hands the message over, if that is not done yet: once all lengths are here, for which it waits.
-
-        All workers must send in the same order.
-        """
-
-    @abstractmethod
-    def complete(self) -> None:
-        """Waits until everything is here; all workers must complete their exchanges in the same order."""
-
-    @abstractmethod
-    def rows(self) -> Tensor:
-        """What is here: uint8 [workers, longest or more], row r begins with worker r's message."""
-
-    def _gather(self, mine: Tensor) -> Tensor:
-        """Starts to collect tensors of one length, uint8 or int64 [n]; [workers, n]."""
-        everybody = torch.empty(
-            (self.workers, mine.numel()), dtype=mine.dtype, device=mine.device, pin_memory=_is_pinned(mine)
-        )
-        work = dist.all_gather(list(everybody.unbind()), mine, group=self.group, async_op=True)
-        assert work is not None
-        self.works.append(work)
-        return everybody
-
-
-class LengthsFirst(Gathering):
-    """Tells the length when it begins, and sends the message when all lengths are known.
-
-    What goes on between the two costs no waiting.
-    """
-
-    def __init__(self, message: Tensor, group: dist.ProcessGroup, device: torch.device) -> None:
-        super().__init__(group)
-        self._message, self._device = message, device
-        self._told = self._gather(torch.full((1,), message.numel(), dtype=torch.int64, device=device))
-
-    def send(self) -> None:
-        """See `Gathering.send`."""
-        self.works[-1].wait()
-        self.sizes = [int(each) for each in self._told.flatten().tolist()]
-        self.works.append(self._send(self._message))
-        if not self._message.is_cuda:
-            # A GPU's futures run callbacks at once: one that reads would hold up the backward pass.
-            self.arrived = self.works[-1].get_future()
-
-    @abstractmethod
-    def _send(self, message: Tensor) -> dist.Work:
-        """Starts to exchange the messages."""
-
-    def complete(self) -> None:
-        """See `Gathering.complete`."""
-        self.works[-1].wait()
-
-
-class Padded(LengthsFirst):
-    """One gather of messages padded to the longest."""
-
-    def _send(self, message: Tensor) -> dist.Work:
-        longest = aligned(max(self.sizes))
-        self._rows = self._gather(_on_transport(message, longest, self._device))
-        self.wire_bytes = self.workers * (longest + SIZE_BYTES)
-        return self.works.pop()
-
-    def rows(self) -> Tensor:
-        """See `Gathering.rows`."""
-        return self._rows
-
-
-class Exact(LengthsFirst):
-    """Each message to each worker, as long as it is."""
-
-    def _send(self, message: Tensor) -> dist.Work:
-        mine = _on_transport(message, message.numel(), self._device)
-        self._pinned = _is_pinned(mine)
-        self._arriving = torch.empty(sum(self.sizes), dtype=torch.uint8, device=self._device)
-        work = dist.all_to_all_single(
-            self._arriving,
-            mine.repeat(self.workers),
-            self.sizes,
-            [mine.numel()] * self.workers,
-            group=self.group,
-            async_op=True,
-        )
-        assert isinstance(work, dist.Work)
-        self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
-        return work
-
-    def rows(self) -> Tensor:
-        """See `Gathering.rows`."""
-        shape = self.workers, aligned(max(self.sizes))
-        rows = torch.zeros(shape, dtype=torch.uint8, device=self._arriving.device, pin_memory=self._pinned)
-        for row, message in zip(rows, torch.split(self._arriving, self.sizes), strict=True):
-            row[: message.numel()].copy_(message)
-        return rows
-
-
-class OneShot(Gathering):
-    """One gather of so many bytes, lengths among them; a second one for what was longer, if anything was."""
-
-    def __init__(
-        self, message: Tensor, group: dist.ProcessGroup, device: torch.device, capacity: int
-    ) -> None:
-        super().__init__(group)
-        self._message, self._capacity = message, capacity
-        mine = _on_transport(message[:capacity], SIZE_BYTES + capacity, device, at=SIZE_BYTES)
-        size = torch.tensor([message.numel()], dtype=torch.int64).view(torch.uint8)
-        mine[:SIZE_BYTES].copy_(size)
-        self._first = self._gather(mine)
-
-    def complete(self) -> None:
-        """See `Gathering.complete`."""
-        self.works[-1].wait()
-        told = self._first[:, :SIZE_BYTES].contiguous().cpu().view(torch.int64)
-        self.sizes = [int(each) for each in told.flatten().tolist()]
-        self._rows = self._first[:, SIZE_BYTES:]
-        self.wire_bytes = self.workers * self._first.shape[1]
-        rest = aligned(max(self.sizes)) - self._capacity
-        if rest > 0:
-            mine = _on_transport(self._message[self._capacity :], rest, self._first.device)
-            others = self._gather(mine)
-            self.works[-1].wait()
-            self._rows = torch.cat((self._rows, others), dim=1)
-            self.wire_bytes += self.workers * rest
-
-    def rows(self) -> Tensor:
-        """See `Gathering.rows`."""
-        return self._rows
+FAR_S = 2e-3
+"""From this delay of a collective on, receivers get ready a step before."""
+_ROOM, _ROOM_BYTES = 2, 4096
+"""A receiver's room: so many times what was the longest, and so many bytes. It costs memory only."""
 
 
 class Exchange:
     """Chooses how messages go, and remembers how long they are.
 
     Attributes:
-        capacities: by elements of a bucket, the bytes that `one_shot` has for a message: a quarter more than
-            the longest of the exchange before, which is the same number on every worker.
+        capacities: by bucket, the bytes of the longest message of the exchange before, which is the same
+            number on every worker.
     """
 
     def __init__(self, form: ExchangeForm) -> None:
         self.form = form
         self.capacities: dict[int, int] = {}
+        self._mailbox: Mailbox | None = None
+        self._is_far: bool | None = None
 
     def start(
-        self, message: Bytes | Tensor, elements: int, group: dist.ProcessGroup, device: torch.device
+        self, message: Bytes | Tensor, bucket: int, group: dist.ProcessGroup, device: torch.device
     ) -> Gathering:
         """Starts to exchange messages of different lengths.
 
@@ -196,50 +50,45 @@ class Exchange:
 
         Args:
             message: uint8, this worker's; a tensor on a GPU where it was made there.
-            elements: of the bucket that it is about.
+            bucket: a number of its own for the bucket that it is about.
             group: whose workers take part; all must call this in the same order.
             device: where the transport wants its buffers: CPU for gloo, the GPU for NCCL.
         """
         own = torch.as_tensor(message)
-        if self.form == "exact":
-            return Exact(own, group, device)
-        capacity = self.capacities.get(elements)
-        if self.form == "padded" or capacity is None:
+        usual = self.capacities.get(bucket)
+        if self.form == "padded":
             return Padded(own, group, device)
-        return OneShot(own, group, device, capacity)
+        if device.type == "cpu":
+            if self._is_far is None:
+                self._is_far = delay_of(group) > FAR_S
+                self._mailbox = Mailbox(group) if self._is_far else None
+            if self._mailbox is not None and self._mailbox.expects(bucket):
+                return Expected(own, group, self._mailbox, bucket)
+            if usual is not None:
+                return AtOnce(own, group, room_for(usual))
+        if usual is None or self.form == "exact":
+            return Exact(own, group, device)
+        return PaddedOneShot(own, group, device, aligned(usual * 5 // 4))
 
-    def lengths_on_wire(self, elements: int, sizes: Sequence[int]) -> list[int]:
-        """How long messages about a bucket are as they go, padding included, beside SIZE_BYTES each.
-
-        Args:
-            elements: of the bucket.
-            sizes: bytes of each worker's message.
-        """
-        if self.form == "exact":
-            return list(sizes)
-        room = self.capacities.get(elements, 0)
-        return [max(room, aligned(max(sizes)))] * len(sizes)
-
-    def learn(self, elements: int, sizes: Sequence[int]) -> None:
+    def learn(self, bucket: int, sizes: Sequence[int]) -> None:
         """Takes note of how long the messages about a bucket were."""
-        if self.form == "one_shot":
-            self.capacities[elements] = aligned(max(sizes) * 5 // 4)
+        if self.form == "padded":
+            return
+        self.capacities[bucket] = longest = max(sizes)
+        if self._mailbox is not None:
+            self._mailbox.expect(bucket, room_for(longest))
 
 
-def aligned(size: int) -> int:
-    """The next multiple of ALIGNMENT."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def lengths_on_wire(form: ExchangeForm, sizes: Sequence[int]) -> list[int]:
+    """How long messages are as they go through gloo, padding included, beside SIZE_BYTES each.
+
+    Args:
+        form: how they go.
+        sizes: bytes of each worker's message.
+    """
+    return [aligned(max(sizes))] * len(sizes) if form == "padded" else list(sizes)
 
 
-def _is_pinned(mine: Tensor) -> bool:
-    return mine.device.type == "cpu" and mine.is_pinned()
-
-
-def _on_transport(message: Tensor, length: int, device: torch.device, at: int = 0) -> Tensor:
-    """A message at byte `at` of zeros, uint8 [length], where the transport wants it; itself if it is that."""
-    if message.device == device and message.numel() == length:
-        return message
-    pinned = message.is_cuda and device.type == "cpu"
-    mine = torch.zeros(length, dtype=torch.uint8, device=device, pin_memory=pinned)
-    mine[at : at + message.numel()].copy_(message)
-    return mine
+def room_for(longest: int) -> int:
+    """Bytes that a receiver makes room for, by the longest message of the exchange before."""
+    return _ROOM * longest + _ROOM_BYTES

@@ -54,31 +54,39 @@ def iterations_per_epoch(examples: int, batch_size: int) -> int:
     return -(-examples // batch_size)
 
 
-def worker_share(order: NDArray[np.int64], iteration: int, batch_size: int, rank: int, workers: int) -> Share:
+def worker_share(
+    order: NDArray[np.int64], start: int, batch_size: int, rank: int, workers: int, at_work: int | None = None
+) -> Share:
     """Cuts one worker's part from one batch.
 
-    The batch is `order[iteration * batch_size :][:batch_size]`. Its parts are contiguous, and the first ones
-    are one longer where it cannot be divided evenly.
+    The batch is `order[start:][:batch_size]`. Its parts are contiguous, and the first ones are one longer
+    where it cannot be divided evenly.
 
     Args:
         order: The epoch's order, int64 [examples].
-        iteration: Counted from 0 within the epoch.
+        start: Examples of the epoch before the batch.
         batch_size: Examples of a whole batch.
         rank: This worker, 0..workers-1.
-        workers: How many share the batch.
+        workers: How many there are.
+        at_work: How many of them share the batch, the first ones; None: all.
 
     Returns:
         The worker's part; its indices are a view of `order`. A worker that is left without examples gets the
         first of the batch with weight 0: its backward pass must run, or the others would wait for ever.
 
     Raises:
-        ValueError: The iteration is not in the epoch, or the rank not among the workers.
+        ValueError: The batch does not begin in the epoch, the rank is not among the workers, or there are
+            not so many workers to share it.
     """
-    iterations = iterations_per_epoch(len(order), batch_size)
-    if not 0 <= iteration < iterations:
-        raise ValueError(f"iteration is {iteration}; the epoch has {iterations}, counted from 0")
-    batch = order[iteration * batch_size : (iteration + 1) * batch_size]
-    part = batch[_part(len(batch), rank, workers)]
+    if not 0 <= start < len(order):
+        raise ValueError(f"start is {start}; the epoch has examples 0 to {len(order) - 1}")
+    if not 0 <= rank < workers:
+        raise ValueError(f"rank is {rank}; it must be in 0..{workers - 1}, as there are {workers} workers")
+    sharing = workers if at_work is None else at_work
+    if not 1 <= sharing <= workers:
+        raise ValueError(f"at_work is {at_work}; it must be in 1..{workers}, as there are {workers} workers")
+    batch = order[start : start + batch_size]
+    part = batch[_part(len(batch), rank, sharing)] if rank < sharing else batch[:0]
     if len(part) == 0:
         return Share(batch[:1], 0.0)
     return Share(part, len(part) * workers / len(batch))
@@ -86,8 +94,6 @@ def worker_share(order: NDArray[np.int64], iteration: int, batch_size: int, rank
 
 def _part(length: int, rank: int, workers: int) -> slice:
     """The `rank`-th of `workers` contiguous, nearly equal parts, as `np.array_split` would cut them."""
-    if not 0 <= rank < workers:
-        raise ValueError(f"rank is {rank}; it must be in 0..{workers - 1}, as there are {workers} workers")
     shorter, longer_parts = divmod(length, workers)
     start = rank * shorter + min(rank, longer_parts)
     return slice(start, start + shorter + (rank < longer_parts))

@@ -64,7 +64,7 @@ class Feed:
         self._device = device
         order = examples.order(draw)
         shares = [
-            worker_share(order, position.iteration, position.batch_size, rank, workers)
+            worker_share(order, position.start, position.batch_size, rank, workers, position.workers)
             for position in positions
             for rank in ranks
         ]

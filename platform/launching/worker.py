@@ -52,8 +52,8 @@ def train(job: Job) -> None:
             listener.stage("reading the data")
             data = load(spec.data)
             listener.read(data.fingerprint)
-            trainer = Trainer(spec, data, device, listener)
             saved = listener.checkpoints.newest()
+            trainer = Trainer(spec, data, device, listener, resumes=saved is not None)
             if saved is not None:
                 listener.restore(trainer.resume(saved))
             trainer.fit()

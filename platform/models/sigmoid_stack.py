@@ -1,7 +1,7 @@
 """Strom's acoustic model (2015, section 3.3): a stack of fully connected layers with sigmoids.
 
-Strom trains it layer by layer first, which is left out here: the first weights are of a size at which signals
-and gradients of unit variance get through.
+Strom trains it layer by layer first (`training.pretraining`). Without that it learns too: the first weights
+are of a size at which signals and gradients of unit variance get through.
 """
 
 import torch

@@ -162,7 +162,7 @@ def walk(
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    elif get_origin(annotation) not in (list, dict):
+    elif get_origin(annotation) not in (list, dict, tuple):
         for argument in get_args(annotation):
             yield from _models(argument)
 
@@ -171,7 +171,7 @@ def _plain(annotation: Any) -> bool:
     """Whether a field that may hold a model may also hold a number or a text."""
     if isinstance(annotation, type):
         return not issubclass(annotation, BaseModel | NoneType)
-    if get_origin(annotation) in (list, dict, Literal):
+    if get_origin(annotation) in (list, dict, tuple, Literal):
         return True
     return any(_plain(argument) for argument in _alternatives(annotation))
 

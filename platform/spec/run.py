@@ -13,10 +13,10 @@ from taugrad.compressors.config import CompressorConfig, NoCompression, PowerSGD
 
 from ..config import Config
 from ..data.config import DataConfig, Mnist5k
-from ..models.config import LeNet, ModelConfig
+from ..models.config import LeNet, Mlp, ModelConfig, SigmoidStack
 from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig
 from ..synchronization.hybrid.refusals import check_hybrid
-from ..synchronization.refusals import check_sync
+from ..synchronization.refusals import check_stages, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..training.config import TrainingConfig
 
@@ -80,6 +80,13 @@ class RunSpec(Config):
         check_sync(self.sync, self.compressor, getattr(self.training.optimizer, "momentum", 0.0))
         training = self.training
         check_hybrid(self.sync, self.compressor, training)
+        check_stages(self.sync, training.batch_growth, self.workers.count)
+        if training.pretraining.iterations and not isinstance(self.model, Mlp | SigmoidStack):
+            raise ValueError(
+                f"training.pretraining.iterations = {training.pretraining.iterations} with model.kind = "
+                f"{self.model.kind}: layers are pre-trained in one stack of them; use 0, or model.kind: mlp "
+                "or sigmoid_stack"
+            )
         if training.precision == "fp16" and isinstance(self.compressor, PowerSGD):
             raise ValueError(
                 "training.precision = fp16: gradients may overflow, which compressor.kind = powersgd cannot "

@@ -16,9 +16,9 @@ class AllGatherSync(Config):
 
     mode: Literal["allgather"] = "allgather"
     exchange: Literal["exact", "padded", "one_shot"] = "exact"
-    """How messages of different lengths go. exact: their lengths, then each as long as it is. padded: their
-    lengths, then all padded to the longest. one_shot: at once, in a quarter more bytes than the longest of
-    the step before had."""
+    """How messages of different lengths go. exact: each as long as it is; through gloo at once, through NCCL
+    after their lengths. padded: their lengths, then all padded to the longest. one_shot: at once, through
+    NCCL in a quarter more bytes than the longest of the step before had."""
 
 
 class RingSync(Config):

@@ -134,7 +134,6 @@ class InRounds(Synchronization):
             "workers": self.workers,
             "ranks": ranks,
             "traffic": self.traffic.state_dict(),
-            "crew": self._crew.state_dict(),
         }
 
     def _require_own(self, states: dict[str, Any]) -> None:
@@ -154,7 +153,6 @@ class InRounds(Synchronization):
         for rank, pattern in zip(self.ranks, self._patterns, strict=True):
             pattern.load_state_dict(states["ranks"][str(rank)])
         self.traffic.load_state_dict(states["traffic"])
-        self._crew.load_state_dict(states["crew"])
 
 
 def _by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:

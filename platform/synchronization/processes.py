@@ -1,7 +1,6 @@
 """One worker a process, connected by torch.distributed (gloo or NCCL)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -73,13 +72,6 @@ class ProcessCrew(Crew):
         dist.all_reduce(summed)
         messages, nbytes = summed.cpu().numpy()
         return Links(messages, nbytes)
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Crew.state_dict`: nothing is remembered."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Crew.load_state_dict`."""
 
     def _pass_on(self, passing: Passing, traffic: Traffic) -> Passed:
         """Sends to one worker and receives from one at the same time: first numbers, then payloads."""

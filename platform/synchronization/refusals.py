@@ -4,7 +4,9 @@ from taugrad.compressors.config import AnyMethod, PowerSGD
 from taugrad.compressors.config.law import Law
 from taugrad.compressors.config.methods import DenseMethod, NoCompression
 
+from ..training.growing import BatchGrowthConfig, Stages
 from .config import (
+    HybridSync,
     OuterOptimizer,
     RealSync,
     RingSync,
@@ -42,6 +44,28 @@ def check_sync(sync: SyncConfig, method: AnyMethod, optimizer_momentum: float) -
         _check_back(mode, where, back)
     for field, each in (("compressor", method), (f"{where}.back", back)):
         _check_law(mode, where, field, each)
+
+
+def check_stages(sync: SyncConfig, growth: BatchGrowthConfig, workers: int) -> None:
+    """Refuses stages of fewer workers that cannot be.
+
+    Args:
+        sync: the mode.
+        growth: how batches grow.
+        workers: how many there are.
+
+    Raises:
+        ValueError: it names the field, its value and what would do.
+    """
+    mode = real(sync)
+    for number, stage in enumerate(growth.stages if isinstance(growth, Stages) else ()):
+        field = f"training.batch_growth.stages[{number}].workers = {stage.workers}"
+        if stage.workers is not None and stage.workers > workers:
+            raise ValueError(f"{field}: workers.count is {workers}; give at most that, or leave it out")
+        if stage.workers is not None and isinstance(mode, WeightsSync | HybridSync):
+            raise ValueError(
+                f"{field} with sync.mode = {mode.mode}: every worker trains in each step there; leave it out"
+            )
 
 
 def _check_momentum(mode: RealSync, where: str, method: AnyMethod, optimizer_momentum: float) -> None:

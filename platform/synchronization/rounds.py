@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.bucket.ledger import BASELINE_BYTES
-from taugrad.compressors.wire.exchange import SIZE_BYTES
+from taugrad.compressors.wire.gathering import SIZE_BYTES
 
 from .links import Links
 
@@ -355,11 +355,3 @@ class Crew(ABC):
         Returns:
             The same on every process; None where a transport decides about links.
         """
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """What it remembers from one synchronization to the next: plain numbers."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""

@@ -1,13 +1,13 @@
 """All workers in one process, a round at a time (Anoosheh, section 2.2)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
+from taugrad.compressors.wire.exchange import ExchangeForm, lengths_on_wire
 
 from .links import Links
 from .rounds import HEAD, Agreed, Crew, Heads, Known, Passed, Passing, Received, Sending, Side, Traffic
@@ -15,8 +15,6 @@ from .rounds import HEAD, Agreed, Crew, Heads, Known, Passed, Passing, Received,
 Counting = Literal["rounds", "all-reduce"] | ExchangeForm
 """Whose bytes are counted: our rounds', or those that the DDP hook's exchange would have: in one of its
 forms, without compression torch's all-reduce."""
-_WHOLE = 0
-"""What stands for the elements of a DDP bucket: there is one here."""
 
 
 class SimulatedCrew(Crew):
@@ -30,12 +28,6 @@ class SimulatedCrew(Crew):
             counting: see there.
         """
         self.workers, self.ranks, self._counting = workers, range(workers), counting
-        self._exchange: Exchange | None
-        match counting:
-            case "rounds" | "all-reduce":
-                self._exchange = None
-            case form:
-                self._exchange = Exchange(form)
 
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """See `Crew.run`."""
@@ -66,15 +58,13 @@ class SimulatedCrew(Crew):
                 side.receive(to_all if sizes is None else _arriving(sendings, to_all, rank))
 
     def _count(self, traffic: Traffic, heads: Heads, sizes: NDArray[np.int64] | None) -> None:
-        if self._exchange is not None:
-            lengths = heads["to_all"].tolist()
-            gathered = self._exchange.lengths_on_wire(_WHOLE, lengths)
-            self._exchange.learn(_WHOLE, lengths)
-            traffic.count_gathered(heads, np.array(gathered, np.int64))
+        if self._counting == "rounds":
+            traffic.count(heads, sizes)
         elif self._counting == "all-reduce":
             traffic.count_all_reduce(heads)
         else:
-            traffic.count(heads, sizes)
+            gathered = lengths_on_wire(self._counting, heads["to_all"].tolist())
+            traffic.count_gathered(heads, np.array(gathered, np.int64))
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to do: whoever runs the workers keeps worker 0's."""
@@ -85,15 +75,6 @@ class SimulatedCrew(Crew):
             return None
         others = ~np.eye(self.workers, dtype=bool)
         return Links(traffic.link_messages * others, (traffic.link_bytes + traffic.link_told) * others)
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Crew.state_dict`."""
-        return {} if self._exchange is None else {"capacities": dict(self._exchange.capacities)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Crew.load_state_dict`."""
-        if self._exchange is not None:
-            self._exchange.capacities = {int(n): int(most) for n, most in state["capacities"].items()}
 
 
 def _sizes(sendings: Sequence[Sending]) -> NDArray[np.int64] | None:

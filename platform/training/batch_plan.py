@@ -8,7 +8,8 @@ from itertools import accumulate
 from typing import Any
 
 from ..data.batches import iterations_per_epoch
-from .config import AdaBatch, TrainingConfig
+from .config import TrainingConfig
+from .growing import AdaBatch, Stages
 
 _ROUNDING = 1e-12
 """Far above the rounding of a quotient, far below what one test example more or less changes."""
@@ -58,14 +59,49 @@ class Position:
     done: int
     """Iterations of the run before it."""
     batch_size: int
-    """Examples of a whole batch in this epoch."""
+    """Examples of a whole batch at this time."""
     total: int = 0
     """Iterations of the whole run, as far as they are decided."""
+    begins: int | None = None
+    """Examples of the epoch before this batch; None where all its batches are alike."""
+    workers: int | None = None
+    """How many share the batch, the first ones; None: all."""
+
+    @property
+    def start(self) -> int:
+        """Examples of the epoch before this batch."""
+        return self.iteration * self.batch_size if self.begins is None else self.begins
 
     @property
     def ends_epoch(self) -> bool:
         """Whether it is its epoch's last one."""
         return self.iteration + 1 == self.iterations
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Batches of an epoch that are alike, one behind the other."""
+
+    start: int
+    """Examples of the epoch before it."""
+    iterations: int
+    batch_size: int
+    workers: int | None
+
+
+def _stretches(growth: Stages | None, size: int, examples: int, epoch: int) -> list[_Stretch]:
+    """What an epoch consists of; `size` is the batch where no stage has another one."""
+    found: list[_Stretch] = []
+    start = 0
+    for stage in growth.stages if growth else ():
+        ends = math.ceil(examples * (stage.until - epoch) * (1 - _ROUNDING))
+        if start < min(ends, examples):
+            count = iterations_per_epoch(min(ends, examples) - start, stage.batch_size)
+            found.append(_Stretch(start, count, stage.batch_size, stage.workers))
+            start += count * stage.batch_size
+    if start < examples:
+        found.append(_Stretch(start, iterations_per_epoch(examples - start, size), size, None))
+    return found
 
 
 class BatchPlan:
@@ -89,8 +125,7 @@ class BatchPlan:
         self._grows = isinstance(self._growth, AdaBatch)
         self.epochs = training.epochs
         if self._most is not None:  # more than enough where batches grow
-            longest = self._growth.most if isinstance(self._growth, AdaBatch) else self._start
-            self.epochs = -(-self._most // iterations_per_epoch(examples, longest))
+            self.epochs = -(-self._most // iterations_per_epoch(examples, self._largest()))
         self._set_sizes([self._start] * (1 if self._grows else self.epochs))
 
     @property
@@ -142,7 +177,15 @@ class BatchPlan:
             raise ValueError(f"after {done} iterations: the plan has {self._ends[-1]} so far")
         start = self._ends[epoch - 1] if epoch else 0
         length = self._ends[epoch] - start
-        return Position(epoch, done - start, length, done, self._sizes[epoch], self.iterations)
+        behind = 0
+        for stretch in self._epochs[epoch]:
+            into = done - start - behind
+            if into < stretch.iterations:
+                break
+            behind += stretch.iterations
+        size = stretch.batch_size
+        begins = None if len(self._epochs[epoch]) == 1 else stretch.start + into * size
+        return Position(epoch, done - start, length, done, size, self.iterations, begins, stretch.workers)
 
     def rest_of_epoch(self, done: int) -> Iterator[Position]:
         """The epoch's iterations after `done`, as far as the run goes; raises as `position` does."""
@@ -226,5 +269,16 @@ class BatchPlan:
         )
 
     def _set_sizes(self, sizes: list[int]) -> None:
+        stages = self._growth if isinstance(self._growth, Stages) else None
         self._sizes = list(sizes)
-        self._ends = list(accumulate(iterations_per_epoch(self.examples, size) for size in self._sizes))
+        self._epochs = [_stretches(stages, size, self.examples, n) for n, size in enumerate(sizes)]
+        self._ends = list(accumulate(sum(each.iterations for each in epoch) for epoch in self._epochs))
+
+    def _largest(self) -> int:
+        match self._growth:
+            case AdaBatch(most=most):
+                return most
+            case Stages(stages=stages):
+                return max(self._start, *(stage.batch_size for stage in stages))
+            case _:
+                return self._start

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..config import Config
+from .growing import AdaBatch, BatchGrowthConfig, ConstantBatch
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -128,26 +129,20 @@ class WarmUp(Config):
         return self
 
 
-class ConstantBatch(Config):
-    """The batch stays what it is."""
+class Pretraining(Config):
+    """Layers are trained one after the other before the run, without communication (Strom 2015, section 3.3).
 
-    kind: Literal["constant"] = "constant"
+    The first hidden layer with an output layer of its own, then the first two with another one, until the
+    model is whole. For models that are one stack of layers: `mlp` and `sigmoid_stack`.
+    """
 
-
-class AdaBatch(Config):
-    """The batch grows as the test error falls (Rae, section 2.5.1)."""
-
-    kind: Literal["adabatch"] = "adabatch"
-    most: int = Field(default=1024, ge=1)
-    """The largest whole batch; `batch_size` is the first one."""
-    measure: Literal["error", "loss"] = "error"
-    """What is compared with the untrained model: the share of wrong test examples, or the test loss."""
-    form: Literal["formula", "text"] = "formula"
-    """With q the untrained model's error over the present one: the formula doubles floor(q) - 1 times, the
-    paper's text each time that the error has halved, floor(log2(q)) times."""
-
-
-BatchGrowthConfig = Annotated[ConstantBatch | AdaBatch, Field(discriminator="kind")]
+    iterations: int = Field(default=0, ge=0)
+    """For each hidden layer; 0: no pre-training."""
+    examples: float = Field(default=0.1, gt=0, le=1)
+    """Share of the training examples that it sees."""
+    batch_size: int = Field(default=64, ge=1)
+    lr: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    """Of plain SGD."""
 
 
 class NoScaling(Config):
@@ -210,6 +205,7 @@ class TrainingConfig(Config):
     papers meet it. The learning rate has to follow."""
     clip: Clip = Clip()
     batch_growth: BatchGrowthConfig = ConstantBatch()
+    pretraining: Pretraining = Pretraining()
     optimizer: OptimizerConfig = Sgd()
     schedule: ScheduleConfig = ConstantRate()
     warmup: WarmUp = WarmUp()

@@ -94,7 +94,7 @@ def rate_at(training: config.TrainingConfig, position: Position, workers: int) -
     Args:
         training: Optimizer, schedule, warm-up and scaling. The rate is the product of all four; the schedule
             counts epochs from the start of the run, warm-up included.
-        position: The iteration, and its batch size.
+        position: The iteration, its batch size, and how many workers share it where not all do.
         workers: How many train together.
     """
     optimizer, scaling = training.optimizer, training.scaling
@@ -108,7 +108,7 @@ def rate_at(training: config.TrainingConfig, position: Position, workers: int) -
     if scaling.by == "batch":
         k = position.batch_size / (scaling.reference or training.batch_size)
     else:
-        k = workers / (scaling.reference or 1)
+        k = (position.workers or workers) / (scaling.reference or 1)
     scaled_rate = rate * (k if scaling.kind == "linear" else math.sqrt(k))
     if k == 1 or scaled_rate == 0 or not config.decays_weights(optimizer):
         return Rate(scaled_rate, optimizer.weight_decay)

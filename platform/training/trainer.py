@@ -26,6 +26,7 @@ from .batch_plan import BatchPlan, Position
 from .checkpoint import Saved, save_shared, save_worker
 from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError
+from .pretraining import pretrain
 from .records import IterationRecord, averaged, epoch_metrics, layer_metrics
 from .reporting import TRAINING, Listener, Progress
 from .warming import warm_up
@@ -36,8 +37,17 @@ _CHECKPOINTS_A_RUN = 5
 class Trainer:
     """Trains this process's workers: one of many, or all of them where they are simulated."""
 
-    def __init__(self, spec: RunSpec, data: Data, device: torch.device, listener: Listener) -> None:
+    def __init__(
+        self, spec: RunSpec, data: Data, device: torch.device, listener: Listener, *, resumes: bool = False
+    ) -> None:
         """Builds model, optimizer and compression; the default process group must exist.
+
+        Args:
+            spec: the run.
+            data: what it trains on and is judged by.
+            device: where this process trains.
+            listener: is told what happens.
+            resumes: whether `resume` comes next, which brings other weights: then none are pre-trained.
 
         Raises:
             ValueError: the model cannot be built for the data, or the task is not one of them.
@@ -48,6 +58,10 @@ class Trainer:
         torch.manual_seed(spec.seed)  # the same weights on every worker
         model = build(spec.model, data.shape).to(device)
         self.task = build_task(spec.task, data.shape)
+        if spec.training.pretraining.iterations and not resumes:
+            assert isinstance(model, torch.nn.Sequential)  # the spec's models that may be pre-trained are
+            listener.stage("pre-training")
+            pretrain(model, self.task, data.train, spec.training.pretraining, spec.seed, device)
         self.sync, self.randomness = build_synchronization(spec, model, self.task, device)
         self.plan = BatchPlan(spec.training, len(data.train))
         self.done = 0

@@ -25,7 +25,8 @@ from scenarios import (
 from torch import Tensor
 
 from taugrad.compressors.config import read_config
-from taugrad.compressors.wire.exchange import Exchange, Gathering
+from taugrad.compressors.wire.exchange import Exchange
+from taugrad.compressors.wire.gathering import Gathering
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from methods import CONSERVING, KINDS, METHODS

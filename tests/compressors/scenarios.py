@@ -29,8 +29,10 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.config import AnyMethod
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.ops.array import Bytes
-from taugrad.compressors.wire import message
-from taugrad.compressors.wire.exchange import Exchange, ExchangeForm, Gathering
+from taugrad.compressors.wire import exchange, message
+from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
+from taugrad.compressors.wire.gathering import AtOnce, Gathering
+from taugrad.compressors.wire.mailbox import Expected
 from taugrad.compressors.wire.update import Update
 
 Config = Mapping[str, Any] | AnyMethod | str
@@ -227,15 +229,44 @@ def every_form_of_exchange() -> Result:
         "refused": "wgt(0.03, nonfinite='skip')",
     }
     result: Result = {}
-    for form in ("padded", "exact", "one_shot"):
+    complete, exchange_rests, rounds = AtOnce.complete, Expected._exchange_rests, [0]
+
+    def counted(self: AtOnce) -> None:
+        complete(self)
+        rounds[0] += len(self.works) - 1
+
+    def counted_rests(self: Expected, lengths: list[int]) -> list[Tensor]:
+        rounds[0] += 1
+        return exchange_rests(self, lengths)
+
+    AtOnce.complete, Expected._exchange_rests = counted, counted_rests  # type: ignore[method-assign]
+    usual = exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S
+    tight = 1, 0  # no room but for what the step before had
+    forms: dict[str, tuple[ExchangeForm, tuple[float, ...]]] = {
+        "padded": ("padded", usual),
+        "exact": ("exact", (*usual[:2], math.inf)),
+        "one_shot": ("one_shot", (*usual[:2], math.inf)),
+        "tight": ("exact", (*tight, math.inf)),
+        "far": ("exact", (*usual[:2], 0.0)),
+        "far and tight": ("exact", (*tight, 0.0)),
+    }
+    for name, (form, constants) in forms.items():
+        exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S = constants  # type: ignore[assignment]
         for buckets, cap in {"many": TINY_BUCKETS, "one": 25}.items():
-            for name, line in lines.items():
+            for each, line in lines.items():
+                rounds[0] = 0
                 run = Run(line, exchange=form, bucket_cap_mb=cap)
-                if name == "refused" and dist.get_rank() == 0:
+                if each == "refused" and dist.get_rank() == 0:
                     run.poison = {2: ("first.bias", math.nan)}
-                result[form, buckets, name] = run.steps().result(
-                    skipped=run.skipped, capacities=run.state.state_dict()["capacities"]
+                result[name, buckets, each] = run.steps().result(
+                    skipped=run.skipped,
+                    capacities=run.state.state_dict()["capacities"],
+                    second_rounds=rounds[0],
+                    is_far=run.state.exchange._mailbox is not None,
                 )
+    AtOnce.complete, Expected._exchange_rests = complete, exchange_rests  # type: ignore[method-assign]
+    exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S = usual
+    for form in ("padded", "exact", "one_shot"):
         damaged = Run(thresholded("wgt"), exchange=form).steps(3)
         start = Exchange.start
 

@@ -8,7 +8,7 @@ every method is in test_hook_methods.py.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -428,7 +428,7 @@ def test_gradient_statistics_are_noted_in_the_steps_that_were_asked_for(two: Res
 
 
 @in_turn("name", ["growing", "refused"])
-@in_turn("form", ["exact", "one_shot"])
+@in_turn("form", ["exact", "one_shot", "tight", "far", "far and tight"])
 def test_no_result_depends_on_how_messages_go(form: str, name: str, several: Results) -> None:
     for buckets in ("many", "one"):
         found = by_rank(several, "every_form_of_exchange", (form, buckets, name))
@@ -457,12 +457,34 @@ def test_exact_messages_are_no_longer_than_padded_ones(several: Results) -> None
         assert forms["exact"]["received_bytes"] == (workers - 1) * forms["exact"]["wire_bytes"]
 
 
-def test_one_shot_has_room_for_a_quarter_more_than_the_step_before_had(several: Results) -> None:
-    everybody = by_rank(several, "every_form_of_exchange", ("one_shot", "one", "growing"), "capacities")
+@in_turn("form", ["one_shot", "tight", "far", "far and tight"])
+def test_messages_that_go_at_once_are_as_long_as_they_are_told_to_be(form: str, several: Results) -> None:
+    for buckets, name in product(("many", "one"), ("growing", "refused")):
+        found, expected = (
+            by_rank(several, "every_form_of_exchange", (each, buckets, name), "totals")[0]
+            for each in (form, "exact")
+        )
+        assert found == expected
+
+
+def test_every_worker_knows_how_long_the_longest_message_was(several: Results) -> None:
+    everybody = by_rank(several, "every_form_of_exchange", ("exact", "one", "growing"), "capacities")
     assert_all_equal(everybody)
-    (capacity,) = everybody[0].values()
-    assert capacity % 8 == 0
+    assert len(everybody[0]) == 1
     assert not by_rank(several, "every_form_of_exchange", ("padded", "one", "growing"), "capacities")[0]
+
+
+@in_turn("way", ["", "far"])
+def test_what_has_no_room_follows(way: str, several: Results) -> None:
+    for buckets in ("many", "one"):
+        tight, roomy = (
+            by_rank(several, "every_form_of_exchange", (form, buckets, "growing"))
+            for form in (("far and tight", "far") if way else ("tight", "exact"))
+        )
+        assert_all_equal([each["second_rounds"] for each in tight])
+        assert tight[0]["second_rounds"] >= 1
+        assert [each["second_rounds"] for each in roomy] == [0] * len(several)
+        assert all(each["is_far"] == bool(way) for each in (*tight, *roomy))
 
 
 @in_turn("form", ["padded", "exact", "one_shot"])
@@ -566,7 +588,7 @@ DISAGREEMENTS = {
     "rank 0: parameter 1 = first.bias float32 [5], rank 1: parameter 1 = other.bias float32 [5]; "
     "rank 0: bucket 0, parameter 0 = first.weight, rank 1: bucket 0, parameter 0 = other.weight; "
     "and 1 more",
-    "steps": "rank 0: steps done = 2, rank 1: steps done = 0",
+    "steps": "rank 0: room = 920, rank 1: room = None; rank 0: steps done = 2, rank 1: steps done = 0",
 }
 
 

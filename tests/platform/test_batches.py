@@ -37,7 +37,7 @@ def test_an_epoch_shows_every_example_once_whatever_the_number_of_workers(count,
     seen = []
     for iteration in range(iterations_per_epoch(count, batch_size)):
         for rank in range(workers):
-            share = worker_share(order, iteration, batch_size, rank, workers)
+            share = worker_share(order, iteration * batch_size, batch_size, rank, workers)
             if share.weight > 0:
                 seen += share.indices.tolist()
     assert seen == order.tolist()
@@ -49,7 +49,7 @@ def test_parts_are_cut_as_numpy_cuts_them(data, count, batch_size, workers):
     iteration = data.draw(st.integers(0, iterations_per_epoch(count, batch_size) - 1))
     batch = order[iteration * batch_size : (iteration + 1) * batch_size]
     for rank, part in enumerate(np.array_split(batch, workers)):
-        share = worker_share(order, iteration, batch_size, rank, workers)
+        share = worker_share(order, iteration * batch_size, batch_size, rank, workers)
         assert share.indices.dtype == np.int64
         if len(part):
             assert share.indices.tolist() == part.tolist()
@@ -66,7 +66,9 @@ def test_the_mean_over_workers_is_the_mean_over_the_batch(data, count, batch_siz
     losses = np.random.default_rng(count).lognormal(size=count)
     iteration = data.draw(st.integers(0, iterations_per_epoch(count, batch_size) - 1))
     whole = losses[order[iteration * batch_size : (iteration + 1) * batch_size]].mean()
-    shares = [worker_share(order, iteration, batch_size, rank, workers) for rank in range(workers)]
+    shares = [
+        worker_share(order, iteration * batch_size, batch_size, rank, workers) for rank in range(workers)
+    ]
     mean = sum(share.weight * losses[share.indices].mean() for share in shares) / workers
     assert mean == pytest.approx(whole, rel=1e-12)
 
@@ -85,10 +87,32 @@ def test_a_rank_outside_the_workers_is_refused(rank):
         worker_share(order, 0, 4, rank, 2)
 
 
-@pytest.mark.parametrize("iteration", [-1, 2])
-def test_an_iteration_outside_the_epoch_is_refused(iteration):
-    with pytest.raises(ValueError, match=f"iteration is {iteration}; the epoch has 2"):
-        worker_share(epoch_order(8, 0, 0), iteration, 4, 0, 2)
+@pytest.mark.parametrize("start", [-1, 8])
+def test_a_batch_outside_the_epoch_is_refused(start):
+    with pytest.raises(ValueError, match=f"start is {start}; the epoch has examples 0 to 7"):
+        worker_share(epoch_order(8, 0, 0), start, 4, 0, 2)
+
+
+@given(st.data(), examples, batch_sizes, worker_counts)
+def test_fewer_workers_share_a_batch_and_the_mean_over_all_stays_the_batchs(data, count, batch_size, workers):
+    order = epoch_order(count, 0, 0)
+    losses = np.random.default_rng(count).lognormal(size=count)
+    at_work = data.draw(st.integers(1, workers))
+    start = data.draw(st.integers(0, count - 1))
+    shares = [worker_share(order, start, batch_size, rank, workers, at_work) for rank in range(workers)]
+    parts = np.array_split(order[start : start + batch_size], at_work)
+    assert [each.indices.tolist() for each in shares[:at_work] if each.weight] == [
+        part.tolist() for part in parts if len(part)
+    ]
+    assert all(each.weight == 0 and len(each.indices) == 1 for each in shares[at_work:])
+    mean = sum(share.weight * losses[share.indices].mean() for share in shares) / workers
+    assert mean == pytest.approx(losses[order[start : start + batch_size]].mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("at_work", [0, 3])
+def test_more_or_fewer_workers_than_there_are_cannot_share_a_batch(at_work):
+    with pytest.raises(ValueError, match=f"at_work is {at_work}; it must be in 1..2"):
+        worker_share(epoch_order(8, 0, 0), 0, 4, 0, 2, at_work)
 
 
 def test_a_batch_size_of_zero_is_refused():

@@ -307,7 +307,8 @@ def test_where_the_transport_decides_about_links_none_are_told(name, real, simul
 def test_forms_of_exchange_differ_in_bytes_alone(real):
     names = {"exact": DEFAULT_FORM, "padded": "padded: strom", "one_shot": "one_shot: strom"}
     totals = {form: real[0][name]["totals"] for form, name in names.items()}
-    assert totals["exact"]["wire_bytes"] < totals["padded"]["wire_bytes"] < totals["one_shot"]["wire_bytes"]
+    # Through gloo one_shot pads nothing.
+    assert totals["exact"]["wire_bytes"] == totals["one_shot"]["wire_bytes"] < totals["padded"]["wire_bytes"]
     for form, name in names.items():
         assert same(real[0][name], real[0][DEFAULT_FORM])
         assert totals[form]["received_bytes"] == (WORKERS - 1) * totals[form]["wire_bytes"]

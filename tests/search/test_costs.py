@@ -107,7 +107,6 @@ def test_a_spec_is_counted():
     [
         ({"sync": {"mode": "ring"}}, "sync.mode = ring"),
         ({"sync": {"mode": "simulated", "of": {"mode": "sharded"}}}, "sync.of.mode = sharded"),
-        ({"sync": {"mode": "allgather", "exchange": "one_shot"}}, "sync.exchange = one_shot"),
         ({"compressor": "strom(0.1) | bitmap"}, "compressor.codec = bitmap"),
         ({"training": {"batch_growth": {"kind": "adabatch"}}}, "batch_growth.kind = adabatch"),
         ({"compressor": "topk(0.1)"}, "compressor.kind = topk"),

@@ -1,0 +1,75 @@
+"""Network namespaces of this machine: made, found again, removed with all that runs in them."""
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "tg"
+"""Of our namespaces: tg, the process that keeps them, and what each is, such as tg123-h0."""
+
+
+class NetworkError(OSError):
+    """A network cannot be made or does not work."""
+
+
+def ip(arguments: str, tool: str = "ip") -> str:
+    """Runs iproute2's `ip`, or its `tc`.
+
+    Raises:
+        NetworkError: it failed.
+    """
+    done = subprocess.run([tool, *arguments.split()], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NetworkError(f"{tool} {arguments}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def name_of(keeper: int, what: str) -> str:
+    """The namespace that a process keeps for a host or the middle."""
+    return f"{PREFIX}{keeper}-{what}"
+
+
+def namespaces() -> dict[str, int]:
+    """Our namespaces, with the process that keeps or kept each."""
+    found = {}
+    for line in ip("netns list").splitlines():
+        name = line.split()[0]
+        keeper, dash, _ = name.removeprefix(PREFIX).partition("-")
+        if name.startswith(PREFIX) and dash and keeper.isdigit():
+            found[name] = int(keeper)
+    return found
+
+
+def remove(name: str) -> None:
+    """Ends what runs in a namespace, and removes it; devices go with it."""
+    with suppress(NetworkError):
+        for pid in ip(f"netns pids {name}").split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    with suppress(NetworkError):
+        ip(f"netns del {name}")
+
+
+def remove_all_of(keeper: int) -> None:
+    """Removes the namespaces of one process."""
+    for name, whose in namespaces().items():
+        if whose == keeper:
+            remove(name)
+
+
+def remove_stale() -> None:
+    """Removes namespaces whose process was killed before it could."""
+    for name, keeper in namespaces().items():
+        if not _runs(keeper):
+            remove(name)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process runs; one that has ended may stay listed until somebody asks how."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")

@@ -1,0 +1,125 @@
+"""What a network is like: every host's link to the middle, and what lies between two sites."""
+
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+_RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_JUMBO_BITS = 200e6
+"""From this rate on frames are large, as they are on fast links: one process moves them all."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link, alike in both directions."""
+
+    rate: float
+    """Bits a second, headers included."""
+    delay: float = 0.0
+    """Seconds one way, from host to host where both have such a link."""
+    loss: float = 0.0
+    """Share of packets that are lost, from host to host where both have such a link."""
+
+    def __post_init__(self) -> None:
+        if not self.rate > 0:
+            raise ValueError(f"rate = {self.rate:g} bit/s: must be above 0")
+        if not 0 <= self.delay <= 10:
+            raise ValueError(f"delay = {self.delay:g} s: must be 0 to 10")
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss = {self.loss:g}: must be at least 0 and below 1")
+
+    @classmethod
+    def parse(cls, text: str) -> "Link":
+        """Reads `100mbit`, `100mbit,20ms` or `100mbit,20ms,0.1%`.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        number = r"(\d+(?:\.\d+)?)"
+        found = re.fullmatch(
+            rf"{number}(kbit|mbit|gbit)(?:,{number}(us|ms|s))?(?:,{number}%)?", text.replace(" ", "").lower()
+        )
+        if found is None:
+            raise ValueError(f"link {text!r}: write rate, delay one way and loss as 100mbit,20ms,0.1%")
+        rate, rate_unit, delay, delay_unit, loss = found.groups()
+        return cls(
+            float(rate) * _RATES[rate_unit],
+            float(delay) * _TIMES[delay_unit] if delay else 0.0,
+            float(loss) / 100 if loss else 0.0,
+        )
+
+    def __str__(self) -> str:
+        unit = next(name for name in ("gbit", "mbit", "kbit") if self.rate >= _RATES[name] or name == "kbit")
+        parts = [f"{self.rate / _RATES[unit]:g}{unit}", f"{1000 * self.delay:g}ms"]
+        return ",".join([*parts, f"{100 * self.loss:g}%"] if self.loss else parts)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A network: half of a link's delay and loss lies on either side of the middle."""
+
+    links: tuple[Link, ...]
+    """Each host's."""
+    sites: tuple[int, ...]
+    """Where each host is: 0, or 0 and 1."""
+    between: Link | None = None
+    """What joins two sites; all their traffic shares it."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.links) <= 200:
+            raise ValueError(f"{len(self.links)} hosts: must be 1 to 200")
+        if len(self.sites) != len(self.links):
+            raise ValueError(f"{len(self.sites)} sites for {len(self.links)} hosts")
+        if set(self.sites) - {0, 1} or (1 in self.sites) != (self.between is not None):
+            raise ValueError(f"sites {self.sites}: 0 and 1 with a link between them, or 0 alone without one")
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether the kernel's shaping is enough: there is neither delay nor loss."""
+        every = [*self.links, *([self.between] if self.between else [])]
+        return not any(link.delay or link.loss for link in every)
+
+    @property
+    def mtu(self) -> int:
+        """Bytes of the largest packet."""
+        return 9000 if max(link.rate for link in self.links) >= _JUMBO_BITS else 1500
+
+    def path(self, source: int, to: int) -> Link:
+        """What lies between two hosts: the least rate, the delay one way, the loss."""
+        ends = self.links[source], self.links[to]
+        rate = min(link.rate for link in ends)
+        delay = sum(link.delay for link in ends) / 2
+        kept = ((1 - ends[0].loss) * (1 - ends[1].loss)) ** 0.5
+        if self.between is not None and self.sites[source] != self.sites[to]:
+            rate, delay = min(rate, self.between.rate), delay + self.between.delay
+            kept *= 1 - self.between.loss
+        return Link(rate, delay, 1 - kept)
+
+    def to_json(self) -> str:
+        """For `from_json`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Topology":
+        """What `to_json` gave."""
+        tree: dict[str, Any] = json.loads(text)
+        between = Link(**tree["between"]) if tree["between"] else None
+        return cls(tuple(Link(**each) for each in tree["links"]), tuple(tree["sites"]), between)
+
+
+def uniform(hosts: int, link: Link) -> Topology:
+    """So many hosts with the same link."""
+    return Topology((link,) * hosts, (0,) * hosts)
+
+
+def one_slow(hosts: int, link: Link, times: float) -> Topology:
+    """The same, but the last host's link has so many times less rate."""
+    slow = replace(link, rate=link.rate / times)
+    return Topology((*(link,) * (hosts - 1), slow), (0,) * hosts)
+
+
+def two_sites(at_each: int, link: Link, between: Link) -> Topology:
+    """Two sites of so many hosts, and what joins them."""
+    return Topology((link,) * (2 * at_each), (0,) * at_each + (1,) * at_each, between)

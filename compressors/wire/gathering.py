@@ -1,0 +1,267 @@
+"""One exchange of messages of different lengths, from every worker to every worker.
+
+All collectives are started by the hook itself, or after the last bucket's: one that was started by a callback
+would run in another order on each worker.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+ALIGNMENT = 8
+SIZE_BYTES = 8
+"""What each worker hands over to tell the length of its message."""
+
+
+class Gathering(ABC):
+    """An exchange under way.
+
+    Attributes:
+        arrived: resolves once the bytes that were sent so far are here; None where `complete` has to wait for
+            them. Valid after `send`.
+        may_go_on: whether a second round may follow, which `complete` does.
+        sizes: bytes of each worker's message; valid once they are here.
+        wire_bytes: what all workers together handed to the transport, padding and lengths included; valid
+            likewise.
+        started: perf_counter when the message was handed over.
+        works: the collectives; whoever holds them last frees their tensors.
+    """
+
+    arrived: Future[Any] | None = None
+    may_go_on = False
+    sizes: list[int]
+    wire_bytes: int
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group, self.workers = group, dist.get_world_size(group)
+        self.started = perf_counter()
+        self.works: list[dist.Work] = []
+
+    def send(self) -> None:  # noqa: B027 (one shot sends at once)
+        """Hands the message over, if that is not done yet: once all lengths are here, for which it waits.
+
+        All workers must send in the same order.
+        """
+
+    def is_whole(self) -> bool:
+        """Whether everything is here once `arrived` has resolved."""
+        return True
+
+    @abstractmethod
+    def complete(self) -> None:
+        """Waits until everything is here; all workers must complete their exchanges in the same order."""
+
+    @abstractmethod
+    def rows(self) -> Tensor:
+        """What is here: uint8 [workers, longest or more], row r begins with worker r's message."""
+
+    def _gather(self, mine: Tensor) -> Tensor:
+        """Starts to collect tensors of one length, uint8 or int64 [n]; [workers, n]."""
+        everybody = torch.empty(
+            (self.workers, mine.numel()), dtype=mine.dtype, device=mine.device, pin_memory=_is_pinned(mine)
+        )
+        work = dist.all_gather(list(everybody.unbind()), mine, group=self.group, async_op=True)
+        assert work is not None
+        self.works.append(work)
+        return everybody
+
+
+class LengthsFirst(Gathering):
+    """Tells the length when it begins, and sends the message when all lengths are known.
+
+    What goes on between the two costs no waiting.
+    """
+
+    def __init__(self, message: Tensor, group: dist.ProcessGroup, device: torch.device) -> None:
+        super().__init__(group)
+        self._message, self._device = message, device
+        self._told = self._gather(torch.full((1,), message.numel(), dtype=torch.int64, device=device))
+
+    def send(self) -> None:
+        """See `Gathering.send`."""
+        self.works[-1].wait()
+        self.sizes = [int(each) for each in self._told.flatten().tolist()]
+        self.works.append(self._send(self._message))
+        if not self._message.is_cuda:
+            # A GPU's futures run callbacks at once: one that reads would hold up the backward pass.
+            self.arrived = self.works[-1].get_future()
+
+    @abstractmethod
+    def _send(self, message: Tensor) -> dist.Work:
+        """Starts to exchange the messages."""
+
+    def complete(self) -> None:
+        """See `Gathering.complete`."""
+        self.works[-1].wait()
+
+
+class Padded(LengthsFirst):
+    """One gather of messages padded to the longest."""
+
+    def _send(self, message: Tensor) -> dist.Work:
+        longest = aligned(max(self.sizes))
+        self._rows = self._gather(on_transport(message, longest, self._device))
+        self.wire_bytes = self.workers * (longest + SIZE_BYTES)
+        return self.works.pop()
+
+    def rows(self) -> Tensor:
+        """See `Gathering.rows`."""
+        return self._rows
+
+
+class Exact(LengthsFirst):
+    """Each message to each worker, as long as it is."""
+
+    def _send(self, message: Tensor) -> dist.Work:
+        mine = on_transport(message, message.numel(), self._device)
+        self._pinned = _is_pinned(mine)
+        self._arriving = torch.empty(sum(self.sizes), dtype=torch.uint8, device=self._device)
+        work = dist.all_to_all_single(
+            self._arriving,
+            mine.repeat(self.workers),
+            self.sizes,
+            [mine.numel()] * self.workers,
+            group=self.group,
+            async_op=True,
+        )
+        assert isinstance(work, dist.Work)
+        self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
+        return work
+
+    def rows(self) -> Tensor:
+        """See `Gathering.rows`."""
+        return stacked(torch.split(self._arriving, self.sizes), pinned=self._pinned)
+
+
+class AtOnce(Gathering):
+    """Each message to each worker, as long as it is and with its length; what has no room follows later.
+
+    For gloo: a receiver's buffer may be longer there than what arrives, but not the own share of it.
+    """
+
+    may_go_on = True
+
+    def __init__(self, message: Tensor, group: dist.ProcessGroup, room: int) -> None:
+        super().__init__(group)
+        self._own, self._room = on_transport(message, message.numel(), torch.device("cpu")), room
+        self._rank = dist.get_rank(group)
+        self._first = self._to_others(with_length(self._own, room), [SIZE_BYTES + room] * self.workers)
+        self._rest: list[Tensor] | None = None
+        self.arrived = self.works[-1].get_future()
+
+    def _to_others(self, mine: Tensor, rooms: list[int]) -> list[Tensor]:
+        """Starts to send this to all others; where what they send will be, uint8 [room] of each worker."""
+        rooms[self._rank] = 0
+        sends = [0 if rank == self._rank else mine.numel() for rank in range(self.workers)]
+        arriving = torch.empty(sum(rooms), dtype=torch.uint8)
+        work = dist.all_to_all_single(
+            arriving, mine.repeat(self.workers - 1), rooms, sends, group=self.group, async_op=True
+        )
+        assert isinstance(work, dist.Work)
+        self.works.append(work)
+        return list(torch.split(arriving, rooms))
+
+    def is_whole(self) -> bool:
+        """See `Gathering.is_whole`."""
+        self.sizes = [told_length(each) for each in self._first]
+        self.sizes[self._rank] = self._own.numel()
+        self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
+        return max(self.sizes) <= self._room
+
+    def complete(self) -> None:
+        """See `Gathering.complete`."""
+        self.works[0].wait()
+        if not self.is_whole():
+            rests = [max(0, size - self._room) for size in self.sizes]
+            self._rest = self._to_others(self._own[self._room :], rests)
+            self.works[-1].wait()
+
+    def rows(self) -> Tensor:
+        """See `Gathering.rows`."""
+        messages = [each[SIZE_BYTES:][:size] for each, size in zip(self._first, self.sizes, strict=True)]
+        if self._rest is not None:
+            messages = [torch.cat(parts) for parts in zip(messages, self._rest, strict=True)]
+        messages[self._rank] = self._own
+        return stacked(messages, pinned=self._own.is_pinned())
+
+
+class PaddedOneShot(Gathering):
+    """One gather of so many bytes, lengths among them; a second one for what was longer, if anything was.
+
+    For NCCL, where both sides must say the same length.
+    """
+
+    def __init__(
+        self, message: Tensor, group: dist.ProcessGroup, device: torch.device, capacity: int
+    ) -> None:
+        super().__init__(group)
+        self._message, self._capacity = message, capacity
+        mine = on_transport(message[:capacity], SIZE_BYTES + capacity, device, at=SIZE_BYTES)
+        size = torch.tensor([message.numel()], dtype=torch.int64).view(torch.uint8)
+        mine[:SIZE_BYTES].copy_(size)
+        self._first = self._gather(mine)
+
+    def complete(self) -> None:
+        """See `Gathering.complete`."""
+        self.works[-1].wait()
+        told = self._first[:, :SIZE_BYTES].contiguous().cpu().view(torch.int64)
+        self.sizes = [int(each) for each in told.flatten().tolist()]
+        self._rows = self._first[:, SIZE_BYTES:]
+        self.wire_bytes = self.workers * self._first.shape[1]
+        rest = aligned(max(self.sizes)) - self._capacity
+        if rest > 0:
+            mine = on_transport(self._message[self._capacity :], rest, self._first.device)
+            others = self._gather(mine)
+            self.works[-1].wait()
+            self._rows = torch.cat((self._rows, others), dim=1)
+            self.wire_bytes += self.workers * rest
+
+    def rows(self) -> Tensor:
+        """See `Gathering.rows`."""
+        return self._rows
+
+
+def aligned(size: int) -> int:
+    """The next multiple of ALIGNMENT."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def with_length(message: Tensor, room: int) -> Tensor:
+    """A message's length, and as much of it as there is room for: uint8 [SIZE_BYTES + n]."""
+    size = torch.tensor([message.numel()], dtype=torch.int64).view(torch.uint8)
+    return torch.cat((size, message[:room]))
+
+
+def told_length(arrived: Tensor) -> int:
+    """The length that stands before a message; 0 where nothing was sent."""
+    return int.from_bytes(bytes(arrived[:SIZE_BYTES].tolist()), sys.byteorder, signed=True)
+
+
+def stacked(messages: Sequence[Tensor], *, pinned: bool) -> Tensor:
+    """Messages in rows, each with zeros behind it: uint8 [workers, longest or more]."""
+    shape = len(messages), aligned(max(each.numel() for each in messages))
+    rows = torch.zeros(shape, dtype=torch.uint8, device=messages[0].device, pin_memory=pinned)
+    for row, message in zip(rows, messages, strict=True):
+        row[: message.numel()].copy_(message)
+    return rows
+
+
+def _is_pinned(mine: Tensor) -> bool:
+    return mine.device.type == "cpu" and mine.is_pinned()
+
+
+def on_transport(message: Tensor, length: int, device: torch.device, at: int = 0) -> Tensor:
+    """A message at byte `at` of zeros, uint8 [length], where the transport wants it; itself if it is that."""
+    if message.device == device and message.numel() == length:
+        return message
+    pinned = message.is_cuda and device.type == "cpu"
+    mine = torch.zeros(length, dtype=torch.uint8, device=device, pin_memory=pinned)
+    mine[at : at + message.numel()].copy_(message)
+    return mine

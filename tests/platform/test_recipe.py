@@ -1,0 +1,225 @@
+"""Strom's recipe (2015, section 3.3): stages of fewer workers and smaller batches; pre-training by layers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+
+from taugrad.platform.data import DataSet, load
+from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.models import build
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.training.batch_plan import BatchPlan
+from taugrad.platform.training.config import TrainingConfig
+from taugrad.platform.training.trainer import Trainer
+
+from .test_training_options import Recorder
+
+EXAMPLES, WORKERS, RATE = 200, 4, 0.1
+BASE: dict[str, Any] = {
+    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 60, "height": 4, "width": 4},
+    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
+    "workers": {"count": WORKERS},
+    "sync": {"mode": "simulated"},
+    "training": {
+        "epochs": 2,
+        "batch_size": 64,
+        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
+    },
+}
+STAGES = [{"until": 0.25, "batch_size": 8, "workers": 2}, {"until": 1.25, "batch_size": 30, "workers": 3}]
+"""25% of 200 examples are 6.25 batches of 8: the first stage has seven."""
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def spec_of(**changes: Any) -> RunSpec:
+    return RunSpec.model_validate(BASE | {"training": BASE["training"] | changes})
+
+
+def trained(spec: RunSpec) -> tuple[Trainer, list[float]]:
+    recorder = Recorder()
+    trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder)
+    trainer.fit()
+    return trainer, [metrics["train/loss"] for _, metrics in recorder.logged if "train/loss" in metrics]
+
+
+def batches_by_hand() -> list[tuple[int, int, int, int]]:
+    """Epoch, where in its order a batch begins, its size, who shares it."""
+    found = [(0, 8 * n, 8, 2) for n in range(7)]
+    found += [(0, 56 + 30 * n, 30, 3) for n in range(5)]
+    found += [(1, 0, 30, 3), (1, 30, 30, 3), (1, 60, 64, 4), (1, 124, 64, 4), (1, 188, 64, 4)]
+    return found
+
+
+def test_stages_by_hand():
+    plan = BatchPlan(spec_of(batch_growth={"kind": "staged", "stages": STAGES}).training, EXAMPLES)
+    found = [plan.position(done) for done in range(plan.iterations)]
+    assert [(p.epoch, p.start, p.batch_size, p.workers or 4) for p in found] == batches_by_hand()
+    assert [p.iterations for p in found] == [12] * 12 + [5] * 5
+    assert [p.iteration for p in found] == [*range(12), *range(5)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 90)), min_size=1, max_size=4),
+    st.integers(1, 150),
+    st.integers(1, 70),
+)
+def test_a_step_belongs_to_the_first_stage_that_it_begins_in(hundredths, examples, size):
+    ends = sorted({until for until, _ in hundredths})
+    stages = [(until, batch) for until, (_, batch) in zip(ends, hundredths, strict=False)]
+    growth = {
+        "kind": "staged",
+        "stages": [{"until": until / 100, "batch_size": batch} for until, batch in stages],
+    }
+    training = TrainingConfig.model_validate({"epochs": 4, "batch_size": size, "batch_growth": growth})
+    plan, done = BatchPlan(training, examples), 0
+    for epoch in range(4):
+        start = 0
+        while start < examples:
+            # In whole numbers: (epoch + start / examples) < until / 100.
+            batch = next(
+                (b for until, b in stages if 100 * (epoch * examples + start) < until * examples), size
+            )
+            position = plan.position(done)
+            assert (position.epoch, position.start, position.batch_size) == (epoch, start, batch)
+            start, done = start + batch, done + 1
+        assert plan.position(done - 1).ends_epoch
+    assert plan.iterations == done
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_run_in_stages_is_a_plain_loop(alone, reduction):
+    rate = RATE if reduction == "mean" else RATE / 100
+    spec = spec_of(
+        batch_growth={"kind": "staged", "stages": STAGES},
+        loss_reduction=reduction,
+        optimizer=BASE["training"]["optimizer"] | {"lr": rate},
+    )
+    data = load(spec.data)
+    assert isinstance(data, DataSet)
+    torch.manual_seed(spec.seed)
+    model, losses = build(spec.model, data.shape), []
+    for epoch, start, size, _ in batches_by_hand():
+        chosen = torch.from_numpy(epoch_order(EXAMPLES, spec.seed, epoch)[start : start + size])
+        loss = nn.functional.cross_entropy(model(data.train_inputs[chosen]), data.train_labels[chosen])
+        losses.append(loss.item())
+        # Workers' sums of losses are averaged over all workers, those that wait with 0.
+        factor = 1.0 if reduction == "mean" else len(chosen) / WORKERS
+        for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+            p.data -= rate * factor * g
+    trainer, found = trained(spec)
+    assert found == pytest.approx(losses, rel=1e-5)
+    for name, expected in model.state_dict().items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_workers_that_wait_send_nothing(alone):
+    # One of four workers has four times the gradient and its updates count a quarter: with a quarter of tau
+    # that is a worker alone, to the bit.
+    stages = {"kind": "staged", "stages": [{"until": 9, "batch_size": 64, "workers": 1}]}
+    one_of_four = BASE | {"compressor": "strom(tau=0.04) | packed32"}
+    one_of_four["training"] = BASE["training"] | {"batch_growth": stages}
+    one_alone = BASE | {"compressor": "strom(tau=0.01) | packed32", "workers": {"count": 1}}
+    four, _ = trained(RunSpec.model_validate(one_of_four))
+    alone_, _ = trained(RunSpec.model_validate(one_alone))
+    for name, expected in alone_.model.state_dict().items():
+        assert torch.equal(four.model.state_dict()[name], expected)
+    assert alone_.sync.totals.paper_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"batch_growth": {"kind": "staged", "stages": [STAGES[1], STAGES[0]]}},
+            "stage 1: until = 0.25; must be above 1.25",
+        ),
+        (
+            {"batch_growth": {"kind": "staged", "stages": [STAGES[0] | {"workers": 5}]}},
+            r"stages\[0\].workers = 5: workers.count is 4",
+        ),
+        ({"batch_growth": {"kind": "staged", "stages": []}}, "at least one stage"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(changes, told):
+    with pytest.raises(ValidationError, match=told):
+        spec_of(**changes)
+
+
+@pytest.mark.parametrize("mode", ["weights", "hybrid"])
+def test_where_every_worker_trains_none_can_wait(mode):
+    training = BASE["training"] | {"batch_growth": {"kind": "staged", "stages": STAGES}}
+    with pytest.raises(ValidationError, match=rf"workers = 2 with sync.mode = {mode}"):
+        RunSpec.model_validate(BASE | {"training": training, "sync": {"mode": mode}})
+
+
+DEEP: dict[str, Any] = {"kind": "mlp", "widths": [10, 8, 6], "activation": "sigmoid"}
+
+
+def test_pretraining_is_that_of_a_plain_loop(alone):
+    wanted = {"iterations": 7, "examples": 0.3, "batch_size": 25, "lr": 0.5}
+    spec = spec_of(pretraining=wanted).model_copy(
+        update={"model": RunSpec.model_validate({"model": DEEP}).model}
+    )
+    data = load(spec.data)
+    assert isinstance(data, DataSet)
+    torch.manual_seed(spec.seed)
+    whole = list(build(spec.model, data.shape))  # flatten, then four times linear and, but the last, sigmoid
+    torch.manual_seed(spec.seed)
+    seen = epoch_order(EXAMPLES, spec.seed, 0)[:60]
+    for depth, width in ((1, 10), (2, 8), (3, 6)):
+        outputs = whole[-1] if depth == 3 else nn.Linear(width, 10)
+        net = nn.Sequential(*whole[: 1 + 2 * depth], outputs)
+        for step in range(7):
+            order = seen[epoch_order(60, spec.seed, step // 3)]  # batches of 25, 25 and 10
+            chosen = torch.from_numpy(order[25 * (step % 3) :][:25])
+            loss = nn.functional.cross_entropy(net(data.train_inputs[chosen]), data.train_labels[chosen])
+            for p, g in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
+                p.data -= 0.5 * g
+    stages: list[str] = []
+    recorder = Recorder()
+    recorder.stage = stages.append  # type: ignore[method-assign]
+    before = torch.get_rng_state()
+    torch.manual_seed(spec.seed)
+    trainer = Trainer(spec, data, torch.device("cpu"), recorder)
+    torch.set_rng_state(before)
+    assert stages == ["pre-training"]
+    for name, expected in nn.Sequential(*whole).state_dict().items():
+        found = list(trainer.model.state_dict().values())[
+            list(nn.Sequential(*whole).state_dict()).index(name)
+        ]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_that_goes_on_is_not_pretrained_again(alone):
+    spec = spec_of(pretraining={"iterations": 2})
+    data = load(spec.data)
+    weights = []
+    for resumes, iterations in ((True, 2), (False, 2), (False, 0)):
+        each = spec_of(pretraining={"iterations": iterations})
+        trainer = Trainer(each, data, torch.device("cpu"), Recorder(), resumes=resumes)
+        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+    assert torch.equal(weights[0], weights[2])
+    assert not torch.equal(weights[1], weights[2])
+
+
+def test_only_stacks_of_layers_are_pretrained():
+    with pytest.raises(
+        ValidationError, match=r"iterations = 3 with model.kind = lenet: .*mlp or sigmoid_stack"
+    ):
+        RunSpec.model_validate({"training": {"pretraining": {"iterations": 3}}})

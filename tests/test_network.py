@@ -1,0 +1,158 @@
+"""The network on one machine: its links are what was asked for, and nothing of it stays behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from needs import missing
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from network import Link, Network, NetworkError, Topology, one_slow, two_sites, uniform, why_not  # noqa: E402
+from network.namespaces import namespaces  # noqa: E402
+
+TIMEOUT_S = 60
+BUSY_S = 0.004
+"""What a loaded machine adds to a delay."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def may_be_made() -> None:
+    if reason := why_not():
+        missing(reason)
+    try:
+        with Network(uniform(2, Link.parse("1gbit,1ms"))):
+            pass
+    except NetworkError as error:
+        missing(str(error))
+
+
+@pytest.mark.parametrize(
+    ("topology", "source", "to"),
+    [
+        (uniform(2, Link.parse("100mbit")), 0, 1),
+        (uniform(3, Link.parse("50mbit,20ms")), 2, 0),
+        (uniform(2, Link.parse("100mbit,5ms,10%")), 0, 1),
+        (one_slow(3, Link.parse("200mbit"), 10), 0, 2),
+        (two_sites(2, Link.parse("200mbit"), Link.parse("20mbit")), 0, 3),
+        (two_sites(2, Link.parse("200mbit,2ms"), Link.parse("20mbit,30ms")), 3, 1),
+    ],
+    ids=["rate", "delay", "loss", "slow host", "two sites", "two sites, far"],
+)
+def test_links_are_what_was_asked_for(topology: Topology, source: int, to: int) -> None:
+    asked = topology.path(source, to)
+    with Network(topology) as network:
+        found = network.probe(source, to)
+    assert asked.delay <= found.delay <= 1.05 * asked.delay + BUSY_S
+    assert found.loss == pytest.approx(asked.loss, abs=0.05 if asked.loss else 0.005)
+    # Payload only, for some seconds: what waited in a queue meanwhile may come on top, and a connection that
+    # loses packets, or that a busy machine holds up, does not fill its link.
+    assert found.rate < 1.05 * asked.rate
+    if not asked.loss:
+        assert found.rate > 0.5 * asked.rate
+
+
+def test_where_paths_lead_through_two_links_and_the_middle() -> None:
+    far = two_sites(2, Link(1e9, 0.002, 0.19), Link(5e7, 0.03, 0.5))
+    near, across = far.path(0, 1), far.path(0, 2)
+    assert (near.rate, near.delay, near.loss) == (1e9, 0.002, pytest.approx(0.19))
+    assert (across.rate, across.delay, across.loss) == (
+        5e7,
+        pytest.approx(0.032),
+        pytest.approx(1 - 0.81 * 0.5),
+    )
+    assert one_slow(3, Link(1e9), 10).path(2, 0).rate == 1e8
+    assert Topology.from_json(far.to_json()) == far
+
+
+@pytest.mark.parametrize("text", ["100", "100mbit,20", "fast", "100mbit,20ms,1", "-1mbit", ""])
+def test_links_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write rate, delay one way and loss as 100mbit,20ms,0\.1%"):
+        Link.parse(text)
+
+
+@pytest.mark.parametrize("text", ["100mbit,20ms", "1gbit,0ms", "1.5mbit,0.5ms,0.1%", "64kbit,300ms"])
+def test_a_link_is_written_as_it_is_read(text: str) -> None:
+    assert str(Link.parse(text)) == text
+
+
+def until(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + TIMEOUT_S
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return true()
+
+
+PROGRAM = """
+import subprocess, sys, time
+from network import Link, Network, uniform
+with Network(uniform(2, Link.parse(sys.argv[1]))) as network:
+    inside = network.hosts[0].popen(["sleep", "600"], stdout=subprocess.DEVNULL)
+    print(network._keeper.pid, inside.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("link", ["100mbit", "100mbit,5ms"])
+@pytest.mark.parametrize("killed", ["the program", "the keeper", "both"])
+def test_nothing_stays_behind_where_processes_are_killed(link: str, killed: str) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, link], cwd=ROOT / "benchmarks", stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout is not None
+        keeper, inside = map(int, program.stdout.readline().split())
+        assert sum(whose == keeper for whose in namespaces().values()) >= 2
+        if killed != "the program":
+            os.kill(keeper, signal.SIGKILL)
+        if killed != "the keeper":
+            program.kill()
+        else:
+            program.send_signal(signal.SIGINT)
+        program.wait(TIMEOUT_S)
+        if killed == "both":  # nobody is left who could: the next network does it
+            assert keeper in namespaces().values()
+            with Network(uniform(1, Link(1e9))):
+                pass
+        assert until(lambda: keeper not in namespaces().values())
+        assert until(lambda: not os.path.exists(f"/proc/{inside}/exe"))
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def test_what_it_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(NetworkError, match="ip and tc not found; Debian's iproute2 has them"):
+        Network(uniform(2, Link(1e9))).__enter__()
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NetworkError, match="need Linux and root"):
+        Network(uniform(2, Link(1e9))).__enter__()
+
+
+def test_the_command_runs_another_in_the_first_host() -> None:
+    command = [sys.executable, "-m", "benchmarks.network", "--hosts", "2", "--link", "1gbit,1ms", "--"]
+    inside = [
+        sys.executable,
+        "-c",
+        "import socket; print(socket.create_server(('10.88.0.1', 9)).getsockname())",
+    ]
+    done = subprocess.run(
+        [*command, *inside], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.stdout == "('10.88.0.1', 9)\n", done.stderr
+    assert "Mbit/s" in done.stderr
+    assert "10.88.0.2" in done.stderr
+
+
+def test_commands_that_cannot_be_done_end_in_a_line() -> None:
+    command = [sys.executable, "-m", "benchmarks.network", "--link", "fast"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "link 'fast': write rate, delay one way and loss as 100mbit,20ms,0.1%"
