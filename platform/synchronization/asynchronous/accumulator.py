@@ -1,42 +1,34 @@
 """Sums of updates that do not depend on the order in which they arrived (Strom, 2.3 to 2.6).
 
 Replicas that do not wait receive the same messages in different orders, and floating-point sums depend on
-order. What is sent in whole multiples of tau (bgt, qgt, strom) is therefore added up as integers, for each
-sender and amount apart, and multiplied only when weights are wanted, in an order that is always the same.
-Such sums are alike in the last bit whatever the order. Other updates, and exempt parameters of any method,
-are added up for each sender in the order of its messages: those sums are alike as long as each sender's
-messages stay in order, as they do on a connection, however messages of different senders mix.
+order. Weights are therefore kept as integers, in units of 2^-44: each amount of a message is rounded to such
+a unit once, alike on every replica, and integers add up to the same sum in any order, whatever was sent.
+
+A unit is 5.7e-14, as fine as float32 at 1e-6, and a 256th of what float32 tells apart at 1e-4. Weights may be
+up to 2^18 = 262,144; one beyond that is refused, and never wraps around.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.layout import Unit
-from taugrad.compressors.wire.forms import Form
 from taugrad.compressors.wire.update import Update
 
-WHOLE_MULTIPLES: tuple[Form, ...] = ("bgt", "qgt", "strom")
-"""The forms whose values are whole multiples of their tau."""
-
-
-class Amount(NamedTuple):
-    """What an integer of a sum stands for: so many times `tau * factor`."""
-
-    sender: int
-    tau: float
-    factor: float
+UNIT = 2.0**-44
+"""What an integer of the sum stands for."""
+MOST = 2.0**18
+"""The largest weight. Below it two of them, or a weight and an amount, add up without wrapping around."""
 
 
 class Accumulator:
     """What one replica has received, on top of the weights that all replicas began with.
 
-    It holds 8 bytes per element for the start and for each `Amount` and sender of other values since the last
-    `fold`: with K senders, one tau and one rate, 8 n (K + 1).
-    A tau that changes each step (a policy) takes another 8 n for each of its values until then.
+    It holds 12 bytes an element, however many senders and thresholds there are; a message costs as much as
+    it has elements.
 
     Attributes:
         messages: by sender, how many of its messages were added.
@@ -46,12 +38,14 @@ class Accumulator:
         """Begins with nothing received.
 
         Args:
-            start: float32 [n], the same on every replica; copied.
+            start: float32 [n], the same on every replica; copied, and rounded to whole units.
             workers: how many senders there are, this replica's own worker included.
+
+        Raises:
+            ValueError: a weight is beyond `MOST`, or is no number.
         """
-        self._base = start.astype(np.float64)
-        self._multiples: dict[Amount, NDArray[np.int64]] = {}
-        self._values: dict[int, NDArray[np.float64]] = {}
+        self._units = _units(start.astype(np.float64))
+        self._weights = _floats(self._units)
         self.messages = [0] * workers
 
     def add(self, sender: int, incoming: Sequence[tuple[Update, Unit]], factor: float) -> None:
@@ -59,51 +53,31 @@ class Accumulator:
 
         Args:
             sender: whose message it is.
-            incoming: as `Compressor.read` gives them.
+            incoming: as `Compressor.read` gives them; none where the sender leaves a step out.
             factor: what the sender's updates are multiplied by, such as minus its learning rate over K. It
                 must be the same number on every replica, and not that of the replica's own present step.
 
         Raises:
-            ValueError: there is no such sender, the factor is not finite, or an update does not fit into n
-                elements. Nothing of the message was added.
+            ValueError: there is no such sender, the factor is not finite, an update does not fit into n
+                elements, or a weight would be beyond `MOST`. Nothing of the message was added.
         """
         if not 0 <= sender < len(self.messages):
             raise ValueError(f"sender {sender}; there are workers 0 to {len(self.messages) - 1}")
         if not np.isfinite(factor):
             raise ValueError(f"factor {factor}; it must be finite")
-        for _, unit in incoming:
-            last = max([unit.base + unit.n, *(place.start + place.elements for place in unit.places)])
-            if last > self._base.size:
-                raise ValueError(f"an update up to element {last}, the replica has {self._base.size}")
-        factor += 0.0  # -0.0 becomes 0.0: they are one key, and would leave the sign of a zero to order
-        for update, unit in incoming:
-            if update.form in WHOLE_MULTIPLES:
-                self._add_multiples(sender, update, unit, factor)
-            else:
-                self._add_values(sender, update, unit, factor)
+        changes = [change for update, unit in incoming for change in self._changes(update, unit, factor)]
+        for where, sums in changes:
+            self._units[where] = sums
+            self._weights[where] = _floats(sums)
         self.messages[sender] += 1
 
     def weights(self) -> NDArray[np.float32]:
-        """float32 [n]: the start and all that was received."""
-        return self._sum().astype(np.float32)
-
-    def fold(self) -> None:
-        """Makes all that was received the new start, so that its memory is free again.
-
-        To be called only where all replicas have received the same: they stay alike then.
-        """
-        self._base = self._sum()
-        self._multiples, self._values = {}, {}
+        """float32 [n]: the start and all that was received. The live ones, not to be changed."""
+        return self._weights
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and tensors; live ones, not copies. `fold` comes before it.
-
-        Raises:
-            ValueError: something was received since the last `fold`: only a drained replica is saved.
-        """
-        if self._multiples or self._values:
-            raise ValueError("updates were received since the last drain; only drained weights are saved")
-        return {"weights": torch.from_numpy(self._base), "messages": list(self.messages)}
+        """Plain numbers and tensors; live ones, not copies."""
+        return {"units": torch.from_numpy(self._units), "messages": list(self.messages)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` gave.
@@ -111,43 +85,52 @@ class Accumulator:
         Raises:
             ValueError: it is of another model or of another number of workers.
         """
-        base, messages = state["weights"].numpy(), [int(each) for each in state["messages"]]
-        if base.shape != self._base.shape or base.dtype != np.float64:
-            raise ValueError(f"{base.dtype} weights {base.shape}, this run has float64 {self._base.shape}")
+        units, messages = state["units"].numpy(), [int(each) for each in state["messages"]]
+        if units.shape != self._units.shape or units.dtype != np.int64:
+            raise ValueError(f"{units.dtype} weights {units.shape}, this run has int64 {self._units.shape}")
         if len(messages) != len(self.messages):
             raise ValueError(f"messages of {len(messages)} workers, this run has {len(self.messages)}")
-        self._base, self.messages = base.copy(), messages
-        self._multiples, self._values = {}, {}
+        self._units, self.messages = units.copy(), messages
+        self._weights = _floats(self._units)
 
-    def _add_multiples(self, sender: int, update: Update, unit: Unit, factor: float) -> None:
-        assert update.words is not None
-        assert isinstance(update.values, np.ndarray)
-        amount = Amount(sender, float(update.tau), factor)
-        if amount not in self._multiples:
-            self._multiples[amount] = np.zeros(self._base.size, np.int64)
-        counts: NDArray[np.int64] | np.int64
-        counts = update.values.astype(np.int64) if update.form == "qgt" else np.int64(1)
-        # Positions ascend and none occurs twice.
-        places = (update.words >> 1).astype(np.int64) + unit.base
-        self._multiples[amount][places] += np.where(update.words & 1, -counts, counts)
-
-    def _add_values(self, sender: int, update: Update, unit: Unit, factor: float) -> None:
-        if sender not in self._values:
-            self._values[sender] = np.zeros(self._base.size, np.float64)
-        total, amounts = self._values[sender], factor * update.floats().astype(np.float64)
+    def _changes(
+        self, update: Update, unit: Unit, factor: float
+    ) -> list[tuple[slice | NDArray[np.int64], NDArray[np.int64]]]:
+        """Which elements an update changes, and to what; no element occurs twice."""
+        last = max([unit.base + unit.n, *(place.start + place.elements for place in unit.places)])
+        if last > self._units.size:
+            raise ValueError(f"an update up to element {last}, the replica has {self._units.size}")
+        amounts = _units(factor * update.floats().astype(np.float64))
         if update.words is not None:
-            total[(update.words >> 1).astype(np.int64) + unit.base] += amounts
-            return
-        behind = 0
-        for place in unit.places:
-            total[place.start : place.start + place.elements] += amounts[behind : behind + place.elements]
-            behind += place.elements
+            positions = (update.words >> 1).astype(np.int64) + unit.base
+            return [(positions, self._sums(positions, amounts))]
+        found: list[tuple[slice | NDArray[np.int64], NDArray[np.int64]]] = []
+        for place, behind in unit.slices(every=True):
+            elements = slice(place.start, place.start + place.elements)
+            found.append((elements, self._sums(elements, amounts[behind])))
+        return found
 
-    def _sum(self) -> NDArray[np.float64]:
-        """float64 [n]; senders and amounts ascending, which does not depend on what arrived first."""
-        total = self._base.copy()
-        for amount in sorted(self._multiples):
-            total += (amount.tau * amount.factor) * self._multiples[amount]
-        for sender in sorted(self._values):
-            total += self._values[sender]
-        return total
+    def _sums(self, where: slice | NDArray[np.int64], amounts: NDArray[np.int64]) -> NDArray[np.int64]:
+        sums: NDArray[np.int64] = self._units[where] + amounts
+        _check(sums, MOST / UNIT)
+        return sums
+
+
+def _units(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Values as whole numbers of units."""
+    with np.errstate(over="ignore"):  # what becomes infinite is refused
+        counts = np.rint(values / UNIT)
+    _check(counts, MOST / UNIT)
+    return counts.astype(np.int64)
+
+
+def _floats(units: NDArray[np.int64]) -> NDArray[np.float32]:
+    return (units * UNIT).astype(np.float32)
+
+
+def _check(counts: NDArray[Any], most: float) -> None:
+    # Not `> most`: what is no number is refused too.
+    if counts.size and not (counts.max() <= most and counts.min() >= -most):
+        raise ValueError(
+            f"a weight, or what is added to one, is beyond {MOST:,.0f} or is no number: the training diverges"
+        )
