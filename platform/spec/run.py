@@ -14,6 +14,7 @@ from taugrad.compressors.config import CompressorConfig, NoCompression, PowerSGD
 from ..config import Config
 from ..data.config import DataConfig, Mnist5k
 from ..models.config import LeNet, ModelConfig
+from ..synchronization.asynchronous.refusals import check_asynchronous
 from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig
 from ..synchronization.hybrid.refusals import check_hybrid
 from ..synchronization.refusals import check_sync
@@ -80,6 +81,7 @@ class RunSpec(Config):
         check_sync(self.sync, self.compressor, getattr(self.training.optimizer, "momentum", 0.0))
         training = self.training
         check_hybrid(self.sync, self.compressor, training)
+        check_asynchronous(self.sync, training, self.workers.count)
         if training.precision == "fp16" and isinstance(self.compressor, PowerSGD):
             raise ValueError(
                 "training.precision = fp16: gradients may overflow, which compressor.kind = powersgd cannot "

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.layout import Unit
+from taugrad.compressors.ops.array import host
 from taugrad.compressors.wire.update import Update
 
 UNIT = 2.0**-44
@@ -102,7 +103,7 @@ class Accumulator:
             raise ValueError(f"an update up to element {last}, the replica has {self._units.size}")
         amounts = _units(factor * update.floats().astype(np.float64))
         if update.words is not None:
-            positions = (update.words >> 1).astype(np.int64) + unit.base
+            positions = (host(update.words) >> 1).astype(np.int64) + unit.base
             return [(positions, self._sums(positions, amounts))]
         found: list[tuple[slice | NDArray[np.int64], NDArray[np.int64]]] = []
         for place, behind in unit.slices(every=True):
