@@ -30,6 +30,9 @@ class Iteration:
     notes: NDArray[np.int64]
     """int64 [workers here, notes]."""
     losses: list[float]
+    """Of the workers here."""
+    squares: list[float]
+    """Of their residuals."""
     statistics: dict[str, GradientStatistics] = field(default_factory=dict)
     """Of worker 0's gradient, where it was observed."""
 
@@ -75,9 +78,10 @@ class Ledger:
     def begin(self) -> Step:
         """Begins an iteration."""
         step = Step(steps=1, elements=self._elements * self._workers)
-        notes = np.zeros((len(self._ranks), len(_NOTES)), np.int64)
+        here = len(self._ranks)
+        notes = np.zeros((here, len(_NOTES)), np.int64)
         notes[:, _NOTES.index("refused")] = -1
-        self._open.append(Iteration(step, notes, [0.0] * len(self._ranks)))
+        self._open.append(Iteration(step, notes, [0.0] * here, [0.0] * here))
         return step
 
     def note(self, number: int, local: int, worker: Worker, stepped: Stepped) -> None:
@@ -99,7 +103,7 @@ class Ledger:
             stepped.refused,
         )
         step = iteration.step
-        step.residual_squares += worker.compressor.residual_squares() / len(self._ranks)
+        iteration.squares[local] = worker.compressor.residual_squares()
         step.keeps_residuals |= bool(worker.compressor.feedback.residuals)
         if not local:
             step.layers = stepped.tallies
@@ -129,6 +133,8 @@ class Ledger:
             step.wire_bytes = int(found["bytes"].sum())
             step.received_bytes = (self._workers - 1) * step.wire_bytes
             step.messages = self._workers * (self._workers - 1)
+            # In rank order, as processes add theirs up.
+            step.residual_squares = sum(iteration.squares) / len(iteration.squares)
             step.sent = int(found["elements"].sum())
             step.paper_bits = int(found["paper_bits"].sum())
             for rank in np.flatnonzero(found["refused"] >= 0).tolist():
