@@ -50,7 +50,7 @@ def check_asynchronous(sync: SyncConfig, training: TrainingConfig, workers: int)
         raise ValueError(f"{where}.delay = {list(mode.delay)}: the least comes first, then the most")
     if not simulated and not mode.follow_schedule:
         for field in ("step_times", "delay", "schedule_seed"):
-            if field in mode.model_fields_set:
+            if getattr(mode, field) != AsyncSync.model_fields[field].default:
                 raise ValueError(
                     f"sync.{field} without a schedule: real workers are as fast as they are; add "
                     "sync.follow_schedule: true, or simulate the mode"
