@@ -97,8 +97,11 @@ class Trainer:
                     self.listener.stage(TRAINING)
                 if self.plan.is_evaluation_due(self.done):
                     self._evaluate()
-                elif self.sync.lockstep and len(self._records) >= self.spec.tracking.flush_interval:
-                    self._flush()
+                elif len(self._records) % self.spec.tracking.flush_interval == 0:
+                    if self.sync.lockstep:
+                        self._flush()
+                    else:
+                        self._show_own(self._records[-1])
                 if self._is_checkpoint_due():
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
@@ -213,6 +216,15 @@ class Trainer:
             for record, values in zip(records, metrics, strict=True):
                 self.listener.log(record.number, values)
             self.listener.progress(self._progress(metrics[-1]), evaluated=evaluated)
+
+    def _show_own(self, record: IterationRecord) -> None:
+        """Shows what worker 0 knows alone: to ask the others would make workers wait for one another."""
+        sent, elements = (
+            sum(getattr(layer, what) for layer in record.step.layers) for what in ("sent", "elements")
+        )
+        if self.rank == 0 and elements:
+            latest = {names.TRAIN_LOSS: record.loss, names.COMM_FRACTION: sent / elements}
+            self.listener.progress(self._progress(latest), evaluated=False)
 
     def _evaluated(self) -> Evaluation:
         self.sync.settle()
