@@ -28,7 +28,7 @@ def connected(device: torch.device) -> list[socket.socket | None]:
         By rank; None in this worker's own place.
 
     Raises:
-        TimeoutError: a worker could not be reached.
+        OSError: a worker could not be reached.
     """
     rank, workers = dist.get_rank(), dist.get_world_size()
     address = own_address()
@@ -69,7 +69,10 @@ def own_address() -> str:
 
 
 def _call(host: str, port: int, secret: bytes, rank: int, end: float) -> socket.socket:
-    connection = socket.create_connection((host, port), timeout=max(0.1, end - monotonic()))
+    try:
+        connection = socket.create_connection((host, port), timeout=max(0.1, end - monotonic()))
+    except OSError as error:
+        raise type(error)(f"no connection to the worker at {host}, port {port}: {error}") from None
     connection.sendall(secret + rank.to_bytes(_RANK_BYTES, "little"))
     return connection
 
@@ -77,7 +80,10 @@ def _call(host: str, port: int, secret: bytes, rank: int, end: float) -> socket.
 def _answer(listener: socket.socket, secret: bytes, end: float) -> tuple[int | None, socket.socket]:
     """The next caller's rank, if it knows the secret."""
     listener.settimeout(max(0.1, end - monotonic()))
-    connection, _ = listener.accept()
+    try:
+        connection, _ = listener.accept()
+    except TimeoutError:
+        raise TimeoutError(f"not all workers have connected within {_PATIENCE_S:g} s") from None
     connection.settimeout(5)
     said = b""
     try:

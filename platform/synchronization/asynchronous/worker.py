@@ -140,9 +140,6 @@ class Worker:
             batch: the worker's part of one.
             position: of the worker's own step.
             observe: whether to note statistics of the gradient.
-
-        Raises:
-            CorruptMessage: never, of its own message.
         """
         self.show()
         loss = self.replica.backward(batch)
