@@ -1,18 +1,22 @@
 """Connections between workers, both ends in one process."""
 
 import logging
+import pickle
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic, sleep
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.wire.message import NonFinite, write_nonfinite
+from taugrad.platform.launching.failure import run_failed
 from taugrad.platform.synchronization.asynchronous import meeting
-from taugrad.platform.synchronization.asynchronous.mesh import Mesh, PeerLost
+from taugrad.platform.synchronization.asynchronous.errors import Diverged, PeerLost
+from taugrad.platform.synchronization.asynchronous.mesh import Mesh
 from taugrad.platform.synchronization.asynchronous.message import HEAD, Message, written
 
 MOST = 2**22
@@ -142,3 +146,11 @@ def test_it_listens_where_gloo_does(monkeypatch):
         meeting.own_address()
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     assert meeting.own_address() == "127.0.0.1"
+
+
+def test_whoever_misses_a_worker_is_not_why_a_run_failed():
+    lost = pickle.loads(pickle.dumps(PeerLost(1, "is gone")))
+    assert (lost.worker, str(lost)) == (1, "worker 1 is gone")
+    failures = {0: SimpleNamespace(cause=lost), 1: SimpleNamespace(cause=Diverged("too far"))}
+    failed = run_failed(SimpleNamespace(worker_failures=failures))
+    assert (str(failed), failed.cause) == ("worker 1: Diverged: too far", "diverged")

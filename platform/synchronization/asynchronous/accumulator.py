@@ -19,6 +19,8 @@ from taugrad.compressors.bucket.layout import Unit
 from taugrad.compressors.ops.array import host
 from taugrad.compressors.wire.update import Update
 
+from .errors import Diverged
+
 UNIT = 2.0**-44
 """What an integer of the sum stands for."""
 MOST = 2.0**18
@@ -43,7 +45,7 @@ class Accumulator:
             workers: how many senders there are, this replica's own worker included.
 
         Raises:
-            ValueError: a weight is beyond `MOST`, or is no number.
+            Diverged: a weight is beyond `MOST`, or is no number.
         """
         self._units = _units(start.astype(np.float64))
         self._weights = _floats(self._units)
@@ -59,8 +61,9 @@ class Accumulator:
                 must be the same number on every replica, and not that of the replica's own present step.
 
         Raises:
-            ValueError: there is no such sender, the factor is not finite, an update does not fit into n
-                elements, or a weight would be beyond `MOST`. Nothing of the message was added.
+            ValueError: there is no such sender, the factor is not finite, or an update does not fit into n
+                elements. Nothing of the message was added.
+            Diverged: a weight would be beyond `MOST`; likewise.
         """
         if not 0 <= sender < len(self.messages):
             raise ValueError(f"sender {sender}; there are workers 0 to {len(self.messages) - 1}")
@@ -132,6 +135,6 @@ def _floats(units: NDArray[np.int64]) -> NDArray[np.float32]:
 def _check(counts: NDArray[Any], most: float) -> None:
     # Not `> most`: what is no number is refused too.
     if counts.size and not (counts.max() <= most and counts.min() >= -most):
-        raise ValueError(
+        raise Diverged(
             f"a weight, or what is added to one, is beyond {MOST:,.0f} or is no number: the training diverges"
         )

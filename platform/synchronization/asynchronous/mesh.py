@@ -21,6 +21,7 @@ import numpy as np
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.wire.message import is_refusal
 
+from .errors import PeerLost
 from .mail import Inbox
 from .message import ALIVE, ENDED, HEAD, UPDATE, Head, Message, read_head, read_update, signal
 
@@ -35,18 +36,6 @@ log = logging.getLogger("taugrad")
 Enough = Callable[[Inbox, Mapping[int, int]], Sequence[int] | None]
 """Is told what has arrived, and by worker the step from which on it last said to make none before a drain.
 Returns by sender the number before which messages are to be taken; None: not enough is there."""
-
-
-class PeerLost(RuntimeError):
-    """Another worker is gone, or has been silent for too long.
-
-    Attributes:
-        worker: its rank.
-    """
-
-    def __init__(self, worker: int, reason: str) -> None:
-        self.worker = worker
-        super().__init__(f"worker {worker} {reason}")
 
 
 @dataclass
