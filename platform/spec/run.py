@@ -41,7 +41,8 @@ class TrackingConfig(Config):
     """Iterations between two records of every layer's fraction, tau, bits and gradient statistics; the first
     ten iterations record them too."""
     flush_interval: int = Field(default=20, ge=1)
-    """Iterations between two averages over the workers; metrics reach MLflow that much later."""
+    """Iterations between two averages over the workers; metrics reach MLflow that much later. In the mode
+    async that is when all is drained: at evaluations and checkpoints."""
 
 
 class CheckpointConfig(Config):

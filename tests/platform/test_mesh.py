@@ -17,7 +17,7 @@ from taugrad.platform.launching.failure import run_failed
 from taugrad.platform.synchronization.asynchronous import meeting
 from taugrad.platform.synchronization.asynchronous.errors import Diverged, PeerLost
 from taugrad.platform.synchronization.asynchronous.mesh import Mesh
-from taugrad.platform.synchronization.asynchronous.message import HEAD, Message, written
+from taugrad.platform.synchronization.asynchronous.message import ENDED, HEAD, Message, signal, written
 
 MOST = 2**22
 
@@ -46,6 +46,19 @@ def listening(**options) -> Iterator[tuple[Mesh, socket.socket]]:
 def message(number: int, size: int) -> Message:
     payload = np.random.default_rng(number).integers(0, 256, size, np.uint8)
     return Message(1, number, -0.5 / (1 + number), (number, number + 1), payload)
+
+
+def test_the_bytes_of_a_message_stay_what_they_are():
+    payload = np.arange(3, dtype=np.uint8)
+    assert b"".join(written(Message(1, 258, -0.125, (7, 258), payload))).hex() == (
+        "0100000000000000"  # an update
+        "0201000000000000"  # its number
+        "000000000000c0bf"  # the factor
+        "0300000000000000"  # bytes of the payload
+        "0700000002010000"  # what the sender had applied, by worker
+        "000102"
+    )
+    assert signal(ENDED, 5).hex() == "02000000" + 4 * "00" + "05" + 7 * "00" + 16 * "00"
 
 
 def up_to(number: int):
