@@ -47,7 +47,7 @@ class Accumulator:
         Raises:
             Diverged: a weight is beyond `MOST`, or is no number.
         """
-        self._units = _units(start.astype(np.float64))
+        self._units = _units(start, 1.0)
         self._weights = _floats(self._units)
         self.messages = [0] * workers
 
@@ -104,7 +104,7 @@ class Accumulator:
         last = max([unit.base + unit.n, *(place.start + place.elements for place in unit.places)])
         if last > self._units.size:
             raise ValueError(f"an update up to element {last}, the replica has {self._units.size}")
-        amounts = _units(factor * update.floats().astype(np.float64))
+        amounts = _units(update.floats(), factor)
         if update.words is not None:
             positions = (host(update.words) >> 1).astype(np.int64) + unit.base
             return [(positions, self._sums(positions, amounts))]
@@ -120,10 +120,11 @@ class Accumulator:
         return sums
 
 
-def _units(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Values as whole numbers of units."""
-    with np.errstate(over="ignore"):  # what becomes infinite is refused
-        counts = np.rint(values / UNIT)
+def _units(values: NDArray[np.float32], factor: float) -> NDArray[np.int64]:
+    """`factor` times values as whole numbers of units."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what is no number is refused
+        counts: NDArray[np.float64] = np.multiply(values, factor / UNIT, dtype=np.float64)
+        np.rint(counts, out=counts)
     _check(counts, MOST / UNIT)
     return counts.astype(np.int64)
 
