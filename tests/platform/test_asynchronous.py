@@ -116,15 +116,32 @@ def test_it_is_strom_s_loop(most_behind, delay):
     training = training_of(K, simulating({"mode": "async"} | course), f"strom({TAU})")
     start = weights(training).double().numpy()
     run(training, 0, T, T)
-    expected = transcribed(start, UNEVEN["step_times"], delay, most_behind)
+    expected, ages = transcribed(start, UNEVEN["step_times"], delay, most_behind)
     np.testing.assert_allclose(weights(training).numpy(), expected, rtol=1e-5, atol=1e-6)
+    found = training.caught_up()[-1].metrics
+    assert [found[f"worker/{rank}/staleness"] for rank in range(K)] == pytest.approx(ages)
 
 
-def transcribed(start: np.ndarray, step_times: list[float], delay: float, most_behind: int) -> np.ndarray:
-    """Strom's figure 1, one event after the other, with a linear model and its gradient written out."""
+def transcribed(
+    start: np.ndarray, step_times: list[float], delay: float, most_behind: int
+) -> tuple[np.ndarray, list[float]]:
+    """Strom's loop, one event after the other, with a linear model and its gradient written out.
+
+    Returns:
+        The weights, and by worker the mean age of the messages that it applied.
+    """
     own, residuals = [start.copy() for _ in range(K)], np.zeros((K, start.size))
     arrived, done = np.eye(K, dtype=int) * T, [0] * K
-    waiting: dict[int, list[np.ndarray]] = defaultdict(list)
+    waiting: dict[int, list[tuple[int, int, np.ndarray, frozenset[Any]]]] = defaultdict(list)
+    has: list[set[tuple[int, int]]] = [set() for _ in range(K)]
+    ages: list[list[int]] = [[] for _ in range(K)]
+
+    def apply(k: int) -> None:
+        for sender, number, update, known in sorted(waiting.pop(k, []), key=lambda each: each[:2]):
+            own[k] += update
+            ages[k].append(len(has[k] - known))
+            has[k].add((sender, number))
+
     stopped: set[int] = set()
     order = itertools.count()
     events: list[tuple[float, int, int, int, int, Any]] = [
@@ -133,7 +150,7 @@ def transcribed(start: np.ndarray, step_times: list[float], delay: float, most_b
     while events:
         time, kind, _, k, sender, update = heapq.heappop(events)
         if kind == 0:  # an arrival; before whoever begins at this moment
-            waiting[k].append(update)
+            waiting[k].append((sender, *update))
             arrived[sender, k] += 1
             if k in stopped:
                 stopped.remove(k)
@@ -144,22 +161,24 @@ def transcribed(start: np.ndarray, step_times: list[float], delay: float, most_b
         if k in stopped or done[k] - arrived[:, k].min() > most_behind:
             stopped.add(k)
             continue
-        for each in waiting.pop(k, []):
-            own[k] += each
+        apply(k)
+        known = frozenset(has[k])
         residuals[k] += gradient(own[k], k, done[k])
         sent = TAU * ((residuals[k] > TAU) * 1.0 - (residuals[k] < -TAU))
         residuals[k] -= sent
         own[k] -= RATE / K * sent
+        has[k].add((k, done[k]))
+        message = (done[k], -RATE / K * sent, known)
         done[k] += 1
         heapq.heappush(events, (time + step_times[k], 1, next(order), k, k, None))
         for other in set(range(K)) - {k}:
             arrival = time + step_times[k] + delay
-            heapq.heappush(events, (arrival, 0, next(order), other, k, -RATE / K * sent))
-    for k, updates in waiting.items():
-        own[k] += np.sum(updates, axis=0)
+            heapq.heappush(events, (arrival, 0, next(order), other, k, message))
+    for k in range(K):
+        apply(k)
     for each in own[1:]:
         np.testing.assert_allclose(each, own[0], rtol=1e-12, atol=1e-12)
-    return own[0]
+    return own[0], [sum(each) / len(each) for each in ages]
 
 
 def gradient(flat: np.ndarray, rank: int, number: int) -> np.ndarray:
