@@ -233,6 +233,20 @@ def test_synchronization(tmp_path: Path) -> None:
         assert numbers(row[2])[0] == pytest.approx(sum(accuracies) / len(accuracies), abs=0.06)
 
 
+def test_asynchronous(tmp_path: Path) -> None:
+    speed, accuracy = tables(run("asynchronous", tmp_path))
+    assert first_column(speed) == ["nobody", "one", "now and then"]
+    for *_, there, here, ratio, nbytes, gathered, asynchronous, staleness, most in speed:
+        assert numbers(ratio)[0] == pytest.approx(numbers(there)[0] / numbers(here)[0], rel=0.02)
+        # 1% of 431,080 elements in about 9 bits; a head and counts of 40 bytes, in place of 8.
+        assert numbers(nbytes)[0] == pytest.approx(1, abs=0.15)
+        assert all(0 <= numbers(cell)[0] <= 100 for cell in (gathered, asynchronous))
+        assert 0 < numbers(staleness)[0] <= numbers(most)[0]
+    assert [row[:2] for row in accuracy] == [["2", "1.00"], ["2", "4.00"]]
+    # While the slow worker makes a step the other one makes four.
+    assert numbers(accuracy[1][-1])[0] >= 4
+
+
 def test_hybrid(tmp_path: Path) -> None:
     steps, crossings, measured, overlap = tables(run("hybrid", tmp_path))
     modes = ["data parallel, sharded", *(f"hybrid {scheme}, fp32" for scheme in "abc"), "hybrid b, bf16"]

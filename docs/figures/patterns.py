@@ -233,6 +233,47 @@ def hybrid() -> str:
     return document(width, 420, body)
 
 
+def asynchronous() -> str:
+    """Steps of workers that do not wait, in time, and the messages of two of them on their way."""
+    step_times, shown, delay = (1.0, 1.2, 0.9, 3.1), (0, 3), 0.7
+    left, unit, height, gap, end = 110, 84.0, 26, 34, 6.6
+    body: list[str] = []
+    arrows: list[str] = []
+    for worker, step_time in enumerate(step_times):
+        y = 24 + worker * (height + gap)
+        body.append(text(54, y + 17, f"worker {worker}", color=COLORS[worker], weight="bold"))
+        for step in range(int(end / step_time)):
+            x = left + unit * step * step_time
+            body.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{unit * step_time - 3:.1f}" height="{height}" '
+                f'fill="{COLORS[worker]}"/>'
+            )
+            leaving = (step + 1) * step_time
+            if worker in shown and leaving + delay < end:
+                arrows += [
+                    _message(
+                        left + unit * leaving, left + unit * (leaving + delay), worker, other, height, gap
+                    )
+                    for other in others(worker)
+                ]
+    caption = (
+        "time goes to the right; a box is a step, an arrow a message (those of workers 0 and 3),",
+        "applied before its receiver's next step; worker 3 is slow, and stops nobody below most_behind steps",
+    )
+    bottom = 24 + len(step_times) * (height + gap)
+    width = left + unit * end + 20
+    body += arrows + [text(width / 2, bottom + 17 * i, words, color=GREY) for i, words in enumerate(caption)]
+    return document(width, bottom + 30, body)
+
+
+def _message(leaves: float, arrives: float, sender: int, receiver: int, height: int, gap: int) -> str:
+    """An arrow from a sender's lane to a receiver's, in the gaps between lanes."""
+    down = receiver > sender
+    y0 = 24 + sender * (height + gap) + (height if down else 0)
+    y1 = 24 + receiver * (height + gap) + (-3 if down else height + 3)
+    return line((leaves - 2, y0), (arrives, y1), COLORS[sender], width=1.3)
+
+
 FIGURES = {
     "allgather": allgather,
     "ring": ring,
@@ -240,6 +281,7 @@ FIGURES = {
     "sharded": sharded,
     "weights": weights,
     "hybrid": hybrid,
+    "async": asynchronous,
 }
 
 

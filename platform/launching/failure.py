@@ -5,6 +5,7 @@ from typing import Literal
 from taugrad.compressors.errors import NonFiniteGradient
 
 from ..own_code import OwnCodeError, OwnCodeRaised
+from ..synchronization.asynchronous.errors import Diverged, PeerLost
 
 Cause = Literal["diverged", "own code", "other"]
 """`diverged` comes again from the same checkpoint; `own code` until the user has mended it."""
@@ -25,18 +26,27 @@ class RunFailed(RuntimeError):
 
 
 def run_failed(error: Exception) -> RunFailed:
-    """What Ray Train raised, without its wrapping: the first worker's own error."""
+    """What Ray Train raised, without its wrapping: the first worker's own error.
+
+    That others miss a worker which failed is no error of theirs.
+    """
     failures = getattr(error, "worker_failures", None)
     if not failures:
         cause = error.__cause__ or getattr(error, "controller_failure", None) or error
         return RunFailed(str(cause))
-    rank, failure = min(failures.items())
+    rank, failure = min(failures.items(), key=lambda each: (isinstance(_inner(each[1]), PeerLost), each[0]))
     if type(failure).__name__ == "WorkerHealthCheckFailedError":
         return RunFailed(f"worker {rank}'s process died (killed, out of memory, or crashed)")
-    inner = getattr(failure, "base_exc", None) or getattr(failure, "cause", None) or failure
+    inner = _inner(failure)
     if isinstance(inner, OwnCodeRaised):
         return RunFailed(f"worker {rank}: {inner}", "own code", str(error))
     message = f"worker {rank}: {type(inner).__name__}: {inner}"
-    if isinstance(inner, NonFiniteGradient):
+    if isinstance(inner, NonFiniteGradient | Diverged):
         return RunFailed(message, "diverged", str(error))
     return RunFailed(message, "own code" if isinstance(inner, OwnCodeError) else "other", str(error))
+
+
+def _inner(failure: Exception) -> Exception:
+    """A worker's error without Ray's wrapping."""
+    inner: Exception = getattr(failure, "base_exc", None) or getattr(failure, "cause", None) or failure
+    return inner

@@ -14,6 +14,7 @@ from taugrad.compressors.config import CompressorConfig, NoCompression, PowerSGD
 from ..config import Config
 from ..data.config import DataConfig, Mnist5k
 from ..models.config import LeNet, Mlp, ModelConfig, SigmoidStack
+from ..synchronization.asynchronous.refusals import check_asynchronous
 from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig
 from ..synchronization.hybrid.refusals import check_hybrid
 from ..synchronization.refusals import check_stages, check_sync
@@ -40,7 +41,8 @@ class TrackingConfig(Config):
     """Iterations between two records of every layer's fraction, tau, bits and gradient statistics; the first
     ten iterations record them too."""
     flush_interval: int = Field(default=20, ge=1)
-    """Iterations between two averages over the workers; metrics reach MLflow that much later."""
+    """Iterations between two averages over the workers; metrics reach MLflow that much later. In the mode
+    async that is when all is drained: at evaluations and checkpoints."""
 
 
 class CheckpointConfig(Config):
@@ -80,6 +82,7 @@ class RunSpec(Config):
         check_sync(self.sync, self.compressor, getattr(self.training.optimizer, "momentum", 0.0))
         training = self.training
         check_hybrid(self.sync, self.compressor, training)
+        check_asynchronous(self.sync, training, self.workers.count)
         check_stages(self.sync, training.batch_growth, self.workers.count)
         if training.pretraining.iterations and not isinstance(self.model, Mlp | SigmoidStack):
             raise ValueError(

@@ -27,6 +27,16 @@ class Moment:
     """Whether to note statistics of worker 0's gradients."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What an iteration came to, known after it where workers are not in lockstep."""
+
+    loss: float
+    """As `Synchronization.iterate` returns it elsewhere."""
+    metrics: dict[str, float]
+    """By MLflow name: of layers, and those that only this mode has."""
+
+
 class Synchronization(ABC):
     """This process's workers, and how they keep agreeing with the others."""
 
@@ -36,6 +46,9 @@ class Synchronization(ABC):
     """How many there are everywhere."""
     model: nn.Module
     """What the workers agreed on last."""
+    lockstep: bool = True
+    """Whether an iteration is done on all workers when `iterate` returns. Elsewhere losses and ledgers are
+    those of all workers after `caught_up` only, and nothing else may make workers wait for one another."""
 
     @abstractmethod
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
@@ -81,6 +94,14 @@ class Synchronization(ABC):
 
         It is called before the model is evaluated or saved, and may be called again at any time.
         """
+
+    def caught_up(self) -> list[Outcome]:
+        """Has all workers end what they began, where they are not in lockstep; called together.
+
+        Returns:
+            One for each iteration since the last call, whose ledgers are whole now; nothing in lockstep.
+        """
+        return []
 
     @abstractmethod
     def shared_state(self) -> dict[str, Any]:

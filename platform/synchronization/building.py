@@ -13,8 +13,18 @@ from ..spec import RunSpec
 from ..tasks.base import Task
 from ..training.randomness import Randomness
 from ..training.replica import Replica
+from .asynchronous.building import build_asynchronous
 from .base import Synchronization
-from .config import AllGatherSync, HybridSync, PatternName, RealSync, SimulatedSync, WeightsSync, real
+from .config import (
+    AllGatherSync,
+    AsyncSync,
+    HybridSync,
+    PatternName,
+    RealSync,
+    SimulatedSync,
+    WeightsSync,
+    real,
+)
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.building import build_hybrid
@@ -43,6 +53,8 @@ def build_synchronization(
         replica = Replica(model, task, spec.training, dist.get_world_size())
         return HookedGradients(spec, _exchanged(spec), replica, device), randomness
     crew: Crew = SimulatedCrew(spec.workers.count, _counting(spec)) if simulated else ProcessCrew(device)
+    if isinstance(mode, AsyncSync):
+        return build_asynchronous(spec, model, task, device, crew)
     if isinstance(mode, HybridSync):
         return build_hybrid(spec, model, task, device, crew, lambda replica: _patterns(spec, replica, crew))
     randomness = Randomness(spec.seed, crew.ranks)
@@ -109,6 +121,8 @@ def _pattern_name(mode: RealSync) -> PatternName:
             return mode.pattern
         case HybridSync():
             return "sharded"
+        case AsyncSync():
+            raise AssertionError("it has no rounds")
         case _:
             return mode.mode
 

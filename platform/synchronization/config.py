@@ -91,8 +91,36 @@ class HybridSync(_ThereAndBack):
     (training.scaling)."""
 
 
+StepTime = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class AsyncSync(Config):
+    """Every worker sends its updates to all others and waits for nobody (Strom 2015)."""
+
+    mode: Literal["async"] = "async"
+    most_behind: int = Field(default=8, ge=0)
+    """How many steps a worker may be ahead of what it has received from any other one, before it waits. 0:
+    before each step it waits for the others' messages of the step before."""
+    dead_after: float = Field(default=60, gt=0, allow_inf_nan=False)
+    """Seconds without a sign of life after which a worker counts as dead; one whose process has ended does
+    at once."""
+    on_dead: Literal["restart", "wait"] = "restart"
+    """What happens to a worker that gives no sign of life. restart: the run ends, and goes on from its last
+    checkpoint as `workers.max_restarts` says. wait: it is waited for. A process that has ended is never."""
+    follow_schedule: bool = False
+    """Whether real workers apply messages exactly when a simulation of the mode does, and so end with its
+    bits, at whatever speed they are. The fields below say when that is."""
+    step_times: tuple[StepTime, ...] = ()
+    """Of a schedule: how long a step of each worker takes, such as [1, 1, 1, 4]; by default all take 1."""
+    delay: tuple[Delay, Delay] = (0.0, 0.0)
+    """Of a schedule: the least and the most that a message takes, where a step takes 1."""
+    schedule_seed: int = Field(default=0, ge=0)
+    """Of a schedule: delays are drawn by it."""
+
+
 RealSync = Annotated[
-    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | HybridSync,
+    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | HybridSync | AsyncSync,
     Field(discriminator="mode"),
 ]
 
@@ -106,7 +134,14 @@ class SimulatedSync(Config):
 
 
 SyncConfig = Annotated[
-    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | HybridSync | SimulatedSync,
+    AllGatherSync
+    | RingSync
+    | ParameterServerSync
+    | ShardedSync
+    | WeightsSync
+    | HybridSync
+    | AsyncSync
+    | SimulatedSync,
     Field(discriminator="mode"),
 ]
 

@@ -26,6 +26,11 @@ COMM_COMPRESSION_RATIO: Final = "comm/compression_ratio"
 """Baseline bytes (4 a parameter a worker) over wire bytes."""
 COMM_TAU: Final = "comm/tau"
 COMM_RESIDUAL_RMS: Final = "comm/residual_rms"
+COMM_STALENESS: Final = "comm/staleness"
+"""In the mode async: updates that were in the receiver's weights and not in those of the sender's gradient,
+mean of the messages applied in an iteration."""
+COMM_STALENESS_MOST: Final = "comm/staleness_most"
+"""The same of the oldest of these messages."""
 TIME_DATA: Final = "time/data_s"
 """How long a step waited for its examples."""
 TIME_COMPUTE: Final = "time/compute_s"
@@ -95,6 +100,9 @@ ARTIFACT_STAGES: Final = "stages.csv"
 PARAM_RULE: Final = "compressor.kind"
 PARAM_TAU: Final = "compressor.tau"
 
+WorkerQuantity = Literal["staleness"]
+"""What is recorded of a single worker: of the messages that it applied since the last drain."""
+
 LayerQuantity = Literal[
     "fraction",
     "elements",
@@ -132,6 +140,11 @@ def _short(value: float) -> str:
 def eval_metric(name: str) -> str:
     """The name in MLflow of a metric of an evaluation: `eval/<name>`."""
     return f"eval/{_REFUSED_IN_NAMES.sub('_', name)}"
+
+
+def worker_metric(rank: int, what: WorkerQuantity) -> str:
+    """The name of a worker's metric: `worker/<rank>/<what>`."""
+    return f"worker/{rank}/{what}"
 
 
 def layer_metric(layer: str, what: LayerQuantity) -> str:

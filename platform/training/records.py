@@ -5,7 +5,9 @@ gradients, and so is not in the ledgers.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -34,6 +36,18 @@ class IterationRecord:
     """Metrics by layer, in the iterations that record them."""
     wire_bytes_so_far: int | None = None
     """Wire bytes of all workers since the run began, this iteration included; None: not logged."""
+
+
+def with_totals(records: Sequence[IterationRecord], now: int) -> list[IterationRecord]:
+    """The records with the wire bytes so far of each.
+
+    Args:
+        records: of the latest iterations, in their order.
+        now: wire bytes of all workers since the run began, the last of them included.
+    """
+    later = accumulate((record.step.wire_bytes for record in reversed(records)), initial=0)
+    pairs = zip(reversed(records), later, strict=False)
+    return [replace(record, wire_bytes_so_far=now - after) for record, after in pairs][::-1]
 
 
 def averaged(

@@ -4,6 +4,7 @@ Knows torch.distributed and DDP, and neither Ray nor MLflow: it tells a `Listene
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -27,7 +28,7 @@ from .checkpoint import Saved, save_shared, save_worker
 from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError
 from .pretraining import pretrain
-from .records import IterationRecord, averaged, epoch_metrics, layer_metrics
+from .records import IterationRecord, averaged, epoch_metrics, layer_metrics, with_totals
 from .reporting import TRAINING, Listener, Progress
 from .warming import warm_up
 
@@ -110,8 +111,11 @@ class Trainer:
                     self.listener.stage(TRAINING)
                 if self.plan.is_evaluation_due(self.done):
                     self._evaluate()
-                elif len(self._records) >= self.spec.tracking.flush_interval:
-                    self._flush()
+                elif len(self._records) % self.spec.tracking.flush_interval == 0:
+                    if self.sync.lockstep:
+                        self._flush()
+                    else:
+                        self._show_own(self._records[-1])
                 if self._is_checkpoint_due():
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
@@ -211,18 +215,30 @@ class Trainer:
         data_s = feed.waited_s / here
         elsewhere = step.compress_s + step.decompress_s + step.blocked_s + data_s
         compute_s = (perf_counter() - started) / here - elsewhere
-        layers = layer_metrics(step, self.sync.statistics) if observe else {}
-        so_far = self.sync.totals.wire_bytes
-        self._records.append(IterationRecord(self.done, loss, data_s, compute_s, step, layers, so_far))
+        layers = layer_metrics(step, self.sync.statistics) if observe and self.sync.lockstep else {}
+        self._records.append(IterationRecord(self.done, loss, data_s, compute_s, step, layers))
 
     def _flush(self, *, evaluated: bool = False) -> None:
         """Averages what was recorded over the workers and logs it."""
         records, self._records = self._records, []
+        if not self.sync.lockstep:
+            outcomes = zip(records, self.sync.caught_up(), strict=True)
+            records = [replace(record, loss=each.loss, layers=each.metrics) for record, each in outcomes]
+        records = with_totals(records, self.sync.totals.wire_bytes)
         metrics = averaged(records, self.processes, self.sync.workers, self.device)
         if self.rank == 0 and records:
             for record, values in zip(records, metrics, strict=True):
                 self.listener.log(record.number, values)
             self.listener.progress(self._progress(metrics[-1]), evaluated=evaluated)
+
+    def _show_own(self, record: IterationRecord) -> None:
+        """Shows what worker 0 knows alone: to ask the others would make workers wait for one another."""
+        sent, elements = (
+            sum(getattr(layer, what) for layer in record.step.layers) for what in ("sent", "elements")
+        )
+        if self.rank == 0 and elements:
+            latest = {names.TRAIN_LOSS: record.loss, names.COMM_FRACTION: sent / elements}
+            self.listener.progress(self._progress(latest), evaluated=False)
 
     def _evaluated(self) -> Evaluation:
         self.sync.settle()

@@ -30,13 +30,17 @@ model: {{kind: mlp, widths: [32]}}
 training: {{epochs: 2, batch_size: 64, optimizer: {{lr: 0.03}}}}
 compressor: {{kind: {rule}, {rest}}}
 """
-LINKS = {"real": "{mode: sharded}", "simulated": "{mode: simulated, of: {mode: sharded}}"}
+LINKS = {
+    "real": "{mode: sharded}",
+    "simulated": "{mode: simulated, of: {mode: sharded}}",
+    "async": "{mode: async}",
+}
 LINKS_SPEC = """
 experiment: links
 name: {name}
 data: {{kind: digits}}
 model: {{kind: mlp, widths: [32]}}
-training: {{epochs: 2, batch_size: 64, optimizer: {{lr: 0.1}}}}
+training: {{epochs: 2, batch_size: 64, optimizer: {{lr: 0.1, momentum: 0}}}}
 sync: {sync}
 compressor: strom(density(0.02)) | golomb_rice
 """

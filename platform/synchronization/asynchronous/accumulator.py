@@ -1,0 +1,141 @@
+"""Sums of updates that do not depend on the order in which they arrived (Strom, 2.3 to 2.6).
+
+Replicas that do not wait receive the same messages in different orders, and floating-point sums depend on
+order. Weights are therefore kept as integers, in units of 2^-44: each amount of a message is rounded to such
+a unit once, alike on every replica, and integers add up to the same sum in any order, whatever was sent.
+
+A unit is 5.7e-14, as fine as float32 at 1e-6, and a 256th of what float32 tells apart at 1e-4. Weights may be
+up to 2^18 = 262,144; one beyond that is refused, and never wraps around.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from taugrad.compressors.bucket.layout import Unit
+from taugrad.compressors.ops.array import host
+from taugrad.compressors.wire.update import Update
+
+from .errors import Diverged
+
+UNIT = 2.0**-44
+"""What an integer of the sum stands for."""
+MOST = 2.0**18
+"""The largest weight. Below it two of them, or a weight and an amount, add up without wrapping around."""
+
+
+class Accumulator:
+    """What one replica has received, on top of the weights that all replicas began with.
+
+    It holds 12 bytes an element, however many senders and thresholds there are; a message costs as much as
+    it has elements.
+
+    Attributes:
+        messages: by sender, how many of its messages were added.
+    """
+
+    def __init__(self, start: NDArray[np.float32], workers: int) -> None:
+        """Begins with nothing received.
+
+        Args:
+            start: float32 [n], the same on every replica; copied, and rounded to whole units.
+            workers: how many senders there are, this replica's own worker included.
+
+        Raises:
+            Diverged: a weight is beyond `MOST`, or is no number.
+        """
+        self._units = _units(start, 1.0)
+        self._weights = _floats(self._units)
+        self.messages = [0] * workers
+
+    def add(self, sender: int, incoming: Sequence[tuple[Update, Unit]], factor: float) -> None:
+        """Adds `factor` times the updates of one message.
+
+        Args:
+            sender: whose message it is.
+            incoming: as `Compressor.read` gives them; none where the sender leaves a step out.
+            factor: what the sender's updates are multiplied by, such as minus its learning rate over K. It
+                must be the same number on every replica, and not that of the replica's own present step.
+
+        Raises:
+            ValueError: there is no such sender, the factor is not finite, or an update does not fit into n
+                elements. Nothing of the message was added.
+            Diverged: a weight would be beyond `MOST`; likewise.
+        """
+        if not 0 <= sender < len(self.messages):
+            raise ValueError(f"sender {sender}; there are workers 0 to {len(self.messages) - 1}")
+        if not np.isfinite(factor):
+            raise ValueError(f"factor {factor}; it must be finite")
+        changes = [change for update, unit in incoming for change in self._changes(update, unit, factor)]
+        for where, sums in changes:
+            self._units[where] = sums
+            self._weights[where] = _floats(sums)
+        self.messages[sender] += 1
+
+    def weights(self) -> NDArray[np.float32]:
+        """float32 [n]: the start and all that was received. The live ones, not to be changed."""
+        return self._weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and tensors; live ones, not copies."""
+        return {"units": torch.from_numpy(self._units), "messages": list(self.messages)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave.
+
+        Raises:
+            ValueError: it is of another model or of another number of workers.
+        """
+        units, messages = state["units"].numpy(), [int(each) for each in state["messages"]]
+        if units.shape != self._units.shape or units.dtype != np.int64:
+            raise ValueError(f"{units.dtype} weights {units.shape}, this run has int64 {self._units.shape}")
+        if len(messages) != len(self.messages):
+            raise ValueError(f"messages of {len(messages)} workers, this run has {len(self.messages)}")
+        self._units, self.messages = units.copy(), messages
+        self._weights = _floats(self._units)
+
+    def _changes(
+        self, update: Update, unit: Unit, factor: float
+    ) -> list[tuple[slice | NDArray[np.int64], NDArray[np.int64]]]:
+        """Which elements an update changes, and to what; no element occurs twice."""
+        last = max([unit.base + unit.n, *(place.start + place.elements for place in unit.places)])
+        if last > self._units.size:
+            raise ValueError(f"an update up to element {last}, the replica has {self._units.size}")
+        amounts = _units(update.floats(), factor)
+        if update.words is not None:
+            positions = (host(update.words) >> 1).astype(np.int64) + unit.base
+            return [(positions, self._sums(positions, amounts))]
+        found: list[tuple[slice | NDArray[np.int64], NDArray[np.int64]]] = []
+        for place, behind in unit.slices(every=True):
+            elements = slice(place.start, place.start + place.elements)
+            found.append((elements, self._sums(elements, amounts[behind])))
+        return found
+
+    def _sums(self, where: slice | NDArray[np.int64], amounts: NDArray[np.int64]) -> NDArray[np.int64]:
+        sums: NDArray[np.int64] = self._units[where] + amounts
+        _check(sums, MOST / UNIT)
+        return sums
+
+
+def _units(values: NDArray[np.float32], factor: float) -> NDArray[np.int64]:
+    """`factor` times values as whole numbers of units."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what is no number is refused
+        counts: NDArray[np.float64] = np.multiply(values, factor / UNIT, dtype=np.float64)
+        np.rint(counts, out=counts)
+    _check(counts, MOST / UNIT)
+    return counts.astype(np.int64)
+
+
+def _floats(units: NDArray[np.int64]) -> NDArray[np.float32]:
+    return (units * UNIT).astype(np.float32)
+
+
+def _check(counts: NDArray[Any], most: float) -> None:
+    # Not `> most`: what is no number is refused too.
+    if counts.size and not (counts.max() <= most and counts.min() >= -most):
+        raise Diverged(
+            f"a weight, or what is added to one, is beyond {MOST:,.0f} or is no number: the training diverges"
+        )

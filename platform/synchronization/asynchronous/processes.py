@@ -1,0 +1,101 @@
+"""Messages between processes: what has arrived is applied, or exactly what a schedule says."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from .mail import Inbox, Mail
+from .meeting import connected
+from .mesh import Mesh
+from .message import ENDED, Message, signal, written
+from .schedule import Course, Schedule
+
+
+class ProcessMail(Mail):
+    """This process's worker, among those of the default process group."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        most_behind: int,
+        silent_after_s: float,
+        waits: bool,
+        most_bytes: int,
+        course: Course | None,
+    ) -> None:
+        """Connects to the others; all of them must call this together.
+
+        Args:
+            device: the workers'; the process group's transport takes its buffers from the GPU for NCCL.
+            most_behind: how many steps the worker may be ahead of what it has received from any other one.
+            silent_after_s: how long another one may be silent.
+            waits: a silent one is waited for.
+            most_bytes: that a payload may have.
+            course: what a schedule to be followed is made of; without it, whatever has arrived is applied.
+        """
+        self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
+        self._rank, self._workers = dist.get_rank(), dist.get_world_size()
+        self._most_behind, self._course = most_behind, course
+        self._mesh = Mesh(
+            self._rank,
+            connected(self._device),
+            silent_after_s=silent_after_s,
+            waits=waits,
+            most_bytes=most_bytes,
+        )
+        # The thread holds the mesh, and nobody holds this but the run.
+        weakref.finalize(self, self._mesh.close)
+        self._set_out(0)
+
+    def send(self, message: Message) -> None:
+        """See `Mail.send`."""
+        self._mesh.send(written(message))
+
+    def receive(self, worker: int, step: int) -> list[Message]:
+        """See `Mail.receive`; it waits, and so is never None."""
+        if self._schedule is None:
+            needed = [step - self._most_behind] * self._workers
+            return self._mesh.take(
+                lambda inbox, _: inbox.arrived if inbox.has(needed, worker) else None,
+            )
+        first = self._first
+        due = [first + each for each in self._schedule.received(worker, step - first)]
+
+        def all_due(inbox: Inbox, ended: Mapping[int, int]) -> Sequence[int] | None:
+            # An end before this schedule is that of an earlier drain.
+            ends = {sender: end for sender, end in ended.items() if end > first}
+            wanted = [min(number, ends.get(sender, number)) for sender, number in enumerate(due)]
+            return wanted if inbox.has(wanted, worker) else None
+
+        return self._mesh.take(all_due)
+
+    def end(self, step: int) -> None:
+        """See `Mail.end`; only who follows a schedule needs to know."""
+        if self._schedule is not None:
+            self._mesh.send([signal(ENDED, step)])
+
+    def drain(self, worker: int, step: int) -> list[Message]:
+        """See `Mail.drain`."""
+        everything = [step] * self._workers
+        return self._mesh.take(lambda inbox, _: everything if inbox.has(everything, worker) else None)
+
+    def begin(self, step: int) -> None:
+        """See `Mail.begin`."""
+        self._mesh.begin(step)
+        self._set_out(step)
+
+    def _set_out(self, step: int) -> None:
+        self._first = step
+        self._schedule = None if self._course is None else Schedule(self._course, step)
+
+    def together(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Mail.together`."""
+        mine = torch.from_numpy(own[0]).to(self._device)
+        everybody = [torch.empty_like(mine) for _ in range(self._workers)]
+        dist.all_gather(everybody, mine)
+        return np.stack([each.cpu().numpy() for each in everybody])

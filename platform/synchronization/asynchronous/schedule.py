@@ -1,0 +1,111 @@
+"""Who has received what before which step: a made-up course of time, the same wherever it is computed.
+
+Legend: K workers; a row holds something of every worker, or of every link, at one step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Course:
+    """How fast workers and links are, in the time that a step takes."""
+
+    step_times: tuple[float, ...]
+    """Of each worker."""
+    delay: tuple[float, float]
+    """The least and the most that a message takes; in between it is drawn for each."""
+    seed: int
+    most_behind: int
+    """How many steps a worker may be ahead of what it has received from any other one."""
+
+
+class Schedule:
+    """Which messages each worker has applied before each of its steps, since all of them were drained.
+
+    A worker begins a step when it has ended the one before and is not too far ahead. Its message leaves at
+    the step's end and arrives after its delay, but never before an earlier one of the same sender. What has
+    arrived when a step begins, at that very moment included, is applied before it. So workers of equal speed
+    and messages without delay make synchronous training.
+
+    Everything is a function of the course and of numbers of steps: no call depends on those before it.
+    """
+
+    def __init__(self, course: Course, first: int) -> None:
+        """Begins at time 0, when all have applied everything.
+
+        Args:
+            course: how fast things are.
+            first: every worker's steps before it in the whole run; delays are drawn by it.
+        """
+        self._course, self._first = course, first
+        self._times = np.array(course.step_times)
+        self._starts: list[NDArray[np.float64]] = []
+        """float64 [K] a row: when each worker begins the step."""
+        self._arrivals: list[NDArray[np.float64]] = []
+        """float64 [K, K] a row: when the step's message from row arrives at column."""
+
+    def received(self, worker: int, step: int) -> list[int]:
+        """By sender, how many of its messages a worker has applied before a step of its own.
+
+        Args:
+            worker: the receiver.
+            step: counted from 0 since the schedule began.
+
+        Returns:
+            Counted since the schedule began; a sender that ends before counts as if it went on.
+        """
+        self._extend(step)
+        start = self._starts[step][worker]
+        while self._arrivals[-1][:, worker].min() <= start:
+            self._extend(len(self._starts))
+        return [
+            step if sender == worker else self._arrived(sender, worker, start)
+            for sender in range(len(self._times))
+        ]
+
+    def _arrived(self, sender: int, receiver: int, time: float) -> int:
+        """By bisection: arrivals of one sender ascend."""
+        low, high = 0, len(self._arrivals)
+        while low < high:
+            middle = (low + high) // 2
+            if self._arrivals[middle][sender, receiver] <= time:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _extend(self, step: int) -> None:
+        while len(self._starts) <= step:
+            self._add_row()
+
+    def _add_row(self) -> None:
+        step, behind = len(self._starts), self._course.most_behind
+        starts = np.zeros_like(self._times)
+        if step:
+            starts = self._starts[-1] + self._times
+        if step > behind:
+            needed = self._arrivals[step - behind - 1].copy()
+            np.fill_diagonal(needed, 0)  # a worker waits for the others only
+            starts = np.maximum(starts, needed.max(axis=0))
+        arrivals = (starts + self._times)[:, None] + self._delays(step)
+        if step:
+            arrivals = np.maximum(arrivals, self._arrivals[-1])
+        self._starts.append(starts)
+        self._arrivals.append(arrivals)
+
+    def _delays(self, step: int) -> NDArray[np.float64]:
+        """float64 [K, K], of one step's messages from row to column."""
+        links = (len(self._times), len(self._times))
+        least, most = self._course.delay
+        if least == most:
+            return np.full(links, least)
+        return np.random.default_rng([self._course.seed, self._first + step]).uniform(least, most, links)
+
+
+def even(workers: int, step_times: Sequence[float]) -> tuple[float, ...]:
+    """Each worker's step time; all alike where none are given."""
+    return tuple(step_times) or (1.0,) * workers

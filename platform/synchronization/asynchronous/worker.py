@@ -1,0 +1,208 @@
+"""One worker that does not wait: its own steps, and those of others that have arrived (Strom, 2.3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.backend import compressor_for
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.layout import PartTally, Unit
+from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.observe import GradientStatistics, gradient_statistics
+from taugrad.compressors.wire.message import NonFinite
+from taugrad.compressors.wire.update import Update
+
+from ...data.feeding import Batch
+from ...training.batch_plan import Position
+from ...training.config import TrainingConfig
+from ...training.rates import rate_at
+from ...training.replica import Replica
+from ..patterns.base import compressed
+from ..rounds import Payload
+from .accumulator import Accumulator
+from .message import Message
+
+
+@dataclass
+class Staleness:
+    """How old messages were when they were applied.
+
+    The age of one is the number of updates, by whichever workers, that were in the receiver's weights and not
+    in those that the sender computed its gradient at.
+    """
+
+    messages: int = 0
+    ages: int = 0
+    """Their sum."""
+    most: int = 0
+
+    def note(self, age: int) -> None:
+        """Counts one message."""
+        self.messages, self.ages, self.most = self.messages + 1, self.ages + age, max(self.most, age)
+
+
+@dataclass
+class Stepped:
+    """What a worker's own step came to."""
+
+    message: Message
+    loss: float
+    tallies: list[PartTally]
+    compress_s: float
+    decompress_s: float
+    refused: int = -1
+    """The ordinal of the parameter that was not finite, where the step is left out; -1 for none."""
+    statistics: dict[str, GradientStatistics] = field(default_factory=dict)
+
+
+class Worker:
+    """A replica of the model, what it has received, and what it has not sent yet.
+
+    Attributes:
+        rank: its own.
+        replica: its model; `show` brings the weights up to date.
+        received: its weights.
+        compressor: with its residuals.
+        refuses: whether a gradient that is not finite ends the run.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        method: AnyMethod,
+        training: TrainingConfig,
+        rank: int,
+        workers: int,
+        *,
+        hold_back_zeros: bool,
+    ) -> None:
+        self.rank, self.replica = rank, replica
+        self._training, self._workers = training, workers
+        self._share = workers if method.reduction == "mean" else 1
+        self.refuses = method.nonfinite == "refuse"
+        threads, like = torch.get_num_threads(), [weights.clone() for weights in replica.weights()]
+        config = compressed(method)
+        self.compressor = FeedbackCompressor(
+            config, replica.names, like, threads=threads, hold_back_zeros=hold_back_zeros
+        )
+        # Sums are made in the CPU's memory, also where the model is on a GPU.
+        self._reader = compressor_for(config, torch.device("cpu"), threads)
+        self._layout = self._reader.layout(replica.names, [each.numel() for each in like])
+        self.received = Accumulator(np.zeros(0, np.float32), workers)
+        self.begin_from_model()
+
+    def begin_from_model(self) -> None:
+        """Takes the model's weights for those that all workers begin with."""
+        start = torch.cat([each.float().cpu() for each in self.replica.weights()]).numpy()
+        self.received = Accumulator(start, self._workers)
+        self._shown = False
+        self.show()
+
+    @property
+    def steps(self) -> int:
+        """Its own, in the whole run."""
+        return self.received.messages[self.rank]
+
+    @torch.no_grad()
+    def show(self) -> None:
+        """Puts the weights into the model."""
+        if self._shown:
+            return
+        sizes = [each.numel() for each in self.replica.parameters]
+        weights = torch.split(torch.from_numpy(self.received.weights()), sizes)
+        for parameter, own in zip(self.replica.parameters, weights, strict=True):
+            parameter.copy_(own.view_as(parameter))
+        self._shown = True
+
+    def apply(self, messages: Sequence[Message], staleness: Staleness) -> None:
+        """Adds what others sent.
+
+        Raises:
+            NonFiniteGradient: a sender's gradient was not finite, and the method refuses that.
+            CorruptMessage: bytes are no valid message.
+        """
+        for message in messages:
+            pairs = zip(self.received.messages, message.known, strict=True)
+            staleness.note(sum(max(0, here - there) for here, there in pairs))
+            self._add(message.sender, message.payload, message.factor)
+
+    def step(self, batch: Batch, position: Position, *, observe: bool) -> Stepped:
+        """Computes a gradient, and applies what is sent of it at once.
+
+        Args:
+            batch: the worker's part of one.
+            position: of the worker's own step.
+            observe: whether to note statistics of the gradient.
+        """
+        self.show()
+        loss = self.replica.backward(batch)
+        self.replica.prepare_own()
+        gradients = self.replica.take_gradients()
+        statistics = {}
+        if observe:
+            named = zip(self.replica.names, gradients, strict=True)
+            statistics = {name: gradient_statistics(each) for name, each in named}
+        rate = rate_at(self._training, position, self._workers)
+        if rate.weight_decay:
+            # A part of the gradient: nobody has the sum that an optimizer would add it to.
+            torch._foreach_add_(gradients, self.replica.weights(), alpha=rate.weight_decay)
+        began = perf_counter()
+        sent = self.compressor.compress(gradients, self.steps)
+        self.compressor.commit()
+        done = perf_counter()
+        message = Message(
+            self.rank, self.steps, -rate.lr / self._share, tuple(self.received.messages), sent.payload
+        )
+        refused = self._add_own(message)
+        return Stepped(message, loss, sent.tallies, done - began, perf_counter() - done, refused, statistics)
+
+    def _add_own(self, message: Message) -> int:
+        """Dead reckoning: the worker's own weights have what the others will have."""
+        incoming = self._read(message.sender, message.payload)
+        if isinstance(incoming, NonFinite):
+            self.received.add(message.sender, [], message.factor)
+            return incoming.ordinal
+        self.received.add(message.sender, incoming, message.factor)
+        self._shown = False
+        return -1
+
+    def _add(self, sender: int, payload: Payload, factor: float) -> None:
+        incoming = self._read(sender, payload)
+        if isinstance(incoming, NonFinite):
+            if self.refuses:
+                raise self.nonfinite(incoming.ordinal, sender)
+            incoming = []
+        self.received.add(sender, incoming, factor)
+        self._shown = False
+
+    def nonfinite(self, ordinal: int, rank: int) -> NonFiniteGradient:
+        """The error that says which parameter of which worker was not finite."""
+        return NonFiniteGradient(self.replica.names[ordinal], rank)
+
+    def _read(self, sender: int, payload: Payload) -> list[tuple[Update, Unit]] | NonFinite:
+        try:
+            return self._reader.read(payload, self._layout)
+        except CorruptMessage as reason:
+            raise CorruptMessage(f"the message of worker {sender}: {reason}") from None
+
+    def buffers(self) -> list[Tensor]:
+        """The model's, such as batch-norm statistics."""
+        return list(self.replica.model.buffers())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What only this worker has, once all are drained."""
+        return {"compressor": self.compressor.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any], agreed: dict[str, Any]) -> None:
+        """Takes over what `state_dict` gave, and the weights of all."""
+        self.compressor.load_state_dict(state["compressor"])
+        self.received.load_state_dict(agreed)
+        self._shown = False
+        self.show()

@@ -1,0 +1,65 @@
+"""A small training in the mode async, for tests: logistic regression on random examples, step by step."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from taugrad.platform.data.feeding import Batch
+from taugrad.platform.data.shape import Shape
+from taugrad.platform.models import build
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.base import Moment, Synchronization
+from taugrad.platform.synchronization.building import build_synchronization
+from taugrad.platform.tasks import build_task
+from taugrad.platform.training.batch_plan import Position
+
+FEATURES, CLASSES, EXAMPLES = 6, 3, 5
+RATE = 0.5
+
+
+def spec_of(workers: int, sync: dict[str, Any], compressor: str = "strom(0.0625)") -> tuple[RunSpec, Shape]:
+    """The run, and the shape of its data."""
+    spec = RunSpec.model_validate(
+        {
+            "model": {"kind": "mlp", "widths": []},
+            "training": {"optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0}},
+            "compressor": compressor,
+            "workers": {"count": workers},
+            "sync": sync,
+        }
+    )
+    return spec, Shape.image(1, 2, 3, CLASSES)
+
+
+def batch(rank: int, number: int) -> Batch:
+    """A worker's examples of a step."""
+    generator = torch.Generator().manual_seed(1000 * rank + number)
+    inputs = torch.randn(EXAMPLES, 1, 2, 3, generator=generator)
+    return Batch(inputs, torch.randint(CLASSES, (EXAMPLES,), generator=generator), 1.0)
+
+
+def moment(number: int, steps: int) -> Moment:
+    """Of a step in a run of one epoch."""
+    return Moment(Position(0, number, steps, number, EXAMPLES, steps), number + 1 == steps, observe=False)
+
+
+def training_of(workers: int, sync: dict[str, Any], compressor: str = "strom(0.0625)") -> Synchronization:
+    """This process's workers of it, before their first step."""
+    spec, shape = spec_of(workers, sync, compressor)
+    torch.manual_seed(0)
+    model: nn.Module = build(spec.model, shape)
+    training, _ = build_synchronization(spec, model, build_task(spec.task, shape), torch.device("cpu"))
+    return training
+
+
+def run(training: Synchronization, first: int, last: int, steps: int) -> None:
+    """These iterations of all workers here, and a drain."""
+    for number in range(first, last):
+        training.iterate([batch(rank, number) for rank in training.ranks], moment(number, steps))
+    training.settle()
+
+
+def weights(training: Synchronization) -> torch.Tensor:
+    """All of the agreed ones, float32 [n], in the order in which they are sent."""
+    return torch.cat([each.detach().flatten() for each in reversed(list(training.model.parameters()))])

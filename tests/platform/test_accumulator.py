@@ -1,0 +1,163 @@
+"""Sums of replicas that received the same messages in different orders."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.config import read_config
+from taugrad.platform.synchronization.asynchronous.accumulator import Accumulator
+from taugrad.platform.synchronization.patterns.base import compressed
+
+SIZES = {"head": 7, "empty": 0, "body": 90, "tail": 31}
+N = sum(SIZES.values())
+LINES = [
+    "strom(tau=0.5)",
+    "strom(density(0.2))",
+    "bgt(tau=0.5)",
+    "qgt(tau=0.5)",
+    "qgt(tau=density(0.2))",
+    "wgt(tau=0.5)",
+    "topk(0.1) | linear(4)",
+    "fp16",
+    "none",
+    "strom(tau=0.5, exempt=exempt(smaller_than=10))",
+]
+
+
+def sender_side(line):
+    method = compressed(read_config(line))
+    return FeedbackCompressor(method, list(SIZES), [torch.zeros(n) for n in SIZES.values()], threads=1)
+
+
+def exact_gradients(rng):
+    """Multiples of 1/64 up to 4: all sums below are exact in float32."""
+    return [torch.from_numpy((rng.integers(-256, 257, n) / 64).astype(np.float32)) for n in SIZES.values()]
+
+
+def messages_of(line, workers, steps, seed, draw=None):
+    """By sender, its messages, each with its factor; the sum of all gradients; and what is left unsent."""
+    sent, summed, left = [], np.zeros(N), np.zeros(N)
+    for rank in range(workers):
+        rng = np.random.default_rng([seed, rank])
+        side, own = sender_side(line), []
+        for step in range(steps):
+            gradients = (draw or exact_gradients)(rng)
+            summed += torch.cat(gradients).double().numpy()
+            payload = side.compress(gradients, step, None).payload.copy()
+            side.commit()
+            own.append((side.read(payload), 1.0 if draw is None else -0.1 / (1 + step)))
+        sent.append(own)
+        residuals = [side.feedback.residuals.get(name, torch.zeros(n)) for name, n in SIZES.items()]
+        left += torch.cat(residuals).double().numpy()
+    return sent, summed, left
+
+
+def normal_gradients(rng):
+    return [torch.from_numpy(rng.standard_normal(n).astype(np.float32)) for n in SIZES.values()]
+
+
+def replica(sent, order, start):
+    """The weights of a replica that received `order`: pairs of sender and number of its message."""
+    found = Accumulator(start, len(sent))
+    for sender, number in order:
+        incoming, factor = sent[sender][number]
+        found.add(sender, incoming, factor)
+    return found
+
+
+def start_weights():
+    return np.random.default_rng(3).standard_normal(N).astype(np.float32)
+
+
+def in_sequence(workers, steps):
+    return [(sender, number) for number in range(steps) for sender in range(workers)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    line=st.sampled_from(LINES),
+    workers=st.integers(1, 4),
+    steps=st.integers(1, 4),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_updates_add_up_alike_in_any_order(line, workers, steps, seed, data):
+    sent, _, _ = messages_of(line, workers, steps, seed, normal_gradients)
+    order = in_sequence(workers, steps)
+    one = replica(sent, order, start_weights())
+    other = replica(sent, data.draw(st.permutations(order)), start_weights())
+    assert one.weights().tobytes() == other.weights().tobytes()
+    assert torch.equal(one.state_dict()["units"], other.state_dict()["units"])
+
+
+@pytest.mark.parametrize("line", ["strom(tau=0.5)", "bgt(tau=0.5)", "qgt(tau=0.5)", "wgt(tau=0.5)"])
+def test_nothing_is_lost(line):
+    sent, summed, left = messages_of(line, 3, 5, 1)
+    zeros = np.zeros(N, np.float32)
+    applied = replica(sent, in_sequence(3, 5), zeros).weights()
+    assert np.array_equal(applied + left, summed)
+    assert left.any() or line.startswith("qgt")
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_it_is_what_one_process_adds_up_in_float64(line):
+    sent, _, _ = messages_of(line, 3, 4, 2, normal_gradients)
+    expected = start_weights().astype(np.float64)
+    for own in sent:
+        for incoming, factor in own:
+            for update, unit in incoming:
+                for position, value in zip(_positions(update, unit), update.floats(), strict=True):
+                    expected[position] += factor * float(value)
+    found = replica(sent, in_sequence(3, 4), start_weights()).weights()
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def _positions(update, unit):
+    if update.words is not None:
+        return [unit.base + int(word >> 1) for word in update.words]
+    return [element for place in unit.places for element in range(place.start, place.start + place.elements)]
+
+
+def test_a_replica_is_taken_up_where_it_was():
+    sent, _, _ = messages_of("strom(tau=0.5)", 2, 4, 5, normal_gradients)
+    order = in_sequence(2, 4)
+    whole = replica(sent, order[:4], start_weights())
+    resumed = Accumulator(np.zeros(N, np.float32), 2)
+    resumed.load_state_dict(whole.state_dict())
+    for sender, number in order[4:]:
+        for each in (whole, resumed):
+            each.add(sender, *sent[sender][number])
+    assert resumed.weights().tobytes() == whole.weights().tobytes()
+    assert resumed.messages == whole.messages == [4, 4]
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing():
+    sent, _, _ = messages_of("strom(tau=0.5)", 1, 1, 0)
+    ((incoming, _),) = sent[0]
+    short = Accumulator(np.zeros(N - 1, np.float32), 1)
+    for sender, factor, reason in [(0, 1.0, "element 128"), (1, 1.0, "sender 1"), (0, np.inf, "factor inf")]:
+        with pytest.raises(ValueError, match=reason):
+            short.add(sender, incoming, factor)
+    assert not short.weights().any()
+    assert short.messages == [0]
+    with pytest.raises(ValueError, match="this run has"):
+        Accumulator(np.zeros(N, np.float32), 1).load_state_dict(short.state_dict())
+    with pytest.raises(ValueError, match="2 workers"):
+        short.load_state_dict(Accumulator(np.zeros(N - 1, np.float32), 2).state_dict())
+
+
+def test_what_would_wrap_around_is_refused_and_changes_nothing():
+    sent, _, _ = messages_of("none", 1, 1, 0, normal_gradients)
+    ((incoming, _),) = sent[0]
+    found = Accumulator(np.full(N, 262_143, np.float32), 1)
+    before = found.weights().copy()
+    for factor in (1e5, 1e300):
+        with pytest.raises(ValueError, match="diverges"):
+            found.add(0, incoming, factor)
+    assert np.array_equal(found.weights(), before)
+    for start in (3e5, np.nan):
+        with pytest.raises(ValueError, match="beyond 262,144"):
+            Accumulator(np.full(N, start, np.float32), 1)

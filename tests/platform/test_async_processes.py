@@ -1,0 +1,99 @@
+"""Real workers in the mode async of which one is stopped for a while, and later killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+WORKERS, BEHIND, STEPS = 3, 10, 120
+TIMEOUT_S = 120
+
+
+class Process:
+    """One worker, and what it has said."""
+
+    def __init__(self, rank: int, folder: Path, sync: dict[str, Any]) -> None:
+        script = Path(__file__).with_name("async_process.py")
+        self.running = subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(WORKERS), str(folder), str(STEPS), json.dumps(sync)],
+            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self.heard = monotonic()
+        """When the latest of them came."""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.running.stdout is not None
+        for line in self.running.stdout:
+            self.lines.append(line.strip())
+            self.heard = monotonic()
+
+    @property
+    def step(self) -> int:
+        """The latest that it has made."""
+        numbers = [int(line.split()[1]) for line in list(self.lines) if line.startswith("step")]
+        return numbers[-1] if numbers else -1
+
+    def reach(self, step: int) -> None:
+        end = monotonic() + TIMEOUT_S
+        while self.step < step and self.running.poll() is None and monotonic() < end:
+            sleep(0.005)
+        assert self.step >= step, self.lines[-3:]
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit status, and its last line."""
+        status = self.running.wait(TIMEOUT_S)
+        self._reader.join(TIMEOUT_S)
+        return status, self.lines[-1]
+
+    @property
+    def hashed(self) -> str:
+        """The hash of its weights in the middle."""
+        return next(line for line in self.lines if line.startswith("hash"))
+
+
+@pytest.fixture
+def workers(tmp_path):
+    mode = {"mode": "async", "most_behind": BEHIND, "on_dead": "wait", "dead_after": 0.5}
+    started = [Process(rank, tmp_path, mode) for rank in range(WORKERS)]
+    yield started
+    for process in started:
+        process.running.kill()
+
+
+def test_a_stopped_worker_is_waited_for_and_a_killed_one_is_noticed(workers):
+    *others, slow = workers
+    slow.reach(5)
+    slow.running.send_signal(signal.SIGSTOP)
+    sleep(0.1)
+    stopped_at = slow.step
+    for other in others:
+        other.reach(stopped_at + BEHIND - 1)
+    sleep(1)
+    # They may be ahead of what they have received by BEHIND, and it may have sent more than it has said.
+    assert all(other.step <= stopped_at + 2 + BEHIND for other in others)
+    slow.running.send_signal(signal.SIGCONT)
+    for worker in workers:
+        worker.reach(STEPS // 2 + 5)
+    assert len({worker.hashed for worker in workers}) == 1
+
+    slow.running.kill()
+    began = monotonic()
+    found = [other.ended() for other in others]
+    assert max(other.heard for other in others) - began < 10
+    for status, line in found:
+        assert status == 3
+        # Whoever notices first ends too, and may be what the other one notices.
+        assert line.startswith("PeerLost: worker")
+    assert any(line.startswith("PeerLost: worker 2 is gone") for _, line in found)

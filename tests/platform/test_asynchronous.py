@@ -1,0 +1,318 @@
+"""Workers that do not wait: against a slow transcription, and real ones against simulated ones.
+
+Legend: K workers, T steps of each, n parameters.
+"""
+
+import heapq
+import itertools
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from async_training import CLASSES, FEATURES, RATE, batch, moment, run, training_of, weights
+from cases import in_turn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from test_synchronization import BASE, MIDDLE, Result, same, train
+
+from taugrad.compressors import NonFiniteGradient
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.asynchronous.schedule import Course, Schedule
+
+K, T, TAU = 3, 12, 0.0625
+PLAIN = {"training": BASE["training"] | {"optimizer": {"kind": "sgd", "lr": 0.3, "momentum": 0}}}
+UNEVEN: dict[str, Any] = {"mode": "async", "step_times": [1, 1.5, 4], "delay": [0, 2], "most_behind": 5}
+FOLLOWED = UNEVEN | {"follow_schedule": True}
+STROM = "strom(density(0.1)) | golomb_rice"
+SPECS: dict[str, dict[str, Any]] = {
+    **{
+        f"followed: {line}": BASE | PLAIN | {"sync": FOLLOWED, "compressor": line}
+        for line in (
+            STROM,
+            "none",
+            "wgt(0.01, momentum=0.9)",
+            "topk(0.2, exempt=exempt(names=['*.bias'])) | linear(4)",
+        )
+    },
+    "free: strom": BASE | PLAIN | {"sync": {"mode": "async", "most_behind": 4}, "compressor": STROM},
+}
+FOLLOWING = [name for name in SPECS if name.startswith("followed")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> list[dict[str, Result]]:
+    return train(SPECS, K, tmp_path_factory.mktemp("real") / "runs")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory) -> dict[str, Result]:
+    specs = {name: spec | {"sync": simulating(spec["sync"])} for name, spec in SPECS.items()}
+    (found,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
+    return found
+
+
+def simulating(sync: dict[str, Any]) -> dict[str, Any]:
+    return {"mode": "simulated", "of": sync}
+
+
+@in_turn("name", SPECS)
+def test_replicas_are_alike_to_the_bit_once_all_is_drained(name, real):
+    assert all(same(real[0][name], worker[name]) for worker in real[1:])
+    assert all(worker[name]["evaluations"] == real[0][name]["evaluations"] for worker in real)
+
+
+@in_turn("name", FOLLOWING)
+def test_simulated_workers_end_with_the_bits_of_real_ones_on_the_schedule(name, real, simulated):
+    found = simulated[name]
+    assert same(real[0][name], found)
+    assert all(real[0][name][what] == found[what] for what in ("totals", "evaluations", "logged"))
+    for worker in real:
+        for what in ("bytes", "messages"):
+            assert torch.equal(worker[name]["links"][what], found["links"][what])
+    assert int(found["links"]["bytes"].sum()) == found["totals"]["received_bytes"]
+    assert int(found["links"]["messages"].sum()) == found["totals"]["messages"]
+
+
+@in_turn("name", FOLLOWING)
+def test_a_run_that_goes_on_from_its_middle_ends_the_same(name, real, simulated):
+    for whole in (*(worker[name] for worker in real), simulated[name]):
+        assert same(whole, whole["resumed"])
+        assert whole["totals"] == whole["resumed"]["totals"]
+    expected = [entry for entry in real[0][name]["logged"] if entry[0] > MIDDLE]
+    assert real[0][name]["resumed"]["logged"] == expected
+
+
+def test_a_free_run_goes_on_from_its_middle(real):
+    found = [worker["free: strom"]["resumed"] for worker in real]
+    assert all(same(found[0], other) for other in found[1:])
+    assert found[0]["totals"]["steps"] == real[0]["free: strom"]["totals"]["steps"]
+
+
+def test_staleness_is_logged(simulated):
+    logged = simulated["followed: none"]["logged"]
+    # While the slow worker makes a step the fast one makes four.
+    assert max(metrics.get("comm/staleness_most", 0) for _, metrics in logged) >= 4
+    by_worker = [metrics for _, metrics in logged if "worker/0/staleness" in metrics]
+    assert len(by_worker) == 4  # the drains: two checkpoints and two epochs
+    assert all(f"worker/{rank}/staleness" in by_worker[0] for rank in range(K))
+
+
+@pytest.mark.parametrize("most_behind", [0, 2, 20])
+@pytest.mark.parametrize("delay", [0.0, 1.25])
+def test_it_is_strom_s_loop(most_behind, delay):
+    course = {"step_times": UNEVEN["step_times"], "delay": [delay, delay], "most_behind": most_behind}
+    training = training_of(K, simulating({"mode": "async"} | course), f"strom({TAU})")
+    start = weights(training).double().numpy()
+    run(training, 0, T, T)
+    expected, ages = transcribed(start, UNEVEN["step_times"], delay, most_behind)
+    np.testing.assert_allclose(weights(training).numpy(), expected, rtol=1e-5, atol=1e-6)
+    found = training.caught_up()[-1].metrics
+    assert [found[f"worker/{rank}/staleness"] for rank in range(K)] == pytest.approx(ages)
+
+
+def transcribed(
+    start: np.ndarray, step_times: list[float], delay: float, most_behind: int
+) -> tuple[np.ndarray, list[float]]:
+    """Strom's loop, one event after the other, with a linear model and its gradient written out.
+
+    Returns:
+        The weights, and by worker the mean age of the messages that it applied.
+    """
+    own, residuals = [start.copy() for _ in range(K)], np.zeros((K, start.size))
+    arrived, done = np.eye(K, dtype=int) * T, [0] * K
+    waiting: dict[int, list[tuple[int, int, np.ndarray, frozenset[Any]]]] = defaultdict(list)
+    has: list[set[tuple[int, int]]] = [set() for _ in range(K)]
+    ages: list[list[int]] = [[] for _ in range(K)]
+
+    def apply(k: int) -> None:
+        for sender, number, update, known in sorted(waiting.pop(k, []), key=lambda each: each[:2]):
+            own[k] += update
+            ages[k].append(len(has[k] - known))
+            has[k].add((sender, number))
+
+    stopped: set[int] = set()
+    order = itertools.count()
+    events: list[tuple[float, int, int, int, int, Any]] = [
+        (0.0, 1, next(order), k, k, None) for k in range(K)
+    ]
+    while events:
+        time, kind, _, k, sender, update = heapq.heappop(events)
+        if kind == 0:  # an arrival; before whoever begins at this moment
+            waiting[k].append((sender, *update))
+            arrived[sender, k] += 1
+            if k in stopped:
+                stopped.remove(k)
+                heapq.heappush(events, (time, 1, next(order), k, k, None))
+            continue
+        if done[k] == T:
+            continue
+        if k in stopped or done[k] - arrived[:, k].min() > most_behind:
+            stopped.add(k)
+            continue
+        apply(k)
+        known = frozenset(has[k])
+        residuals[k] += gradient(own[k], k, done[k])
+        sent = TAU * ((residuals[k] > TAU) * 1.0 - (residuals[k] < -TAU))
+        residuals[k] -= sent
+        own[k] -= RATE / K * sent
+        has[k].add((k, done[k]))
+        message = (done[k], -RATE / K * sent, known)
+        done[k] += 1
+        heapq.heappush(events, (time + step_times[k], 1, next(order), k, k, None))
+        for other in set(range(K)) - {k}:
+            arrival = time + step_times[k] + delay
+            heapq.heappush(events, (arrival, 0, next(order), other, k, message))
+    for k in range(K):
+        apply(k)
+    for each in own[1:]:
+        np.testing.assert_allclose(each, own[0], rtol=1e-12, atol=1e-12)
+    return own[0], [sum(each) / len(each) for each in ages]
+
+
+def gradient(flat: np.ndarray, rank: int, number: int) -> np.ndarray:
+    """Of the mean cross entropy of a linear model: the bias comes first, as it is sent first."""
+    examples = batch(rank, number)
+    x, labels = examples.inputs.double().numpy().reshape(-1, FEATURES), examples.targets.numpy()
+    scores = x @ flat[CLASSES:].reshape(CLASSES, FEATURES).T + flat[:CLASSES]
+    shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    error = (shares - np.eye(CLASSES)[labels]) / len(labels)
+    return np.concatenate([error.sum(axis=0), (error.T @ x).ravel()])
+
+
+@pytest.mark.parametrize("line", ["none", "strom(0.05)", "topk(0.2)"])
+def test_workers_of_equal_speed_without_delay_are_synchronous(line):
+    found, expected = (training_of(K, simulating({"mode": mode}), line) for mode in ("async", "allgather"))
+    for training in (found, expected):
+        run(training, 0, T, T)
+    torch.testing.assert_close(weights(found), weights(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_with_nobody_ahead_real_speeds_do_not_matter():
+    uneven = UNEVEN | {"most_behind": 0}
+    found = [training_of(K, simulating(sync)) for sync in (uneven, {"mode": "async", "most_behind": 0})]
+    for training in found:
+        run(training, 0, T, T)
+    assert torch.equal(weights(found[0]), weights(found[1]))
+
+
+def test_a_worker_alone_is_gradient_descent():
+    training = training_of(1, simulating({"mode": "async"}), "none")
+    expected = weights(training).double().numpy()
+    run(training, 0, T, T)
+    for number in range(T):
+        expected = expected - RATE * gradient(expected, 0, number)
+    np.testing.assert_allclose(weights(training).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("line", ["strom(0.05)", "qgt(0.02)", "wgt(0.05)", "topk(0.1) | linear(4)"])
+def test_nothing_is_lost(line, monkeypatch):
+    training = training_of(K, simulating(UNEVEN), line)
+    before = weights(training).double()
+    summed = [torch.zeros_like(before) for _ in range(K)]
+    for total, worker in zip(summed, training.workers_here, strict=True):
+        taking(worker.replica, total, monkeypatch)
+    run(training, 0, T, T)
+    residuals = [
+        torch.cat([worker.compressor.feedback.residuals[name] for name in worker.replica.names]).double()
+        for worker in training.workers_here
+    ]
+    applied = (weights(training).double() - before) * K / -RATE
+    owed = sum(residuals)
+    torch.testing.assert_close(applied + owed, sum(summed), rtol=1e-4, atol=1e-4)
+    assert owed.abs().max() > 0
+
+
+def taking(replica: Any, total: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a replica's gradients added up."""
+    take = replica.take_gradients
+
+    def took() -> list[torch.Tensor]:
+        gradients = take()
+        total.add_(torch.cat(gradients).double())
+        return gradients
+
+    monkeypatch.setattr(replica, "take_gradients", took)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    times=st.lists(st.floats(0.1, 8), min_size=1, max_size=4),
+    delay=st.tuples(st.floats(0, 3), st.floats(0, 3)).map(sorted).map(tuple),
+    seed=st.integers(0, 99),
+    behind=st.integers(0, 6),
+)
+def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, delay, seed, behind):
+    workers = len(times)
+    schedule = Schedule(Course(tuple(times), delay, seed, behind), first=3)
+    for step in range(8):
+        for worker in range(workers):
+            received = schedule.received(worker, step)
+            assert received[worker] == step
+            assert min(received) >= step - behind
+    course = {"step_times": times, "delay": delay, "schedule_seed": seed, "most_behind": behind}
+    training = training_of(workers, simulating({"mode": "async"} | course))
+    run(training, 0, 8, 8)
+    found = {worker.received.weights().tobytes() for worker in training.workers_here}
+    assert len(found) == 1
+    assert all(worker.received.messages == [8] * workers for worker in training.workers_here)
+
+
+def test_a_schedule_is_the_same_from_whatever_side_it_is_asked():
+    course = Course((1.0, 1.5, 4.0), (0.0, 2.0), 7, 5)
+    forwards, backwards = Schedule(course, 40), Schedule(course, 40)
+    asked = [(worker, step) for step in range(20) for worker in range(3)]
+    there = {each: forwards.received(*each) for each in asked}
+    assert there == {each: backwards.received(*each) for each in reversed(asked)}
+    other = Schedule(replace(course, seed=8), 40)
+    assert any(other.received(*each) != there[each] for each in asked)
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
+    for nonfinite in ("refuse", "skip"):
+        training = training_of(K, simulating(UNEVEN), f"strom(0.0625, nonfinite='{nonfinite}')")
+        run(training, 0, 2, T)
+        broken = batch(1, 2)
+        broken.inputs[0] = torch.nan
+        batches = [batch(0, 2), broken, batch(2, 2)]
+        if nonfinite == "refuse":
+            with pytest.raises(NonFiniteGradient, match=r"(worker|rank) 1"):
+                training.iterate(batches, moment(2, T))
+            continue
+        training.iterate(batches, moment(2, T))
+        training.settle()
+        assert training.totals.skipped_steps == 1
+        assert weights(training).isfinite().all()
+        assert len({worker.received.weights().tobytes() for worker in training.workers_here}) == 1
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"training": {"optimizer": {"kind": "adam"}}}, "optimizer.kind = adam"),
+    ({"training": {}}, "optimizer.momentum = 0.9"),
+    ({"training": PLAIN["training"] | {"clip": {"norm": 1}}}, "clip.of = mean"),
+    ({"training": PLAIN["training"] | {"precision": "fp16"}}, "precision = fp16"),
+    ({"sync": {"mode": "async", "step_times": [1, 2, 1]}}, "sync.step_times without a schedule"),
+    ({"sync": FOLLOWED, "workers": {"count": 2}}, "workers.count = 2"),
+    ({"sync": FOLLOWED | {"delay": [2, 1]}}, "the least comes first"),
+    ({"sync": FOLLOWED | {"step_times": [1, 0, 1]}}, "greater than 0"),
+    ({"compressor": "powersgd(2)"}, "powersgd with sync.mode = async"),
+]
+
+
+@in_turn(("change", "reason"), REFUSED)
+def test_what_cannot_be_is_refused_before_a_worker_starts(change, reason):
+    good = {"sync": {"mode": "async"}, "workers": {"count": K}, **PLAIN}
+    RunSpec.model_validate(good)
+    with pytest.raises(ValidationError, match=reason):
+        RunSpec.model_validate(good | change)
