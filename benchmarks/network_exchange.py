@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from network import Link, Network, uniform, why_not
-from report import Spread, Table, load, number, publish, read_options
+from report import RESULTS, Place, Spread, Table, load, number, publish, read_options
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))")
@@ -28,6 +28,11 @@ STEPS, QUICK_STEPS = 20, 3
 GOALS = {("100mbit,0ms", 2): 130, ("100mbit,0ms", 4): 90, ("1gbit,0ms", 2): 25, ("1gbit,0ms", 4): 15}
 """Times faster than the float32 all-reduce, by link and hosts."""
 TIMEOUT_S = 1800
+PLACE = Place(
+    RESULTS.parent / "network.md",
+    "<!-- benchmarks/network_exchange.py writes from here -->",
+    "<!-- to here -->",
+)
 INTRODUCTION = (
     "A backward pass of {elements} elements in 12 tensors, with next to no computing of its own, under DDP "
     "over gloo; every host is a network namespace with one thread, and all share this machine's processors. "
@@ -145,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
         ),
     ]
     introduction = INTRODUCTION.format(elements=f"{elements:,}", steps=steps)
-    publish("network_exchange", options, introduction, tables, load_before)
+    publish("network_exchange", options, introduction, tables, load_before, PLACE)
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 import torch
+from needs import missing
 
 from taugrad.compressors.config import CompressedMethod
 from taugrad.compressors.wire.codecs.registry import CODECS
@@ -245,6 +246,27 @@ def test_asynchronous(tmp_path: Path) -> None:
     assert [row[:2] for row in accuracy] == [["2", "1.00"], ["2", "4.00"]]
     # While the slow worker makes a step the other one makes four.
     assert numbers(accuracy[1][-1])[0] >= 4
+
+
+def test_network_exchange(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    if reason := importlib.import_module("network").why_not():
+        missing(reason)
+    times, shares = tables(run("network_exchange", tmp_path))
+    methods = [row[3] for row in times]
+    assert methods[:3] == ["`none`", "`fp16`", "`powersgd`"]
+    assert methods[3:] == [row[2] for row in shares]
+    base, half = (numbers(row[4])[0] for row in times[:2])
+    for link, hosts, found, _, spread, faster, than_half in times:
+        assert (link, hosts) == ("100mbit,5ms", "2")
+        assert re.fullmatch(r"[\d.]+ Mbit/s, [\d.]+ ms one way, [\d.]+% lost", found)
+        assert_spread(spread)
+        milliseconds = numbers(spread)[0]
+        assert numbers(faster)[0] == pytest.approx(base / milliseconds, rel=0.02)
+        assert numbers(than_half)[0] == pytest.approx(half / milliseconds, rel=0.02)
+    for *_, compress, exchange, decompress, sent in shares:
+        assert all(numbers(cell)[0] > 0 for cell in (compress, exchange, decompress))
+        assert 1 < numbers(sent)[0] < 20  # KB: 1% of 120,000 elements, 8 to 64 bits each
 
 
 def test_hybrid(tmp_path: Path) -> None:
