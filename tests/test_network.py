@@ -90,8 +90,9 @@ def until(true: Callable[[], bool]) -> bool:
 
 
 PROGRAM = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
 from network import Link, Network, uniform
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 with Network(uniform(2, Link.parse(sys.argv[1]))) as network:
     inside = network.hosts[0].popen(["sleep", "600"], stdout=subprocess.DEVNULL)
     print(network._keeper.pid, inside.pid, flush=True)

@@ -205,11 +205,11 @@ class TrainingConfig(Config):
     papers meet it. The learning rate has to follow."""
     clip: Clip = Clip()
     batch_growth: BatchGrowthConfig = ConstantBatch()
-    pretraining: Pretraining = Pretraining()
     optimizer: OptimizerConfig = Sgd()
     schedule: ScheduleConfig = ConstantRate()
     warmup: WarmUp = WarmUp()
     scaling: ScalingConfig = NoScaling()
+    pretraining: Pretraining = Pretraining()
     find_unused_parameters: bool = False
     """For models that leave parameters out of some steps (DDP's switch of the same name)."""
 

@@ -133,7 +133,11 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         ("workers: {device: cudda}", [], "input should be 'cpu' or 'cuda'; did you mean cuda?"),
         ("experiment: ''", [], "experiment = '': string should have at least 1 character"),
         ("storage: 3", [], "storage = 3: give a folder's name"),
-        ("lr: 0.1", [], "lr: no such field; did you mean training.optimizer.lr or sync.outer.lr?"),
+        (
+            "lr: 0.1",
+            [],
+            "lr: no such field; did you mean training.optimizer.lr, training.pretraining.lr or sync.outer.lr?",
+        ),
         (
             "data: {kind: custom, factory: 'a:b', arguments: {n: [1]}}",
             [],

@@ -765,6 +765,7 @@ def test_names_are_the_contract() -> None:
         "train/loss", "comm/fraction", "comm/elements", "comm/paper_bytes", "comm/wire_bytes",
         "comm/received_bytes", "comm/messages", "comm/wire_mb_total",
         "comm/bits_per_param", "comm/compression_ratio", "comm/tau", "comm/residual_rms",
+        "comm/staleness", "comm/staleness_most",
         "time/data_s", "time/compute_s", "time/compress_s", "time/exchange_s", "time/decompress_s",
         "eval/accuracy", "eval/loss", "eval/examples", "epoch/bits_per_param", "epoch/value_bits_per_param",
         "total/wire_gb", "total/wire_mb_log10", "total/received_gb", "total/paper_gb", "total/fraction",
