@@ -28,7 +28,7 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.feedback import Feedback
 from taugrad.compressors.config import read_config
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
 BUCKET_BYTES = 25 << 20

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from taugrad.compressors.config import CompressedMethod
-from taugrad.compressors.wire.codecs.registry import CODECS
+from taugrad.compressors.wire.codecs.registry import OURS
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ("wgt", "bgt", "qgt")
@@ -123,7 +123,7 @@ def test_compressors(tmp_path: Path) -> None:
     rules, positions, symbols, steps = names[:4]
     for method in get_args(CompressedMethod):
         assert method.model_fields["kind"].default in re.findall(r"\w+", rules)
-    for codec in CODECS:
+    for codec in OURS:
         assert codec.name in f"{positions} {steps}" or codec.name == "every"
     assert "huffman" in symbols
 

@@ -19,7 +19,7 @@ from ..ops.faults import Faults
 from ..ops.interface import Ops
 from ..ops.results import Found
 from ..ops.returns import Returns, Steps, run, together
-from ..rules import Context, Ran, Rule, Turn, build_rule
+from ..rules.base import Context, Ran, Rule, Turn
 from ..wire import message
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
@@ -64,12 +64,11 @@ class Compressor:
         """
         self.config = config
         self.ops: Ops = CpuOps() if ops is None else ops
-        self.rule: Rule = build_rule(config)
-        self._codec = getattr(config, "codec", "auto")
-        self._symbols = getattr(config, "symbols", "auto")
+        self.rule: Rule = config.build()
+        self._codec, self._symbols = config.position_codec, config.symbol_codec
         self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
         """Whether parameters that are not exempt have a residual."""
-        self.corrects_momentum = bool(getattr(config, "momentum", 0))
+        self.corrects_momentum = bool(config.own_momentum)
         """Whether they have a velocity."""
 
     def layout(self, names: Sequence[str], sizes: Sequence[int]) -> Layout:

@@ -23,7 +23,7 @@ from ..bucket.ledger import Step
 from ..config.methods import CompressedMethod
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..gloo_threads import Once
-from ..rules import Context
+from ..rules.base import Context
 from ..wire.exchange import Exchange, Gathering
 from ..wire.message import VERSION, NonFinite
 from .base import Bucket, Fail, Protocol, transport_of

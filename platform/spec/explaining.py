@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from taugrad.compressors.config.calls import FLOORS, POLICIES
+from taugrad.compressors.config.registry import POLICIES
 
 from .fields import METHOD, TAGS, below, kinds_of, walk, without_tags
 from .run import RunSpec
@@ -116,7 +116,8 @@ def _explain(problem: Any, field: str) -> str:  # noqa: PLR0911, PLR0912 (one fo
         case "value_error":
             return f"{said}: {context['error']}"
         case _ if where and where[-1] == "number":
-            policies = FLOORS if field.endswith(".floor") else POLICIES
+            kinds = [kind for name, kind, _ in walk(RunSpec) if name == f"{field}.kind"]
+            policies = kinds if len(set(kinds)) == 1 else POLICIES
             return f"{said}: give a number, or a policy with its fields in brackets: {', '.join(policies)}"
         case _:
             return f"{said}: {_lowered(problem['msg'])}"

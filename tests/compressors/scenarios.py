@@ -26,14 +26,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.exchange import Exchange, ExchangeForm, Gathering
 from taugrad.compressors.wire.update import Update
 
-Config = Mapping[str, Any] | AnyMethod | str
+Config = Mapping[str, Any] | Method | str
 Result = dict[str, Any]
 
 RULES = ("wgt", "bgt", "qgt")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.tau import Memory, build_policy
+from taugrad.compressors.tau.base import Memory
 from taugrad.compressors.tau.law import LayerSeen, features
 
 from .workbench import Worker
@@ -72,7 +72,7 @@ def test_a_layer_that_is_mostly_zero_has_a_finite_feature() -> None:
 @in_turn("order", [(0, 1, 2), (2, 0, 1)])
 def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, ...]) -> None:
     law = {"constant": 0.3, "rms": 0.9, "p99": 0.5, "layer": -0.2}
-    policy = build_policy(read_config({"kind": "strom", "tau": {"kind": "law", **law}}))
+    policy = read_config({"kind": "strom", "tau": {"kind": "law", **law}}).policy()
     memories: dict[str, Memory] = {}
     taus = []
     for iteration in range(4):
@@ -93,7 +93,7 @@ def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, .
 
 
 def test_a_layer_that_comes_later_takes_the_tau_of_all_seen_by_then() -> None:
-    policy = build_policy(read_config("strom(law(0))"))
+    policy = read_config("strom(law(0))").policy()
     memories: dict[str, Memory] = {}
     early, late, _ = layers_of(1)
     taus = []

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.compressor import is_exempt
 from taugrad.compressors.config.methods import Exempt
-from taugrad.compressors.config.thresholds import Warmup
-from taugrad.compressors.tau import density_at
+from taugrad.compressors.tau.warmup import Warmup, density_at
 
 Floats = NDArray[np.float32]
 

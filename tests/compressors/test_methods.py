@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from taugrad.compressors.config import chain, read_config
-from taugrad.compressors.config.methods import AnyMethod, ChunkedTopK, TopK
-from taugrad.compressors.config.quantizers import QuantizerLink
+from taugrad.compressors.config.methods import Method
+from taugrad.compressors.config.registry import QuantizerLink
+from taugrad.compressors.rules.chunked_topk import ChunkedTopK
+from taugrad.compressors.rules.topk import TopK
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.quantized import Quantized
 from taugrad.compressors.wire.update import Update
@@ -26,7 +28,7 @@ Floats = NDArray[np.float32]
 
 def test_every_method_and_every_link_is_listed() -> None:
     configs: list[Any] = [read_config(line) for line in ALONE.values()]
-    kinds = {model.model_fields["kind"].default for model in get_args(AnyMethod)}
+    kinds = {model.model_fields["kind"].default for model in get_args(Method)}
     assert {config.kind for config in configs} == kinds - {"none", "powersgd"}
     links = {model.model_fields["kind"].default for model in get_args(get_args(QuantizerLink)[0])}
     quantizers = [getattr(config, "quantize", None) for config in configs]

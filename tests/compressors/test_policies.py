@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, read_config
-from taugrad.compressors.config.thresholds import Warmup
-from taugrad.compressors.rules import Context
-from taugrad.compressors.tau import Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
+from taugrad.compressors.rules.base import Context
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy
+from taugrad.compressors.tau.sampling import sampled_tau
+from taugrad.compressors.tau.warmup import Warmup, density_at
 
 
 def policy_of(text: str) -> ThresholdPolicy:
-    return build_policy(read_config({"kind": "bgt", "tau": text}))
+    return read_config({"kind": "bgt", "tau": text}).policy()
 
 
 def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:

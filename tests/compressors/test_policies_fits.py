@@ -13,8 +13,7 @@ from scipy import stats
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.tau import Memory, build_policy
-from taugrad.compressors.tau.base import ThresholdPolicy
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy
 from taugrad.compressors.tau.fits import Fit, exponential, fitted_tau, gamma, pareto
 from taugrad.compressors.tau.sidco import LOOKS, most_stages
 
@@ -131,7 +130,7 @@ def test_most_stages_are_quarters_of_quarters() -> None:
 
 
 def policy_of(line: str) -> ThresholdPolicy:
-    return build_policy(read_config({"kind": "wgt", "tau": line}))
+    return read_config({"kind": "wgt", "tau": line}).policy()
 
 
 def run(policy: ThresholdPolicy, values: NDArray[np.float32], iterations: int) -> tuple[Memory, list[float]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.tau import SAMPLE, build_policy
+from taugrad.compressors.tau.base import SAMPLE
 
 Floats = NDArray[np.float32]
 SIZES = (20_000, 3_000, 8_000)
@@ -134,7 +134,7 @@ def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float, work
 
 def test_dl4j_counts_a_layer_that_is_trained_from_later_on() -> None:
     """Frozen layers come to be trained: 60 elements sent are more than half of 100, and less of 1,000."""
-    policy = build_policy(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))"))  # type: ignore[arg-type]
+    policy = read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))").policy()  # type: ignore[arg-type]
     layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], dict[str, float]()
     taus = []
     for step in range(70):
