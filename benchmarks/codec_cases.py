@@ -121,7 +121,7 @@ def chunked_words(n: int) -> NDArray[np.uint32]:
 def symbols_of(arena: Arena, bits: int) -> Array:
     """The gradient's linear symbols, the whole of it one block."""
     returns, config = Returns(CPU), LinearLink(bits=bits, block=0)
-    values = run(returns, config.quantize(None, arena.gradient, Work(CPU, returns, returns))).values
+    values = run(returns, config.apply(None, arena.gradient, Work(CPU, returns, returns))).values
     assert isinstance(values, Quantized)
     return values.symbols
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from ..quantizers.base import Quantizer
 from ..tau.base import Memory
+from ..tau.by_law import LawMemory
 from .base import Group, Settings, Symbols
 from .line import line
 
@@ -146,7 +147,7 @@ class DenseMethod(CompressedMethod, Quantizer):
 
     def memory_of(self, name: str) -> type[Memory]:
         """See `Method.memory_of`."""
-        return Memory if self.law is None else self.law.memory
+        return Memory if self.law is None else LawMemory
 
 
 def kind_problem(model: type[Settings], name: str) -> str:

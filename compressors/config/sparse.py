@@ -126,7 +126,7 @@ class ThresholdedMethod(SparseMethod):
 
     def memory_of(self, name: str) -> type[Memory]:
         """See `Method.memory_of`."""
-        return self.tau.memory_of(name) if isinstance(self.tau, Policy) else Memory
+        return self.policy().memory_of(name)
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:

@@ -56,7 +56,7 @@ class Quantizer(Settings):
     """Whether that are symbols, which a Huffman code may shorten."""
 
     @abstractmethod
-    def quantize(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
         """Quantizes residual + gradient.
 
         Args:

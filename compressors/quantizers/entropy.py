@@ -68,7 +68,7 @@ class EntropyFields(Quantizer):
         assert not isinstance(self.floor, LawFloor), "a law decides by gradients"
         return self.floor
 
-    def quantize(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
         """Oland-Raj, Algorithm 1: the bits first, then uniform bins over the whole layer."""
         from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size  # noqa: PLC0415 (numba)
 

@@ -19,8 +19,8 @@ class Float8Fields(Blocks, Quantizer):
     first_field: ClassVar[str] = "block"
     makes: ClassVar["Form"] = "fp8"
 
-    def quantize(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.quantize`."""
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+        """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         from ..wire.quantized import ScaledFloats, blocks_of  # noqa: PLC0415

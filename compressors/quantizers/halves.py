@@ -23,8 +23,8 @@ class _Half(Quantizer):
         """See `Quantizer.value_bits`."""
         return 16.0
 
-    def quantize(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.quantize`."""
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+        """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         yield from ()

@@ -27,8 +27,8 @@ class LinearFields(Blocks, Quantizer):
         """See `Quantizer.value_bits`."""
         return float(self.bits)
 
-    def quantize(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.quantize`."""
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+        """See `Quantizer.apply`."""
         yield from ()
         return quantize_uniformly(residual, gradient, self.bits, self.block_of(gradient.numel()), work)
 

@@ -27,8 +27,8 @@ class QuantileFields(Blocks, Quantizer):
         """See `Quantizer.value_bits`."""
         return float(self.bits)
 
-    def quantize(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.quantize`."""
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+        """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         from ..wire.quantized import Quantiles, blocks_of, symbol_dtype  # noqa: PLC0415

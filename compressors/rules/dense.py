@@ -58,7 +58,7 @@ class DenseRule(Rule):
         looked = self._sampled(awake, turn)
         for part, sample in zip(awake, looked, strict=True):
             work = Work(turn.ops, turn.looks, returns, part.rms)
-            yield self.decided(sample, turn.context).quantize(part.residual, part.gradient, work)
+            yield self.decided(sample, turn.context).apply(part.residual, part.gradient, work)
 
     def _sampled(self, parts: list[Part], turn: Turn) -> list[Part]:
         """The parts as `decided` may look at them."""

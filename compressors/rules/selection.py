@@ -66,7 +66,6 @@ class ByThreshold(Selection):
     def __init__(self, config: "ThresholdedMethod") -> None:
         self.rule = config.sends
         self.policy = config.policy()
-        self._config = config
 
     def aims(self, parts: Sequence["Part"], iteration: int, memories: Memories) -> list[float]:
         """See `Selection.aims`."""
@@ -96,5 +95,5 @@ class ByThreshold(Selection):
         except KeyError:
             for name in names:
                 if name not in memories:
-                    memories[name] = self._config.memory_of(name)()
+                    memories[name] = self.policy.memory_of(name)()
             return [memories[name] for name in names]

@@ -221,7 +221,7 @@ class SparseRule(Rule):
                 continue
             error = torch.zeros(update.k, dtype=torch.float32, device=ops.device)
             sent = ops.tensor(update.values)
-            steps = quantizer.quantize(error, sent, work)
+            steps = quantizer.apply(error, sent, work)
             works.append((ran, update, error, steps))
         outcomes: list[Outcome] = yield from together(steps for *_, steps in works)
         for (ran, update, error, _), outcome in zip(works, outcomes, strict=True):

@@ -38,7 +38,6 @@ class AllocatedTau(Policy):
     """A tau for each layer: together they take the fewest bits at the error that one tau would have."""
 
     first_field: ClassVar[str] = "density"
-    memory: ClassVar[type[Memory]] = AllocatedMemory
 
     kind: Literal["allocate"] = "allocate"
     density: Share
@@ -60,6 +59,7 @@ class Allocated(TargetDensity[AllocatedMemory]):
     there be none, the decision waits until densities are due again.
     """
 
+    memory: ClassVar[type[Memory]] = AllocatedMemory
     config: AllocatedTau
     rule: "ThresholdRule"
     value_bits: float

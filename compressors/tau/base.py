@@ -68,6 +68,12 @@ class ThresholdPolicy(ABC, Generic[M]):
 
     together: ClassVar[bool] = False
     """Whether all parameters have one memory between them, that of ALL."""
+    memory: ClassVar[type[Memory]] = Memory
+    """What it remembers of a parameter."""
+
+    def memory_of(self, name: str) -> type[Memory]:
+        """What it remembers of the parameter of that name."""
+        return self.memory
 
     @abstractmethod
     def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[M]) -> list[float]:
@@ -115,8 +121,6 @@ class ThresholdPolicy(ABC, Generic[M]):
 class Policy(Settings):
     """The fields of a threshold policy, `kind` among them."""
 
-    memory: ClassVar[type[Memory]] = Memory
-    """What it remembers of a parameter."""
     by_itself: ClassVar[bool] = False
     """Whether it decides for each parameter by itself, so that `layers` may have it for some of them: it has
     nothing to settle, and no memory of all parameters together."""
@@ -127,10 +131,6 @@ class Policy(Settings):
     @abstractmethod
     def build(self, method: "ThresholdedMethod") -> ThresholdPolicy[Any]:
         """The policy at work, for the taus of a method."""
-
-    def memory_of(self, name: str) -> type[Memory]:
-        """What it remembers of the parameter of that name."""
-        return self.memory
 
 
 def as_tau(tau: float) -> float:

@@ -40,7 +40,6 @@ class Law(Settings):
     """
 
     first_field: ClassVar[str] = "constant"
-    memory: ClassVar[type[Memory]] = LawMemory
 
     kind: Literal["law"] = "law"
     constant: Weight
@@ -73,6 +72,7 @@ class ByLaw(ThresholdPolicy[LawMemory]):
     A layer is looked at in its first iteration with a gradient other than zero; no residual is there yet.
     """
 
+    memory: ClassVar[type[Memory]] = LawMemory
     law: Law
 
     def needs_sample(self, part: "Part", iteration: int, memory: LawMemory) -> bool:

@@ -66,7 +66,6 @@ class DensityTau(Policy):
     """The tau that about a target share of a layer's elements reaches: a magnitude of a sample of them."""
 
     first_field: ClassVar[str] = "target"
-    memory: ClassVar[type[Memory]] = DensityMemory
     by_itself: ClassVar[bool] = True
 
     kind: Literal["density"] = "density"
@@ -189,6 +188,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
 class Density(TargetDensity[DensityMemory]):
     """The magnitude that a target share of a sample of the parameter's elements reaches."""
 
+    memory: ClassVar[type[Memory]] = DensityMemory
     config: DensityTau
 
     def target(self, iteration: int, memory: DensityMemory) -> float:

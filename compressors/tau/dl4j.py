@@ -36,7 +36,6 @@ class Dl4jTau(Policy):
     """DL4J's rules: one tau for all parameters, a step up or down where the share sent leaves a range."""
 
     first_field: ClassVar[str] = "start"
-    memory: ClassVar[type[Memory]] = Dl4jMemory
 
     kind: Literal["dl4j"] = "dl4j"
     start: Tau = 1e-3
@@ -65,6 +64,7 @@ class Dl4jTau(Policy):
 class Dl4j(ThresholdPolicy[Dl4jMemory]):
     """tau goes down a step where the last update was too sparse, and up a step where it was too dense."""
 
+    memory: ClassVar[type[Memory]] = Dl4jMemory
     config: Dl4jTau
     together: ClassVar[bool] = True
 

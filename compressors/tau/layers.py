@@ -1,9 +1,9 @@
 """A policy of its own for parameters whose name fits a pattern."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -54,11 +54,6 @@ class LayeredTau(Policy):
         patterns = tuple((pattern, policy_of(each, method)) for pattern, each in self.patterns.items())
         return Layered(patterns, policy_of(self.default, method))
 
-    def memory_of(self, name: str) -> type[Memory]:
-        """See `Policy.memory_of`."""
-        policy = _fitting(name, self.patterns.items(), self.default)
-        return policy.memory_of(name) if isinstance(policy, Policy) else Memory
-
 
 @dataclass(frozen=True)
 class Layered(ThresholdPolicy[Any]):
@@ -89,13 +84,10 @@ class Layered(ThresholdPolicy[Any]):
         for part, count, memory in zip(parts, sent, memories, strict=True):
             self._of(part.name).note((part,), (count,), iteration, (memory,))
 
+    def memory_of(self, name: str) -> type[Memory]:
+        """See `ThresholdPolicy.memory_of`."""
+        return self._of(name).memory_of(name)
+
     def _of(self, name: str) -> ThresholdPolicy[Any]:
-        return _fitting(name, self.patterns, self.default)
-
-
-T = TypeVar("T")
-
-
-def _fitting(name: str, patterns: Iterable[tuple[str, T]], default: T) -> T:
-    """What the first pattern that fits stands for, or the default."""
-    return next((each for pattern, each in patterns if fnmatchcase(name, pattern)), default)
+        fitting = (policy for pattern, policy in self.patterns if fnmatchcase(name, pattern))
+        return next(fitting, self.default)

@@ -44,7 +44,6 @@ class FittedTau(Policy):
     """The tau that a target share reaches if magnitudes are distributed as a fit to a sample says (SIDCo)."""
 
     first_field: ClassVar[str] = "target"
-    memory: ClassVar[type[Memory]] = FittedMemory
     by_itself: ClassVar[bool] = True
 
     kind: Literal["sidco"] = "sidco"
@@ -66,6 +65,7 @@ class FittedTau(Policy):
 class Fitted(TargetDensity[FittedMemory]):
     """A statistical fit, `fits.fitted_tau`, in stages."""
 
+    memory: ClassVar[type[Memory]] = FittedMemory
     config: FittedTau
     again: ClassVar[int] = 1
     """Where a fit is far off, the next one is, too."""

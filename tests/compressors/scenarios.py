@@ -638,7 +638,7 @@ def states_that_do_not_fit() -> Result:
     low_rank = CompressionState(run.ddp, "powersgd").state_dict()
     wrong = {
         "version": {**good, "version": 1},
-        "before": {**good, "version": 4},
+        "before": {**good, "version": 5},
         "rank": {**good, "rank": 1, "workers": 2},
         "workers": {**good, "workers": 3},
         "no rank": {name: value for name, value in good.items() if name != "rank"},
@@ -646,6 +646,7 @@ def states_that_do_not_fit() -> Result:
         "no velocities": {name: value for name, value in good.items() if name != "velocities"},
         "velocity": {**good, "velocities": {"head.bias": torch.zeros(4)}},
         "memory": {**good, "memories": {"tail.weight": {"tau": 1.0}}},
+        "other policy": {**good, "memories": {"head.bias": {"tau": 1.0}}},
         "totals": {**good, "totals": {"steps": 2}},
         "method": {**good, "powersgd": low_rank["powersgd"]},
         "unknown name": {**good, "residuals": {**residuals, "tail.weight": torch.zeros(3)}},

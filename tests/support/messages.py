@@ -82,5 +82,5 @@ def symbols_of(config: Any, residual: NDArray[np.float32] | None, gradient: NDAr
     """What a quantizer makes of residual + gradient."""
     returns = Returns(CPU)
     kept = None if residual is None else torch.from_numpy(residual)
-    steps = config.quantize(kept, torch.from_numpy(gradient), Work(CPU, returns, returns))
+    steps = config.apply(kept, torch.from_numpy(gradient), Work(CPU, returns, returns))
     return run(returns, steps).values
