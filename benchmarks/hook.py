@@ -141,7 +141,7 @@ class Bare:
     def __init__(self, model: Model, line: str, rounds: Rounds) -> None:
         self._config = read_config(line)
         self._compressor = compressor_for(self._config, torch.device("cpu"))  # type: ignore[arg-type]
-        self._context, self._feedback = Context(), Feedback(self.compressor.config)
+        self._context, self._feedback = Context(), Feedback(self._config)
         self._context.memories = self._feedback.memories
         self._buckets = []
         for bucket, sizes in enumerate(model.buckets()):

@@ -43,6 +43,15 @@ class Settings(BaseModel):
         kind = cls.model_fields.get("kind")
         return cls.__name__.lower() if kind is None else str(kind.default)
 
+    @classmethod
+    def problem(cls, name: str) -> str:
+        """What keeps another package's model from being a kind of that name; empty if nothing does."""
+        if "kind" not in cls.model_fields or cls.line_name() != name:
+            return f'{cls.__name__} needs a field kind: Literal["{name}"] = "{name}"'
+        if cls.first_field and cls.first_field not in cls.model_fields:
+            return f"{cls.__name__}.first_field = {cls.first_field} is none of its fields"
+        return ""
+
 
 class Group(Settings):
     """Fields that belong together, such as those of `clip(5, to=3)`; the field has the name of the class."""

@@ -72,11 +72,6 @@ class Method(Settings):
         why = "only what a sparse rule selected whole can be quantized"
         return f"{quantizer} cannot follow {cls.line_name()}: {why}"
 
-    @classmethod
-    def problem(cls, name: str) -> str:
-        """What keeps another package's method from being used by a name; empty if nothing does."""
-        return kind_problem(cls, name)
-
 
 class _Common(Method):
     reduction: Literal["mean", "sum"] = "mean"
@@ -148,12 +143,3 @@ class DenseMethod(CompressedMethod, Quantizer):
     def memory_of(self, name: str) -> type[Memory]:
         """See `Method.memory_of`."""
         return Memory if self.law is None else LawMemory
-
-
-def kind_problem(model: type[Settings], name: str) -> str:
-    """What keeps another package's model from being used by a name, in a sentence; empty if nothing does."""
-    if model.line_name() != name or "kind" not in model.model_fields:
-        return f'{model.__name__} needs a field kind: Literal["{name}"] = "{name}"'
-    if model.first_field and model.first_field not in model.model_fields:
-        return f"{model.__name__}.first_field = {model.first_field} is none of its fields"
-    return ""
