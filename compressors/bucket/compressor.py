@@ -21,6 +21,7 @@ from ..ops.results import Found
 from ..ops.returns import Returns, Steps, run, together
 from ..rules.base import Context, Ran, Rule, Turn
 from ..wire import message
+from ..wire.codecs import codec_by_name
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.update import NO_TAU, Update
@@ -61,11 +62,16 @@ class Compressor:
         Args:
             config: the method.
             ops: where gradients, residuals and totals lie; the CPU with one thread by default.
+
+        Raises:
+            ValueError: two codecs of other packages have one code.
         """
         self.config = config
         self.ops: Ops = CpuOps() if ops is None else ops
         self.rule: Rule = config.build()
         self._codec, self._symbols = config.position_codec, config.symbol_codec
+        if self._codec != "auto":
+            codec_by_name(self._codec)  # from now on it is known to whoever reads messages
         self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
         """Whether parameters that are not exempt have a residual."""
         self.corrects_momentum = bool(config.own_momentum)

@@ -70,7 +70,7 @@ def require_known(name: str, known: Collection[str]) -> str:
 
 def groups() -> dict[str, type[Settings]]:
     """Groups of fields, which are no choice between kinds, by their names in a line."""
-    return {each.line_name(): each for each in Group.__subclasses__()}
+    return {each.line_name(): each for each in sorted(Group.__subclasses__(), key=lambda each: each.__name__)}
 
 
 def read_call(node: ast.Call, known: Known) -> dict[str, Any]:

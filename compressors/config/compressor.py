@@ -4,16 +4,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
-from .links import join, links_of, parse
+from .links import expand, join, links_of
 from .methods import Method
 from .registry import RULES
 
 if TYPE_CHECKING:
     CompressorConfig = Method
 else:
-    CompressorConfig = Annotated[
-        RULES.choice(), BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
-    ]
+    CompressorConfig = Annotated[RULES.choice(), BeforeValidator(expand)]
     """Any compressor; `kind` tells which. A string is read as a chain."""
 
 _ADAPTER: TypeAdapter[Method] = TypeAdapter(CompressorConfig)

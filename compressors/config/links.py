@@ -141,5 +141,9 @@ def _link(node: ast.expr) -> dict[str, Any] | str:
         return name
     if name in POLICIES or name in groups():
         raise ValueError(f"{name} is no link, but a value in a link's brackets: wgt(tau=density(0.01))")
-    require_known(name, tuple(dict.fromkeys((*heads, *CODECS, *_SYMBOL_CODECS))))
-    raise AssertionError(name)
+    return require_known(name, list(dict.fromkeys((*heads, *CODECS, *_SYMBOL_CODECS))))
+
+
+def expand(value: Any) -> Any:
+    """A line as the dictionary that it stands for; anything else as it is."""
+    return parse(value) if isinstance(value, str) else value

@@ -105,6 +105,10 @@ class Family(Mapping[str, Any]):
             raise ValueError(f"{said}: {problem}")
         return checked
 
+    def installed(self) -> list[str]:
+        """What other packages bring, each in a few words; raises ValueError as `others` does."""
+        return [f"{self.what} {name} of {_package(entry)}" for name, entry in self.others.items()]
+
     def choice(self) -> Any:
         """The type of a field that takes one of the family, by its `kind`."""
         union: Any = Union[tuple(self.ours().values())]  # noqa: UP007 (no other way for a list)
@@ -216,3 +220,5 @@ CODECS = Family(
     },
 )
 """What writes down the positions of what is sent."""
+
+FAMILIES = (RULES, QUANTIZERS, POLICIES, CODECS)

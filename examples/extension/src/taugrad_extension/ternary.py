@@ -21,7 +21,9 @@ SMALLEST = 2.0**-100
 class Ternary(QuantizerLink):
     """What was selected, as -s, 0 or +s: s is the power of two next to the mean magnitude."""
 
-    makes: ClassVar[Form] = "linear"  # messages say it as bins of equal width, with these values in their middle
+    makes: ClassVar[Form] = (
+        "linear"  # messages say it as bins of equal width, with these values in their middle
+    )
 
     kind: Literal["ternary"] = "ternary"
 
