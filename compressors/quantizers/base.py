@@ -99,6 +99,20 @@ class Blocks(Settings):
         return self.block if self.block < n else 0
 
 
+class Bins(Blocks, Quantizer):
+    """Values in 2^bits bins a block."""
+
+    first_field = "bits"
+
+    bits: Bits = 8
+    """Bits of a bin's number."""
+
+    @property
+    def value_bits(self) -> float:
+        """See `Quantizer.value_bits`."""
+        return float(self.bits)
+
+
 def quantize_uniformly(
     residual: "Tensor | None",
     gradient: "Tensor",

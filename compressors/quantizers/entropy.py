@@ -1,7 +1,7 @@
 """entropy: bins of equal width, as many as a layer's entropy or RMS gradient asks for (Oland-Raj)."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..ops.returns import Steps
-    from ..wire.forms import Form
 
 LOWEST_FLOOR, HIGHEST_FLOOR = -16.0, 16.0
 
@@ -39,8 +38,8 @@ Floor = Annotated[
 class EntropyFields(Quantizer):
     """Oland-Raj, sections 3.2 to 4: bits by layer, from a sample's entropy or the RMS gradient."""
 
-    first_field: ClassVar[str] = "floor"
-    makes: ClassVar["Form"] = "linear"
+    first_field = "floor"
+    makes = "linear"
 
     form: Literal["entropy", "rms"] = "entropy"
     """b = H + floor with the entropy H (section 3.4), or b = log2(G + c0) + floor (section 3.2)."""

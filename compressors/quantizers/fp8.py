@@ -1,6 +1,6 @@
 """fp8: 8-bit floats (e4m3), scaled by a power of two for each block."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
@@ -10,14 +10,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..ops.returns import Steps
-    from ..wire.forms import Form
 
 
 class Float8Fields(Blocks, Quantizer):
     """8-bit floats (e4m3), scaled by a power of two for each block."""
 
-    first_field: ClassVar[str] = "block"
-    makes: ClassVar["Form"] = "fp8"
+    first_field = "block"
+    makes = "fp8"
 
     def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
         """See `Quantizer.apply`."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class _Half(Quantizer):
     makes: ClassVar["HalfFormat"]
-    has_symbols: ClassVar[bool] = False
+    has_symbols = False
 
     @property
     def value_bits(self) -> float:
@@ -40,7 +40,7 @@ class _HalfMethod(DenseMethod, _Half):
 class Float16Link(_Half, QuantizerLink):
     """What was selected, as 16-bit floats."""
 
-    makes: ClassVar["HalfFormat"] = "fp16"
+    makes = "fp16"
 
     kind: Literal["fp16"] = "fp16"
 
@@ -48,7 +48,7 @@ class Float16Link(_Half, QuantizerLink):
 class BFloat16Link(_Half, QuantizerLink):
     """What was selected, as 16-bit floats with the range of 32-bit ones."""
 
-    makes: ClassVar["HalfFormat"] = "bf16"
+    makes = "bf16"
 
     kind: Literal["bf16"] = "bf16"
 
@@ -56,7 +56,7 @@ class BFloat16Link(_Half, QuantizerLink):
 class Float16(_HalfMethod):
     """Every element as a 16-bit float; as torch's fp16 hook without error feedback, unless decay says so."""
 
-    makes: ClassVar["HalfFormat"] = "fp16"
+    makes = "fp16"
 
     kind: Literal["fp16"] = "fp16"
 
@@ -64,6 +64,6 @@ class Float16(_HalfMethod):
 class BFloat16(_HalfMethod):
     """Every element as a bfloat16; as torch's bf16 hook without error feedback, unless decay says so."""
 
-    makes: ClassVar["HalfFormat"] = "bf16"
+    makes = "bf16"
 
     kind: Literal["bf16"] = "bf16"

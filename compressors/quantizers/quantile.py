@@ -1,31 +1,21 @@
 """quantile: bins of equal population, each standing for the mean of its values (Rae, section 2.3.1)."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Bits, Blocks, Outcome, Quantizer, QuantizerLink, Work
+from .base import Bins, Outcome, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..ops.returns import Steps
-    from ..wire.forms import Form
 
 
-class QuantileFields(Blocks, Quantizer):
+class QuantileFields(Bins):
     """Rae, section 2.3.1: bins of equal population, each standing for the mean of its values."""
 
-    first_field: ClassVar[str] = "bits"
-    makes: ClassVar["Form"] = "quantile"
-
-    bits: Bits = 8
-    """Bits of a bin's number."""
-
-    @property
-    def value_bits(self) -> float:
-        """See `Quantizer.value_bits`."""
-        return float(self.bits)
+    makes = "quantile"
 
     def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
         """See `Quantizer.apply`."""

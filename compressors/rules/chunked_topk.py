@@ -1,7 +1,7 @@
 """chunked_topk: the largest magnitudes of every chunk, the same number from each (arXiv 2508.15706)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -24,7 +24,7 @@ else:
 class ChunkedTopK(WholeValues):
     """SparseLoCo's message (arXiv 2508.15706): the largest of every chunk, short indices, few bits."""
 
-    first_field: ClassVar[str] = "keep"
+    first_field = "keep"
 
     kind: Literal["chunked_topk"] = "chunked_topk"
     chunk: int = Field(default=4096, ge=2, le=65536)

@@ -1,20 +1,17 @@
 """qgt: what reaches tau is sent in whole multiples of it (Anoosheh, section 2.1 c)."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
 from ..config.base import Symbols
 from ..config.sparse import ThresholdedMethod
 
-if TYPE_CHECKING:
-    from ..ops.results import ThresholdRule
-
 
 class QuantizedGradient(ThresholdedMethod):
     """QGT (Anoosheh, section 2.1 c): what reaches tau is sent in whole multiples of tau, 1 to 255."""
 
-    sends: ClassVar["ThresholdRule"] = "qgt"
+    sends = "qgt"
 
     kind: Literal["qgt"] = "qgt"
     symbols: Symbols = "auto"

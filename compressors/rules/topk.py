@@ -1,7 +1,7 @@
 """topk: the largest magnitudes of every parameter, a fixed share of them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import model_validator
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class TopK(WholeValues):
     """The largest magnitudes of every parameter, a fixed share of them, whole or quantized."""
 
-    first_field: ClassVar[str] = "density"
+    first_field = "density"
 
     kind: Literal["topk"] = "topk"
     density: Share

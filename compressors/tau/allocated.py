@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from ..config.base import Share
-from .base import Memory, Policy, as_tau
+from .base import Policy, as_tau
 from .density import DensityMemory, TargetDensity, aim_at
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class AllocatedMemory(DensityMemory):
 class AllocatedTau(Policy):
     """A tau for each layer: together they take the fewest bits at the error that one tau would have."""
 
-    first_field: ClassVar[str] = "density"
+    first_field = "density"
 
     kind: Literal["allocate"] = "allocate"
     density: Share
@@ -59,7 +59,7 @@ class Allocated(TargetDensity[AllocatedMemory]):
     there be none, the decision waits until densities are due again.
     """
 
-    memory: ClassVar[type[Memory]] = AllocatedMemory
+    memory = AllocatedMemory
     config: AllocatedTau
     rule: "ThresholdRule"
     value_bits: float

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -39,7 +39,7 @@ class Law(Settings):
     The features are natural logarithms, see `compressors.tau.law`. Weights are of past runs: `taugrad law`.
     """
 
-    first_field: ClassVar[str] = "constant"
+    first_field = "constant"
 
     kind: Literal["law"] = "law"
     constant: Weight
@@ -72,7 +72,7 @@ class ByLaw(ThresholdPolicy[LawMemory]):
     A layer is looked at in its first iteration with a gradient other than zero; no residual is there yet.
     """
 
-    memory: ClassVar[type[Memory]] = LawMemory
+    memory = LawMemory
     law: Law
 
     def needs_sample(self, part: "Part", iteration: int, memory: LawMemory) -> bool:

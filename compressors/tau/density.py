@@ -65,8 +65,8 @@ _tau, _alarm = attrgetter("tau"), attrgetter("alarm")
 class DensityTau(Policy):
     """The tau that about a target share of a layer's elements reaches: a magnitude of a sample of them."""
 
-    first_field: ClassVar[str] = "target"
-    by_itself: ClassVar[bool] = True
+    first_field = "target"
+    by_itself = True
 
     kind: Literal["density"] = "density"
     target: Share
@@ -188,7 +188,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
 class Density(TargetDensity[DensityMemory]):
     """The magnitude that a target share of a sample of the parameter's elements reaches."""
 
-    memory: ClassVar[type[Memory]] = DensityMemory
+    memory = DensityMemory
     config: DensityTau
 
     def target(self, iteration: int, memory: DensityMemory) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -35,7 +35,7 @@ class Dl4jMemory(Memory):
 class Dl4jTau(Policy):
     """DL4J's rules: one tau for all parameters, a step up or down where the share sent leaves a range."""
 
-    first_field: ClassVar[str] = "start"
+    first_field = "start"
 
     kind: Literal["dl4j"] = "dl4j"
     start: Tau = 1e-3
@@ -64,9 +64,9 @@ class Dl4jTau(Policy):
 class Dl4j(ThresholdPolicy[Dl4jMemory]):
     """tau goes down a step where the last update was too sparse, and up a step where it was too dense."""
 
-    memory: ClassVar[type[Memory]] = Dl4jMemory
+    memory = Dl4jMemory
     config: Dl4jTau
-    together: ClassVar[bool] = True
+    together = True
 
     def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[Dl4jMemory]) -> list[float]:
         """See `ThresholdPolicy.taus`."""

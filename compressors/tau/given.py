@@ -3,7 +3,7 @@
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class ScheduledTau(Policy):
     """tau by iteration: given at some, kept or interpolated between them."""
 
-    first_field: ClassVar[str] = "points"
-    by_itself: ClassVar[bool] = True
+    first_field = "points"
+    by_itself = True
 
     kind: Literal["schedule"] = "schedule"
     points: dict[int, Tau] = Field(min_length=1)

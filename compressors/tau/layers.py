@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -27,7 +27,7 @@ else:
 class LayeredTau(Policy):
     """tau by parameter name."""
 
-    first_field: ClassVar[str] = "default"
+    first_field = "default"
 
     kind: Literal["layers"] = "layers"
     default: LayerChoice

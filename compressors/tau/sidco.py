@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from ..config.base import Share
-from .base import Memory, Policy
+from .base import Policy
 from .density import DensityMemory, TargetDensity
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class FittedMemory(DensityMemory):
 class FittedTau(Policy):
     """The tau that a target share reaches if magnitudes are distributed as a fit to a sample says (SIDCo)."""
 
-    first_field: ClassVar[str] = "target"
-    by_itself: ClassVar[bool] = True
+    first_field = "target"
+    by_itself = True
 
     kind: Literal["sidco"] = "sidco"
     target: Share
@@ -65,9 +65,9 @@ class FittedTau(Policy):
 class Fitted(TargetDensity[FittedMemory]):
     """A statistical fit, `fits.fitted_tau`, in stages."""
 
-    memory: ClassVar[type[Memory]] = FittedMemory
+    memory = FittedMemory
     config: FittedTau
-    again: ClassVar[int] = 1
+    again = 1
     """Where a fit is far off, the next one is, too."""
 
     def target(self, iteration: int, memory: FittedMemory) -> float:

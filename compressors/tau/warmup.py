@@ -1,7 +1,5 @@
 """A density that starts high and falls (Deep Gradient Compression, section 3.3)."""
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from ..config.base import Group, Share
@@ -10,7 +8,7 @@ from ..config.base import Group, Share
 class Warmup(Group):
     """A density that starts high and falls exponentially (Deep Gradient Compression, section 3.3)."""
 
-    first_field: ClassVar[str] = "iterations"
+    first_field = "iterations"
 
     iterations: int = Field(gt=0)
     """How long it takes."""

@@ -311,7 +311,7 @@ def test_two_codecs_with_one_code_cannot_be_used_together(site: Path, tmp_path: 
         "try: Compressor(read_config('wgt(1) | mine'))\n"
         "except ValueError as error: print(error)"
     )
-    assert python(code, other, site) == "codec mine has the code 200, which is that of varint\n"
+    assert python(code, other, site) == "codec mine has the code 200, which varint has: choose another\n"
 
 
 def test_the_doctor_looks_at_packages(site: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,8 +16,8 @@ from taugrad.compressors.tau.sampling import magnitudes_of
 class MeanTau(Policy):
     """A multiple of a sample's mean magnitude; the mean moves slowly."""
 
-    first_field: ClassVar[str] = "factor"
-    by_itself: ClassVar[bool] = True
+    first_field = "factor"
+    by_itself = True
 
     kind: Literal["mean"] = "mean"
     factor: float = Field(default=3.0, gt=0, allow_inf_nan=False)
@@ -41,7 +41,7 @@ class MeanMemory(Memory):
 class Mean(ThresholdPolicy[MeanMemory]):
     """See `MeanTau`."""
 
-    memory: ClassVar[type[Memory]] = MeanMemory
+    memory = MeanMemory
     config: MeanTau
 
     def needs_sample(self, part: Part, iteration: int, memory: MeanMemory) -> bool:

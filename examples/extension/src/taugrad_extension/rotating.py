@@ -1,7 +1,7 @@
 """rotating: of every parameter one stripe an iteration is sent, in turns."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from taugrad.compressors.rules.selection import Memories, Selection
 class Rotating(WholeValues):
     """Every n-th element is sent whole, or quantized; in each iteration those behind the ones before."""
 
-    first_field: ClassVar[str] = "stripes"
+    first_field = "stripes"
 
     kind: Literal["rotating"] = "rotating"
     stripes: int = Field(default=16, ge=1)

@@ -1,7 +1,7 @@
 """ternary: values as -s, 0 and +s, where s is near the mean magnitude of a parameter."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 from taugrad.compressors.ops.results import QuantizedPass
 from taugrad.compressors.ops.returns import Steps, at_once
 from taugrad.compressors.quantizers.base import Outcome, QuantizerLink, Work
-from taugrad.compressors.wire.forms import Form
 from taugrad.compressors.wire.quantized import Uniform
 
 BITS = 2
@@ -21,9 +20,7 @@ SMALLEST = 2.0**-100
 class Ternary(QuantizerLink):
     """What was selected, as -s, 0 or +s: s is the power of two next to the mean magnitude."""
 
-    makes: ClassVar[Form] = (
-        "linear"  # messages say it as bins of equal width, with these values in their middle
-    )
+    makes = "linear"  # messages say it as bins of equal width, with these values in their middle
 
     kind: Literal["ternary"] = "ternary"
 

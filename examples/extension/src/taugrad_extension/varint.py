@@ -60,7 +60,8 @@ class Varint(Codec):
 
 def encode(words: NDArray[np.uint32]) -> bytes:
     """The section of ascending words, uint32 [k]."""
-    rest = np.diff(words.astype(np.int64), prepend=0)
+    rest = words.astype(np.int64)
+    rest[1:] -= rest[:-1].copy()
     columns = np.zeros((words.size, MOST), np.uint8)
     lengths = np.ones(words.size, np.int64)
     for byte in range(MOST):
