@@ -129,6 +129,12 @@ class ThresholdedMethod(SparseMethod):
         return self.policy().memory_of(name)
 
     @classmethod
+    def problem(cls, name: str) -> str:
+        """See `Settings.problem`."""
+        lacking = f"{cls.__name__} needs sends, what stands for an element: wgt, bgt, qgt or strom"
+        return super().problem(name) or ("" if hasattr(cls, "sends") else lacking)
+
+    @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:
         """See `Method.why_not_quantized`."""
         return f"{cls.line_name()} sends +tau or -tau: nothing is left for {quantizer} to quantize"

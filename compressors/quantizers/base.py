@@ -80,6 +80,14 @@ class Quantizer(Settings):
         """The same with what the law said for a parameter."""
         return self
 
+    @classmethod
+    def problem(cls, name: str) -> str:
+        """See `Settings.problem`."""
+        from ..wire.forms import FORMS  # noqa: PLC0415 (NumPy)
+
+        wanted = f"{cls.__name__} needs makes, the form of its values: one of {', '.join(FORMS)}"
+        return super().problem(name) or ("" if getattr(cls, "makes", None) in FORMS else wanted)
+
 
 class QuantizerLink(Quantizer):
     """A quantizer behind a sparse rule: what was selected is quantized; `kind` is among its fields."""

@@ -282,6 +282,19 @@ WRONG: dict[str, tuple[str, str, str, str, str]] = {
         *("rules", ITS_RULE, "mine(3)", "Rule.first_field = x is none of its fields"),
     ),
     "no passes": (QUANTIZER, "quantizers", "mine = wrong:Link", "wgt(1) | mine", "wrong:Link lacks apply"),
+    "no form": (
+        f"{QUANTIZER}    def apply(self, residual, gradient, work): ...\n",
+        *(
+            "quantizers",
+            "mine = wrong:Link",
+            "wgt(1) | mine",
+            "Link needs makes, the form of its values",
+        ),
+    ),
+    "nothing for an element": (
+        RULE.replace("SparseMethod", "ThresholdedMethod"),
+        *("rules", ITS_RULE, "mine(1)", "Rule needs sends, what stands for an element"),
+    ),
     "no decision": (POLICY, "policies", "mine = wrong:P", "wgt(mine())", "wrong:P lacks build"),
     "a code of ours": (CODEC.format(code=3), "codecs", "mine = wrong:Mine", "wgt(1) | mine", CODE_WANTED),
     "no code": (CODEC.format(code="None"), "codecs", "mine = wrong:Mine", "wgt(1) | mine", CODE_WANTED),

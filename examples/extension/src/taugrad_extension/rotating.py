@@ -53,13 +53,13 @@ class Stripes(Selection):
             total = residual + gradient
             finite = total.isfinite()
             residual.copy_(torch.where(finite, total, residual))
-            stripe = residual[int(first) :: self._stripes]
-            positions = base + np.arange(int(first), residual.numel(), self._stripes, dtype=np.uint32)
-            begin, end = end, end + stripe.numel()
+            places = np.arange(int(first), residual.numel(), self._stripes)
+            there = torch.from_numpy(places).to(residual.device)
+            begin, end = end, end + places.size
             words, values = batch.target.words[begin:end], batch.target.values[begin:end]
-            ops.copy_bytes(ops.place(positions << np.uint32(1)), words.view(np.uint8))
-            ops.copy_bytes(ops.array(stripe.contiguous()), values.view(np.uint8))
-            stripe.zero_()
+            ops.copy_bytes(ops.place((base + places).astype(np.uint32) << np.uint32(1)), words.view(np.uint8))
+            ops.copy_bytes(ops.array(residual[there]), values.view(np.uint8))
+            residual[there] = 0
             ends.append(end)
             squares.append(float(residual.double().square().sum()))
             refused.append(not bool(finite.all()))
