@@ -3,6 +3,7 @@
 import json
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,6 +175,19 @@ def test_a_memory_that_is_saved_and_restored_goes_on() -> None:
     assert again == memory
     assert tau_of(policy, part_of(gradient_of(100, 1)), 5, again) == first
     assert tau_of(policy, part_of(gradient_of(100, 1)), 6, again) != first
+
+
+@in_turn(
+    ("plain", "words"),
+    [
+        ({}, "without again, alarm, least, most, target, tau"),
+        ({**DensityMemory().plain(), "stages": 1}, "with stages, which is unknown"),
+        ({**DensityMemory().plain(), "tau": "0.1"}, "tau = '0.1' is no number"),
+    ],
+)
+def test_a_memory_of_another_policy_is_refused(plain: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        DensityMemory.from_plain(plain)
 
 
 def test_parameters_have_memories_of_their_own() -> None:
