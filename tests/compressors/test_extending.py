@@ -10,7 +10,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from cases import in_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "extension"
@@ -44,14 +43,18 @@ def python(code: str, *folders: Path, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def told(line: str, *folders: Path) -> str:
-    """What a line is refused with."""
-    code = (
-        "from pydantic import ValidationError; from taugrad.compressors.config import read_config\n"
-        f"try: print('taken as', read_config({line!r}))\n"
-        "except ValidationError as error: print(error.errors()[0]['msg'])"
-    )
-    return python(code, *folders)
+TELL = """
+from pydantic import ValidationError
+from taugrad.compressors.config import read_config
+for line in {lines}:
+    try: print("taken as", read_config(line))
+    except ValidationError as error: print(error.errors()[0]["msg"])
+"""
+
+
+def told(lines: list[str], *folders: Path) -> list[str]:
+    """What each line is refused with, or what it is taken as."""
+    return python(TELL.format(lines=json.dumps(lines)), *folders).splitlines()
 
 
 def test_the_page_shows_every_file_of_the_example() -> None:
@@ -72,8 +75,8 @@ def test_the_example_has_one_of_each() -> None:
 
 
 def test_without_the_package_its_names_are_unknown() -> None:
-    for line in ("rotating(8)", "wgt(mean(3))", "wgt(1) | ternary", "wgt(1) | varint"):
-        assert "is unknown: choose" in told(line)
+    for refused in told(["rotating(8)", "wgt(mean(3))", "wgt(1) | ternary", "wgt(1) | varint"]):
+        assert "is unknown: choose" in refused
 
 
 ROUND_TRIPS = """
@@ -228,111 +231,115 @@ def test_help_names_the_package_and_imports_none_of_it(site: Path) -> None:
 # Wrong packages.
 
 
-def package(folder: Path, name: str, code: str, **entries: str) -> Path:
-    """A folder in which a package is installed: a module and what it brings, by group."""
+def package(folder: Path, name: str, modules: dict[str, str], entries: dict[str, list[str]]) -> Path:
+    """A folder in which a package is installed: modules, and entry points by group."""
     site = folder / name
     about = site / f"{name}-1.0.dist-info"
     about.mkdir(parents=True)
-    (site / f"{name}.py").write_text(code)
+    for module, code in modules.items():
+        (site / f"{module}.py").write_text(code)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    groups = (f"[taugrad.{group}]\n{entry}\n" for group, entry in entries.items())
+    groups = ("\n".join([f"[taugrad.{group}]", *lines]) for group, lines in entries.items())
     (about / "entry_points.txt").write_text("\n".join(groups))
     return site
 
 
 RULE = """
 from typing import Literal
-from taugrad.compressors.config.sparse import SparseMethod
-class Rule(SparseMethod):
-    kind: Literal["mine"] = "mine"
+from taugrad.compressors.config.sparse import SparseMethod, ThresholdedMethod
+class Mine(SparseMethod):
+    kind: Literal["{name}"] = "{name}"
+"""
+SELECTING = "    def selection(self): ...\n"
+QUANTIZER = """
+from taugrad.compressors.quantizers.base import QuantizerLink
+class Mine(QuantizerLink):
+    kind: str = "{name}"
+"""
+APPLYING = "    def apply(self, residual, gradient, work): ...\n"
+POLICY = """
+from taugrad.compressors.tau.base import Policy
+class Mine(Policy):
+    kind: str = "{name}"
 """
 CODEC = """
 from taugrad_extension.varint import Varint
 class Mine(Varint):
-    name, code = "mine", {code}
+    name, code = "{name}", 200
 """
-QUANTIZER = """
-from taugrad.compressors.quantizers.base import QuantizerLink
-class Link(QuantizerLink):
-    kind: str = "mine"
-"""
-POLICY = """
-from taugrad.compressors.tau.base import Policy
-class P(Policy):
-    kind: str = "mine"
-"""
-SELECTING = "    def selection(self): ...\n"
-ITS_RULE = "mine = wrong:Rule"
+THRESHOLDED = RULE.replace("(SparseMethod)", "(ThresholdedMethod)")
 CODE_WANTED = "Mine needs a code from 128 to 255"
-WRONG: dict[str, tuple[str, str, str, str, str]] = {
-    "a name of ours": (
-        "",
+WRONG = {
+    # A name: the group, the module's text, a line, and what it is refused with.
+    "failing": ("rules", "1 / 0", "failing", "cannot be loaded: ZeroDivisionError: division by zero"),
+    "number": ("rules", "Mine = 3", "number", "number:Mine is no subclass of taugrad.compressors.config"),
+    "idle": ("rules", RULE, "idle", "idle:Mine lacks selection"),
+    "renamed": (
         "rules",
-        "wgt = wrong:Rule",
-        "mine",
-        "rule wgt of the package wrong: taugrad",
+        RULE.format(name="x") + SELECTING,
+        "renamed",
+        'kind: Literal["renamed"] = "renamed"',
     ),
-    "no module": ("", "rules", "mine = nowhere:Rule", "mine", "cannot be loaded: ModuleNotFoundError"),
-    "a module that fails": ("1 / 0", "rules", ITS_RULE, "mine", "cannot be loaded: ZeroDivisionError"),
-    "no rule": ("Rule = 3", "rules", ITS_RULE, "mine", "wrong:Rule is no subclass of taugrad.compressors"),
-    "no selection": (RULE, "rules", ITS_RULE, "mine", "wrong:Rule lacks selection"),
-    "another kind": (RULE + SELECTING, "rules", "your = wrong:Rule", "your", 'Literal["your"] = "your"'),
-    "a first field that is none": (
+    "unfirst": (
+        "rules",
         f"{RULE}{SELECTING}    first_field = 'x'\n",
-        *("rules", ITS_RULE, "mine(3)", "Rule.first_field = x is none of its fields"),
+        *("unfirst(3)", "Mine.first_field = x is none of its fields"),
     ),
-    "no passes": (QUANTIZER, "quantizers", "mine = wrong:Link", "wgt(1) | mine", "wrong:Link lacks apply"),
-    "no form": (
-        f"{QUANTIZER}    def apply(self, residual, gradient, work): ...\n",
-        *(
-            "quantizers",
-            "mine = wrong:Link",
-            "wgt(1) | mine",
-            "Link needs makes, the form of its values",
-        ),
+    "unsent": ("rules", THRESHOLDED, "unsent(1)", "Mine needs sends, what stands for an element"),
+    "passless": ("quantizers", QUANTIZER, "wgt(1) | passless", "passless:Mine lacks apply"),
+    "formless": (
+        "quantizers",
+        QUANTIZER + APPLYING,
+        "wgt(1) | formless",
+        "Mine needs makes, the form of",
     ),
-    "nothing for an element": (
-        RULE.replace("SparseMethod", "ThresholdedMethod"),
-        *("rules", ITS_RULE, "mine(1)", "Rule needs sends, what stands for an element"),
-    ),
-    "no decision": (POLICY, "policies", "mine = wrong:P", "wgt(mine())", "wrong:P lacks build"),
-    "a code of ours": (CODEC.format(code=3), "codecs", "mine = wrong:Mine", "wgt(1) | mine", CODE_WANTED),
-    "no code": (CODEC.format(code="None"), "codecs", "mine = wrong:Mine", "wgt(1) | mine", CODE_WANTED),
-    "another name": (CODEC.format(code=201), "codecs", "your = wrong:Mine", "wgt(1) | your", 'name = "your"'),
+    "undecided": ("policies", POLICY, "wgt(undecided())", "undecided:Mine lacks build"),
+    "ours": ("codecs", CODEC.replace("200", "3"), "wgt(1) | ours", CODE_WANTED),
+    "uncoded": ("codecs", CODEC.replace("200", "None"), "wgt(1) | uncoded", CODE_WANTED),
+    "unnamed": ("codecs", CODEC.format(name="x"), "wgt(1) | unnamed", 'Mine needs name = "unnamed"'),
 }
 
 
-@in_turn("case", WRONG)
-def test_a_wrong_package_is_refused(case: str, site: Path, tmp_path: Path) -> None:
-    code, group, entry, line, words = WRONG[case]
-    assert words in told(line, package(tmp_path / case, "wrong", code, **{group: entry}), site)
+def test_wrong_packages_are_refused(site: Path, tmp_path: Path) -> None:
+    modules = {name: code.replace("{name}", name) for name, (_, code, _, _) in WRONG.items()}
+    entries: dict[str, list[str]] = {"rules": ["gone = nowhere:Mine"]}
+    for name, (group, *_) in WRONG.items():
+        entries.setdefault(group, []).append(f"{name} = {name}:Mine")
+    wrong = package(tmp_path, "wrong", modules, entries)
+    due = {line: words for _, _, line, words in WRONG.values()}
+    due |= {"gone": "rule gone of the package wrong cannot be loaded: ModuleNotFoundError"}
+    for found, words in zip(told([*due], wrong, site), due.values(), strict=True):
+        assert words in found
 
 
 def test_two_packages_cannot_bring_one_name(site: Path, tmp_path: Path) -> None:
-    other = package(tmp_path, "other", "", rules="rotating = other:Rule")
-    said = told("rotating(3)", other, site)
-    assert "rule rotating of the package taugrad-extension: the package other has one of that name" in said
-    assert told("wgt(1)", other, site) == "taken as wgt(tau=1)\n"  # ours are used as ever
+    other = package(tmp_path, "other", {}, {"rules": ["rotating = a:B"], "policies": ["density = a:B"]})
+    twice, ours, *fine = told(["rotating(3)", "wgt(mean(3))", "wgt(1)", "wgt(density(0.1))"], other, site)
+    assert "rule rotating of the package taugrad-extension: the package other has one of that name" in twice
+    assert "policy density of the package other: taugrad itself has one of that name" in ours
+    assert fine == ["taken as wgt(tau=1)", "taken as wgt(tau=density(target=0.1))"]  # ours go on
 
 
 def test_two_codecs_with_one_code_cannot_be_used_together(site: Path, tmp_path: Path) -> None:
-    other = package(tmp_path, "other", CODEC.format(code=200), codecs="mine = other:Mine")
-    code = (
+    code = CODEC.replace("{name}", "mine")
+    other = package(tmp_path, "other", {"other": code}, {"codecs": ["mine = other:Mine"]})
+    both = (
         "from taugrad.compressors.bucket.compressor import Compressor\n"
         "from taugrad.compressors.config import read_config\n"
         "Compressor(read_config('wgt(1) | varint'))\n"
         "try: Compressor(read_config('wgt(1) | mine'))\n"
         "except ValueError as error: print(error)"
     )
-    assert python(code, other, site) == "codec mine has the code 200, which varint has: choose another\n"
+    assert python(both, other, site) == "codec mine has the code 200, which varint has: choose another\n"
 
 
 def test_the_doctor_looks_at_packages(site: Path, tmp_path: Path) -> None:
-    wrong = package(tmp_path, "wrong", RULE, rules="mine = wrong:Rule")
-    code = (
+    code = RULE.replace("{name}", "mine")
+    wrong = package(tmp_path, "wrong", {"wrong": code}, {"rules": ["mine = wrong:Mine"]})
+    examine = (
         "from taugrad.platform.doctor import _extensions\n"
         "for each in _extensions(): print(each.state, each.detail)"
     )
-    said = python(code, wrong, site)
+    said = python(examine, wrong, site)
     assert "ok policy mean of the package taugrad-extension\n" in said
     assert re.search("wrong rule mine of the package wrong: .* lacks selection", said)
