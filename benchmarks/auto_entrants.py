@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from auto_pairs import CORRECTED, METHOD
 
-from taugrad.compressors.config.law import Law
+from taugrad.compressors.tau.by_law import Law
 from taugrad.search.auto import DENSITIES
 
 

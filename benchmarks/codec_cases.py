@@ -12,11 +12,11 @@ from case import Array, Case, Coding, Goal, Peer, require_same
 from codec_peers import ans, nibbles, packbits, packed_lines, zstd, zstd_gaps
 from numpy.typing import NDArray
 
-from taugrad.compressors.config.quantizers import LinearFields
 from taugrad.compressors.ops.cpu import bitpack, golomb_rice, huffman
 from taugrad.compressors.ops.cpu.ops import CPU
 from taugrad.compressors.ops.returns import Returns, run
-from taugrad.compressors.rules.quantizing import quantize
+from taugrad.compressors.quantizers.base import Work
+from taugrad.compressors.quantizers.linear import LinearLink
 from taugrad.compressors.wire.codecs import codec_by_name
 from taugrad.compressors.wire.codecs.base import Body, Head, PositionCodec, Reading
 from taugrad.compressors.wire.quantized import Quantized
@@ -120,8 +120,8 @@ def chunked_words(n: int) -> NDArray[np.uint32]:
 
 def symbols_of(arena: Arena, bits: int) -> Array:
     """The gradient's linear symbols, the whole of it one block."""
-    returns, config = Returns(CPU), LinearFields(bits=bits, block=0)
-    values = run(returns, quantize(config, None, arena.gradient, CPU, returns, returns)).values
+    returns, config = Returns(CPU), LinearLink(bits=bits, block=0)
+    values = run(returns, config.apply(None, arena.gradient, Work(CPU, returns, returns))).values
     assert isinstance(values, Quantized)
     return values.symbols
 

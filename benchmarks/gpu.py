@@ -38,7 +38,7 @@ from taugrad.compressors.ops.cuda.reports import Reports
 from taugrad.compressors.ops.cuda.sparse_add import add_values
 from taugrad.compressors.ops.cuda.threshold import threshold_pass
 from taugrad.compressors.ops.cuda.topk import topk_pass
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
 Work = Callable[[], object]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part, Unit
 from taugrad.compressors.config import CompressedMethod, read_config
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.quantized import Quantized

@@ -28,7 +28,7 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.feedback import Feedback
 from taugrad.compressors.config import read_config
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
 BUCKET_BYTES = 25 << 20
@@ -141,7 +141,7 @@ class Bare:
     def __init__(self, model: Model, line: str, rounds: Rounds) -> None:
         self._config = read_config(line)
         self._compressor = compressor_for(self._config, torch.device("cpu"))  # type: ignore[arg-type]
-        self._context, self._feedback = Context(), Feedback()
+        self._context, self._feedback = Context(), Feedback(self._config)
         self._context.memories = self._feedback.memories
         self._buckets = []
         for bucket, sizes in enumerate(model.buckets()):

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.config import NoCompression
-from taugrad.compressors.config.methods import ThresholdedMethod
+from taugrad.compressors.config.sparse import ThresholdedMethod
 from taugrad.compressors.protocols.all_gather import AllGather
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data

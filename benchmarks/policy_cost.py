@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from time import thread_time_ns
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,8 @@ from torch import Tensor
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.rules import Context
-from taugrad.compressors.tau import Memory, ThresholdPolicy
+from taugrad.compressors.rules.base import Context
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.models.config import LeNet
@@ -119,7 +120,7 @@ def lenet() -> Model:
 
 
 @dataclass(frozen=True)
-class Given(ThresholdPolicy):
+class Given(ThresholdPolicy[Memory]):
     """Each parameter's tau as it was told."""
 
     told: dict[str, float] = field(default_factory=dict)
@@ -129,13 +130,17 @@ class Given(ThresholdPolicy):
         return [self.told[part.name] for part in parts]
 
 
-class Clocked(ThresholdPolicy):
+class Clocked(ThresholdPolicy[Any]):
     """A policy, with the time that its calls take."""
 
-    def __init__(self, policy: ThresholdPolicy) -> None:
+    def __init__(self, policy: ThresholdPolicy[Any]) -> None:
         self._policy = policy
         self.spent_ns = 0
         self.told: dict[str, float] = {}
+
+    def memory_of(self, name: str) -> type[Memory]:
+        """See `ThresholdPolicy.memory_of`."""
+        return self._policy.memory_of(name)
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
         """See `ThresholdPolicy.taus`."""
@@ -163,7 +168,7 @@ class Clocked(ThresholdPolicy):
 class Worker:
     """Residuals, and a policy that is clocked."""
 
-    def __init__(self, model: Model, tau: str, policy: ThresholdPolicy | None = None) -> None:
+    def __init__(self, model: Model, tau: str, policy: ThresholdPolicy[Any] | None = None) -> None:
         self.compressor = Compressor(read_config(RULE.format(tau)))  # type: ignore[arg-type]
         selection = self.compressor.rule.selection  # type: ignore[attr-defined]
         self.clock = selection.policy = Clocked(policy or selection.policy)

@@ -18,7 +18,7 @@ from taugrad.compressors.ops.cpu.ops import CpuOps
 from taugrad.compressors.ops.cpu.threads import run_all, shares
 from taugrad.compressors.ops.cpu.threshold import threshold_pass
 from taugrad.compressors.ops.returns import Returns, run
-from taugrad.compressors.rules import Context, Turn
+from taugrad.compressors.rules.base import Context, Turn
 
 CHUNK, KEEP = 4096, 41
 GOAL_DENSITY = 0.01

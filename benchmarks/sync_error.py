@@ -12,7 +12,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from taugrad.compressors.config import AnyMethod, read_config
+from taugrad.compressors.config import Method, read_config
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order, worker_share
@@ -55,7 +55,7 @@ class _Learner:
         self._crew = SimulatedCrew(workers)
         like = [weights.clone() for weights in self.replica.weights()]
         setting = partial(Setting, self.replica.names, like, workers=workers)
-        method: AnyMethod = read_config(line)
+        method: Method = read_config(line)
         self._patterns = [_pattern(pattern, method, setting(rank=rank)) for rank in range(workers)]
 
     def step(self, position: Position) -> tuple[Tensor, Tensor]:
@@ -94,7 +94,7 @@ def _digits() -> DataSet:
     return load_data(Mnist5k())
 
 
-def _pattern(name: str, method: AnyMethod, setting: Setting) -> Pattern:
+def _pattern(name: str, method: Method, setting: Setting) -> Pattern:
     match name:
         case "allgather":
             return AllGather(method, setting)

@@ -16,15 +16,15 @@ from torch.nn.parallel import DistributedDataParallel
 from .agreement import described, flattened, require_agreement
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
-from .config import AnyMethod, read_config
+from .config import Method, read_config
 from .errors import CompressionError, WorkersDisagree
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
 from .protocols.base import transport_of
 from .wire.exchange import Exchange, ExchangeForm
 
-_STATE_VERSION = 5
-"""Since 5 a state says whose it is."""
+_STATE_VERSION = 6
+"""Since 5 a state says whose it is; since 6 memories have the fields of their policies."""
 
 
 class CompressionState:
@@ -45,7 +45,7 @@ class CompressionState:
     def __init__(
         self,
         ddp: DistributedDataParallel,
-        config: AnyMethod | Mapping[str, Any] | str,
+        config: Method | Mapping[str, Any] | str,
         *,
         threads: int | None = None,
         exchange: ExchangeForm = "exact",
@@ -63,7 +63,7 @@ class CompressionState:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
         """
         self.config = read_config(config)
-        self.feedback = Feedback()
+        self.feedback = Feedback(self.config)
         self.exchange = Exchange(exchange)
         self.last_step = Step()
         self.statistics: dict[str, GradientStatistics] = {}
@@ -137,7 +137,7 @@ class CompressionState:
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
-                "older states do not say whose they are"
+                "policies remember other things since"
             )
         missing = {"capacities", "powersgd", "rank", "totals", "workers"} - set(state)
         if missing:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taugrad.compressors.config import NoCompression, PowerSGD
-from taugrad.compressors.config.thresholds import LayeredTau
+from taugrad.compressors.config import CompressedMethod, NoCompression, PowerSGD
+from taugrad.compressors.config.sparse import ThresholdedMethod
+from taugrad.compressors.tau.layers import LayeredTau
 
 from .data import load
 from .launching.reaching import check_cluster
@@ -124,10 +125,11 @@ def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:
 
 def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
     """Refuses patterns of parameter names that fit none: typing errors, most likely, and without effect."""
-    exempt, tau = getattr(spec.compressor, "exempt", None), getattr(spec.compressor, "tau", None)
-    patterns = {"compressor.exempt.names": exempt.names if exempt is not None else ()}
-    if isinstance(tau, LayeredTau):
-        patterns["compressor.tau.patterns"] = tuple(tau.patterns)
+    method, patterns = spec.compressor, dict[str, Sequence[str]]()
+    if isinstance(method, CompressedMethod):
+        patterns["compressor.exempt.names"] = method.exempt.names
+    if isinstance(method, ThresholdedMethod) and isinstance(method.tau, LayeredTau):
+        patterns["compressor.tau.patterns"] = tuple(method.tau.patterns)
     some = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     problems = [
         f"{field}: {pattern!r} fits no parameter of the model, which has {some}"

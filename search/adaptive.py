@@ -6,8 +6,8 @@ meets the threshold, second moments are what they are without compression (docs/
 """
 
 from taugrad.compressors.config import NoCompression
-from taugrad.compressors.config.methods import ThresholdedMethod
-from taugrad.compressors.config.thresholds import DensityTau
+from taugrad.compressors.config.sparse import ThresholdedMethod
+from taugrad.compressors.tau.density import DensityTau
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import SimulatedSync, WeightsSync, real
 

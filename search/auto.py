@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from taugrad.compressors.config import NoCompression
-from taugrad.compressors.config.methods import ThresholdedMethod
+from taugrad.compressors.config.sparse import ThresholdedMethod
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
@@ -167,7 +167,7 @@ def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
     if not isinstance(spec.compressor, ThresholdedMethod | NoCompression) and (
         spec.compressor.kind != chosen.compressor.kind
     ):
-        kind, codec = chosen.compressor.kind, getattr(chosen.compressor, "codec", "")
+        kind, codec = chosen.compressor.kind, chosen.compressor.position_codec
         say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} takes its place")
     momentum = own_momentum(chosen.compressor)
     if momentum and not own_momentum(spec.compressor):

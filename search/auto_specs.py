@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from taugrad.compressors.config import NoCompression, read_config
-from taugrad.compressors.config.methods import ThresholdedMethod
-from taugrad.compressors.config.thresholds import AllocatedTau
+from taugrad.compressors.config.sparse import ThresholdedMethod
+from taugrad.compressors.tau.allocated import AllocatedTau
 from taugrad.platform.spec import RunSpec
 
 from .law.fitting import FittedLaw, LawError

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taugrad.compressors.config.methods import ThresholdedMethod
-from taugrad.compressors.tau.allocated import value_bits
+from taugrad.compressors.config.sparse import ThresholdedMethod
 from taugrad.compressors.tau.allocation import bits_per_element
 from taugrad.compressors.wire.gathering import ALIGNMENT, SIZE_BYTES
 from taugrad.platform.spec import RunSpec
@@ -134,8 +133,8 @@ def cost_of(spec: RunSpec) -> Cost:
         layers=layers,
         whole=whole,
         buckets=_buckets(4 * (sum(layers) + whole)),
-        own_messages=method.kind != "wgt" or getattr(method, "quantize", None) is not None,
-        value_bits=value_bits(method),
+        own_messages=method.kind != "wgt" or method.quantizer is not None,
+        value_bits=method.value_bits,
         sendings=spec.workers.count * BatchPlan(spec.training, len(data.train)).iterations,
         swing=SWING * (1 + _LONGEST * math.log2(spec.workers.count) if padded else 1),
         alignment=_ALIGNMENT_BYTES if padded else 0.0,
@@ -144,7 +143,7 @@ def cost_of(spec: RunSpec) -> Cost:
 
 def _estimable(spec: RunSpec) -> AllGatherSync:
     """How messages go; refuses (CannotEstimate) runs whose bytes a density does not determine."""
-    sync, codec = real(spec.sync), getattr(spec.compressor, "codec", "auto")
+    sync, codec = real(spec.sync), spec.compressor.position_codec
     if not isinstance(sync, AllGatherSync):
         field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
         raise CannotEstimate(f"{field} = {sync.mode}: what it sends is estimated for allgather only")

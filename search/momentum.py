@@ -6,7 +6,7 @@ SGD adds the decay of the weights to the gradient, so that momentum carries it o
 
 from typing import Any
 
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import Method
 from taugrad.platform.spec import RunSpec
 
 from .digits import rounded
@@ -15,9 +15,9 @@ _CARRIES_DECAY = ("sgd",)
 """Optimizers' kinds. LARS scales gradient and decay together, by a norm of both."""
 
 
-def own_momentum(method: AnyMethod) -> float:
+def own_momentum(method: Method) -> float:
     """A compressor's momentum, 0 to 1."""
-    return float(getattr(method, "momentum", 0.0))
+    return method.own_momentum
 
 
 def in_optimizer(spec: RunSpec) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taugrad.compressors.config.calls import expand_policy
-from taugrad.compressors.config.chain import parse as parse_chain
+from taugrad.compressors.config.calls import expand
+from taugrad.compressors.config.links import parse as parse_chain
 
 Params = dict[str, Any]
 """A point: the value of every dimension that counts there, by the dimension's name."""
@@ -160,7 +160,7 @@ def _read(tree: Any, path: tuple[str, ...], within: str) -> Any:
     if path == _METHOD and isinstance(tree, str):
         tree = parse_chain(tree)
     if path == _THRESHOLD:
-        tree = expand_policy(tree)
+        tree = expand(tree)
     if isinstance(tree, list):
         return [_read(value, (*path, str(i)), within) for i, value in enumerate(tree)]
     if not isinstance(tree, Mapping):

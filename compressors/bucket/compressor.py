@@ -19,8 +19,9 @@ from ..ops.faults import Faults
 from ..ops.interface import Ops
 from ..ops.results import Found
 from ..ops.returns import Returns, Steps, run, together
-from ..rules import Context, Ran, Rule, Turn, build_rule
+from ..rules.base import Context, Ran, Rule, Turn
 from ..wire import message
+from ..wire.codecs import codec_by_name
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.update import NO_TAU, Update
@@ -61,15 +62,19 @@ class Compressor:
         Args:
             config: the method.
             ops: where gradients, residuals and totals lie; the CPU with one thread by default.
+
+        Raises:
+            ValueError: two codecs of other packages have one code.
         """
         self.config = config
         self.ops: Ops = CpuOps() if ops is None else ops
-        self.rule: Rule = build_rule(config)
-        self._codec = getattr(config, "codec", "auto")
-        self._symbols = getattr(config, "symbols", "auto")
+        self.rule: Rule = config.build()
+        self._codec, self._symbols = config.position_codec, config.symbol_codec
+        if self._codec != "auto":
+            codec_by_name(self._codec)  # from now on it is known to whoever reads messages
         self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
         """Whether parameters that are not exempt have a residual."""
-        self.corrects_momentum = bool(getattr(config, "momentum", 0))
+        self.corrects_momentum = bool(config.own_momentum)
         """Whether they have a velocity."""
 
     def layout(self, names: Sequence[str], sizes: Sequence[int]) -> Layout:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ..backend import compressor_for
-from ..config.methods import CompressedMethod
+from ..config.methods import CompressedMethod, Method
 from ..ops.array import Bytes
 from ..ops.returns import Returns
-from ..rules import Context
-from ..tau import ALL, Memory
+from ..rules.base import Context
+from ..tau.base import ALL, Memory
 from .compressor import Compressor, Incoming, Outgoing
 from .layout import Layout, Part, PartTally
 
@@ -29,7 +29,13 @@ class Feedback:
         memories: what the threshold policy remembers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: Method) -> None:
+        """Nothing yet.
+
+        Args:
+            config: the method whose memory it is.
+        """
+        self._config = config
         self.residuals: dict[str, Tensor] = {}
         self.velocities: dict[str, Tensor] = {}
         self.memories: dict[str, Memory] = {}
@@ -61,7 +67,7 @@ class Feedback:
         return {
             "residuals": dict(self.residuals),
             "velocities": dict(self.velocities),
-            "memories": {name: dict(memory) for name, memory in self.memories.items()},
+            "memories": {name: memory.plain() for name, memory in self.memories.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> None:
@@ -72,8 +78,8 @@ class Feedback:
             like: a tensor of every parameter, of its size and on its device.
 
         Raises:
-            ValueError: a part is missing, or a tensor is of a parameter that is not here or of another size.
-                Nothing is taken over then.
+            ValueError: a part is missing, a tensor is of a parameter that is not here or of another size, or
+                a memory is none of the method's. Nothing is taken over then.
         """
         missing = [part for part in _PARTS if part not in state]
         if missing:
@@ -84,7 +90,12 @@ class Feedback:
         for name, memory in state["memories"].items():
             if name not in like and name != ALL:
                 raise ValueError(f"a memory of {name!r}, which is no parameter of this model")
-            memories[str(name)] = {str(key): float(value) for key, value in memory.items()}
+            try:
+                memories[name] = self._config.memory_of(name).from_plain(memory)
+            except ValueError as problem:
+                raise ValueError(
+                    f"a memory of {name!r} {problem}: it is another method's or version's"
+                ) from None
         self.residuals, self.velocities, self.memories = residuals, velocities, memories
 
 
@@ -122,7 +133,7 @@ class FeedbackCompressor:
         """
         device = like[0].device if like else torch.device("cpu")
         self.compressor = compressor_for(config, device, threads)
-        self.feedback = Feedback()
+        self.feedback = Feedback(config)
         self._names, self._like = list(names), dict(zip(names, like, strict=True))
         self.layout = self.compressor.layout(self._names, [each.numel() for each in like])
         self._context = Context(hold_back_zeros=hold_back_zeros)

@@ -3,74 +3,45 @@
     CompressorConfig   any method, from its model, its dictionary, or its line
     chain              a method from its links, or from its line
 
-Importing this package is cheap (no torch, no numba), so that command lines and spec readers start fast.
+Importing this package is cheap (no torch, no numba), so that command lines and spec readers start fast. Names
+are loaded when they are first used: methods import what they have in common from here.
 """
 
-from typing import Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, BeforeValidator, TypeAdapter
+if TYPE_CHECKING:
+    from ..rules.bgt import BinarizedGradient
+    from ..rules.qgt import QuantizedGradient
+    from ..rules.strom import Strom
+    from ..rules.wgt import WholeGradient
+    from .base import LARGEST_TAU, SMALLEST_TAU
+    from .compressor import CompressorConfig, chain, read_config
+    from .methods import CompressedMethod, Method, NoCompression, PowerSGD
 
-from .base import LARGEST_TAU, SMALLEST_TAU
-from .chain import expand, join, links_of
-from .methods import (
-    AnyMethod,
-    BinarizedGradient,
-    CompressedMethod,
-    MethodUnion,
-    NoCompression,
-    PowerSGD,
-    QuantizedGradient,
-    Strom,
-    WholeGradient,
-)
-
-CompressorConfig = Annotated[MethodUnion, BeforeValidator(expand)]
-"""Any compressor; `kind` tells which. A string is read as a chain."""
-
-_ADAPTER: TypeAdapter[AnyMethod] = TypeAdapter(CompressorConfig)
-
-
-def read_config(value: Any) -> AnyMethod:
-    """The method that a model, a dictionary or a line stands for.
-
-    Raises:
-        pydantic.ValidationError: it is none; the message names the field or the link.
-    """
-    return _ADAPTER.validate_python(value)
-
-
-def chain(*links: BaseModel | str) -> AnyMethod:
-    """One method from its links in their order.
-
-    `chain(WholeGradient(tau=1e-3), QuantileLink(), "golomb_rice")` is
-    `chain("wgt(tau=1e-3) | quantile | golomb_rice")`.
-
-    Args:
-        links: a method's model, perhaps a quantizer's, then names of codecs; or text as in a line.
-
-    Raises:
-        ValueError: they do not fit one another (pydantic.ValidationError where a field is at fault).
-    """
-    if not links:
-        raise ValueError("a chain without links")
-    return read_config(join([each for link in links for each in _links(link)]))
-
-
-def _links(link: BaseModel | str) -> list[dict[str, Any] | str]:
-    if isinstance(link, str):
-        return links_of(link)
-    return [
-        {"kind": getattr(link, "kind", None)} | {name: getattr(link, name) for name in link.model_fields_set}
-    ]
-
+_HOME = {
+    "LARGEST_TAU": ".base",
+    "SMALLEST_TAU": ".base",
+    "BinarizedGradient": "..rules.bgt",
+    "CompressedMethod": ".methods",
+    "CompressorConfig": ".compressor",
+    "Method": ".methods",
+    "NoCompression": ".methods",
+    "PowerSGD": ".methods",
+    "QuantizedGradient": "..rules.qgt",
+    "Strom": "..rules.strom",
+    "WholeGradient": "..rules.wgt",
+    "chain": ".compressor",
+    "read_config": ".compressor",
+}
 
 __all__ = [
     "LARGEST_TAU",
     "SMALLEST_TAU",
-    "AnyMethod",
     "BinarizedGradient",
     "CompressedMethod",
     "CompressorConfig",
+    "Method",
     "NoCompression",
     "PowerSGD",
     "QuantizedGradient",
@@ -79,3 +50,9 @@ __all__ = [
     "chain",
     "read_config",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name], __name__), name)

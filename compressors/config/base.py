@@ -1,6 +1,6 @@
 """What all parts of a compressor's configuration share."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -23,8 +23,6 @@ Tau = Annotated[float, AfterValidator(_fits_float32)]
 Share = Annotated[float, Field(gt=0, le=1)]
 """A part of all elements, such as 0.01."""
 
-Positions = Literal["auto", "raw", "packed32", "bitmap", "golomb_rice"]
-"""The codecs that write down which elements are sent."""
 Symbols = Literal["auto", "raw", "huffman"]
 """The codecs that write down symbols: plain bits, or a code by their frequencies."""
 
@@ -33,6 +31,27 @@ class Settings(BaseModel):
     """A group of fields: frozen, strict about names, described by its docstrings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    first_field: ClassVar[str] = ""
+    """The field that a line may give without its name; empty for none."""
 
     def __hash__(self) -> int:
         return hash((type(self), self.model_dump_json()))  # a field may be a dictionary, which has no hash
+
+    @classmethod
+    def line_name(cls) -> str:
+        """What it is called in a line: its kind, or its class where it is no choice between kinds."""
+        kind = cls.model_fields.get("kind")
+        return cls.__name__.lower() if kind is None else str(kind.default)
+
+    @classmethod
+    def problem(cls, name: str) -> str:
+        """What keeps another package's model from being a kind of that name; empty if nothing does."""
+        if "kind" not in cls.model_fields or cls.line_name() != name:
+            return f'{cls.__name__} needs a field kind: Literal["{name}"] = "{name}"'
+        if cls.first_field and cls.first_field not in cls.model_fields:
+            return f"{cls.__name__}.first_field = {cls.first_field} is none of its fields"
+        return ""
+
+
+class Group(Settings):
+    """Fields that belong together, such as those of `clip(5, to=3)`; the field has the name of the class."""

@@ -1,39 +1,16 @@
-"""Links and policies in a line: names with fields in brackets, read without running anything."""
+"""Names with fields in brackets, as they stand in a line: read without running anything."""
 
 import ast
 import difflib
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, get_args
+
+from .base import Group, Settings
+from .registry import POLICIES, QUANTIZERS, Either
 
 LONGEST = 10_000
 """Characters of a line; more is no line but a mistake."""
-FIRST_FIELD = {
-    "wgt": "tau",
-    "bgt": "tau",
-    "qgt": "tau",
-    "strom": "tau",
-    "topk": "density",
-    "chunked_topk": "keep",
-    "linear": "bits",
-    "quantile": "bits",
-    "entropy": "floor",
-    "fp8": "block",
-    "powersgd": "rank",
-    "schedule": "points",
-    "density": "target",
-    "sidco": "target",
-    "dl4j": "start",
-    "allocate": "density",
-    "law": "constant",
-    "layers": "default",
-    "clip": "every",
-    "warmup": "iterations",
-}
-POLICIES = ("schedule", "density", "sidco", "dl4j", "allocate", "law", "layers")
-FLOORS = ("law",)
-"""What a floor can be, besides a number."""
-GROUPS = ("clip", "exempt", "warmup")
-"""Groups of fields, which are no choice between kinds."""
+Known = Mapping[str, type[Settings]]
 
 
 def parse_expression(text: str) -> ast.expr | None:
@@ -46,7 +23,7 @@ def parse_expression(text: str) -> ast.expr | None:
         return None
 
 
-def expand_policy(value: Any, known: Collection[str] = POLICIES) -> Any:
+def expand(value: Any, known: Known = POLICIES) -> Any:
     """`density(0.01)` as the dictionary that it stands for; anything else as it is.
 
     Raises:
@@ -57,6 +34,20 @@ def expand_policy(value: Any, known: Collection[str] = POLICIES) -> Any:
     node = parse_expression(value)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         raise ValueError(f"no number, and no policy with its fields in brackets: {', '.join(known)}")
+    return read_call(node, known)
+
+
+def expand_link(value: Any, known: Known = QUANTIZERS) -> Any:
+    """`linear(4)` as the dictionary that it stands for; anything else as it is.
+
+    Raises:
+        ValueError: it is text, and no quantizer.
+    """
+    if not isinstance(value, str):
+        return value
+    node = parse_expression(value if "(" in value else f"{value}()")
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError("no quantizer such as linear(4)")
     return read_call(node, known)
 
 
@@ -77,7 +68,12 @@ def require_known(name: str, known: Collection[str]) -> str:
     return name
 
 
-def read_call(node: ast.Call, known: Collection[str]) -> dict[str, Any]:
+def groups() -> dict[str, type[Settings]]:
+    """Groups of fields, which are no choice between kinds, by their names in a line."""
+    return {each.line_name(): each for each in sorted(Group.__subclasses__(), key=lambda each: each.__name__)}
+
+
+def read_call(node: ast.Call, known: Known) -> dict[str, Any]:
     """`kind(first, field=value)` as a dictionary.
 
     Raises:
@@ -85,32 +81,49 @@ def read_call(node: ast.Call, known: Collection[str]) -> dict[str, Any]:
     """
     assert isinstance(node.func, ast.Name)
     kind = require_known(node.func.id, known)
-    fields: dict[str, Any] = {} if kind in GROUPS else {"kind": kind}
+    model = known[kind]
+    fields: dict[str, Any] = {} if issubclass(model, Group) else {"kind": kind}
     if len(node.args) > 1:
         raise ValueError(f"{kind} takes one field without a name, the others as name=value")
     for argument in node.args:
-        if kind not in FIRST_FIELD:
+        if not model.first_field:
             raise ValueError(f"{kind} takes its fields as name=value")
-        fields[FIRST_FIELD[kind]] = _value(argument, FIRST_FIELD[kind])
+        fields[model.first_field] = _value(argument, model, model.first_field)
     for keyword in node.keywords:
         if keyword.arg is None:
             raise ValueError(f"{kind} takes its fields as name=value, not from **")
         if keyword.arg in fields:
             raise ValueError(f"{kind}: {keyword.arg} is given twice")
-        fields[keyword.arg] = _value(keyword.value, keyword.arg)
+        fields[keyword.arg] = _value(keyword.value, model, keyword.arg)
     return fields
 
 
-def _value(node: ast.expr, field: str = "") -> Any:
+def _value(node: ast.expr, model: type[Settings], field: str) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         name = node.func.id
-        if name in GROUPS and name != field:
-            raise ValueError(f"{name}(...) is a value of the field {name}, not of {field or 'this one'}")
-        return read_call(node, FLOORS if field == "floor" else (*POLICIES, *GROUPS))
+        if name in groups() and name != field:
+            raise ValueError(f"{name}(...) is a value of the field {name}, not of {field}")
+        return read_call(node, _held(model, field))
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
-        return {_literal(key): _value(value) for key, value in pairs if key is not None}
+        return {_literal(key): _value(value, model, field) for key, value in pairs if key is not None}
     return _literal(node)
+
+
+def _held(model: type[Settings], field: str) -> Known:
+    """What may stand with brackets in a field, by name; all policies and groups where it is not known."""
+    info = model.model_fields.get(field)
+    held = [] if info is None else list(_models(info.annotation))
+    if len(held) == 1:
+        return {held[0].line_name(): held[0]}
+    return Either(POLICIES, groups())
+
+
+def _models(annotation: Any) -> Iterator[type[Settings]]:
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
 
 
 def _literal(node: ast.expr) -> Any:

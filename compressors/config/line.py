@@ -1,28 +1,27 @@
-"""A method's configuration written as one line, which `chain.py` reads."""
+"""A method's configuration written as one line, which `links.py` reads."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+from .base import Settings
 
-from .calls import FIRST_FIELD
+if TYPE_CHECKING:
+    from .methods import Method
 
 
-def line(config: BaseModel) -> str:
+def line(config: "Method") -> str:
     """The line that stands for a method: fields that have their default are left out."""
+    fields = type(config).model_fields
     links = [_call_text(config, leaving_out=("quantize", "codec", "symbols"))]
-    quantize, codec = getattr(config, "quantize", None), getattr(config, "codec", "auto")
-    symbols = getattr(config, "symbols", "auto")
-    default = (
-        type(config).model_fields["quantize"].default if "quantize" in type(config).model_fields else None
-    )
+    quantize, codec, symbols = config.quantizer, config.position_codec, config.symbol_codec
+    default = fields["quantize"].default if "quantize" in fields else None
     if quantize is not None and quantize != default:
         links.append(_call_text(quantize))
     elif quantize is None and default is not None:
         links[0] = _with_field(links[0], "quantize=None")
     if codec != "auto":
         links.append(codec)
-    if symbols == "raw" and codec == "auto" and "codec" in type(config).model_fields:
+    if symbols == "raw" and codec == "auto" and "codec" in fields:
         links[0] = _with_field(links[0], "symbols='raw'")  # alone it would be read as the codec of positions
     elif symbols != "auto":
         links.append(symbols)
@@ -33,21 +32,20 @@ def _with_field(call: str, field: str) -> str:
     return f"{call[:-1]}, {field})" if call.endswith(")") else f"{call}({field})"
 
 
-def _call_text(model: BaseModel, leaving_out: Sequence[str] = ()) -> str:
-    kind = getattr(model, "kind", type(model).__name__.lower())
+def _call_text(model: Settings, leaving_out: Sequence[str] = ()) -> str:
     given = []
     fields = type(model).model_fields
-    first = FIRST_FIELD.get(kind)
-    for name in sorted(fields, key=lambda name: name != first):  # the others stay in their order
+    for name in sorted(fields, key=lambda name: name != model.first_field):  # the others stay in their order
         info, value = fields[name], getattr(model, name)
         if name == "kind" or name in leaving_out or value == info.default:
             continue
         given.append(f"{name}={_value_text(value)}")
+    kind = model.line_name()
     return f"{kind}({', '.join(given)})" if given else kind
 
 
 def _value_text(value: Any) -> str:
-    if isinstance(value, BaseModel):
+    if isinstance(value, Settings):
         text = _call_text(value)
         return text if text.endswith(")") else f"{text}()"
     if isinstance(value, dict):

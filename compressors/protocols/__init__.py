@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..bucket.feedback import Feedback
-from ..config import AnyMethod, NoCompression, PowerSGD
+from ..config import CompressedMethod, Method, PowerSGD
 from ..wire.exchange import Exchange
 from .all_gather import AllGather
 from .all_reduce import AllReduce
@@ -20,7 +20,7 @@ __all__ = ["Bucket", "Protocol", "protocol_for"]
 
 
 def protocol_for(
-    config: AnyMethod,
+    config: Method,
     group: dist.ProcessGroup,
     parameters: Mapping[str, Tensor],
     fail: Fail,
@@ -44,7 +44,7 @@ def protocol_for(
     """
     if isinstance(config, PowerSGD):
         return LowRank(config, group, parameters, fail)
-    if isinstance(config, NoCompression):
+    if not isinstance(config, CompressedMethod):
         return AllReduce(config, group, fail)
     return AllGather(
         config,

@@ -23,7 +23,7 @@ from ..bucket.ledger import Step
 from ..config.methods import CompressedMethod
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..gloo_threads import Once
-from ..rules import Context
+from ..rules.base import Context
 from ..wire.exchange import Exchange
 from ..wire.gathering import Gathering
 from ..wire.message import VERSION, NonFinite

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucke
 from torch.futures import Future
 
 from ..bucket.ledger import Step
-from ..config import AnyMethod
+from ..config import Method
 from ..errors import CompressionError, NonFiniteGradient
 
 Fail = Callable[[CompressionError], CompressionError]
@@ -42,7 +42,7 @@ class Protocol(ABC):
             abort.
     """
 
-    def __init__(self, config: AnyMethod, group: dist.ProcessGroup, fail: Fail) -> None:
+    def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
         self._group, self._fail = group, fail
         self._reduction, self._nonfinite = config.reduction, config.nonfinite
         self._workers = dist.get_world_size(group)

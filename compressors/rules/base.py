@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..bucket.layout import Part, PartTally, Unit
 from ..ops.interface import Ops
 from ..ops.returns import Pending, Returns, Steps
-from ..tau import Memory
+from ..tau.base import Memory
 from ..wire.forms import Form
 from ..wire.update import Update
 

@@ -1,15 +1,16 @@
 """Rules that send every element in fewer bits: linear, quantile, entropy, fp16, bf16, fp8."""
 
 from collections.abc import Iterator
+from typing import cast
 
 from ..bucket.layout import Part, PartTally
-from ..config.law import HIGHEST_FLOOR, LOWEST_FLOOR, LawFloor
 from ..config.methods import DenseMethod
 from ..ops.returns import Returns, Steps, together
-from ..tau import SAMPLE, ByLaw
+from ..quantizers.base import Outcome, Work
+from ..tau.base import SAMPLE
+from ..tau.by_law import ByLaw, LawMemory
 from ..wire.update import NO_TAU, Update
 from .base import Context, Ran, Rule, Turn
-from .quantizing import Outcome, form_of, quantize
 
 
 class DenseRule(Rule):
@@ -19,9 +20,8 @@ class DenseRule(Rule):
 
     def __init__(self, config: DenseMethod) -> None:
         self.config = config
-        self.form = form_of(config)
-        floor = getattr(config, "floor", None)
-        self.law = ByLaw(floor) if isinstance(floor, LawFloor) else None
+        self.form = config.makes
+        self.law = None if config.law is None else ByLaw(config.law)
 
     def run(self, turn: Turn) -> Steps[list[Ran]]:
         """See `Rule.run`."""
@@ -57,9 +57,8 @@ class DenseRule(Rule):
         ]
         looked = self._sampled(awake, turn)
         for part, sample in zip(awake, looked, strict=True):
-            config = self.decided(sample, turn.context)
-            residual, gradient = part.residual, part.gradient
-            yield quantize(config, residual, gradient, turn.ops, turn.looks, returns, part.rms)
+            work = Work(turn.ops, turn.looks, returns, part.rms)
+            yield self.decided(sample, turn.context).apply(part.residual, part.gradient, work)
 
     def _sampled(self, parts: list[Part], turn: Turn) -> list[Part]:
         """The parts as `decided` may look at them."""
@@ -76,10 +75,10 @@ class DenseRule(Rule):
         """Whether `decided` is going to look at the part's magnitudes, at a sample of SAMPLE at most."""
         if self.law is None:
             return False
-        return self.law.needs_sample(part, context.iteration, context.memories.setdefault(part.name, {}))
+        return self.law.needs_sample(part, context.iteration, _memory(part, context))
 
     def decided(self, part: Part, context: Context) -> DenseMethod:
-        """The configuration for one parameter, its floor a number.
+        """The configuration for one parameter, with the law's number where there is a law.
 
         Args:
             part: the parameter; where `needs_sample` it may be a sample of its magnitudes instead.
@@ -87,8 +86,14 @@ class DenseRule(Rule):
         """
         if self.law is None:
             return self.config
-        memory = context.memories.setdefault(part.name, {})
-        self.law.settle((memory,), context.iteration, context.memories)
+        memory = _memory(part, context)
+        self.law.settle((memory,), context.iteration, cast("dict[str, LawMemory]", context.memories))
         said = self.law.said(part, context.iteration, memory)
-        floor = self.law.law.constant if said is None else said
-        return self.config.model_copy(update={"floor": min(max(floor, LOWEST_FLOOR), HIGHEST_FLOOR)})
+        return self.config.decided(self.law.law.constant if said is None else said)
+
+
+def _memory(part: Part, context: Context) -> LawMemory:
+    """What the law remembers of a parameter."""
+    memory = context.memories.setdefault(part.name, LawMemory())
+    assert isinstance(memory, LawMemory)
+    return memory

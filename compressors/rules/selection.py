@@ -1,44 +1,49 @@
-"""Which elements of a parameter a sparse rule takes out: by threshold, by rank, by chunk."""
+"""Which elements of a parameter a sparse rule takes out, and the selection by threshold of four rules."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ..bucket.layout import Part
-from ..config.base import SMALLEST_TAU
-from ..config.methods import ChunkedTopK, SparseMethod, TopK
-from ..ops.interface import Ops
-from ..ops.results import Batch, Taken, ThresholdRule
-from ..ops.returns import Pending, Returns
-from ..tau import ALL, Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
-from ..wire.update import Chunks
+from ..tau.base import ALL, Memory
+
+if TYPE_CHECKING:  # the rules' fields are read without torch
+    from ..bucket.layout import Part
+    from ..config.sparse import ThresholdedMethod
+    from ..ops.interface import Ops
+    from ..ops.results import Batch, Taken, ThresholdRule
+    from ..ops.returns import Pending, Returns
+    from ..wire.update import Chunks
+
+Memories = dict[str, Memory]
+"""Of all parameters, by name."""
 
 
 class Selection(ABC):
     """What passes go by, and the passes, for the parameters of a bucket together."""
 
-    rule: ThresholdRule
+    rule: "ThresholdRule"
     """What stands for an element."""
     has_tau: bool = True
-    chunks: Chunks | None = None
+    chunks: "Chunks | None" = None
 
     @abstractmethod
-    def aims(self, parts: Sequence[Part], iteration: int, memories: dict[str, Memory]) -> list[float]:
+    def aims(self, parts: Sequence["Part"], iteration: int, memories: Memories) -> list[float]:
         """What each part's pass goes by: a tau, or a density.
 
         Args:
             parts: of one unit; one that `needs_sample` may be a sample of its magnitudes.
             iteration: backward passes before this one.
-            memories: by name, of all parameters; gains those of the parts.
+            memories: gains those of the parts.
         """
 
-    def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
+    def needs_sample(self, part: "Part", iteration: int, memories: Memories) -> bool:
         """Whether a sample of the part decides its tau, in `aims` or in `take`."""
         return False
 
     @abstractmethod
     def take(
-        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
-    ) -> Pending[Taken]:
+        self, batch: "Batch", samples: Sequence["Part"], aims: Sequence[float], ops: "Ops", returns: "Returns"
+    ) -> "Pending[Taken]":
         """Starts the passes.
 
         Args:
@@ -50,7 +55,7 @@ class Selection(ABC):
         """
 
     def note(  # noqa: B027 (only policies learn)
-        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Mapping[str, Memory]
+        self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Memories
     ) -> None:
         """Takes note of what was sent of parts that were not held back."""
 
@@ -58,93 +63,37 @@ class Selection(ABC):
 class ByThreshold(Selection):
     """What reaches tau (wgt, bgt, qgt) or exceeds it (strom)."""
 
-    def __init__(self, rule: ThresholdRule, policy: ThresholdPolicy) -> None:
-        self.rule = rule
-        self.policy = policy
+    def __init__(self, config: "ThresholdedMethod") -> None:
+        self.rule = config.sends
+        self.policy = config.policy()
 
-    def aims(self, parts: Sequence[Part], iteration: int, memories: dict[str, Memory]) -> list[float]:
+    def aims(self, parts: Sequence["Part"], iteration: int, memories: Memories) -> list[float]:
         """See `Selection.aims`."""
-        if self.policy.together:
-            turn = [memories.setdefault(ALL, {})] * len(parts)
-        else:
-            turn = [memories.setdefault(part.name, {}) for part in parts]
+        turn = self._memories(parts, memories)
         self.policy.settle(turn, iteration, memories)
         return self.policy.taus(parts, iteration, turn)
 
-    def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
+    def needs_sample(self, part: "Part", iteration: int, memories: Memories) -> bool:
         """See `Selection.needs_sample`."""
-        return self.policy.needs_sample(part, iteration, memory)
+        return self.policy.needs_sample(part, iteration, self._memories((part,), memories)[0])
 
-    def note(
-        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Mapping[str, Memory]
-    ) -> None:
+    def note(self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Memories) -> None:
         """See `Selection.note`."""
-        if self.policy.together:
-            turn = [memories[ALL]] * len(parts)
-        else:
-            turn = [memories[part.name] for part in parts]
-        self.policy.note(parts, sent, iteration, turn)
+        self.policy.note(parts, sent, iteration, self._memories(parts, memories))
 
     def take(
-        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
-    ) -> Pending[Taken]:
+        self, batch: "Batch", samples: Sequence["Part"], aims: Sequence[float], ops: "Ops", returns: "Returns"
+    ) -> "Pending[Taken]":
         """See `Selection.take`."""
         return ops.take_by_threshold(self.rule, batch, aims, returns)
 
-
-class ByRank(Selection):
-    """The largest magnitudes of each parameter, a share of its elements."""
-
-    rule = "wgt"
-
-    def __init__(self, config: TopK) -> None:
-        self.config = config
-
-    def aims(self, parts: Sequence[Part], iteration: int, memories: dict[str, Memory]) -> list[float]:
-        """The density; the pass finds the magnitude that belongs to it."""
-        return [density_at(self.config.density, self.config.warmup, iteration)] * len(parts)
-
-    def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
-        """See `Selection.needs_sample`."""
-        return self.config.sampled
-
-    def take(
-        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
-    ) -> Pending[Taken]:
-        """See `Selection.take`."""
-        if self.config.sampled:
-            taus = [float(sampled_tau(part, aim)) for part, aim in zip(samples, aims, strict=True)]
-            return ops.take_by_threshold(self.rule, batch, taus, returns)
-        sizes = [each.numel() for each in batch.gradients]
-        counts = [max(1, int(aim * size)) for aim, size in zip(aims, sizes, strict=True)]
-        return ops.take_largest(batch, counts, returns)
-
-
-class ByChunk(Selection):
-    """The largest magnitudes of every chunk, the same number from each."""
-
-    rule = "wgt"
-    has_tau = False
-
-    def __init__(self, config: ChunkedTopK) -> None:
-        self.chunks = Chunks(config.chunk, config.keep)
-
-    def aims(self, parts: Sequence[Part], iteration: int, memories: dict[str, Memory]) -> list[float]:
-        """None; any number does."""
-        return [SMALLEST_TAU] * len(parts)
-
-    def take(
-        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
-    ) -> Pending[Taken]:
-        """See `Selection.take`."""
-        assert self.chunks is not None
-        return ops.take_largest_of_chunks(batch, self.chunks.chunk, self.chunks.keep, returns)
-
-
-def build_selection(config: SparseMethod) -> Selection:
-    """The selection that a method's configuration describes."""
-    if isinstance(config, TopK):
-        return ByRank(config)
-    if isinstance(config, ChunkedTopK):
-        return ByChunk(config)
-    return ByThreshold(config.kind, build_policy(config))
+    def _memories(self, parts: Sequence["Part"], memories: Memories) -> list[Memory]:
+        """Those of some parts, made where there are none."""
+        names = [ALL] * len(parts) if self.policy.together else [part.name for part in parts]
+        try:
+            return [memories[name] for name in names]
+        except KeyError:
+            for name in names:
+                if name not in memories:
+                    memories[name] = self.policy.memory_of(name)()
+            return [memories[name] for name in names]

@@ -9,15 +9,14 @@ from torch import Tensor
 
 from ..bucket.layout import Part, PartTally, Place, Unit
 from ..config.base import SMALLEST_TAU
-from ..config.methods import Clip, SparseMethod
+from ..config.sparse import SparseMethod
 from ..ops.results import Batch, Taken, Target
 from ..ops.returns import Pending, Steps, together
-from ..tau import SAMPLE
+from ..quantizers.base import Outcome, Quantizer, Work
+from ..tau.base import SAMPLE
 from ..wire.forms import FORMS
 from ..wire.update import NO_TAU, Update
 from .base import Context, Ran, Rule, Turn
-from .quantizing import Outcome, form_of, quantize
-from .selection import build_selection
 
 
 @dataclass(slots=True)
@@ -36,11 +35,10 @@ class SparseRule(Rule):
 
     def __init__(self, config: SparseMethod) -> None:
         self.config = config
-        self.selection = build_selection(config)
-        self.quantizer = getattr(config, "quantize", None)
-        self.clip: Clip | None = getattr(config, "clip", None)
+        self.selection = config.selection()
+        self.quantizer, self.clip = config.quantizer, config.clipping
         if self.quantizer is not None:
-            self.form = form_of(self.quantizer)
+            self.form = self.quantizer.makes
         else:
             self.form = self.selection.rule if self.selection.has_tau else "f32"
         self._bits = FORMS[self.form].paper_bits
@@ -71,7 +69,7 @@ class SparseRule(Rule):
             {place.ordinal: turn.tallies.found[place.ordinal].sent for _, place in each}, parts, turn.context
         )
         if self.quantizer is not None:
-            yield from self._quantize(rans, turn)
+            yield from self._quantize(self.quantizer, rans, turn)
         return rans
 
     def _advanced(self, turn: Turn) -> Sequence[Part]:
@@ -98,8 +96,7 @@ class SparseRule(Rule):
         for unit in turn.units:
             for place in unit.places:
                 part = parts[place.ordinal]
-                memory = context.memories.get(part.name, {})
-                if self.selection.needs_sample(part, context.iteration, memory):
+                if self.selection.needs_sample(part, context.iteration, context.memories):
                     wanted.append(place.ordinal)
         taken = turn.ops.samples(
             [parts[ordinal].residual for ordinal in wanted],
@@ -212,9 +209,9 @@ class SparseRule(Rule):
             chunks = None  # held back, or refused
         return Update("f32", n, NO_TAU, words, values, chunks)
 
-    def _quantize(self, rans: Sequence[Ran], turn: Turn) -> Steps[None]:
+    def _quantize(self, quantizer: Quantizer, rans: Sequence[Ran], turn: Turn) -> Steps[None]:
         """The quantizer's symbols in place of floats; the error goes where the element came from."""
-        ops, works = turn.ops, []
+        ops, works, work = turn.ops, [], Work(turn.ops, turn.looks, turn.returned)
         for ran in rans:
             (update,) = ran.updates
             if ran.refused is not None:
@@ -224,7 +221,7 @@ class SparseRule(Rule):
                 continue
             error = torch.zeros(update.k, dtype=torch.float32, device=ops.device)
             sent = ops.tensor(update.values)
-            steps = quantize(self.quantizer, error, sent, ops, turn.looks, turn.returned)
+            steps = quantizer.apply(error, sent, work)
             works.append((ran, update, error, steps))
         outcomes: list[Outcome] = yield from together(steps for *_, steps in works)
         for (ran, update, error, _), outcome in zip(works, outcomes, strict=True):

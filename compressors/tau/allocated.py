@@ -2,29 +2,56 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
-from ..bucket.layout import Part
-from ..config.methods import ThresholdedMethod
-from ..config.quantizers import HALVES
-from ..config.thresholds import AllocatedTau
-from ..ops.cpu.topk import magnitude_at
-from ..ops.results import ThresholdRule
-from .allocation import CHOICES, Curves, allocate, curve_of
-from .base import Memory
-from .density import TargetDensity, aim_at
-from .sampling import as_tau
+from ..config.base import Share
+from .base import Policy, as_tau
+from .density import DensityMemory, TargetDensity, aim_at
 
-_KEYS = tuple(f"{column} {choice}" for column in ("sent", "tau", "error") for choice in range(CHOICES))
-"""Under which a curve stands in a memory, row after row."""
-_curve = itemgetter(*_KEYS)
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..bucket.layout import Part
+    from ..config.sparse import ThresholdedMethod
+    from ..ops.results import ThresholdRule
+    from .allocation import Curves
+
+
+@dataclass(slots=True)
+class AllocatedMemory(DensityMemory):
+    """Of one parameter."""
+
+    share: float | None = None
+    """What was decided; the whole budget's before that."""
+    elements: int = 0
+    """How many it has; 0 before anything was sent."""
+    sampled: int | None = None
+    """The iteration of a sample that waits for the decision."""
+    curve: list[float] | None = None
+    """What the sample led to, float64 [3 * CHOICES], see `allocation.curve_of`."""
+
+
+class AllocatedTau(Policy):
+    """A tau for each layer: together they take the fewest bits at the error that one tau would have."""
+
+    first_field = "density"
+
+    kind: Literal["allocate"] = "allocate"
+    density: Share
+    """The error budget: what one tau for all layers leaves unsent when it sends this share of elements."""
+    every: int = Field(default=400, ge=1)
+    """Iterations from one allocation to the next; in between each tau is corrected by what was sent."""
+
+    def build(self, method: "ThresholdedMethod") -> "Allocated":
+        """See `Policy.build`."""
+        return Allocated(self, method.sends, method.value_bits)
 
 
 @dataclass(frozen=True)
-class Allocated(TargetDensity):
+class Allocated(TargetDensity[AllocatedMemory]):
     """A density for each layer, kept to as `TargetDensity` does.
 
     In an iteration in which densities are due every parameter's sample leaves its curve in its memory. The
@@ -32,29 +59,34 @@ class Allocated(TargetDensity):
     there be none, the decision waits until densities are due again.
     """
 
+    memory = AllocatedMemory
     config: AllocatedTau
-    rule: ThresholdRule
+    rule: "ThresholdRule"
     value_bits: float
     """Of an element sent, besides its position."""
 
-    def target(self, iteration: int, memory: Memory) -> float:
+    def target(self, iteration: int, memory: AllocatedMemory) -> float:
         """See `TargetDensity.target`; before the first decision that of all layers together."""
-        return memory.get("share", self.config.density)
+        return self.config.density if memory.share is None else memory.share
 
-    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: Memory) -> float:
+    def estimate(self, magnitudes: "NDArray[np.float32]", iteration: int, memory: AllocatedMemory) -> float:
         """See `TargetDensity.estimate`."""
+        from ..ops.cpu.topk import magnitude_at  # noqa: PLC0415 (numba, which reading a configuration needs not)
+        from .allocation import curve_of  # noqa: PLC0415
+
         if self.due(iteration):
-            memory["sampled"] = float(iteration)
+            memory.sampled = iteration
             if magnitudes.size:
-                curve = curve_of(magnitudes, self.config.density, self.rule)
-                memory.update(zip(_KEYS, curve.ravel().tolist(), strict=True))
-        return float(magnitude_at(magnitudes, memory["target"]))
+                memory.curve = curve_of(magnitudes, self.config.density, self.rule).ravel().tolist()
+        return float(magnitude_at(magnitudes, memory.target))
 
-    def begin(self, part: Part, sent: int, memory: Memory) -> None:
+    def begin(self, part: "Part", sent: int, memory: AllocatedMemory) -> None:
         """See `TargetDensity.begin`."""
-        memory["elements"] = float(part.elements)
+        memory.elements = part.elements
 
-    def settle(self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]) -> None:
+    def settle(
+        self, turn: Sequence[AllocatedMemory], iteration: int, memories: Mapping[str, AllocatedMemory]
+    ) -> None:
         """See `ThresholdPolicy.settle`."""
         every = self.config.every  # in most iterations there is nothing to decide, which is seen soonest so
         if iteration % every > 1 and (
@@ -62,36 +94,29 @@ class Allocated(TargetDensity):
         ):
             return
 
-        def waits(memory: Memory) -> bool:
-            return memory.get("sampled", iteration) < iteration
+        def waits(memory: AllocatedMemory) -> bool:
+            return memory.sampled is not None and memory.sampled < iteration
 
         if not any(map(waits, turn)):
             return
+        from .allocation import allocate  # noqa: PLC0415
+
         waiting = [memories[each] for each in sorted(memories) if waits(memories[each])]
-        ready = [memory for memory in waiting if _KEYS[0] in memory and "elements" in memory]
+        ready = [memory for memory in waiting if memory.curve is not None and memory.elements]
         if ready:
             taus, shares = allocate(_curves(ready), self.config.density, self.value_bits)
             for memory, tau, share in zip(ready, taus.tolist(), shares.tolist(), strict=True):
-                memory["tau"], memory["share"] = as_tau(tau), share
-                aim_at(share, memory["elements"], memory)
+                memory.tau, memory.share = as_tau(tau), share
+                aim_at(share, memory.elements, memory)
         for memory in waiting:
-            del memory["sampled"]
-            for key in _KEYS:
-                memory.pop(key, None)
+            memory.sampled = memory.curve = None
 
 
-def _curves(memories: list[Memory]) -> Curves:
-    curves = np.array([_curve(memory) for memory in memories]).reshape(len(memories), 3, CHOICES)
-    elements = np.array([memory["elements"] for memory in memories])
+def _curves(memories: Sequence[AllocatedMemory]) -> "Curves":
+    import numpy as np  # noqa: PLC0415
+
+    from .allocation import CHOICES, Curves  # noqa: PLC0415
+
+    curves = np.array([memory.curve for memory in memories]).reshape(len(memories), 3, CHOICES)
+    elements = np.array([memory.elements for memory in memories], np.float64)
     return Curves(elements, *(np.ascontiguousarray(curves[:, row]) for row in range(3)))
-
-
-def value_bits(method: ThresholdedMethod) -> float:
-    """What an element takes that a method sends, besides its position.
-
-    A sign takes a bit. Multiples of tau are mostly 1 and 2, which Huffman's code writes in about 3 bits.
-    """
-    quantizer = getattr(method, "quantize", None)
-    if quantizer is None:
-        return {"wgt": 32.0, "bgt": 1.0, "qgt": 4.0, "strom": 1.0}[method.kind]
-    return float(getattr(quantizer, "bits", 16 if quantizer.kind in HALVES else 8))

@@ -1,18 +1,64 @@
-"""The interface of threshold policies."""
+"""The interface of threshold policies: their fields, what they remember of a parameter, what they decide."""
 
+import math
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from ..bucket.layout import Part
+from ..config.base import LARGEST_TAU, SMALLEST_TAU, Settings
 
-Memory = dict[str, float]
-"""What a policy remembers of one parameter."""
+if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torch
+    from ..bucket.layout import Part
+    from ..config.sparse import ThresholdedMethod
+
 ALL = ""
 """The name under which a policy remembers what it remembers of all parameters together; none has it."""
+SAMPLE = 2**14
+"""Elements of a parameter that are looked at to choose its tau."""
+_FLOAT32 = struct.Struct("f")
 
 
-class ThresholdPolicy(ABC):
+@dataclass(slots=True)
+class Memory:
+    """What a policy remembers of one parameter; each policy has its own.
+
+    Its fields are numbers, lists of them, or None where there is nothing to remember yet. All have a
+    default: a new one remembers nothing.
+    """
+
+    def plain(self) -> dict[str, Any]:
+        """Its fields by name, for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The reverse of `plain`.
+
+        Raises:
+            ValueError: a field is missing, unknown, or no number.
+        """
+        names = [each.name for each in fields(cls)]
+        if missing := sorted(set(names) - set(plain)):
+            raise ValueError(f"without {', '.join(missing)}")
+        if unknown := sorted(set(map(str, plain)) - set(names)):
+            raise ValueError(f"with {', '.join(unknown)}, which is unknown")
+        return cls(**{name: _number(name, plain[name]) for name in names})
+
+
+def _number(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_number(name, each) for each in value]
+    if value is not None and not isinstance(value, int | float):
+        raise ValueError(f"{name} = {value!r} is no number")
+    return value
+
+
+M = TypeVar("M", bound=Memory)
+
+
+class ThresholdPolicy(ABC, Generic[M]):
     """Decides taus; automatic policies also learn from what they led to.
 
     Several parameters are decided for in one call, a bucket's mostly: in most iterations there is little to
@@ -22,9 +68,15 @@ class ThresholdPolicy(ABC):
 
     together: ClassVar[bool] = False
     """Whether all parameters have one memory between them, that of ALL."""
+    memory: ClassVar[type[Memory]] = Memory
+    """What it remembers of a parameter."""
+
+    def memory_of(self, name: str) -> type[Memory]:
+        """What it remembers of the parameter of that name."""
+        return self.memory
 
     @abstractmethod
-    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[M]) -> list[float]:
         """The thresholds for some parameters in one iteration.
 
         Args:
@@ -34,15 +86,15 @@ class ThresholdPolicy(ABC):
             memories: theirs, in the same order; may be changed.
 
         Returns:
-            SMALLEST_TAU to LARGEST_TAU, each a float32's value.
+            SMALLEST_TAU to LARGEST_TAU, each a float32's value (`as_tau`).
         """
 
-    def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
+    def needs_sample(self, part: "Part", iteration: int, memory: M) -> bool:
         """Whether `taus` is going to look at a part's tensors, at a sample of SAMPLE elements at most."""
         return False
 
-    def note(  # noqa: B027 (most have nothing to learn)
-        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Memory]
+    def note(
+        self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Sequence[M]
     ) -> None:
         """Takes note of how many of each parameter's elements were sent with the tau decided last.
 
@@ -53,9 +105,7 @@ class ThresholdPolicy(ABC):
             memories: theirs; may be changed.
         """
 
-    def settle(  # noqa: B027
-        self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]
-    ) -> None:
+    def settle(self, turn: Sequence[M], iteration: int, memories: Mapping[str, M]) -> None:
         """Decides what is decided for all parameters at once; called before `taus`.
 
         It goes by what earlier iterations left in the memories, never by this one's: a bucket is compressed
@@ -66,3 +116,26 @@ class ThresholdPolicy(ABC):
             iteration: as for `taus`.
             memories: of all parameters; may be changed.
         """
+
+
+class Policy(Settings):
+    """The fields of a threshold policy, `kind` among them."""
+
+    by_itself: ClassVar[bool] = False
+    """Whether it decides for each parameter by itself, so that `layers` may have it for some of them: it has
+    nothing to settle, and no memory of all parameters together."""
+
+    if TYPE_CHECKING:
+        kind: str
+
+    @abstractmethod
+    def build(self, method: "ThresholdedMethod") -> ThresholdPolicy[Any]:
+        """The policy at work, for the taus of a method."""
+
+
+def as_tau(tau: float) -> float:
+    """The nearest number that messages can carry as tau, a float32; 1 for a NaN or an infinity."""
+    if not math.isfinite(tau):
+        return 1.0
+    nearest: float = _FLOAT32.unpack(_FLOAT32.pack(min(max(tau, SMALLEST_TAU), LARGEST_TAU)))[0]
+    return nearest

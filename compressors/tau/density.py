@@ -4,18 +4,21 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import gt, itemgetter
-from typing import ClassVar, Protocol
+from operator import attrgetter, gt
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from ..bucket.layout import Part
-from ..config.base import SMALLEST_TAU
-from ..config.thresholds import DensityTau, Warmup
-from ..ops.cpu.topk import magnitude_at
-from .base import Memory, ThresholdPolicy
-from .sampling import as_tau, magnitudes_of
+from ..config.base import SMALLEST_TAU, Share
+from .base import Memory, Policy, ThresholdPolicy, as_tau
+from .warmup import Warmup, check_falling, density_at
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..bucket.layout import Part
+    from ..config.sparse import ThresholdedMethod
 
 BAND = 0.1
 """How far off what is sent may be before tau moves: this part of what is expected, and what chance does."""
@@ -29,14 +32,58 @@ OFF = 4
 """How many times too many or too few elements call for a new sample at once."""
 ASKS = 0.0
 """What stands in a memory in place of a tau that the next iteration finds in a new sample."""
-_NO_BAND = {"least": 1.0, "most": 0.0, "alarm": 0.0}
-"""Nothing that was sent lies in it."""
 STEADY = 8
 """Elements expected below which what one iteration sent says little: as many are taken to have come in its
 place as were expected."""
 
 
-_alarm = itemgetter("alarm")
+@dataclass(slots=True)
+class DensityMemory(Memory):
+    """Of one parameter; at first its band holds nothing that can be sent."""
+
+    tau: float = ASKS
+    target: float = 0.0
+    """The share of its elements to send."""
+    again: float | None = None
+    """How many samples out of turn there may still be."""
+    least: float = 1.0
+    """The band: the fewest elements sent at which tau stays."""
+    most: float = 0.0
+    """And the most."""
+    alarm: float = 0.0
+    """So many elements sent are seen in any iteration."""
+
+    def forget_band(self) -> None:
+        """Nothing that is sent lies in the band."""
+        self.least, self.most, self.alarm = 1.0, 0.0, 0.0
+
+
+D = TypeVar("D", bound=DensityMemory)
+_tau, _alarm = attrgetter("tau"), attrgetter("alarm")
+
+
+class DensityTau(Policy):
+    """The tau that about a target share of a layer's elements reaches: a magnitude of a sample of them."""
+
+    first_field = "target"
+    by_itself = True
+
+    kind: Literal["density"] = "density"
+    target: Share
+    """The share of elements to send."""
+    every: int = Field(default=100, ge=1)
+    """Iterations from one sample to the next; in between tau is corrected by what was sent."""
+    warmup: Warmup | None = None
+    """Begin with a higher density."""
+
+    @model_validator(mode="after")
+    def _falling(self) -> "DensityTau":
+        check_falling(self.target, self.warmup)
+        return self
+
+    def build(self, method: "ThresholdedMethod") -> "Density":
+        """See `Policy.build`."""
+        return Density(self)
 
 
 class _Renewed(Protocol):
@@ -46,7 +93,7 @@ class _Renewed(Protocol):
     def every(self) -> int: ...
 
 
-class TargetDensity(ThresholdPolicy):
+class TargetDensity(ThresholdPolicy[D], Generic[D]):
     """Finds tau in a sample every few iterations, and keeps to the target in between by what was sent.
 
     A run begins with samples in its iterations 0, 1, 2, 4, 8, ...: residuals grow from nothing, and of some
@@ -63,14 +110,14 @@ class TargetDensity(ThresholdPolicy):
     an old tau, each may call for another."""
 
     @abstractmethod
-    def target(self, iteration: int, memory: Memory) -> float:
+    def target(self, iteration: int, memory: D) -> float:
         """The share of a parameter's elements to send."""
 
     @abstractmethod
-    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: Memory) -> float:
-        """The tau that memory["target"] of all elements reach, by the magnitudes of a sample, float32 [m]."""
+    def estimate(self, magnitudes: "NDArray[np.float32]", iteration: int, memory: D) -> float:
+        """The tau that memory.target of all elements reach, by the magnitudes of a sample, float32 [m]."""
 
-    def begin(self, part: Part, sent: int, memory: Memory) -> None:
+    def begin(self, part: "Part", sent: int, memory: D) -> None:
         """Takes note of what was first sent by a sample's tau."""
 
     def due(self, iteration: int) -> bool:
@@ -78,75 +125,81 @@ class TargetDensity(ThresholdPolicy):
         since = iteration % self.config.every
         return not since or (since == iteration and not since & (since - 1))
 
-    def needs_sample(self, part: Part, iteration: int, memory: Memory) -> bool:
+    def needs_sample(self, part: "Part", iteration: int, memory: D) -> bool:
         """See `ThresholdPolicy.needs_sample`."""
-        return memory.get("tau", ASKS) == ASKS or self.due(iteration)
+        return memory.tau == ASKS or self.due(iteration)
 
-    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[D]) -> list[float]:
         """See `ThresholdPolicy.taus`; in most iterations they stand in the memories."""
-        taus = [] if self.due(iteration) else [memory.get("tau", ASKS) for memory in memories]
+        taus = [] if self.due(iteration) else list(map(_tau, memories))
         if taus and ASKS not in taus:
             return taus
         return [
             self._sampled(part, iteration, memory)
             if self.needs_sample(part, iteration, memory)
-            else memory["tau"]
+            else memory.tau
             for part, memory in zip(parts, memories, strict=True)
         ]
 
-    def _sampled(self, part: Part, iteration: int, memory: Memory) -> float:
+    def _sampled(self, part: "Part", iteration: int, memory: D) -> float:
         """tau by a new sample."""
-        memory["again"] = (
-            float(self.again) if self.due(iteration) else memory.get("again", self.again + 1.0) - 1
-        )
-        memory["target"] = self.target(iteration, memory)
-        memory["tau"] = as_tau(self.estimate(magnitudes_of(part), iteration, memory))
-        memory |= _NO_BAND  # the part may be a sample
-        return memory["tau"]
+        from .sampling import magnitudes_of  # noqa: PLC0415 (torch, which reading a configuration needs not)
+
+        if self.due(iteration):
+            memory.again = self.again
+        else:
+            memory.again = self.again if memory.again is None else memory.again - 1
+        memory.target = self.target(iteration, memory)
+        memory.tau = as_tau(self.estimate(magnitudes_of(part), iteration, memory))
+        memory.forget_band()  # the part may be a sample
+        return memory.tau
 
     def note(
-        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Memory]
+        self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Sequence[D]
     ) -> None:
         """See `ThresholdPolicy.note`; in most iterations, and of most parameters, there is nothing to do."""
         looks = iteration % self.config.every % LOOK == 0
         if not looks and not any(map(gt, sent, map(_alarm, memories))):
             return
         for part, count, memory in zip(parts, sent, memories, strict=True):
-            if not memory["least"] <= count <= memory["most"] if looks else count > memory["alarm"]:
+            if not memory.least <= count <= memory.most if looks else count > memory.alarm:
                 self._follow(part, count, memory)
 
-    def _follow(self, part: Part, sent: int, memory: Memory) -> None:
+    def _follow(self, part: "Part", sent: int, memory: D) -> None:
         """Corrects tau where the band does not hold what was sent, or asks for a new sample."""
-        fresh = memory["most"] < memory["least"]
+        fresh = memory.most < memory.least
         if fresh:
             self.begin(part, sent, memory)
-            aim_at(memory["target"], part.elements, memory)
-        least, most, tau = memory["least"], memory["most"], memory["tau"]
+            aim_at(memory.target, part.elements, memory)
+        least, most, tau = memory.least, memory.most, memory.tau
         if least <= sent <= most or self.config.every == 1:
             return
         ratio = (sent + STEADY) / ((least + most) / 2 + STEADY)
         # What a new sample's tau is off by, the next one's would be, too.
         jumped = not fresh and not 1 / OFF < ratio < OFF
         # A sample of nothing but zeros says nothing of what comes after them.
-        if jumped and (memory["again"] > 0 or (ratio > 1 and tau <= SMALLEST_TAU)):
-            memory["tau"] = ASKS
+        if jumped and ((memory.again or 0) > 0 or (ratio > 1 and tau <= SMALLEST_TAU)):
+            memory.tau = ASKS
         else:
-            memory["tau"] = as_tau(tau * correction(ratio, memory["target"]))
+            memory.tau = as_tau(tau * correction(ratio, memory.target))
 
 
 @dataclass(frozen=True)
-class Density(TargetDensity):
+class Density(TargetDensity[DensityMemory]):
     """The magnitude that a target share of a sample of the parameter's elements reaches."""
 
+    memory = DensityMemory
     config: DensityTau
 
-    def target(self, iteration: int, memory: Memory) -> float:
+    def target(self, iteration: int, memory: DensityMemory) -> float:
         """See `TargetDensity.target`."""
         return density_at(self.config.target, self.config.warmup, iteration)
 
-    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: Memory) -> float:
+    def estimate(self, magnitudes: "NDArray[np.float32]", iteration: int, memory: DensityMemory) -> float:
         """See `TargetDensity.estimate`."""
-        return float(magnitude_at(magnitudes, memory["target"]))
+        from ..ops.cpu.topk import magnitude_at  # noqa: PLC0415 (numba)
+
+        return float(magnitude_at(magnitudes, memory.target))
 
     def due(self, iteration: int) -> bool:
         """See `TargetDensity.due`; a stage of the warm-up begins with a sample."""
@@ -159,15 +212,15 @@ class Density(TargetDensity):
         return stages[0] < stages[1]
 
 
-def aim_at(target: float, elements: float, memory: Memory) -> None:
+def aim_at(target: float, elements: float, memory: DensityMemory) -> None:
     """Has a parameter keep to a share of its elements: how many may be sent before tau moves."""
     expected = target * elements
     room = BAND * expected + CHANCE * math.sqrt(expected) + 1
-    memory["target"] = target
+    memory.target = target
     least, most = expected - room, expected + room
     if target >= 1:  # tau is as low as it need be
         least, most = 0.0, float(elements)
-    memory |= {"least": least, "most": most, "alarm": OFF * most}
+    memory.least, memory.most, memory.alarm = least, most, OFF * most
 
 
 def correction(ratio: float, target: float) -> float:
@@ -182,15 +235,3 @@ def correction(ratio: float, target: float) -> float:
     """
     due = math.log(target)
     return math.sqrt(due / (due + math.log(ratio)))
-
-
-def density_at(target: float, warmup: Warmup | None, iteration: int) -> float:
-    """The density in one iteration: during the warm-up it falls in stages, exponentially, down to the target.
-
-    Deep Gradient Compression, section 3.3: 25%, 6.25%, 1.56%, 0.4%, then 0.1%.
-    """
-    if warmup is None or iteration >= warmup.iterations:
-        return target
-    stage = iteration * warmup.stages // warmup.iterations
-    ratio = float(target / warmup.start)
-    return warmup.start * float(ratio ** (stage / warmup.stages))

@@ -2,58 +2,103 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
+from pydantic import Field, model_validator
 
-from ..bucket.layout import Part
-from ..config.thresholds import Dl4jTau
-from .base import Memory, ThresholdPolicy
-from .sampling import as_tau
+from ..config.base import Share, Tau
+from .base import Memory, Policy, ThresholdPolicy, as_tau
+
+if TYPE_CHECKING:
+    from ..bucket.layout import Part
+    from ..config.sparse import ThresholdedMethod
 
 COUNT = 64
 """Iterations from one in which elements are counted to the next; a layer may come to be trained later."""
 
 
+@dataclass(slots=True)
+class Dl4jMemory(Memory):
+    """Of all parameters together."""
+
+    tau: float | None = None
+    at: int = 0
+    """The iteration up to which it was settled."""
+    elements: int = 0
+    """How many there are, the most that were seen in an iteration."""
+    seen: int = 0
+    """How many have come in this iteration, where they are counted."""
+    sent: int = 0
+    """How many of them were sent in it."""
+
+
+class Dl4jTau(Policy):
+    """DL4J's rules: one tau for all parameters, a step up or down where the share sent leaves a range."""
+
+    first_field = "start"
+
+    kind: Literal["dl4j"] = "dl4j"
+    start: Tau = 1e-3
+    """The first tau."""
+    low: Share = 1e-4
+    """Below this share of all elements tau goes down."""
+    high: Share = 1e-2
+    """Above this share it goes up."""
+    target: Share | None = None
+    """Steps toward this share in place of a range: DL4J's target sparsity."""
+    decay: float = Field(default=0.5 ** (1 / 20), gt=0, lt=1)
+    """A step: tau is multiplied or divided by it."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> "Dl4jTau":
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low:g} is above high = {self.high:g}")
+        return self
+
+    def build(self, method: "ThresholdedMethod") -> "Dl4j":
+        """See `Policy.build`."""
+        return Dl4j(self)
+
+
 @dataclass(frozen=True)
-class Dl4j(ThresholdPolicy):
+class Dl4j(ThresholdPolicy[Dl4jMemory]):
     """tau goes down a step where the last update was too sparse, and up a step where it was too dense."""
 
+    memory = Dl4jMemory
     config: Dl4jTau
-    together: ClassVar[bool] = True
+    together = True
 
-    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[Dl4jMemory]) -> list[float]:
         """See `ThresholdPolicy.taus`."""
         memory = memories[0]
-        if not memory:
-            memory |= {"tau": float(np.float32(self.config.start)), "at": float(iteration)}
-            memory |= {"elements": 0.0, "seen": 0.0, "sent": 0.0}
-        if not memory["elements"] or iteration % COUNT == 0:
-            memory["seen"] += sum(part.elements for part in parts)
-        return [memory["tau"]] * len(parts)
+        if memory.tau is None:
+            memory.tau, memory.at = as_tau(self.config.start), iteration
+        if not memory.elements or iteration % COUNT == 0:
+            memory.seen += sum(part.elements for part in parts)
+        return [memory.tau] * len(parts)
 
     def note(
-        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Memory]
+        self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Sequence[Dl4jMemory]
     ) -> None:
         """See `ThresholdPolicy.note`; it waits for the next iteration."""
         if memories:
-            memories[0]["sent"] += sum(sent)
+            memories[0].sent += sum(sent)
 
-    def settle(self, turn: Sequence[Memory], iteration: int, memories: Mapping[str, Memory]) -> None:
+    def settle(self, turn: Sequence[Dl4jMemory], iteration: int, memories: Mapping[str, Dl4jMemory]) -> None:
         """See `ThresholdPolicy.settle`: the share sent is that of the whole update before.
 
         What is held back, or did not come in that iteration, counts as elements that are not sent.
         """
         memory = turn[0]
-        if not memory or memory["at"] >= iteration:
+        if memory.tau is None or memory.at >= iteration:
             return
-        elements = max(memory["elements"], memory["seen"])
-        step = self._step(memory["sent"], elements)
+        memory.elements = max(memory.elements, memory.seen)
+        step = self._step(memory.sent, memory.elements)
         if step != 1:
-            memory["tau"] = as_tau(memory["tau"] * step)
-        memory |= {"at": float(iteration), "elements": elements, "seen": 0.0, "sent": 0.0}
+            memory.tau = as_tau(memory.tau * step)
+        memory.at, memory.seen, memory.sent = iteration, 0, 0
 
-    def _step(self, sent: float, elements: float) -> float:
+    def _step(self, sent: int, elements: int) -> float:
         low, high = self.config.low, self.config.high
         if self.config.target is not None:
             low = high = self.config.target

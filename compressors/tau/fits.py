@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .sidco import STAGE
+
 Fit = Literal["exponential", "pareto", "gamma"]
-STAGE = 0.25
-"""The share that every stage but the last lets through."""
 FEWEST = 16
 """Excesses below which no further stage is fitted."""
 

@@ -3,34 +3,62 @@
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
+from pydantic import Field, field_validator
 
-from ..bucket.layout import Part
-from ..config.thresholds import ScheduledTau
-from .base import Memory, ThresholdPolicy
+from ..config.base import Tau
+from .base import Memory, Policy, ThresholdPolicy, as_tau
+
+if TYPE_CHECKING:
+    from ..bucket.layout import Part
+    from ..config.sparse import ThresholdedMethod
+
+
+class ScheduledTau(Policy):
+    """tau by iteration: given at some, kept or interpolated between them."""
+
+    first_field = "points"
+    by_itself = True
+
+    kind: Literal["schedule"] = "schedule"
+    points: dict[int, Tau] = Field(min_length=1)
+    """tau at iterations counted from 0, such as {0: 1e-4, 1000: 1e-3}; the first and last hold outside."""
+    between: Literal["step", "linear", "exponential"] = "exponential"
+    """From one point to the next: jump there, or go on a straight line in tau or in its logarithm."""
+
+    @field_validator("points")
+    @classmethod
+    def _from_zero_on(cls, points: dict[int, float]) -> dict[int, float]:
+        if min(points) < 0:
+            raise ValueError(f"iterations count from 0, {min(points)} is before that")
+        return dict(sorted(points.items()))
+
+    def build(self, method: "ThresholdedMethod") -> "Scheduled":
+        """See `Policy.build`."""
+        return Scheduled(self)
 
 
 @dataclass(frozen=True)
-class Fixed(ThresholdPolicy):
+class Fixed(ThresholdPolicy[Memory]):
     """The same tau always."""
 
-    value: np.float32
+    value: float
 
-    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[Memory]) -> list[float]:
         """See `ThresholdPolicy.taus`."""
-        return [float(self.value)] * len(parts)
+        return [self.value] * len(parts)
 
 
 @dataclass(frozen=True)
-class Scheduled(ThresholdPolicy):
+class Scheduled(ThresholdPolicy[Memory]):
     """tau by iteration, interpolated between points."""
 
     config: ScheduledTau
 
-    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[Memory]) -> list[float]:
         """See `ThresholdPolicy.taus`."""
-        return [float(np.float32(self._at(iteration)))] * len(parts)
+        return [as_tau(self._at(iteration))] * len(parts)
 
     def _at(self, iteration: int) -> float:
         at, taus = list(self.config.points), list(self.config.points.values())
@@ -42,3 +70,8 @@ class Scheduled(ThresholdPolicy):
         if self.config.between == "linear":
             return low + done * (high - low)
         return float(low * (high / low) ** done)
+
+
+def policy_of(tau: float | Policy, method: "ThresholdedMethod") -> ThresholdPolicy[Any]:
+    """The policy that a method's threshold describes."""
+    return tau.build(method) if isinstance(tau, Policy) else Fixed(as_tau(tau))

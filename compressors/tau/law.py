@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..config.law import Law
+from .by_law import Law
 
 _FAINT = 1e-3
 """A percentile counts as at least this part of the root mean square: where most elements are zero it is 0."""

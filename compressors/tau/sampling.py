@@ -4,19 +4,14 @@ On a device the sample is taken there, and what comes here is a part that holds 
 else: all of them are looked at, so that a policy's tau is the same on any device.
 """
 
-import math
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..bucket.layout import Part
-from ..config.base import LARGEST_TAU, SMALLEST_TAU
 from ..ops.cpu.sampling import sampled_magnitudes, stratified_positions
 from ..ops.cpu.topk import sampled_magnitude
-
-SAMPLE = 2**14
-"""Elements of a parameter that are looked at to choose its tau."""
+from .base import SAMPLE, as_tau
 
 
 def sampled_tau(part: Part, density: float) -> np.float32:
@@ -29,11 +24,6 @@ def magnitudes_of(part: Part) -> NDArray[np.float32]:
     """float32 [SAMPLE at most], the finite ones among a sample of magnitudes of residual + gradient."""
     residual_M, gradient_M = _arrays(part)
     return sampled_magnitudes(residual_M, gradient_M, min(SAMPLE, residual_M.size))
-
-
-def as_tau(tau: float) -> float:
-    """The nearest number that messages can carry as tau, a float32; 1 for a NaN or an infinity."""
-    return float(np.float32(min(max(tau, SMALLEST_TAU), LARGEST_TAU))) if math.isfinite(tau) else 1.0
 
 
 def _arrays(part: Part) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -2,66 +2,112 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
-from ..bucket.layout import Part
-from ..config.thresholds import FittedTau
-from .base import Memory
-from .density import TargetDensity
-from .fits import STAGE, fitted_tau
+from ..config.base import Share
+from .base import Policy
+from .density import DensityMemory, TargetDensity
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..bucket.layout import Part
+    from ..config.sparse import ThresholdedMethod
+
+STAGE = 0.25
+"""The share that every stage but the last lets through."""
 LOOKS = 5
 """Fits after which the number of stages is looked at again (the paper's Q)."""
 TOLERANCE = 0.2
 """By how much the mean density may miss the target before that number changes (the paper's epsilon)."""
 
 
+@dataclass(slots=True)
+class FittedMemory(DensityMemory):
+    """Of one parameter; the rest is for `stages: auto`."""
+
+    stages: int = 1
+    looks: int = 0
+    """Fits since the number of stages was looked at."""
+    ratios: float = 0.0
+    """The sum of what they led to, in multiples of the target."""
+    step: int = 1
+    """Where more stages are wanted: 1 adds one, -1 takes one away."""
+    ratio: float | None = None
+    """The mean of those before the last look."""
+
+
+class FittedTau(Policy):
+    """The tau that a target share reaches if magnitudes are distributed as a fit to a sample says (SIDCo)."""
+
+    first_field = "target"
+    by_itself = True
+
+    kind: Literal["sidco"] = "sidco"
+    target: Share
+    """The share of elements to send."""
+    fit: Literal["exponential", "pareto", "gamma"] = "exponential"
+    """The distribution; gamma's further stages are generalized Pareto's."""
+    stages: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
+    """How often the tail is fitted again, each time its upper quarter; auto adapts to the achieved share."""
+    every: int = Field(default=200, ge=1)
+    """Iterations from one fit to the next; in between tau is corrected by what was sent."""
+
+    def build(self, method: "ThresholdedMethod") -> "Fitted":
+        """See `Policy.build`."""
+        return Fitted(self)
+
+
 @dataclass(frozen=True)
-class Fitted(TargetDensity):
+class Fitted(TargetDensity[FittedMemory]):
     """A statistical fit, `fits.fitted_tau`, in stages."""
 
+    memory = FittedMemory
     config: FittedTau
-    again: ClassVar[int] = 1
+    again = 1
     """Where a fit is far off, the next one is, too."""
 
-    def target(self, iteration: int, memory: Memory) -> float:
+    def target(self, iteration: int, memory: FittedMemory) -> float:
         """See `TargetDensity.target`."""
         return self.config.target
 
-    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: Memory) -> float:
+    def estimate(self, magnitudes: "NDArray[np.float32]", iteration: int, memory: FittedMemory) -> float:
         """See `TargetDensity.estimate`."""
-        stages = memory.setdefault("stages", 1.0) if self.config.stages == "auto" else self.config.stages
-        return fitted_tau(self.config.fit, magnitudes, memory["target"], int(stages))
+        from .fits import fitted_tau  # noqa: PLC0415 (numpy, which reading a configuration needs not)
 
-    def begin(self, part: Part, sent: int, memory: Memory) -> None:
+        stages = memory.stages if self.config.stages == "auto" else self.config.stages
+        return fitted_tau(self.config.fit, magnitudes, memory.target, stages)
+
+    def begin(self, part: "Part", sent: int, memory: FittedMemory) -> None:
         """See `TargetDensity.begin`: it judges the fit."""
         if self.config.stages != "auto":
             return
-        memory["looks"] = memory.get("looks", 0.0) + 1
-        memory["sum"] = memory.get("sum", 0.0) + sent / (self.config.target * max(part.elements, 1))
-        if memory["looks"] >= LOOKS:
-            self._adapt(memory.pop("sum") / memory.pop("looks"), memory)
+        memory.looks += 1
+        memory.ratios += sent / (self.config.target * max(part.elements, 1))
+        if memory.looks >= LOOKS:
+            ratio = memory.ratios / memory.looks
+            memory.looks, memory.ratios = 0, 0.0
+            self._adapt(ratio, memory)
 
-    def _adapt(self, ratio: float, memory: Memory) -> None:
+    def _adapt(self, ratio: float, memory: FittedMemory) -> None:
         """Adds or takes away a stage where the achieved density is off.
 
         Whether more stages raise tau depends on the tail: where a change made it worse, or there is no stage
         to add or take away, the next one goes the other way (as the authors' code does).
         """
-        step, before = memory.get("step", 1.0), memory.get("ratio", ratio)
+        before = ratio if memory.ratio is None else memory.ratio
         if abs(ratio - 1) > abs(before - 1):
-            step = -step
-        memory["ratio"] = ratio
+            memory.step = -memory.step
+        memory.ratio = ratio
         if abs(ratio - 1) > TOLERANCE:
-            stages = memory["stages"] + (step if ratio > 1 else -step)
+            stages = memory.stages + (memory.step if ratio > 1 else -memory.step)
             if 1 <= stages <= most_stages(self.config.target):
-                memory["stages"] = stages
+                memory.stages = stages
             else:
-                step = -step
-        memory["step"] = step
+                memory.step = -memory.step
 
 
 def most_stages(density: float) -> int:

@@ -7,7 +7,7 @@ Header, 32 bytes, little endian:
 | 0 | 2 bytes | magic, `tg` |
 | 2 | u8 | version, 1 |
 | 3 | u8 | form: 1 wgt, 2 bgt, 3 qgt, 4 strom, 5 f32, 6 fp16, 7 bf16, 8 fp8, 9 linear, 10 quantile |
-| 4 | u8 | codec: 0 raw, 1 packed32, 2 bitmap, 3 golomb_rice, 4 every, 5 chunked |
+| 4 | u8 | codec: 0 raw, 1 packed32, 2 bitmap, 3 golomb_rice, 4 every, 5 chunked; 128 to 255 others' |
 | 5 | u8 | state: 0 an update; 1 a gradient that was not finite, without a body |
 | 6 | u8 | symbols: 0 bit-packed (or none), 1 Huffman coded |
 | 7 | u8 | 0 |
@@ -36,7 +36,7 @@ from ..ops.faults import Faults
 from ..ops.interface import Ops
 from ..ops.results import Found
 from ..ops.returns import Returns, Steps, both, run, together
-from .codecs import CODECS, PlannedValues, codec_by_code, codec_by_name, plan_values
+from .codecs import OURS, PlannedValues, codec_by_code, codec_by_name, plan_values
 from .codecs.base import Body, Codec, Head, Measured, Reading
 from .codecs.values import Symbols
 from .forms import FORM_OF_CODE, FORMS, Form
@@ -52,8 +52,6 @@ _CRC_AT = HEADER_BYTES - 4
 _MAGIC = b"tg"
 _UPDATE, _NONFINITE = 0, 1
 _SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
-_AUTO = tuple(range(len(CODECS)))
-_PLACES = {codec.name: place for place, codec in enumerate(CODECS)}
 
 
 @dataclass(frozen=True)
@@ -106,9 +104,7 @@ def write_all(
         plan_values(update, "raw" if name == "raw" else symbols, ops, returns)
         for update, name in zip(updates, codecs, strict=True)
     ]
-    measures = [
-        CODECS[place].measure([updates[i] for i in mine], ops, returns) for (place, _), mine in groups
-    ]
+    measures = [codec.measure([updates[i] for i in mine], ops, returns) for codec, mine in groups]
     values, measured = yield from both(together(plans), together(measures))
     chosen = _choose(groups, measured, values)
     sizes = [size for _, _, size in chosen]
@@ -132,23 +128,24 @@ def write_all(
     return payload.array
 
 
-_Groups = list[tuple[tuple[int, bool], list[int]]]
-"""Place of a codec and whether signs are apart, and which updates that may write."""
+_Groups = list[tuple[Codec, list[int]]]
+"""Codecs, and which updates, all with signs apart or none, each may write."""
 
 
 def _able(updates: Sequence[Update], codecs: Sequence[str]) -> _Groups:
     """Which codecs may write which updates."""
-    able: dict[tuple[int, bool], list[int]] = {}
+    able: dict[tuple[int, str, bool], tuple[Codec, list[int]]] = {}
     for i, (update, name) in enumerate(zip(updates, codecs, strict=True)):
         if update.n > LARGEST_N:
             raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
-        among = _AUTO if name == "auto" else (_PLACES[codec_by_name(name).name],)
-        fitting = [place for place in among if CODECS[place].fits(update)]
+        among = OURS if name == "auto" else (codec_by_name(name),)
+        fitting = [codec for codec in among if codec.fits(update)]
         if not fitting:
             raise ValueError(f"{name} cannot write an update of {update.k} of {update.n} {update.form}")
-        for place in fitting:
-            able.setdefault((place, FORMS[update.form].sign_apart), []).append(i)
-    return sorted(able.items())
+        for codec in fitting:
+            key = codec.turn, codec.name, FORMS[update.form].sign_apart
+            able.setdefault(key, (codec, []))[1].append(i)
+    return [able[key] for key in sorted(able)]
 
 
 def _choose(

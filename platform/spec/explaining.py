@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from taugrad.compressors.config.calls import FLOORS, POLICIES
+from taugrad.compressors.config.registry import FAMILIES, POLICIES
 
 from .fields import METHOD, TAGS, below, kinds_of, walk, without_tags
 from .run import RunSpec
@@ -90,7 +90,7 @@ def _explain(problem: Any, field: str) -> str:  # noqa: PLR0911, PLR0912 (one fo
             return f"{field}: is missing{_described(field, where)}"
         case "union_tag_invalid":
             choices = context["expected_tags"].removeprefix("'number', ")  # a number needs no kind
-            tag, kinds = context["tag"], choices.replace("'", "").split(", ")
+            tag, kinds = context["tag"], _with_others(choices.replace("'", "").split(", "))
             return f"{field}.{_tag_of(context)} = {tag}: choose {either(kinds)}{_meant(tag, kinds)}"
         case "union_tag_not_found":
             return f"{field}.{_tag_of(context)}: is missing"
@@ -109,17 +109,28 @@ def _explain(problem: Any, field: str) -> str:  # noqa: PLR0911, PLR0912 (one fo
         case "string_pattern_mismatch" if field.endswith(".factory"):
             return f"{said}: give package.module:function, such as mine:make of a file mine.py in this folder"
         case "literal_error":
-            choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+            choices = _with_others(re.findall(r"'([^']*)'", str(context.get("expected", ""))))
             return f"{said}: {_lowered(problem['msg'])}{_meant(value, choices)}"
         case "value_error" if isinstance(value, dict | BaseModel):
             return f"{field}: {context['error']}" if field else str(context["error"])
         case "value_error":
             return f"{said}: {context['error']}"
         case _ if where and where[-1] == "number":
-            policies = FLOORS if field.endswith(".floor") else POLICIES
+            kinds = [kind for name, kind, _ in walk(RunSpec) if name == f"{field}.kind"]
+            policies = kinds if len(set(kinds)) == 1 else POLICIES
             return f"{said}: give a number, or a policy with its fields in brackets: {', '.join(policies)}"
         case _:
             return f"{said}: {_lowered(problem['msg'])}"
+
+
+def _with_others(ours: list[str]) -> list[str]:
+    """Names to choose from, and those that installed packages add to them."""
+    fitting = [family for family in FAMILIES if set(ours) <= {"auto", *family.our_names}]
+    return (
+        ours + list(min(fitting, key=lambda family: len(family.our_names)).others)
+        if ours and fitting
+        else ours
+    )
 
 
 def _shown(value: Any) -> str:

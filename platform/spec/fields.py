@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from taugrad.compressors.config.registry import FAMILIES
+
 from .run import RunSpec
 
 METHOD = "compressor"
@@ -42,7 +44,7 @@ def spec_fields() -> list[FieldHelp]:
     fields: list[FieldHelp] = []
     for name, alike in found.items():
         if name.startswith(f"{METHOD}.") and not any(field.name == METHOD for field in fields):
-            fields.append(_METHOD_HELP)
+            fields.append(_method_help())
         types = dict.fromkeys(each for _, info in alike for each in type_name(info.annotation).split("|"))
         kinds = "" if is_tag(name) else _kinds_text(name, [kind for kind, _ in alike], choices)
         default = defaults.get(name) or ("" if is_tag(name) else _default_text(alike))
@@ -77,13 +79,17 @@ def _default_text(alike: Sequence[tuple[str, FieldInfo]]) -> str:
     return "; ".join([usual[0], *(f"{', '.join(dict.fromkeys(kinds))}: {own}" for own, kinds in others)])
 
 
-_METHOD_HELP = FieldHelp(
-    METHOD,
-    "LINE",
-    "none",
-    "",
-    "A method and its links, such as 'wgt(tau=1e-3) | quantile | golomb_rice'; below are its single fields.",
-)
+def _method_help() -> FieldHelp:
+    """The method as a whole; and what installed packages add, whose single fields are not listed."""
+    try:
+        added = ", ".join(each for family in FAMILIES for each in family.installed())
+    except ValueError as problem:
+        added = str(problem)
+    example = "'wgt(tau=1e-3) | quantile | golomb_rice'"
+    described = f"A method and its links, such as {example}; below are its single fields."
+    return FieldHelp(
+        METHOD, "LINE", "none", "", described + (f" Installed besides: {added}." if added else "")
+    )
 
 
 def is_tag(name: str) -> bool:

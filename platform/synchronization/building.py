@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from taugrad.compressors.config import AnyMethod, NoCompression, PowerSGD
+from taugrad.compressors.config import Method, NoCompression, PowerSGD
 
 from ..spec import RunSpec
 from ..tasks.base import Task
@@ -79,7 +79,7 @@ def _clips_own(spec: RunSpec) -> bool:
     return bool(spec.training.clip.norm) and spec.training.clip.of == "worker"
 
 
-def _exchanged(spec: RunSpec) -> AnyMethod:
+def _exchanged(spec: RunSpec) -> Method:
     """The compressor; with fp16 it leaves out steps whose gradients overflowed."""
     method = spec.compressor
     mode = real(spec.sync)
@@ -127,7 +127,7 @@ def _pattern_name(mode: RealSync) -> PatternName:
             return mode.mode
 
 
-def _pattern(name: PatternName, method: AnyMethod, back: AnyMethod, setting: Setting) -> Pattern:
+def _pattern(name: PatternName, method: Method, back: Method, setting: Setting) -> Pattern:
     match name:
         case "allgather":
             return AllGather(method, setting)
@@ -139,11 +139,11 @@ def _pattern(name: PatternName, method: AnyMethod, back: AnyMethod, setting: Set
             return Sharded(method, back, setting, owners=setting.workers)
 
 
-def _returning(method: AnyMethod) -> AnyMethod:
+def _returning(method: Method) -> Method:
     """A sum's method on its way back: as the gradients', but their momentum is in it already."""
-    return method.model_copy(update={"momentum": 0.0}) if getattr(method, "momentum", 0) else method
+    return method.model_copy(update={"momentum": 0.0}) if method.own_momentum else method
 
 
-def _self_contained(method: AnyMethod) -> AnyMethod:
+def _self_contained(method: Method) -> Method:
     """Packages of weights stand for themselves: nothing is carried over to the next."""
     return method.model_copy(update={"decay": 0.0}) if hasattr(method, "decay") else method

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, Step, Totals, compressed_allgather
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import Method
 from taugrad.compressors.observe import GradientStatistics
 
 from ..data.feeding import Batch
@@ -27,7 +27,7 @@ class HookedGradients(Synchronization):
         state: of the hook.
     """
 
-    def __init__(self, spec: RunSpec, method: AnyMethod, replica: Replica, device: torch.device) -> None:
+    def __init__(self, spec: RunSpec, method: Method, replica: Replica, device: torch.device) -> None:
         self.ranks, self.workers = [dist.get_rank()], dist.get_world_size()
         self.replica = replica
         self.model = replica.model

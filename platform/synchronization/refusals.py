@@ -1,8 +1,8 @@
 """Which methods cannot work in which mode: found when a spec is read, before anything starts."""
 
-from taugrad.compressors.config import AnyMethod, PowerSGD
-from taugrad.compressors.config.law import Law
+from taugrad.compressors.config import Method, PowerSGD
 from taugrad.compressors.config.methods import DenseMethod, NoCompression
+from taugrad.compressors.tau.by_law import Law
 
 from ..training.growing import BatchGrowthConfig, Stages
 from .config import (
@@ -17,7 +17,7 @@ from .config import (
 )
 
 
-def check_sync(sync: SyncConfig, method: AnyMethod, optimizer_momentum: float) -> None:
+def check_sync(sync: SyncConfig, method: Method, optimizer_momentum: float) -> None:
     """Refuses a mode that cannot be, or that the method cannot work in.
 
     Args:
@@ -68,8 +68,8 @@ def check_stages(sync: SyncConfig, growth: BatchGrowthConfig, workers: int) -> N
             )
 
 
-def _check_momentum(mode: RealSync, where: str, method: AnyMethod, optimizer_momentum: float) -> None:
-    own = getattr(method, "momentum", 0)
+def _check_momentum(mode: RealSync, where: str, method: Method, optimizer_momentum: float) -> None:
+    own = method.own_momentum
     if own and optimizer_momentum:
         raise ValueError(
             f"compressor.momentum = {own}: the optimizer has momentum too, it would be applied twice; "
@@ -82,7 +82,7 @@ def _check_momentum(mode: RealSync, where: str, method: AnyMethod, optimizer_mom
         )
 
 
-def _check_weights(mode: WeightsSync, where: str, method: AnyMethod) -> None:
+def _check_weights(mode: WeightsSync, where: str, method: Method) -> None:
     if method.nonfinite == "skip":
         raise ValueError(
             f"compressor.nonfinite = skip with {where}.mode = weights: weights that are not finite cannot be "
@@ -90,7 +90,7 @@ def _check_weights(mode: WeightsSync, where: str, method: AnyMethod) -> None:
         )
     if mode.outer.nesterov and not mode.outer.momentum:
         raise ValueError(f"{where}.outer.nesterov: needs {where}.outer.momentum above 0")
-    own = getattr(method, "momentum", 0)
+    own = method.own_momentum
     if own and (mode.outer.momentum or mode.pattern == "ring"):
         raise ValueError(
             f"compressor.momentum = {own} with {where}.mode = weights: it goes neither with a ring nor with "
@@ -122,7 +122,7 @@ def _check_weights(mode: WeightsSync, where: str, method: AnyMethod) -> None:
         )
 
 
-def _check_law(mode: RealSync, where: str, field: str, method: AnyMethod | None) -> None:
+def _check_law(mode: RealSync, where: str, field: str, method: Method | None) -> None:
     """A law goes by the loss's gradients."""
     for name in ("tau", "floor"):
         if isinstance(getattr(method, name, None), Law) and isinstance(mode, WeightsSync):
@@ -132,7 +132,7 @@ def _check_law(mode: RealSync, where: str, field: str, method: AnyMethod | None)
             )
 
 
-def _check_back(mode: RealSync, where: str, back: AnyMethod) -> None:
+def _check_back(mode: RealSync, where: str, back: Method) -> None:
     pattern = mode.pattern if isinstance(mode, WeightsSync) else mode.mode
     if pattern not in ("parameter_server", "sharded", "hybrid"):
         raise ValueError(
@@ -140,8 +140,8 @@ def _check_back(mode: RealSync, where: str, back: AnyMethod) -> None:
         )
     if isinstance(back, PowerSGD):
         raise ValueError(f"{where}.back.kind = powersgd: its factors go through torch's own all-reduce")
-    if getattr(back, "momentum", 0):
-        raise ValueError(f"{where}.back.momentum = {getattr(back, 'momentum', 0)}: a sum's is in it already")
+    if back.own_momentum:
+        raise ValueError(f"{where}.back.momentum = {back.own_momentum}: a sum's is in it already")
     whole = isinstance(mode, WeightsSync) and mode.exchange == "weights"
     if whole and not isinstance(back, DenseMethod | NoCompression):
         raise ValueError(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.config import AnyMethod, NoCompression, PowerSGD
+from taugrad.compressors.config import CompressedMethod, Method
 from taugrad.compressors.observe import gradient_statistics
 from taugrad.compressors.wire.message import NonFinite
 
@@ -56,9 +56,9 @@ def warm_up(spec: RunSpec, model: nn.Module, task: Task, examples: Examples, dev
     gradient_statistics(gradients[0])
 
 
-def _compress(method: AnyMethod, names: list[str], gradients: list[Tensor]) -> None:
+def _compress(method: Method, names: list[str], gradients: list[Tensor]) -> None:
     """Compresses and reads what gradients may look like: how much is sent decides which codec writes it."""
-    if isinstance(method, NoCompression | PowerSGD):
+    if not isinstance(method, CompressedMethod):
         return
     total = torch.cat(gradients)
     worker = FeedbackCompressor(method, names, gradients, threads=torch.get_num_threads())

@@ -11,7 +11,8 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from taugrad.compressors.config.law import Law, LawFloor, LawTau
+from taugrad.compressors.quantizers.entropy import LawFloor
+from taugrad.compressors.tau.by_law import Law, LawTau
 from taugrad.platform.config import Config
 from taugrad.platform.spec import RunSpec, SpecError
 

@@ -30,7 +30,7 @@ from taugrad.compressors.bucket.layout import Layout, Part
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.ops.cpu.ops import CPU
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.codecs import codec_by_code
 from taugrad.compressors.wire.forms import FORM_OF_CODE

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.wire import exchange, message
@@ -35,7 +35,7 @@ from taugrad.compressors.wire.gathering import AtOnce, Gathering
 from taugrad.compressors.wire.mailbox import Expected
 from taugrad.compressors.wire.update import Update
 
-Config = Mapping[str, Any] | AnyMethod | str
+Config = Mapping[str, Any] | Method | str
 Result = dict[str, Any]
 
 RULES = ("wgt", "bgt", "qgt")
@@ -669,7 +669,7 @@ def states_that_do_not_fit() -> Result:
     low_rank = CompressionState(run.ddp, "powersgd").state_dict()
     wrong = {
         "version": {**good, "version": 1},
-        "before": {**good, "version": 4},
+        "before": {**good, "version": 5},
         "rank": {**good, "rank": 1, "workers": 2},
         "workers": {**good, "workers": 3},
         "no rank": {name: value for name, value in good.items() if name != "rank"},
@@ -677,6 +677,7 @@ def states_that_do_not_fit() -> Result:
         "no velocities": {name: value for name, value in good.items() if name != "velocities"},
         "velocity": {**good, "velocities": {"head.bias": torch.zeros(4)}},
         "memory": {**good, "memories": {"tail.weight": {"tau": 1.0}}},
+        "other policy": {**good, "memories": {"head.bias": {"tau": 1.0}}},
         "totals": {**good, "totals": {"steps": 2}},
         "method": {**good, "powersgd": low_rank["powersgd"]},
         "unknown name": {**good, "residuals": {**residuals, "tail.weight": torch.zeros(3)}},

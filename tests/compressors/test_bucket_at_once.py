@@ -27,7 +27,7 @@ from taugrad.compressors.ops.cpu.threshold import (
     threshold_rows,
 )
 from taugrad.compressors.ops.faults import CORRUPT
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.message import is_refusal
 from taugrad.compressors.wire.update import Update

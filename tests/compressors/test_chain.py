@@ -16,10 +16,19 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from taugrad.compressors import config
 from taugrad.compressors.config import chain, read_config
-from taugrad.compressors.config.chain import parse
-from taugrad.compressors.config.methods import ChunkedTopK, Clip, Exempt, TopK
-from taugrad.compressors.config.quantizers import EntropyLink, Float16Link, LinearLink, QuantileLink
-from taugrad.compressors.config.thresholds import DensityTau, LayeredTau, ScheduledTau, Warmup
+from taugrad.compressors.config.links import parse
+from taugrad.compressors.config.methods import Exempt
+from taugrad.compressors.config.sparse import Clip
+from taugrad.compressors.quantizers.entropy import EntropyLink
+from taugrad.compressors.quantizers.halves import Float16Link
+from taugrad.compressors.quantizers.linear import LinearLink
+from taugrad.compressors.quantizers.quantile import QuantileLink
+from taugrad.compressors.rules.chunked_topk import ChunkedTopK
+from taugrad.compressors.rules.topk import TopK
+from taugrad.compressors.tau.density import DensityTau
+from taugrad.compressors.tau.given import ScheduledTau
+from taugrad.compressors.tau.layers import LayeredTau
+from taugrad.compressors.tau.warmup import Warmup
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(config.CompressorConfig)
 

@@ -1,4 +1,4 @@
-"""One suite for every codec: what is listed in CODECS is tested, with each form that it can write."""
+"""One suite for every codec: what is listed in OURS is tested, with each form that it can write."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.ops.cpu.ops import CpuOps
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.codecs import CODECS, Codec, codec_by_code, codec_by_name
+from taugrad.compressors.wire.codecs import OURS, Codec, codec_by_code, codec_by_name
 from taugrad.compressors.wire.forms import FORMS, Form
 from taugrad.compressors.wire.message import HEADER_BYTES
 from taugrad.compressors.wire.update import NO_TAU, Update
@@ -26,7 +26,7 @@ DrawUpdate = Callable[[st.DataObject, str, Form], Update]
 RandomUpdate = Callable[..., Update]
 AssertSame = Callable[[Update, Update], None]
 
-every_codec = in_turn("codec", CODECS)
+every_codec = in_turn("codec", OURS)
 every_form = in_turn("form", FORM_NAMES)
 every_case = in_turn(("codec", "form"), FORMATS)
 every_case_and_symbols = in_turn(
@@ -42,7 +42,7 @@ free_case = in_turn(("codec", "form"), [case for case in FORMATS if case[0].name
 
 
 def test_every_codec_and_every_form_is_listed() -> None:
-    assert set(FORMS_OF) == {codec.name for codec in CODECS}
+    assert set(FORMS_OF) == {codec.name for codec in OURS}
 
 
 @every_case
@@ -163,7 +163,7 @@ def test_smallest_is_the_minimum_over_all_codecs(form: Form, n: int, k: int, see
     values = {"wgt": np.ones(words.size, np.float32), "qgt": np.ones(words.size, np.uint8)}
     update = Update(form, n, np.float32(1), words, values.get(form, np.empty(0, np.uint8)))
     values = planned(update)
-    fitting = [codec for codec in CODECS if codec.fits(update)]
+    fitting = [codec for codec in OURS if codec.fits(update)]
     least = min(size(codec, update, values) for codec in fitting)
     assert message.write(update).size == message.HEADER_BYTES + least
 
@@ -177,7 +177,7 @@ def shortest(update: Update) -> int:
     """Bytes of the shortest message over all codecs that fit and all ways to write symbols."""
     return min(
         message.write(update, codec.name, symbols).size
-        for codec in CODECS
+        for codec in OURS
         if codec.fits(update)
         for symbols in ("raw", "huffman")
     )
@@ -223,27 +223,27 @@ def test_each_codec_is_the_smallest_somewhere(form: Form, random_update: RandomU
 
 def test_smallest_takes_the_first_of_several() -> None:
     update = Update.empty("wgt", 0, np.float32(1))
-    assert chosen_for(update) is CODECS[0]
+    assert chosen_for(update) is OURS[0]
 
 
 def test_a_codec_that_is_asked_for_is_taken_though_others_are_shorter() -> None:
     update = Update.empty("wgt", 1000, np.float32(1))
     written = write_all([update, update], ["raw", "auto"])
-    assert [codec_by_code(each[4]).name for each in written] == ["raw", CODECS[0].name]
+    assert [codec_by_code(each[4]).name for each in written] == ["raw", OURS[0].name]
 
 
 def test_codecs_are_found_by_name_and_by_code() -> None:
-    for codec in CODECS:
+    for codec in OURS:
         assert codec_by_name(codec.name) is codec
         assert codec_by_code(codec.code) is codec
-    assert len({codec.code for codec in CODECS}) == len({codec.name for codec in CODECS}) == len(CODECS)
+    assert len({codec.code for codec in OURS}) == len({codec.name for codec in OURS}) == len(OURS)
     with pytest.raises(CorruptMessage, match="codec 99 is unknown"):
         codec_by_code(99)
     with pytest.raises(KeyError):
         codec_by_name("zip")
 
 
-@in_turn("codec", [codec for codec in CODECS if codec.name != "every"])
+@in_turn("codec", [codec for codec in OURS if codec.name != "every"])
 def test_every_codec_of_positions_can_be_configured(codec: Codec) -> None:
     head = {"kind": "chunked_topk"} if codec.name == "chunked" else {"kind": "wgt", "tau": 1.0}
     assert read_config(head | {"codec": codec.name}).codec == codec.name  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import numpy as np
 from cases import in_turn
 
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.codecs import CODECS, codec_by_name
+from taugrad.compressors.wire.codecs import OURS, codec_by_name
 from taugrad.compressors.wire.forms import FORMS, Form
 from taugrad.compressors.wire.quantized import Quantiles, ScaledFloats, Uniform
 from taugrad.compressors.wire.update import NO_TAU, Chunks, Update
@@ -219,7 +219,7 @@ CODEC_CODES = {"raw": 0, "packed32": 1, "bitmap": 2, "golomb_rice": 3, "every": 
 
 def test_codes_never_change() -> None:
     assert {form: traits.code for form, traits in FORMS.items()} == FORM_CODES
-    assert {codec.name: codec.code for codec in CODECS} == CODEC_CODES
+    assert {codec.name: codec.code for codec in OURS} == CODEC_CODES
 
 
 def test_golden_strom_in_raw() -> None:

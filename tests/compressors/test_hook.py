@@ -640,7 +640,7 @@ def misfits(groups: Callable[[int], Results]) -> dict[str, Any]:
     ("misfit", "words"),
     [
         ("version", "version 1"),
-        ("before", "version 4 of a state; this program reads 5"),
+        ("before", "version 5 of a state; this program reads 6"),
         ("rank", "the state of rank 1 of 2 workers, this is rank 0 of 1"),
         ("workers", "the state of rank 0 of 3 workers, this is rank 0 of 1"),
         ("no rank", "without rank"),
@@ -648,6 +648,7 @@ def misfits(groups: Callable[[int], Results]) -> dict[str, Any]:
         ("no velocities", "without velocities"),
         ("velocity", "the velocity of 'head.bias' is torch.float32 (4,)"),
         ("memory", "'tail.weight'"),
+        ("other policy", "a memory of 'head.bias' with tau, which is unknown"),
         ("totals", "a ledger has"),
         ("method", "of another method than wgt(tau=0.02)"),
         ("unknown name", "'tail.weight'"),

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from copy import copy
 from types import ModuleType
 
 import numpy as np
@@ -12,8 +13,7 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.compressor import is_exempt
 from taugrad.compressors.config.methods import Exempt
-from taugrad.compressors.config.thresholds import Warmup
-from taugrad.compressors.tau import density_at
+from taugrad.compressors.tau.warmup import Warmup, density_at
 
 Floats = NDArray[np.float32]
 
@@ -147,12 +147,12 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered(workbench: Mod
         assert [tally.sent for tally in steps[iteration].tallies] == [25, 20]
     policy = worker.compressor.rule.selection.policy
     for memory in worker.memories.values():
-        assert memory["target"] == 0.05
+        assert memory.target == 0.05
         due = [policy.needs_sample(None, iteration, memory) for iteration in (26, 27, 28)]
         assert due == [False, False, True]
     # What is remembered is all there is: another worker goes on from it, in other buckets.
     other = workbench.Worker(line, (500, 400), buckets=[[1], [0]])
-    other.context.memories = {name: dict(memory) for name, memory in worker.memories.items()}
+    other.context.memories = {name: copy(memory) for name, memory in worker.memories.items()}
     other.context.iteration = worker.context.iteration
     other.residuals = [residual.clone() for residual in worker.residuals]
     for seed in range(22, 30):

@@ -4,7 +4,7 @@ import ast
 import json
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any
 
 import messages
 import numpy as np
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from taugrad.compressors.config import chain, read_config
-from taugrad.compressors.config.methods import AnyMethod, ChunkedTopK, TopK
-from taugrad.compressors.config.quantizers import QuantizerLink
+from taugrad.compressors.config.registry import QUANTIZERS, RULES
+from taugrad.compressors.rules.chunked_topk import ChunkedTopK
+from taugrad.compressors.rules.topk import TopK
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.quantized import Quantized
 from taugrad.compressors.wire.update import Update
@@ -26,11 +27,8 @@ Floats = NDArray[np.float32]
 
 def test_every_method_and_every_link_is_listed() -> None:
     configs: list[Any] = [read_config(line) for line in ALONE.values()]
-    kinds = {model.model_fields["kind"].default for model in get_args(AnyMethod)}
-    assert {config.kind for config in configs} == kinds - {"none", "powersgd"}
-    links = {model.model_fields["kind"].default for model in get_args(get_args(QuantizerLink)[0])}
-    quantizers = [getattr(config, "quantize", None) for config in configs]
-    assert {each.kind for each in quantizers if each is not None} == links
+    assert {config.kind for config in configs} == set(RULES) - {"none", "powersgd"}
+    assert {config.quantizer.kind for config in configs if config.quantizer is not None} == set(QUANTIZERS)
 
 
 def test_messages_of_every_method_come_back(

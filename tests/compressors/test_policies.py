@@ -1,7 +1,9 @@
 """Threshold policies: the tau that each decides, against the definitions."""
 
+import json
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +15,15 @@ from hypothesis import strategies as st
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, read_config
-from taugrad.compressors.config.thresholds import Warmup
-from taugrad.compressors.rules import Context
-from taugrad.compressors.tau import Memory, ThresholdPolicy, build_policy, density_at, sampled_tau
+from taugrad.compressors.rules.base import Context
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy
+from taugrad.compressors.tau.density import DensityMemory
+from taugrad.compressors.tau.sampling import sampled_tau
+from taugrad.compressors.tau.warmup import Warmup, density_at
 
 
 def policy_of(text: str) -> ThresholdPolicy:
-    return build_policy(read_config({"kind": "bgt", "tau": text}))
+    return read_config({"kind": "bgt", "tau": text}).policy()
 
 
 def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:
@@ -29,7 +33,8 @@ def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: st
 NOTHING = part_of(torch.zeros(4))
 
 
-def tau_of(policy: ThresholdPolicy, part: Part, iteration: int, memory: Memory) -> float:
+def tau_of(policy: ThresholdPolicy, part: Part, iteration: int, memory: Memory | None = None) -> float:
+    memory = policy.memory_of(part.name)() if memory is None else memory
     (tau,) = policy.taus([part], iteration, [memory])
     assert type(tau) is float
     assert np.float32(tau) == tau
@@ -41,7 +46,7 @@ def test_a_number_is_fixed() -> None:
     assert [tau_of(policy, NOTHING, iteration, memory) for iteration in (0, 7, 10**9)] == [
         np.float32(0.25)
     ] * 3
-    assert memory == {}
+    assert memory.plain() == {}
 
 
 # By iteration.
@@ -64,7 +69,7 @@ def test_a_schedule_holds_outside_its_points_and_goes_from_one_to_the_next(betwe
     found = [tau_of(policy, NOTHING, iteration, memory) for iteration in range(13)]
     assert found == pytest.approx(BETWEEN[between], rel=1e-6)
     assert [found[2], found[6], found[10]] == [np.float32(0.1), np.float32(0.4), np.float32(0.2)]
-    assert memory == {}
+    assert memory.plain() == {}
 
 
 @given(
@@ -76,7 +81,7 @@ def test_a_scheduled_tau_lies_between_its_neighbours(
     points: dict[int, float], between: str, iteration: int
 ) -> None:
     policy = policy_of(f"schedule({points}, between={between!r})")
-    tau = tau_of(policy, NOTHING, iteration, {})
+    tau = tau_of(policy, NOTHING, iteration)
     before = [at for at in sorted(points) if at <= iteration] or [min(points)]
     after = [at for at in sorted(points) if at >= iteration] or [max(points)]
     around = [points[before[-1]], points[after[0]]]
@@ -97,7 +102,7 @@ def gradient_of(n: int, seed: int = 0) -> torch.Tensor:
 @in_turn("n", [1, 2, 10, 1000, 2**14])
 def test_tau_is_exact_where_the_sample_is_everything(n: int, density: float) -> None:
     gradient, residual = gradient_of(n), gradient_of(n, 1)
-    tau = tau_of(policy_of(f"density({density})"), part_of(gradient, residual), 0, {})
+    tau = tau_of(policy_of(f"density({density})"), part_of(gradient, residual), 0)
     magnitudes = np.sort(np.abs(residual.numpy() + gradient.numpy()))[::-1]
     wanted = max(1, math.ceil(Fraction(str(density)) * n))
     assert tau == magnitudes[wanted - 1]
@@ -108,7 +113,7 @@ def test_tau_is_exact_where_the_sample_is_everything(n: int, density: float) -> 
 def test_a_density_is_met_within_the_sampling_error(density: float, seed: int) -> None:
     n = 300_000
     gradient = gradient_of(n, seed)
-    tau = tau_of(policy_of(f"density({density})"), part_of(gradient), 0, {})
+    tau = tau_of(policy_of(f"density({density})"), part_of(gradient), 0)
     reached = float((gradient.abs() >= float(tau)).sum()) / n
     # Of m samples, m x density reach tau; that share of all has a binomial's deviation, here five of them.
     assert reached == pytest.approx(density, abs=5 * math.sqrt(density * (1 - density) / 2**14))
@@ -143,37 +148,50 @@ def test_tau_stays_in_its_range_whatever_the_gradient(
 ) -> None:
     part = part_of(torch.tensor(values, dtype=dtype))
     for line in ("density(0.02)", "layers(density(0.02), patterns={'q': 1.0})"):
-        tau = tau_of(policy_of(line), part, 0, {})
+        tau = tau_of(policy_of(line), part, 0)
         assert SMALLEST_TAU <= tau <= LARGEST_TAU
         assert tau == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_parameter_without_elements_has_some_tau() -> None:
-    tau = tau_of(policy_of("density(0.1)"), part_of(torch.zeros(0)), 0, {})
+    tau = tau_of(policy_of("density(0.1)"), part_of(torch.zeros(0)), 0)
     assert SMALLEST_TAU <= tau <= LARGEST_TAU
 
 
 def test_a_tau_is_kept_for_as_many_iterations_as_every_says() -> None:
-    policy, memory, found = policy_of("density(0.1, every=11)"), Memory(), []
+    policy, memory, found = policy_of("density(0.1, every=11)"), DensityMemory(), []
     for iteration in range(24):
         found.append(tau_of(policy, part_of(gradient_of(100, iteration)), iteration, memory))
-        assert all(type(key) is str and type(value) is float for key, value in memory.items())
-    fresh = [tau_of(policy, part_of(gradient_of(100, seed)), 0, {}) for seed in range(24)]
+    fresh = [tau_of(policy, part_of(gradient_of(100, seed)), 0) for seed in range(24)]
     # A run begins with samples in its iterations 0, 1, 2, 4 and 8.
     began = [fresh[each] for each in (0, 1, 2, 2, 4, 4, 4, 4, 8, 8, 8)]
     assert found == began + [fresh[11]] * 11 + [fresh[22]] * 2
 
 
 def test_a_memory_that_is_saved_and_restored_goes_on() -> None:
-    policy, memory = policy_of("density(0.1, every=3)"), Memory()
+    policy, memory = policy_of("density(0.1, every=3)"), DensityMemory()
     first = tau_of(policy, part_of(gradient_of(100)), 3, memory)
-    again = {name: float(value) for name, value in memory.items()}
+    again = DensityMemory.from_plain(json.loads(json.dumps(memory.plain())))
+    assert again == memory
     assert tau_of(policy, part_of(gradient_of(100, 1)), 5, again) == first
     assert tau_of(policy, part_of(gradient_of(100, 1)), 6, again) != first
 
 
+@in_turn(
+    ("plain", "words"),
+    [
+        ({}, "without again, alarm, least, most, target, tau"),
+        ({**DensityMemory().plain(), "stages": 1}, "with stages, which is unknown"),
+        ({**DensityMemory().plain(), "tau": "0.1"}, "tau = '0.1' is no number"),
+    ],
+)
+def test_a_memory_of_another_policy_is_refused(plain: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        DensityMemory.from_plain(plain)
+
+
 def test_parameters_have_memories_of_their_own() -> None:
-    policy, one, other = policy_of("density(0.1, every=9)"), Memory(), Memory()
+    policy, one, other = policy_of("density(0.1, every=9)"), DensityMemory(), DensityMemory()
     small = tau_of(policy, part_of(gradient_of(100)), 0, one)
     large = tau_of(policy, part_of(gradient_of(100) * 2), 0, other)
     assert large == 2 * small
@@ -213,7 +231,7 @@ def test_a_density_policy_follows_its_warm_up() -> None:
     policy = policy_of("density(0.01, warmup=warmup(4))")
     gradient = gradient_of(10_000)
     for iteration, wanted in enumerate([2500, 1119, 500, 224, 100, 100]):
-        tau = tau_of(policy, part_of(gradient), iteration, {})
+        tau = tau_of(policy, part_of(gradient), iteration)
         assert int((gradient.abs() >= float(tau)).sum()) == pytest.approx(wanted, abs=1)
 
 
@@ -232,12 +250,12 @@ def test_the_first_pattern_that_fits_counts() -> None:
         "other": 0.5,
     }
     for name, tau in expected.items():
-        assert tau_of(policy, part_of(torch.ones(3), name=name), 0, {}) == np.float32(tau), name
+        assert tau_of(policy, part_of(torch.ones(3), name=name), 0) == np.float32(tau), name
 
 
 def test_layers_may_have_policies_of_their_own() -> None:
     policy = policy_of("layers(schedule({0: 0.1, 2: 0.4}), patterns={'d*': density(0.1, every=5), 'n': 0.7})")
-    memories: dict[str, Memory] = {"d": {}, "n": {}, "s": {}}
+    memories = {name: policy.memory_of(name)() for name in "dns"}
     gradients = [gradient_of(100, seed) for seed in range(4)]
     found = {
         name: [tau_of(policy, part_of(g, name=name), i, memory) for i, g in enumerate(gradients)]
@@ -246,9 +264,8 @@ def test_layers_may_have_policies_of_their_own() -> None:
     assert found["n"] == [np.float32(0.7)] * 4
     assert found["s"] == pytest.approx([0.1, 0.2, 0.4, 0.4], rel=1e-6)
     alone = policy_of("density(0.1)")
-    assert found["d"] == [tau_of(alone, part_of(gradients[i]), 0, {}) for i in (0, 1, 2, 2)]
-    assert memories["n"] == memories["s"] == {}
-    assert all(type(value) is float for value in memories["d"].values())
+    assert found["d"] == [tau_of(alone, part_of(gradients[i]), 0) for i in (0, 1, 2, 2)]
+    assert [type(memory) for memory in memories.values()] == [DensityMemory, Memory, Memory]
 
 
 # In a rule.

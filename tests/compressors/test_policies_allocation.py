@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.config import read_config
 from taugrad.compressors.ops.cpu.threshold import ThresholdRule
-from taugrad.compressors.tau import build_policy
 from taugrad.compressors.tau.allocation import (
     CHOICES,
     REACH,
@@ -159,7 +158,7 @@ def test_bits_are_those_of_a_codec(density: float) -> None:
     ],
 )
 def test_a_value_takes_as_many_bits_as_its_message_has_for_it(line: str, bits: int) -> None:
-    assert build_policy(read_config(line)).value_bits == bits  # type: ignore[attr-defined, arg-type]
+    assert read_config(line).policy().value_bits == bits  # type: ignore[attr-defined, arg-type]
 
 
 def test_bits_grow_with_what_is_sent() -> None:

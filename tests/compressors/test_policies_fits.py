@@ -13,10 +13,9 @@ from scipy import stats
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.tau import Memory, build_policy
 from taugrad.compressors.tau.base import ThresholdPolicy
 from taugrad.compressors.tau.fits import Fit, exponential, fitted_tau, gamma, pareto
-from taugrad.compressors.tau.sidco import LOOKS, most_stages
+from taugrad.compressors.tau.sidco import LOOKS, FittedMemory, most_stages
 
 FITS: list[Fit] = ["exponential", "pareto", "gamma"]
 shares = st.floats(1e-4, 0.9)
@@ -131,19 +130,20 @@ def test_most_stages_are_quarters_of_quarters() -> None:
 
 
 def policy_of(line: str) -> ThresholdPolicy:
-    return build_policy(read_config({"kind": "wgt", "tau": line}))
+    return read_config({"kind": "wgt", "tau": line}).policy()
 
 
-def run(policy: ThresholdPolicy, values: NDArray[np.float32], iterations: int) -> tuple[Memory, list[float]]:
+def run(
+    policy: ThresholdPolicy, values: NDArray[np.float32], iterations: int
+) -> tuple[FittedMemory, list[float]]:
     """What is remembered, and the densities, where the same gradients come again and again."""
-    memory, densities = Memory(), []
+    memory, densities = FittedMemory(), []
     part = Part("p", torch.from_numpy(values))
     for iteration in range(iterations):
         (tau,) = policy.taus([part], iteration, [memory])
         sent = int((values >= tau).sum())
         densities.append(sent / values.size)
         policy.note([part], [sent], iteration, [memory])
-        assert all(type(value) is float for value in memory.values())
     return memory, densities
 
 
@@ -152,12 +152,12 @@ def test_stages_are_found_by_the_achieved_density(kind: str) -> None:
     memory, densities = run(policy_of("sidco(0.001, every=1)"), magnitudes_of(kind), 12 * LOOKS)
     assert densities[-1] == pytest.approx(0.001, rel=0.35)
     assert abs(math.log(max(densities[0], 1e-5) / 0.001)) > math.log(1.35)
-    assert 2 <= memory["stages"] <= 5
+    assert 2 <= memory.stages <= 5
 
 
 def test_stages_stay_where_the_density_is_met() -> None:
     memory, _ = run(policy_of("sidco(0.01, every=1)"), magnitudes_of("exponential"), 6 * LOOKS)
-    assert memory["stages"] == 1
+    assert memory.stages == 1
 
 
 def test_a_number_of_stages_is_kept() -> None:
@@ -166,4 +166,4 @@ def test_a_number_of_stages_is_kept() -> None:
     assert set(densities) == {
         float(np.mean(values >= np.float32(fitted_tau("exponential", values, 0.01, 3))))
     }
-    assert "stages" not in memory
+    assert memory.stages == 1  # of `auto` alone

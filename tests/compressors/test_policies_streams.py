@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.tau import SAMPLE, build_policy
+from taugrad.compressors.tau.base import SAMPLE
+from taugrad.compressors.tau.dl4j import Dl4jMemory
 
 Floats = NDArray[np.float32]
 SIZES = (20_000, 3_000, 8_000)
@@ -114,7 +115,7 @@ def test_an_allocation_is_decided_in_the_iteration_after_its_samples(workbench: 
     holding = []
     for step in range(45):
         worker.step(gradients(step))
-        curves = [len(memory) > 60 for memory in worker.memories.values()]
+        curves = [memory.curve is not None for memory in worker.memories.values()]
         assert len(set(curves)) == 1
         if curves[0]:
             holding.append(step)
@@ -134,8 +135,8 @@ def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float, work
 
 def test_dl4j_counts_a_layer_that_is_trained_from_later_on() -> None:
     """Frozen layers come to be trained: 60 elements sent are more than half of 100, and less of 1,000."""
-    policy = build_policy(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))"))  # type: ignore[arg-type]
-    layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], dict[str, float]()
+    policy = read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))").policy()  # type: ignore[arg-type]
+    layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
     taus = []
     for step in range(70):
         parts = layers[:1] if step < 3 else layers
@@ -168,7 +169,7 @@ def test_a_layer_is_not_sampled_again_and_again(policy: str, workbench: ModuleTy
     worker.context.iteration = 40  # a run begins with more samples
     for step in range(40, 160):
         part = Part("p0", torch.zeros(SIZES[0]))
-        memory = worker.memories.get("p0", {})
+        memory = worker.memories.get("p0") or chosen.memory()
         samples += chosen.needs_sample(part, step, memory)
         worker.step(gradients(step, 1000.0 ** (step % 2)))
     assert 3 < samples <= 3 * (1 + chosen.again)
@@ -242,7 +243,10 @@ def test_an_odd_step_is_lived_through(policy: str, workbench: ModuleType) -> Non
         assert bool(done.refused) == (step in (3, 10))
         if done.refused:
             worker.put_back(done)
-        assert all(math.isfinite(value) for memory in worker.memories.values() for value in memory.values())
+        values = [value for memory in worker.memories.values() for value in memory.plain().values()]
+        assert all(
+            math.isfinite(value) for value in np.hstack([value for value in values if value is not None])
+        )
     if "dl4j" not in policy:  # which is not there yet
         assert 0.005 < sum(tally.sent for tally in done.tallies) / sum(SIZES) < 0.1
 
@@ -251,10 +255,11 @@ def test_curves_are_forgotten_once_the_decision_was_taken(workbench: ModuleType)
     worker = workbench.Worker("strom(allocate(0.02, every=4))", SIZES)
     for step in range(10):
         worker.step(gradients(step))
-        kept = {len(memory) > 10 for memory in worker.memories.values()}
-        assert kept == {step in (0, 1, 2, 4, 8)}
-    kept = {"target", "tau", "again", "least", "most", "alarm", "elements", "share"}
-    assert set(worker.memories["p0"]) == kept
+        for memory in worker.memories.values():
+            assert (memory.curve is not None) == (memory.sampled is not None) == (step in (0, 1, 2, 4, 8))
+    memory = worker.memories["p0"]
+    assert memory.elements == SIZES[0]
+    assert memory.target == memory.share
 
 
 def test_an_allocation_leaves_no_more_and_costs_no_more_than_one_tau(workbench: ModuleType) -> None:

@@ -18,7 +18,7 @@ from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, QuantizedGradi
 from taugrad.compressors.ops.cpu.ops import CpuOps
 from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE
 from taugrad.compressors.ops.results import ThresholdRule
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.update import Update
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from taugrad.compressors import chain
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import HEADER_BYTES
 from taugrad.compressors.wire.quantized import Uniform
 

@@ -12,8 +12,8 @@ from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing
 from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.config import read_config
 from taugrad.compressors.ops.cpu.ops import CpuOps
-from taugrad.compressors.rules import Context
-from taugrad.compressors.tau import Memory
+from taugrad.compressors.rules.base import Context
+from taugrad.compressors.tau.base import Memory
 from taugrad.compressors.wire.message import NonFinite
 
 Floats = NDArray[np.float32]

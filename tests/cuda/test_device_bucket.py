@@ -14,7 +14,7 @@ from taugrad.compressors.bucket.compressor import Compressor, Outgoing
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
 every_method = pytest.mark.parametrize("line", MESSAGES)

@@ -22,7 +22,7 @@ from taugrad.compressors.bucket.compressor import Outgoing
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import CompressedMethod, read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.rules import Context
+from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
 pytestmark = [

@@ -136,7 +136,8 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         (
             "lr: 0.1",
             [],
-            "lr: no such field; did you mean training.optimizer.lr, training.pretraining.lr or sync.outer.lr?",
+            "lr: no such field; did you mean training.optimizer.lr, training.pretraining.lr or "
+            "sync.outer.lr?",
         ),
         (
             "data: {kind: custom, factory: 'a:b', arguments: {n: [1]}}",

@@ -12,7 +12,7 @@ from taugrad.compressors.ops.cpu.ops import CPU
 from taugrad.compressors.ops.interface import Ops
 from taugrad.compressors.ops.results import Found
 from taugrad.compressors.ops.returns import Returns, run
-from taugrad.compressors.rules.quantizing import quantize
+from taugrad.compressors.quantizers.base import Work
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.codecs import Codec, PlannedValues, plan_values
 from taugrad.compressors.wire.codecs.base import Body, Head, Reading
@@ -82,5 +82,5 @@ def symbols_of(config: Any, residual: NDArray[np.float32] | None, gradient: NDAr
     """What a quantizer makes of residual + gradient."""
     returns = Returns(CPU)
     kept = None if residual is None else torch.from_numpy(residual)
-    steps = quantize(config, kept, torch.from_numpy(gradient), CPU, returns, returns)
+    steps = config.apply(kept, torch.from_numpy(gradient), Work(CPU, returns, returns))
     return run(returns, steps).values

@@ -1,11 +1,11 @@
 """Lossless codecs: an update's positions, signs and values as bytes and back."""
 
 from .base import Codec
-from .registry import CODECS, codec_by_code, codec_by_name
+from .registry import OURS, codec_by_code, codec_by_name
 from .values import PlannedValues, plan_values
 
 __all__ = [
-    "CODECS",
+    "OURS",
     "Codec",
     "PlannedValues",
     "codec_by_code",

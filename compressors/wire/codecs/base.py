@@ -20,7 +20,10 @@ from ..update import Update
 from .body import Body, Head, Reading
 from .values import read_values
 
-__all__ = ["Body", "Codec", "Head", "Measured", "PositionCodec", "Reading"]
+__all__ = ["OTHERS", "Body", "Codec", "Head", "Measured", "PositionCodec", "Reading"]
+
+OTHERS = range(128, 256)
+"""Codes of other packages' codecs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +52,20 @@ class Codec(ABC):
 
     name: ClassVar[str]
     code: ClassVar[int]
+    """In messages: 0 to 127 are ours, OTHERS are for other packages."""
+    turn: ClassVar[int] = 0
+    """Of several that write as little, `auto` takes the one with the lowest; it takes ours alone."""
     with_values: ClassVar[bool] = True
     """Whether the values stand behind what the codec writes."""
+
+    @classmethod
+    def problem(cls, name: str) -> str:
+        """What keeps another package's codec from being used by a name; empty if nothing does."""
+        if getattr(cls, "name", None) != name:
+            return f'{cls.__name__} needs name = "{name}"'
+        if getattr(cls, "code", None) not in OTHERS:
+            return f"{cls.__name__} needs a code from {OTHERS.start} to {OTHERS.stop - 1}"
+        return ""
 
     @abstractmethod
     def fits(self, update: Update) -> bool:

@@ -20,6 +20,7 @@ class Bitmap(PositionCodec):
 
     name = "bitmap"
     code = 2
+    turn = 2
 
     def size(self, update: Update) -> int:
         """n bits, and k signs where values carry none."""

@@ -25,6 +25,7 @@ class Chunked(PositionCodec):
 
     name = "chunked"
     code = 5
+    turn = 4
 
     def fits(self, update: Update) -> bool:
         """See `Codec.fits`."""

@@ -15,6 +15,7 @@ class Every(OneByOne):
 
     name = "every"
     code = 4
+    turn = 5
 
     def fits(self, update: Update) -> bool:
         """See `Codec.fits`."""

@@ -31,6 +31,7 @@ class GolombRice(Codec):
 
     name = "golomb_rice"
     code = 3
+    turn = 1
 
     def fits(self, update: Update) -> bool:
         """See `Codec.fits`."""

@@ -18,6 +18,7 @@ class Packed32(PositionCodec):
 
     name = "packed32"
     code = 1
+    turn = 0
     keeps_signs = True
 
     def size(self, update: Update) -> int:

@@ -19,6 +19,7 @@ class Raw(OneByOne):
 
     name = "raw"
     code = 0
+    turn = 3
     with_values = False
 
     def fits(self, update: Update) -> bool:

@@ -1,21 +1,37 @@
-"""Every codec, by name and by code."""
+"""Every codec, by name and by code: ours, and those of other packages that a method has asked for.
 
+No message makes a package be imported: what a message says of its codec is looked up among those that are
+known already.
+"""
+
+from ...config.registry import CODECS
 from ...errors import CorruptMessage
 from .base import Codec
-from .bitmap import Bitmap
-from .chunked import Chunked
 from .every import Every
-from .golomb_rice import GolombRice
-from .packed32 import Packed32
-from .raw import Raw
 
-CODECS: tuple[Codec, ...] = (Packed32(), GolombRice(), Bitmap(), Raw(), Chunked(), Every())
-_BY_NAME = {codec.name: codec for codec in CODECS}
-_BY_CODE = {codec.code: codec for codec in CODECS}
+OURS: tuple[Codec, ...] = tuple(
+    sorted([*(each() for each in CODECS.ours().values()), Every()], key=lambda each: each.turn)
+)
+"""Those that `auto` chooses from, in the order in which it takes one of several that write as little."""
+_BY_NAME = {codec.name: codec for codec in OURS}
+_BY_CODE = {codec.code: codec for codec in OURS}
 
 
 def codec_by_name(name: str) -> Codec:
-    """The codec of that name; KeyError when there is none."""
+    """The codec of that name, imported where it is another package's.
+
+    Raises:
+        KeyError: there is none.
+        ValueError: it is another package's, and cannot be used.
+    """
+    if name not in _BY_NAME:
+        codec: Codec = CODECS[name]()
+        before = _BY_CODE.get(codec.code)
+        if before is not None:
+            raise ValueError(
+                f"codec {name} has the code {codec.code}, which {before.name} has: choose another"
+            )
+        _BY_NAME[name] = _BY_CODE[codec.code] = codec
     return _BY_NAME[name]
 
 

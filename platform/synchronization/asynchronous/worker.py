@@ -13,7 +13,7 @@ from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import PartTally, Unit
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics
 from taugrad.compressors.wire.message import NonFinite
@@ -76,7 +76,7 @@ class Worker:
     def __init__(
         self,
         replica: Replica,
-        method: AnyMethod,
+        method: Method,
         training: TrainingConfig,
         rank: int,
         workers: int,

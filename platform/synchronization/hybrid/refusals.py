@@ -1,12 +1,12 @@
 """What cannot be with hybrid parallelism, found when a spec is read; needs no torch."""
 
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import Method
 
 from ...training.config import Lamb, Lars, TrainingConfig
 from ..config import HybridSync, SimulatedSync, SyncConfig, real
 
 
-def check_hybrid(sync: SyncConfig, method: AnyMethod, training: TrainingConfig) -> None:
+def check_hybrid(sync: SyncConfig, method: Method, training: TrainingConfig) -> None:
     """Refuses what the mode cannot do.
 
     Args:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import Method
 
 from ..pieces import cut
 from ..rounds import Agreed, Rounds, Sending
@@ -16,7 +16,7 @@ from .base import Pattern, Setting, refused_by
 class AllGather(Pattern):
     """One round; all workers add up the same messages in rank order, as the DDP hook does."""
 
-    def __init__(self, method: AnyMethod, setting: Setting) -> None:
+    def __init__(self, method: Method, setting: Setting) -> None:
         super().__init__(method, setting)
         (self._whole,) = cut(setting.sizes, 1)
         self._own = self._compressor(method, self._whole)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.bucket.layout import PartTally, Unit
-from taugrad.compressors.config import AnyMethod, CompressedMethod, NoCompression, PowerSGD, read_config
+from taugrad.compressors.config import CompressedMethod, Method, PowerSGD, read_config
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 from taugrad.compressors.wire.update import Update
@@ -55,7 +55,7 @@ class Spent:
 class Pattern(ABC):
     """One worker's side. It keeps the worker's residuals."""
 
-    def __init__(self, method: AnyMethod, setting: Setting) -> None:
+    def __init__(self, method: Method, setting: Setting) -> None:
         self.setting = setting
         self.reduction = method.reduction
         self.nonfinite = method.nonfinite
@@ -133,7 +133,7 @@ class Pattern(ABC):
         """Sum of squares of all that the worker has not sent yet."""
         return sum(each.residual_squares() for each in self.compressors())
 
-    def _compressor(self, method: AnyMethod, shard: Shard) -> FeedbackCompressor:
+    def _compressor(self, method: Method, shard: Shard) -> FeedbackCompressor:
         """One for the pieces of a shard."""
         return FeedbackCompressor(
             compressed(method),
@@ -185,10 +185,10 @@ def divide(total: Tensor, workers: int) -> None:
     total.div_(torch.tensor(workers, dtype=torch.float32, device=total.device))
 
 
-def compressed(method: AnyMethod) -> CompressedMethod:
+def compressed(method: Method) -> CompressedMethod:
     """A method as messages can carry it: without compression every parameter is exempt, sent whole."""
     assert not isinstance(method, PowerSGD), "its factors go through all-reduce"
-    if not isinstance(method, NoCompression):
+    if isinstance(method, CompressedMethod):
         return method
     whole = read_config(
         {
@@ -198,5 +198,5 @@ def compressed(method: AnyMethod) -> CompressedMethod:
             "nonfinite": method.nonfinite,
         }
     )
-    assert not isinstance(whole, NoCompression | PowerSGD)
+    assert isinstance(whole, CompressedMethod)
     return whole

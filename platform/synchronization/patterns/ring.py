@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import Method
 from taugrad.compressors.wire.message import is_refusal
 
 from ..pieces import cut
@@ -27,7 +27,7 @@ class Ring(Pattern):
     that did it: every worker compresses every chunk once, so its residual is as long as the gradient.
     """
 
-    def __init__(self, method: AnyMethod, setting: Setting) -> None:
+    def __init__(self, method: Method, setting: Setting) -> None:
         super().__init__(method, setting)
         self._chunks = cut(setting.sizes, setting.workers)
         self._hops = [self._compressor(method, chunk) for chunk in self._chunks]

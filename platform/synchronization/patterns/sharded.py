@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.config import AnyMethod
+from taugrad.compressors.config import Method
 
 from ..pieces import Shard, cut
 from ..rounds import Agreed, Payload, Received, Rounds, Sending
@@ -24,7 +24,7 @@ _NOTHING = np.empty(0, np.uint8)
 class Sharded(Pattern):
     """Two rounds: to the owners, and from them to all. With one owner it is a parameter server."""
 
-    def __init__(self, method: AnyMethod, back: AnyMethod, setting: Setting, owners: int) -> None:
+    def __init__(self, method: Method, back: Method, setting: Setting, owners: int) -> None:
         """Cuts the elements among the owners.
 
         Args:

@@ -10,25 +10,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from .base import Symbols
+from .calls import groups, parse_expression, read_call, require_known
+from .methods import Method
+from .registry import CODECS, POLICIES, QUANTIZERS, RULES, Either
+from .sparse import symbols_wanted
 
-from . import methods, quantizers
-from .calls import GROUPS, POLICIES, parse_expression, read_call, require_known
-
-_POSITION_CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked")
-_SYMBOL_CODECS = ("raw", "huffman")
-_CODECS = tuple(dict.fromkeys(_POSITION_CODECS + _SYMBOL_CODECS))
-
-
-def _by_kind(*models: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    return {str(model.model_fields["kind"].default): model for model in models}
-
-
-_METHODS = _by_kind(*get_args(methods.AnyMethod))
-_QUANTIZERS = _by_kind(*get_args(get_args(quantizers.QuantizerLink)[0]))
-
-
-_LINKS = tuple(dict.fromkeys([*_METHODS, *_QUANTIZERS, *_CODECS]))
+_SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -61,13 +49,14 @@ def join(links: Sequence[dict[str, Any] | str]) -> dict[str, Any]:
         ValueError: they do not fit one another; the message says why.
     """
     head = links[0]
-    if _name(head) not in _METHODS or isinstance(head, str):
-        raise ValueError(f"a chain begins with a method ({', '.join(_METHODS)}), not with {_name(head)}")
-    whole, fields = dict(head), _METHODS[head["kind"]].model_fields
+    if _name(head) not in RULES or isinstance(head, str):
+        raise ValueError(f"a chain begins with a method ({', '.join(RULES)}), not with {_name(head)}")
+    whole, method = dict(head), RULES[head["kind"]]
+    fields = method.model_fields
     last = 0  # 1 once a quantizer was met, 2 after the codec of positions, 3 after that of symbols
     for before, link in pairwise(links):
         if isinstance(link, dict):
-            place, field = _quantizer_place(whole["kind"], fields, link, _name(before)), "quantize"
+            place, field = _quantizer_place(method, link["kind"], _name(before)), "quantize"
         else:
             place, field = _codec_place(whole, fields, link, last)
         if place <= last:
@@ -85,27 +74,19 @@ def _name(link: dict[str, Any] | str) -> str:
     return link if isinstance(link, str) else str(link["kind"])
 
 
-def _quantizer_place(kind: str, fields: Any, link: dict[str, Any], before: str) -> int:
-    if link["kind"] not in _QUANTIZERS:
-        raise ValueError(f"{link['kind']} begins a chain, it cannot follow {before}")
-    if "quantize" in fields:
-        return 1
-    if kind in ("bgt", "strom"):
-        raise ValueError(f"{kind} sends +tau or -tau: nothing is left for {link['kind']} to quantize")
-    if kind == "qgt":
-        raise ValueError(
-            f"qgt sends whole multiples of tau: they are quantized already, {link['kind']} cannot follow"
-        )
-    raise ValueError(
-        f"{link['kind']} cannot follow {kind}: only what a sparse rule selected whole can be quantized"
-    )
+def _quantizer_place(method: type[Method], quantizer: str, before: str) -> int:
+    if quantizer not in QUANTIZERS:
+        raise ValueError(f"{quantizer} begins a chain, it cannot follow {before}")
+    if "quantize" not in method.model_fields:
+        raise ValueError(method.why_not_quantized(quantizer))
+    return 1
 
 
 def _codec_place(whole: dict[str, Any], fields: Any, name: str, last: int) -> tuple[int, str]:
     kind = whole["kind"]
-    if name in _POSITION_CODECS and "codec" in fields and not (name == "raw" and last >= 2):
+    if name in CODECS and "codec" in fields and not (name == "raw" and last >= 2):
         allowed = [each for each in get_args(fields["codec"].annotation) if each != "auto"]
-        if name not in allowed:
+        if name in CODECS.our_names and name not in allowed:
             lacking = f"{kind} has no chunks for {name} to count in" if name == "chunked" else ""
             raise ValueError(f"{lacking or f'{name} cannot follow {kind}'}: choose {', '.join(allowed)}")
         quantizer = _quantizer(whole, fields)
@@ -118,10 +99,8 @@ def _codec_place(whole: dict[str, Any], fields: Any, name: str, last: int) -> tu
     if name in _SYMBOL_CODECS and "symbols" in fields:
         quantizer = _quantizer(whole, fields)
         floats = kind if quantizer is None else quantizer
-        if "quantize" in fields and (quantizer is None or quantizer in quantizers.HALVES):
-            raise ValueError(
-                f"{name} codes symbols, and {floats} sends floats: {methods.SYMBOLS_WANTED} between"
-            )
+        if "quantize" in fields and (quantizer is None or not QUANTIZERS[quantizer].has_symbols):
+            raise ValueError(f"{name} codes symbols, and {floats} sends floats: {symbols_wanted()} between")
         if whole.get("codec") == "raw":
             raise ValueError(f"{name} cannot follow raw, which writes values and positions at once")
         return 3, "symbols"
@@ -150,17 +129,19 @@ def _in_order(tree: ast.expr) -> list[ast.expr]:
 
 def _link(node: ast.expr) -> dict[str, Any] | str:
     called = node.func if isinstance(node, ast.Call) else node
-    if isinstance(called, ast.Name) and called.id in (*POLICIES, *GROUPS):
-        raise ValueError(f"{called.id} is no link, but a value in a link's brackets: wgt(tau=density(0.01))")
-    if isinstance(node, ast.Name) and node.id in _CODECS:
-        return node.id
-    if isinstance(node, ast.Name):
-        return {"kind": require_known(node.id, _LINKS)}
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+    if not isinstance(called, ast.Name):
         raise ValueError(f"{ast.unparse(node)} is no link of a chain")
-    if node.func.id in _CODECS:
-        raise ValueError(f"{node.func.id} has no fields")
-    return read_call(node, _LINKS)
+    name = called.id
+    heads = Either(RULES, QUANTIZERS)
+    if name in heads:
+        return read_call(node, heads) if isinstance(node, ast.Call) else {"kind": name}
+    if name in CODECS or name in _SYMBOL_CODECS:
+        if isinstance(node, ast.Call):
+            raise ValueError(f"{name} has no fields")
+        return name
+    if name in POLICIES or name in groups():
+        raise ValueError(f"{name} is no link, but a value in a link's brackets: wgt(tau=density(0.01))")
+    return require_known(name, list(dict.fromkeys((*heads, *CODECS, *_SYMBOL_CODECS))))
 
 
 def expand(value: Any) -> Any:

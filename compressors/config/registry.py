@@ -1,0 +1,224 @@
+"""Every rule, quantizer, policy and codec by its name: ours, and those that installed packages bring.
+
+A name leads to a class, `module:Class`, which is imported when it is first asked for. Ours are listed here
+and nowhere else. Those of other packages come through entry points: their names are known without importing
+anything, and what an entry point leads to is checked before it is used.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Union
+
+from pydantic import Discriminator, SerializeAsAny, ValidatorFunctionWrapHandler, WrapValidator
+
+_ROOM = __name__.removesuffix(".config.registry")
+
+
+AS_IT_IS: Any = SerializeAsAny
+"""For types that take others' models besides: they are written down by their own fields."""
+
+
+class Family(Mapping[str, Any]):
+    """Classes of one purpose, by name, ours before those of others."""
+
+    def __init__(self, what: str, group: str, base: str, ours: Mapping[str, str]) -> None:
+        """Prepares; nothing is imported.
+
+        Args:
+            what: one of them is called so.
+            group: of the entry points of others.
+            base: `module:Class`, what others derive from, in this room.
+            ours: by name `module:Class`, in this room.
+        """
+        self.what, self.group = what, group
+        self._base, self._homes = base, ours
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """The class of that name.
+
+        Raises:
+            KeyError: there is none.
+            ValueError: it is another package's, and cannot be loaded or is not what it must be.
+        """
+        if name not in self._loaded:
+            home = self._homes.get(name)
+            self._loaded[name] = _ours(home) if home else self._checked(self.others[name])
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._homes
+        yield from self.others
+
+    def __len__(self) -> int:
+        return len(self._homes) + len(self.others)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes or name in self.others
+
+    @property
+    def our_names(self) -> tuple[str, ...]:
+        """Of our own."""
+        return tuple(self._homes)
+
+    def ours(self, but: str = "") -> dict[str, Any]:
+        """Our own classes, without the one of a name."""
+        return {name: self[name] for name in self._homes if name != but}
+
+    @cached_property
+    def others(self) -> dict[str, EntryPoint]:
+        """What other packages bring, by name; none of it is imported.
+
+        Raises:
+            ValueError: two have one name, or one has a name of ours.
+        """
+        found: dict[str, EntryPoint] = {}
+        for entry in sorted(entry_points(group=self.group), key=lambda each: (each.name, _package(each))):
+            before = found.get(entry.name)
+            if before is not None and (before.value, _package(before)) == (entry.value, _package(entry)):
+                continue  # one package that is found in two places
+            if entry.name in self._homes or before is not None:
+                whose = "taugrad itself has" if before is None else f"{_package(before)} has"
+                raise ValueError(
+                    f"{self.what} {entry.name} of {_package(entry)}: {whose} one of that name; "
+                    "uninstall one of them"
+                )
+            found[entry.name] = entry
+        return found
+
+    def _checked(self, entry: EntryPoint) -> Any:
+        """What an entry point leads to."""
+        said = f"{self.what} {entry.name} of {_package(entry)}"
+        try:
+            found = entry.load()
+        except Exception as error:  # whatever another package's code does when it is imported
+            raise ValueError(f"{said} cannot be loaded: {type(error).__name__}: {error}") from error
+        base: Any = _ours(self._base)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise ValueError(f"{said}: {entry.value} is no subclass of {base.__module__}.{base.__name__}")
+        if lacking := sorted(getattr(found, "__abstractmethods__", ())):
+            raise ValueError(f"{said}: {entry.value} lacks {', '.join(lacking)}")
+        checked: Any = found
+        if problem := checked.problem(entry.name):
+            raise ValueError(f"{said}: {problem}")
+        return checked
+
+    def installed(self) -> list[str]:
+        """What other packages bring, each in a few words; raises ValueError as `others` does."""
+        return [f"{self.what} {name} of {_package(entry)}" for name, entry in self.others.items()]
+
+    def choice(self) -> Any:
+        """The type of a field that takes one of the family, by its `kind`."""
+        union: Any = Union[tuple(self.ours().values())]  # noqa: UP007 (no other way for a list)
+        return self.extended(Annotated[union, Discriminator("kind")])
+
+    def extended(self, ours: Any) -> Any:
+        """A type that takes ours, and besides those of others, which are read by their own models."""
+        return Annotated[AS_IT_IS[ours], WrapValidator(self._read)]
+
+    def _read(self, value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
+        kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+        if not isinstance(kind, str) or kind in self._homes or kind not in self.others:
+            return ours(value)
+        return self[kind].model_validate(value)
+
+
+class Either(Mapping[str, Any]):
+    """Several families or dictionaries as one; where a name stands in two, the first counts."""
+
+    def __init__(self, *among: Mapping[str, Any]) -> None:
+        self._among = among
+
+    def __getitem__(self, name: str) -> Any:
+        return next((each for each in self._among if name in each), {})[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for each in self._among for name in each))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in each for each in self._among)
+
+
+def _ours(home: str) -> Any:
+    module, _, name = home.partition(":")
+    return getattr(import_module(f"{_ROOM}.{module}"), name)
+
+
+def _package(entry: EntryPoint) -> str:
+    return "an unknown package" if entry.dist is None else f"the package {entry.dist.name}"
+
+
+RULES = Family(
+    "rule",
+    "taugrad.rules",
+    "config.methods:CompressedMethod",
+    {
+        "none": "config.methods:NoCompression",
+        "powersgd": "config.methods:PowerSGD",
+        "wgt": "rules.wgt:WholeGradient",
+        "bgt": "rules.bgt:BinarizedGradient",
+        "qgt": "rules.qgt:QuantizedGradient",
+        "strom": "rules.strom:Strom",
+        "topk": "rules.topk:TopK",
+        "chunked_topk": "rules.chunked_topk:ChunkedTopK",
+        "linear": "quantizers.linear:Linear",
+        "quantile": "quantizers.quantile:Quantile",
+        "entropy": "quantizers.entropy:Entropy",
+        "fp16": "quantizers.halves:Float16",
+        "bf16": "quantizers.halves:BFloat16",
+        "fp8": "quantizers.fp8:Float8",
+    },
+)
+"""Heads of a chain."""
+
+QUANTIZERS = Family(
+    "quantizer",
+    "taugrad.quantizers",
+    "quantizers.base:QuantizerLink",
+    {
+        "linear": "quantizers.linear:LinearLink",
+        "quantile": "quantizers.quantile:QuantileLink",
+        "entropy": "quantizers.entropy:EntropyLink",
+        "fp16": "quantizers.halves:Float16Link",
+        "bf16": "quantizers.halves:BFloat16Link",
+        "fp8": "quantizers.fp8:Float8Link",
+    },
+)
+"""Links behind a sparse rule."""
+
+POLICIES = Family(
+    "policy",
+    "taugrad.policies",
+    "tau.base:Policy",
+    {
+        "schedule": "tau.given:ScheduledTau",
+        "density": "tau.density:DensityTau",
+        "sidco": "tau.sidco:FittedTau",
+        "dl4j": "tau.dl4j:Dl4jTau",
+        "allocate": "tau.allocated:AllocatedTau",
+        "law": "tau.by_law:LawTau",
+        "layers": "tau.layers:LayeredTau",
+    },
+)
+"""What decides tau."""
+
+CODECS = Family(
+    "codec",
+    "taugrad.codecs",
+    "wire.codecs.base:Codec",
+    {
+        "raw": "wire.codecs.raw:Raw",
+        "packed32": "wire.codecs.packed32:Packed32",
+        "bitmap": "wire.codecs.bitmap:Bitmap",
+        "golomb_rice": "wire.codecs.golomb_rice:GolombRice",
+        "chunked": "wire.codecs.chunked:Chunked",
+    },
+)
+"""What writes down the positions of what is sent."""
+
+FAMILIES = (RULES, QUANTIZERS, POLICIES, CODECS)

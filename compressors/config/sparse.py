@@ -1,0 +1,184 @@
+"""What all methods have in common that send some elements, and keep the others."""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+
+from ..tau.base import Memory, Policy, ThresholdPolicy
+from ..tau.given import policy_of
+from .base import Group, Symbols
+from .calls import expand_link
+from .methods import CompressedMethod
+from .registry import AS_IT_IS, CODECS, POLICIES, QUANTIZERS
+from .thresholds import threshold_of
+
+if TYPE_CHECKING:
+    from ..ops.results import ThresholdRule
+    from ..quantizers.base import Quantizer, QuantizerLink
+    from ..rules.base import Rule
+    from ..rules.selection import Selection
+
+    Threshold = float | Policy
+    AnyQuantizer = QuantizerLink
+    Positions = str
+else:
+    from pydantic import BeforeValidator
+
+    Threshold = threshold_of(POLICIES.ours())
+    AnyQuantizer = Annotated[QUANTIZERS.choice(), BeforeValidator(expand_link)]
+
+
+class Clip(Group):
+    """Cuts the residual now and then, so that no element owes more than a few tau (DL4J)."""
+
+    first_field: ClassVar[str] = "every"
+
+    every: int = Field(default=5, ge=1)
+    """Iterations between two cuts."""
+    to: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    """The largest magnitude left, in multiples of tau."""
+
+
+def positions(*ours: str) -> Any:
+    """The type of a field that takes one of some codecs of ours, or another package's, by name."""
+    names: Any = Literal[("auto", *ours)]
+    return Annotated[AS_IT_IS[names], WrapValidator(_read_codec)]
+
+
+def _read_codec(value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(value, str) and value not in ("auto", *CODECS.our_names) and value in CODECS:
+        return CODECS[value].name
+    return ours(value)
+
+
+if not TYPE_CHECKING:
+    Positions = positions(*(name for name in CODECS.our_names if name != "chunked"))
+
+
+class SparseMethod(CompressedMethod):
+    """What is selected by residual + gradient is sent, the rest is kept."""
+
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Momentum correction (Deep Gradient Compression, section 3.2): momentum before the selection, in place
+    of the optimizer's, and forgotten where an element is sent."""
+    codec: Positions = "auto"
+    """How the positions of what is sent are written down; auto takes the smallest for each message."""
+
+    @property
+    def position_codec(self) -> str:
+        """See `Method.position_codec`."""
+        return self.codec
+
+    @property
+    def own_momentum(self) -> float:
+        """See `Method.own_momentum`."""
+        return self.momentum
+
+    @property
+    def clipping(self) -> Clip | None:
+        """How the residual is cut."""
+        return None
+
+    def build(self) -> "Rule":
+        """See `CompressedMethod.build`."""
+        from ..rules.sparse import SparseRule  # noqa: PLC0415 (torch)
+
+        return SparseRule(self)
+
+    @abstractmethod
+    def selection(self) -> "Selection":
+        """What selects the elements, at work."""
+
+
+class ThresholdedMethod(SparseMethod):
+    """What reaches a threshold is sent, or exceeds it."""
+
+    first_field: ClassVar[str] = "tau"
+    sends: ClassVar["ThresholdRule"]
+    """What stands for an element."""
+
+    tau: Threshold
+    """The threshold: an element is sent once its residual reaches tau in magnitude. A number, or a policy
+    such as density(0.01), schedule({0: 1e-4, 1000: 1e-3}) or layers(1e-3, patterns={"conv*": 1e-4})."""
+    clip: Clip | None = None
+    """Cuts the residual every few iterations."""
+
+    @property
+    def clipping(self) -> Clip | None:
+        """See `SparseMethod.clipping`."""
+        return self.clip
+
+    @property
+    def value_bits(self) -> float:
+        """About what an element sent takes, besides its position, to plan by: a sign takes a bit."""
+        return 1.0
+
+    def policy(self) -> ThresholdPolicy[Any]:
+        """What decides tau, at work."""
+        return policy_of(self.tau, self)
+
+    def selection(self) -> "Selection":
+        """See `SparseMethod.selection`."""
+        from ..rules.selection import ByThreshold  # noqa: PLC0415 (it reads this module)
+
+        return ByThreshold(self)
+
+    def memory_of(self, name: str) -> type[Memory]:
+        """See `Method.memory_of`."""
+        return self.policy().memory_of(name)
+
+    @classmethod
+    def problem(cls, name: str) -> str:
+        """See `Settings.problem`."""
+        lacking = f"{cls.__name__} needs sends, what stands for an element: wgt, bgt, qgt or strom"
+        return super().problem(name) or ("" if hasattr(cls, "sends") else lacking)
+
+    @classmethod
+    def why_not_quantized(cls, quantizer: str) -> str:
+        """See `Method.why_not_quantized`."""
+        return f"{cls.line_name()} sends +tau or -tau: nothing is left for {quantizer} to quantize"
+
+
+class WholeValues(SparseMethod):
+    """What is selected is sent as it is, or quantized."""
+
+    quantize: AnyQuantizer | None = None
+    """What the values sent are quantized with; the error stays in the residual."""
+    symbols: Symbols = "auto"
+    """How the quantizer's symbols are written down."""
+
+    @property
+    def quantizer(self) -> "Quantizer | None":
+        """See `Method.quantizer`."""
+        return self.quantize
+
+    @property
+    def symbol_codec(self) -> str:
+        """See `Method.symbol_codec`."""
+        return self.symbols
+
+    @property
+    def value_bits(self) -> float:
+        """See `ThresholdedMethod.value_bits`."""
+        return 32.0 if self.quantize is None else self.quantize.value_bits
+
+    @model_validator(mode="after")
+    def _possible(self) -> "WholeValues":
+        if self.symbols != "auto" and (self.quantize is None or not self.quantize.has_symbols):
+            floats = self.line_name() if self.quantize is None else self.quantize.kind
+            raise ValueError(
+                f"{self.symbols} codes symbols, and {floats} sends floats: {symbols_wanted()} between"
+            )
+        if self.codec == "raw" and self.quantize is not None:
+            raise ValueError(
+                f"raw cannot follow {self.quantize.kind}, which has no bin for the zeros that raw writes "
+                "where nothing is sent: choose another codec"
+            )
+        return self
+
+
+def symbols_wanted() -> str:
+    """What to do where symbols are wanted and there are floats."""
+    names = [name for name, each in QUANTIZERS.ours().items() if each.has_symbols]
+    return f"put {' or '.join(', '.join(names).rsplit(', ', 1))}"

@@ -1,0 +1,141 @@
+"""The interface of quantizers: their fields, and the pass from floats to symbols."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Self
+
+from pydantic import Field
+
+from ..config.base import Settings
+
+if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torch
+    from torch import Tensor
+
+    from ..ops.array import Array
+    from ..ops.interface import Ops
+    from ..ops.passes import Ranges
+    from ..ops.results import QuantizedPass
+    from ..ops.returns import Pending, Returns, Steps
+    from ..tau.by_law import Law
+    from ..wire.forms import Form
+    from ..wire.quantized import Quantized
+
+Bits = Annotated[int, Field(ge=1, le=16)]
+Block = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A quantizing pass."""
+
+    values: "Array | Quantized"
+    """uint16 bits of 16-bit floats, or symbols and tables; without meaning if the pass was not finite."""
+    passed: "Pending[QuantizedPass]"
+    """What it came to."""
+
+
+class Work(NamedTuple):
+    """Where a quantizer works, and what its steps wait for."""
+
+    ops: "Ops"
+    """Where residuals and gradients are."""
+    looks: "Returns"
+    """What the steps wait for."""
+    returned: "Returns"
+    """Receives what the pass comes to."""
+    rms: float | None = None
+    """Of the loss's gradient, where something else is quantized in its place."""
+
+
+class Quantizer(Settings):
+    """The fields of a quantizer, which a link and a method have in common."""
+
+    makes: ClassVar["Form"]
+    """The form of its values in a message."""
+    has_symbols: ClassVar[bool] = True
+    """Whether that are symbols, which a Huffman code may shorten."""
+
+    @abstractmethod
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+        """Quantizes residual + gradient.
+
+        Args:
+            residual: contiguous float32 [n]; becomes what the symbols leave out. None for zeros that nobody
+                keeps.
+            gradient: contiguous [n], n at least 1, of any float type.
+            work: where, and what is waited for.
+        """
+
+    @property
+    def value_bits(self) -> float:
+        """About what a value takes, to plan by."""
+        return 8.0
+
+    @property
+    def law(self) -> "Law | None":
+        """The law that decides something for each parameter, if one does."""
+        return None
+
+    def decided(self, number: float) -> Self:
+        """The same with what the law said for a parameter."""
+        return self
+
+    @classmethod
+    def problem(cls, name: str) -> str:
+        """See `Settings.problem`."""
+        from ..wire.forms import FORMS  # noqa: PLC0415 (NumPy)
+
+        wanted = f"{cls.__name__} needs makes, the form of its values: one of {', '.join(FORMS)}"
+        return super().problem(name) or ("" if getattr(cls, "makes", None) in FORMS else wanted)
+
+
+class QuantizerLink(Quantizer):
+    """A quantizer behind a sparse rule: what was selected is quantized; `kind` is among its fields."""
+
+    if TYPE_CHECKING:
+        kind: str
+
+
+class Blocks(Settings):
+    """Values that are quantized block by block."""
+
+    block: Block = 2048
+    """Elements that share a range or table; 0 takes the whole layer as one block."""
+
+    def block_of(self, n: int) -> int:
+        """The block for n values: 0 where one holds them all, so that a message says it in one way."""
+        return self.block if self.block < n else 0
+
+
+class Bins(Blocks, Quantizer):
+    """Values in 2^bits bins a block."""
+
+    first_field = "bits"
+
+    bits: Bits = 8
+    """Bits of a bin's number."""
+
+    @property
+    def value_bits(self) -> float:
+        """See `Quantizer.value_bits`."""
+        return float(self.bits)
+
+
+def quantize_uniformly(
+    residual: "Tensor | None",
+    gradient: "Tensor",
+    bits: int,
+    block: int,
+    work: Work,
+    ranges: "Ranges | None" = None,
+) -> Outcome:
+    """Bins of equal width between a block's extremes, as `Passes.linear_pass` makes them."""
+    import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
+
+    from ..wire.quantized import Uniform, blocks_of, symbol_dtype  # noqa: PLC0415
+
+    n, ops = gradient.numel(), work.ops
+    symbols, blocks = ops.empty(n, symbol_dtype(bits)), blocks_of(n, block)
+    lows, steps = ops.empty(blocks, np.float32), ops.empty(blocks, np.float32)
+    passed = ops.linear_pass(residual, gradient, bits, block, symbols, lows, steps, work.returned, ranges)
+    return Outcome(Uniform(bits, block, symbols, lows, steps), passed)

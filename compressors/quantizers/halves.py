@@ -1,0 +1,69 @@
+"""fp16 and bf16: 16-bit floats."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from ..config.methods import DenseMethod
+from .base import Outcome, Quantizer, QuantizerLink, Work
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..ops.results import HalfFormat
+    from ..ops.returns import Steps
+
+
+class _Half(Quantizer):
+    makes: ClassVar["HalfFormat"]
+    has_symbols = False
+
+    @property
+    def value_bits(self) -> float:
+        """See `Quantizer.value_bits`."""
+        return 16.0
+
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+        """See `Quantizer.apply`."""
+        import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
+
+        yield from ()
+        halves = work.ops.empty(gradient.numel(), np.uint16)
+        return Outcome(halves, work.ops.half_pass(self.makes, residual, gradient, halves, work.returned))
+
+
+class _HalfMethod(DenseMethod, _Half):
+    decay: float = Field(default=0.0, ge=0, le=1)
+    """What becomes of the rounding error from one iteration to the next: 1 keeps it, 0 forgets it."""
+
+
+class Float16Link(_Half, QuantizerLink):
+    """What was selected, as 16-bit floats."""
+
+    makes = "fp16"
+
+    kind: Literal["fp16"] = "fp16"
+
+
+class BFloat16Link(_Half, QuantizerLink):
+    """What was selected, as 16-bit floats with the range of 32-bit ones."""
+
+    makes = "bf16"
+
+    kind: Literal["bf16"] = "bf16"
+
+
+class Float16(_HalfMethod):
+    """Every element as a 16-bit float; as torch's fp16 hook without error feedback, unless decay says so."""
+
+    makes = "fp16"
+
+    kind: Literal["fp16"] = "fp16"
+
+
+class BFloat16(_HalfMethod):
+    """Every element as a bfloat16; as torch's bf16 hook without error feedback, unless decay says so."""
+
+    makes = "bf16"
+
+    kind: Literal["bf16"] = "bf16"

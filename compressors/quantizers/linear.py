@@ -1,0 +1,37 @@
+"""linear: bins of equal width between a block's smallest and largest value (Rae, section 2.3)."""
+
+from typing import TYPE_CHECKING, Literal
+
+from ..config.base import Symbols
+from ..config.methods import DenseMethod
+from .base import Bins, Outcome, QuantizerLink, Work, quantize_uniformly
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..ops.returns import Steps
+
+
+class LinearFields(Bins):
+    """Rae, section 2.3: bins of equal width between a block's smallest and largest value."""
+
+    makes = "linear"
+
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+        """See `Quantizer.apply`."""
+        yield from ()
+        return quantize_uniformly(residual, gradient, self.bits, self.block_of(gradient.numel()), work)
+
+
+class LinearLink(LinearFields, QuantizerLink):
+    """What was selected, in bins of equal width."""
+
+    kind: Literal["linear"] = "linear"
+
+
+class Linear(DenseMethod, LinearFields):
+    """Rae, section 2.3: every element in bins of equal width between its block's extremes."""
+
+    kind: Literal["linear"] = "linear"
+    symbols: Symbols = "auto"
+    """How bin numbers are written down."""

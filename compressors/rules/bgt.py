@@ -1,0 +1,13 @@
+"""bgt: what reaches tau is sent as +tau or -tau (Anoosheh, section 2.1 b)."""
+
+from typing import Literal
+
+from ..config.sparse import ThresholdedMethod
+
+
+class BinarizedGradient(ThresholdedMethod):
+    """BGT (Anoosheh, section 2.1 b): what reaches tau is sent as +tau or -tau, 1 bit an element."""
+
+    sends = "bgt"
+
+    kind: Literal["bgt"] = "bgt"

@@ -1,0 +1,74 @@
+"""chunked_topk: the largest magnitudes of every chunk, the same number from each (arXiv 2508.15706)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from ..config.base import SMALLEST_TAU
+from ..config.sparse import AnyQuantizer, WholeValues, positions
+from ..quantizers.quantile import QuantileLink
+from .selection import Memories, Selection
+
+if TYPE_CHECKING:
+    from ..bucket.layout import Part
+    from ..ops.interface import Ops
+    from ..ops.results import Batch, Taken
+    from ..ops.returns import Pending, Returns
+
+    Positions = str
+else:
+    Positions = positions("packed32", "bitmap", "golomb_rice", "chunked")
+
+
+class ChunkedTopK(WholeValues):
+    """SparseLoCo's message (arXiv 2508.15706): the largest of every chunk, short indices, few bits."""
+
+    first_field = "keep"
+
+    kind: Literal["chunked_topk"] = "chunked_topk"
+    chunk: int = Field(default=4096, ge=2, le=65536)
+    """Elements of a chunk, a power of two: an index takes its logarithm in bits, 12 for 4096."""
+    keep: int = Field(default=64, ge=1)
+    """Elements of a chunk that are sent."""
+    quantize: AnyQuantizer | None = QuantileLink(bits=2)
+    """What the values sent are quantized with; the error stays in the residual."""
+    decay: float = Field(default=0.95, ge=0, le=1)
+    """What becomes of the residual from one iteration to the next: 1 keeps it, 0 forgets it."""
+    codec: Positions = "auto"
+    """How the positions of what is sent are written down; chunked takes indices within chunks."""
+
+    @model_validator(mode="after")
+    def _whole_chunks(self) -> "ChunkedTopK":
+        if self.chunk & (self.chunk - 1):
+            raise ValueError(f"chunk = {self.chunk} is no power of two")
+        if self.keep > self.chunk:
+            raise ValueError(f"keep = {self.keep} is more than a chunk has ({self.chunk})")
+        return self
+
+    def selection(self) -> "ByChunk":
+        """See `SparseMethod.selection`."""
+        return ByChunk(self)
+
+
+class ByChunk(Selection):
+    """The largest magnitudes of every chunk, the same number from each."""
+
+    rule = "wgt"
+    has_tau = False
+
+    def __init__(self, config: ChunkedTopK) -> None:
+        from ..wire.update import Chunks  # noqa: PLC0415 (torch)
+
+        self.chunks = Chunks(config.chunk, config.keep)
+
+    def aims(self, parts: Sequence["Part"], iteration: int, memories: Memories) -> list[float]:
+        """None; any number does."""
+        return [SMALLEST_TAU] * len(parts)
+
+    def take(
+        self, batch: "Batch", samples: Sequence["Part"], aims: Sequence[float], ops: "Ops", returns: "Returns"
+    ) -> "Pending[Taken]":
+        """See `Selection.take`."""
+        assert self.chunks is not None
+        return ops.take_largest_of_chunks(batch, self.chunks.chunk, self.chunks.keep, returns)

@@ -1,0 +1,13 @@
+"""strom: what exceeds tau is sent as +tau or -tau (Strom, sections 2.3 to 2.6)."""
+
+from typing import Literal
+
+from ..config.sparse import ThresholdedMethod
+
+
+class Strom(ThresholdedMethod):
+    """Strom (sections 2.3 to 2.6): what exceeds tau is sent as +tau or -tau, 1 bit an element."""
+
+    sends = "strom"
+
+    kind: Literal["strom"] = "strom"

@@ -1,0 +1,77 @@
+"""topk: the largest magnitudes of every parameter, a fixed share of them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import model_validator
+
+from ..config.base import Share
+from ..config.sparse import Clip, WholeValues
+from ..tau.warmup import Warmup, check_falling, density_at
+from .selection import Memories, Selection
+
+if TYPE_CHECKING:
+    from ..bucket.layout import Part
+    from ..ops.interface import Ops
+    from ..ops.results import Batch, Taken
+    from ..ops.returns import Pending, Returns
+
+
+class TopK(WholeValues):
+    """The largest magnitudes of every parameter, a fixed share of them, whole or quantized."""
+
+    first_field = "density"
+
+    kind: Literal["topk"] = "topk"
+    density: Share
+    """The share of a parameter's elements that is sent, at least one element."""
+    sampled: bool = False
+    """Take the magnitude that a sample suggests (about the share wanted) in place of the exact one."""
+    warmup: Warmup | None = None
+    """Begin with a higher density."""
+    clip: Clip | None = None
+    """Cuts the residual every few iterations; tau is the smallest magnitude sent."""
+
+    @model_validator(mode="after")
+    def _falling(self) -> "TopK":
+        check_falling(self.density, self.warmup)
+        return self
+
+    @property
+    def clipping(self) -> Clip | None:
+        """See `SparseMethod.clipping`."""
+        return self.clip
+
+    def selection(self) -> "ByRank":
+        """See `SparseMethod.selection`."""
+        return ByRank(self)
+
+
+class ByRank(Selection):
+    """The largest magnitudes of each parameter, a share of its elements."""
+
+    rule = "wgt"
+
+    def __init__(self, config: TopK) -> None:
+        self.config = config
+
+    def aims(self, parts: Sequence["Part"], iteration: int, memories: Memories) -> list[float]:
+        """The density; the pass finds the magnitude that belongs to it."""
+        return [density_at(self.config.density, self.config.warmup, iteration)] * len(parts)
+
+    def needs_sample(self, part: "Part", iteration: int, memories: Memories) -> bool:
+        """See `Selection.needs_sample`."""
+        return self.config.sampled
+
+    def take(
+        self, batch: "Batch", samples: Sequence["Part"], aims: Sequence[float], ops: "Ops", returns: "Returns"
+    ) -> "Pending[Taken]":
+        """See `Selection.take`."""
+        from ..tau.sampling import sampled_tau  # noqa: PLC0415 (torch)
+
+        if self.config.sampled:
+            taus = [float(sampled_tau(part, aim)) for part, aim in zip(samples, aims, strict=True)]
+            return ops.take_by_threshold(self.rule, batch, taus, returns)
+        sizes = [each.numel() for each in batch.gradients]
+        counts = [max(1, int(aim * size)) for aim, size in zip(aims, sizes, strict=True)]
+        return ops.take_largest(batch, counts, returns)

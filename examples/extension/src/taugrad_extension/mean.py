@@ -1,0 +1,60 @@
+"""mean: tau is a multiple of the mean magnitude, which is followed from iteration to iteration."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from taugrad.compressors.bucket.layout import Part
+from taugrad.compressors.config.sparse import ThresholdedMethod
+from taugrad.compressors.tau.base import Memory, Policy, ThresholdPolicy, as_tau
+from taugrad.compressors.tau.sampling import magnitudes_of
+
+
+class MeanTau(Policy):
+    """A multiple of a sample's mean magnitude; the mean moves slowly."""
+
+    first_field = "factor"
+    by_itself = True
+
+    kind: Literal["mean"] = "mean"
+    factor: float = Field(default=3.0, gt=0, allow_inf_nan=False)
+    """tau over the mean magnitude of residual + gradient."""
+    keep: float = Field(default=0.9, ge=0, lt=1)
+    """How much of the mean stays from one iteration to the next."""
+
+    def build(self, method: ThresholdedMethod) -> "Mean":
+        """See `Policy.build`."""
+        return Mean(self)
+
+
+@dataclass(slots=True)
+class MeanMemory(Memory):
+    """Of one parameter."""
+
+    mean: float | None = None
+
+
+@dataclass(frozen=True)
+class Mean(ThresholdPolicy[MeanMemory]):
+    """See `MeanTau`."""
+
+    memory = MeanMemory
+    config: MeanTau
+
+    def needs_sample(self, part: Part, iteration: int, memory: MeanMemory) -> bool:
+        """See `ThresholdPolicy.needs_sample`: in every iteration."""
+        return True
+
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[MeanMemory]) -> list[float]:
+        """See `ThresholdPolicy.taus`."""
+        return [self._tau(part, memory) for part, memory in zip(parts, memories, strict=True)]
+
+    def _tau(self, part: Part, memory: MeanMemory) -> float:
+        magnitudes = magnitudes_of(part)
+        now = float(magnitudes.mean(dtype=np.float64)) if magnitudes.size else 0.0
+        keep = 0.0 if memory.mean is None else self.config.keep
+        memory.mean = keep * (memory.mean or 0.0) + (1 - keep) * now
+        return as_tau(self.config.factor * memory.mean)

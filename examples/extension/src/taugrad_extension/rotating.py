@@ -1,0 +1,66 @@
+"""rotating: of every parameter one stripe an iteration is sent, in turns."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from taugrad.compressors.bucket.layout import Part
+from taugrad.compressors.config.base import SMALLEST_TAU
+from taugrad.compressors.config.sparse import WholeValues
+from taugrad.compressors.ops.interface import Ops
+from taugrad.compressors.ops.results import Batch, Taken
+from taugrad.compressors.ops.returns import Pending, Returns
+from taugrad.compressors.rules.selection import Memories, Selection
+
+
+class Rotating(WholeValues):
+    """Every n-th element is sent whole, or quantized; in each iteration those behind the ones before."""
+
+    first_field = "stripes"
+
+    kind: Literal["rotating"] = "rotating"
+    stripes: int = Field(default=16, ge=1)
+    """n: after so many iterations every element was sent once."""
+
+    def selection(self) -> "Stripes":
+        """See `SparseMethod.selection`."""
+        return Stripes(self.stripes)
+
+
+class Stripes(Selection):
+    """Elements by their place and the iteration, on whatever device they are."""
+
+    rule = "wgt"  # the value itself stands for an element
+    has_tau = False
+
+    def __init__(self, stripes: int) -> None:
+        self._stripes = stripes
+
+    def aims(self, parts: Sequence[Part], iteration: int, memories: Memories) -> list[float]:
+        """The first element of the stripe, for every part."""
+        return [float(iteration % self._stripes)] * len(parts)
+
+    def take(
+        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
+    ) -> Pending[Taken]:
+        """See `Selection.take`."""
+        ends, squares, refused, end = list[int](), list[float](), list[bool](), 0
+        of_each = zip(batch.residuals, batch.gradients, batch.bases, aims, strict=True)
+        for residual, gradient, base, first in of_each:
+            total = residual + gradient
+            finite = total.isfinite()
+            residual.copy_(torch.where(finite, total, residual))
+            places = np.arange(int(first), residual.numel(), self._stripes)
+            there = torch.from_numpy(places).to(residual.device)
+            begin, end = end, end + places.size
+            words, values = batch.target.words[begin:end], batch.target.values[begin:end]
+            ops.copy_bytes(ops.place((base + places).astype(np.uint32) << np.uint32(1)), words.view(np.uint8))
+            ops.copy_bytes(ops.array(residual[there]), values.view(np.uint8))
+            residual[there] = 0
+            ends.append(end)
+            squares.append(float(residual.double().square().sum()))
+            refused.append(not bool(finite.all()))
+        return lambda: Taken(ends, squares, refused, [SMALLEST_TAU] * len(ends))

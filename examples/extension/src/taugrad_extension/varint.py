@@ -1,0 +1,98 @@
+"""varint: the difference of each word to the one before, 7 bits a byte (LEB128, as protocol buffers have it).
+
+The highest bit of a byte says that more of the same number follow, lowest bits first. A word is
+position << 1 | sign, and words ascend.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.ops.interface import Ops
+from taugrad.compressors.ops.returns import Returns, Steps, at_once, together
+from taugrad.compressors.ops.wire import Payload
+from taugrad.compressors.wire.codecs.base import Body, Codec, Head, Measured, Reading, read_behind, words_of
+from taugrad.compressors.wire.update import Update
+
+MOST = 5
+"""Bytes of a number: a word has 32 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Encoded(Measured):
+    sections: Sequence[bytes]
+
+    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: Ops) -> None:
+        """See `Measured.write`."""
+        for number, begin in zip(which, begins, strict=True):
+            payload.put(self.sections[number], begin)
+
+
+class Varint(Codec):
+    """One byte for a gap of up to 63 elements, two for up to 8191."""
+
+    name = "varint"
+    code = 200
+
+    def fits(self, update: Update) -> bool:
+        """See `Codec.fits`."""
+        return update.words is not None
+
+    def measure(self, updates: Sequence[Update], ops: Ops, returns: Returns) -> Steps[Measured]:
+        """See `Codec.measure`."""
+        sections = [encode(ops.fetch(words_of(update))) for update in updates]
+        return at_once(_Encoded(self, updates, [len(each) for each in sections], sections))
+
+    def read_all(
+        self, bodies: Sequence[Body], heads: Sequence[Head], readings: Sequence[Reading]
+    ) -> Steps[list[Update]]:
+        """See `Codec.read_all`."""
+        return together(self._read(*each) for each in zip(bodies, heads, readings, strict=True))
+
+    def _read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+        words, used = decode(reading.ops.fetch(body.array), head.n, head.k)
+        behind = body.behind(used)
+        return (yield from read_behind(reading.ops.place(words), behind, head, reading, keeps_signs=True))
+
+
+def encode(words: NDArray[np.uint32]) -> bytes:
+    """The section of ascending words, uint32 [k]."""
+    rest = words.astype(np.int64)
+    rest[1:] -= rest[:-1].copy()
+    columns = np.zeros((words.size, MOST), np.uint8)
+    lengths = np.ones(words.size, np.int64)
+    for byte in range(MOST):
+        more = rest >= 1 << 7
+        columns[:, byte] = (rest & 0x7F) | (more << 7)
+        lengths += more
+        rest >>= 7
+    return columns[np.arange(MOST) < lengths[:, None]].tobytes()
+
+
+def decode(body: NDArray[np.uint8], n: int, k: int) -> tuple[NDArray[np.uint32], int]:
+    """The words of a section, and how many bytes it has.
+
+    Args:
+        body: uint8, the section and whatever stands behind it.
+        n: elements; positions are below.
+        k: words.
+
+    Raises:
+        CorruptMessage: it is no section that `encode` wrote.
+    """
+    ends = np.flatnonzero(body[: MOST * k] < 1 << 7)[:k] + 1
+    if ends.size < k:
+        raise CorruptMessage(f"{body.size} bytes do not hold {k} numbers")
+    lengths = np.diff(ends, prepend=0)
+    if k and (lengths.max() > MOST or (body[ends - 1][lengths > 1] == 0).any()):
+        raise CorruptMessage("a number has more bytes than it needs")
+    used = int(ends[-1]) if k else 0
+    place = np.arange(used) - np.repeat(ends - lengths, lengths)
+    bits = (body[:used].astype(np.int64) & 0x7F) << (7 * place)
+    words = np.cumsum(np.add.reduceat(bits, ends - lengths)) if k else np.empty(0, np.int64)
+    if k and (words[-1] >= 2 * n or (np.diff(words >> 1) <= 0).any()):
+        raise CorruptMessage(f"positions do not ascend, or reach {n}")
+    return words.astype(np.uint32), used
