@@ -19,7 +19,8 @@ from .gathering import SIZE_BYTES, Gathering, on_transport, stacked, told_length
 
 _FIRST_TAG = 1 << 24
 """Far from what a program that uses the same group may have."""
-_TAGS_EACH = 1 << 16
+_TAGS_EACH = 1 << 20
+"""Buckets have smaller numbers. They are their tags: callbacks get ready for them in any order."""
 _TRIES = 5
 _MAILBOXES: defaultdict[str, "count[int]"] = defaultdict(count)
 """How many there were, by group: tags are a group's own."""
@@ -57,7 +58,6 @@ class Mailbox:
         self._tag = _FIRST_TAG + _TAGS_EACH * next(_MAILBOXES[group.group_name])
         self._rooms: dict[int, int] = {}
         self._receipts: dict[int, dict[int, _Receipt]] = {}
-        self._tags: dict[int, int] = {}
         self._sent: dict[int, list[dist.Work]] = {}
 
     def expects(self, bucket: int) -> bool:
@@ -69,16 +69,15 @@ class Mailbox:
 
         All workers must make the same room.
         """
-        tag = self._tags.setdefault(bucket, self._tag + len(self._tags))
         receipts = {}
         for source in self._others():
             buffer = torch.empty(SIZE_BYTES + room, dtype=torch.uint8)
-            receipts[source] = _Receipt(buffer, self.group.recv([buffer], source, tag))
+            receipts[source] = _Receipt(buffer, self.group.recv([buffer], source, self._tag + bucket))
         self._receipts[bucket], self._rooms[bucket] = receipts, room
 
     def send(self, bucket: int, message: Tensor) -> int:
         """Sends to all others what they have room for; returns how much that is, in bytes."""
-        room, tag = self._rooms[bucket], self._tags[bucket]
+        room, tag = self._rooms[bucket], self._tag + bucket
         for work in self._sent.pop(bucket, ()):
             work.wait()  # of the step before: its messages have long arrived
         mine = with_length(message, room)
