@@ -233,6 +233,18 @@ def test_synchronization(tmp_path: Path) -> None:
         assert numbers(row[2])[0] == pytest.approx(sum(accuracies) / len(accuracies), abs=0.06)
 
 
+def test_async_growth(tmp_path: Path) -> None:
+    here, modelled = tables(run("async_growth", tmp_path))
+    assert [row[0] for row in here] == ["1", "2"]
+    assert [row[0] for row in modelled] == ["1", "5", "10", "20", "40", "80"]
+    for workers, *by_link, paper in modelled:
+        speeds = [numbers(cell)[0] for cell in by_link]
+        # A faster link is never slower, and no worker does more than one alone would.
+        assert speeds == sorted(speeds)
+        assert 0 < speeds[-1] <= int(workers) >= numbers(paper)[0]
+    assert [row[-1] for row in modelled] == ["1.00", "4.30", "8.70", "17.0", "33.0", "54.0"]
+
+
 def test_asynchronous(tmp_path: Path) -> None:
     speed, accuracy = tables(run("asynchronous", tmp_path))
     assert first_column(speed) == ["nobody", "one", "now and then"]
