@@ -71,11 +71,11 @@ INTRODUCTION = (
 )
 COLUMNS = (
     *("model", "workers", "buckets", "padded ms"),
-    *("exact time", "one_shot time", "exact bytes", "one_shot bytes"),
+    *("exact time", "exact bytes"),
 )
 NOTES = (
-    "Times and bytes of `exact` and `one_shot` are multiples of those of `padded`; in brackets the 10th to "
-    "the 90th percentile of the ratios of single iterations.",
+    "Times and bytes of `exact` are multiples of those of `padded`; in brackets the 10th to the 90th "
+    "percentile of the ratios of single iterations.",
 )
 
 
