@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format bench fuzz gpu package clean
+.PHONY: run test lint format bench bench-network fuzz gpu package clean
 
 run: $(READY)
 	$(BIN)/taugrad train experiments/quickstart/*.yaml
@@ -31,6 +31,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/exchange_steps.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/policy_cost.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/synchronization.py $(if $(WRITE),--write)
+
+# Over links of a rate and a delay, between network namespaces: needs root. WRITE=1 as above.
+bench-network: $(READY)
+	$(BIN)/python benchmarks/network_exchange.py $(if $(WRITE),--write)
 
 # A million damaged messages of every format; each must be refused or be a message.
 fuzz: $(READY)
