@@ -32,9 +32,16 @@ bench: $(READY)
 	$(BIN)/python benchmarks/policy_cost.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/synchronization.py $(if $(WRITE),--write)
 
-# Over links of a rate and a delay, between network namespaces: needs root. WRITE=1 as above.
+# Over links of a rate and a delay, between network namespaces: needs root, and hours. Goes on where it was
+# stopped. WRITE=1 as above.
 bench-network: $(READY)
 	$(BIN)/python benchmarks/network_exchange.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/network_sites.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/network_connections.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/network_overlap.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/plan.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/network_growth.py $(if $(WRITE),--write)
+	$(BIN)/python benchmarks/network_target.py $(if $(WRITE),--write)
 
 # A million damaged messages of every format; each must be refused or be a message.
 fuzz: $(READY)

@@ -224,8 +224,8 @@ def times(found: Steps) -> Table:
             )
     columns = ("model", "mode", "in flight, ms", "waited, ms", "overlap, %")
     notes = (
-        "Activations and their gradients, worker 0, the second step: from posting to having fetched, summed "
-        "over all exchanges; how long of that nothing was computed; and the rest of it, in percent.",
+        "Activations and their gradients, worker 0, the second step: while any were on their way, from "
+        "posting to having fetched; how long of that nothing was computed; and the rest of it, in percent.",
     )
     return Table("Overlap", columns, rows, notes)
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from pydantic import TypeAdapter
 from torch.multiprocessing.spawn import spawn
 
+from taugrad.compressors.spans import RECORDER, Span
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
@@ -135,11 +136,14 @@ def _steps(case: Case) -> dict[str, object]:
     batch_size = case.examples * sync.workers
     batches = [_batch(case, worker) for worker in sync.ranks]
     counted, peak = [], 0
+    spans: list[Span] = []
     for step in range(case.steps):
+        RECORDER.start()
         _RESET.write_text("5", encoding="ascii")
         position = Position(0, step, case.steps, step, batch_size, case.steps)
         sync.iterate(batches, Moment(position, last=False, observe=False))
         peak = _memory("VmHWM") - before
+        spans = RECORDER.stop()
         counted.append((sync.last_step.received_bytes, sync.last_step.messages))
     measured = counted[1:] or counted
     courses = sync.courses if isinstance(sync, HybridTraining) else []
@@ -150,11 +154,16 @@ def _steps(case: Case) -> dict[str, object]:
         "exchange_s": courses[0].exchange_s if courses else 0.0,
         "blocked_s": courses[0].blocked_s if courses else 0.0,
         "bars": [
-            asdict(Bar(rank, span.lane, span.label, span.began, span.ended))
-            for rank, course in zip(sync.ranks, courses, strict=False)
-            for span in course.spans
+            asdict(Bar(sync.ranks[0], span.lane, _label(span), span.began, span.ended))
+            for span in spans
+            if courses and len(sync.ranks) == 1 and span.name != "wait"
         ],
     }
+
+
+def _label(span: Span) -> str:
+    """What was computed, such as `fc forward`; or what was on its way, such as `features`."""
+    return span.about if span.lane == "wire" else f"{span.about} {span.name}".strip()
 
 
 def _batch(case: Case, worker: int) -> Batch:

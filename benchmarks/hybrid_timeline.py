@@ -12,18 +12,22 @@ COLORS = {
     "conv forward": "#0072B2",
     "conv backward": "#56B4E9",
     "fc forward": "#D55E00",
-    "loss": "#000000",
-    "steps": "#F0E442",
+    "loss backward": "#000000",
     "fc backward": "#E69F00",
+    "optimizer": "#F0E442",
+    "fc optimizer": "#F0E442",
+    "compress": "#5E3C99",
+    "decode": "#8F3F00",
     "features": "#009E73",
     "features' gradients": "#CC79A7",
-    "conv gradients": "#882255",
+    "round": "#882255",
     "neurons": "#8C8C8C",
     "neurons' gradients": "#BBBBBB",
     "counts": "#DDDDDD",
     "targets": "#DDDDDD",
+    "buffers": "#DDDDDD",
 }
-"""By label; Okabe and Ito's."""
+"""By label; Okabe and Ito's. A round is one of the convolutions' gradients."""
 _HEIGHT = 0.36
 
 
@@ -50,7 +54,7 @@ def draw(path: Path | IO[bytes], steps: Mapping[str, Sequence[Bar]], title: str)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
     panels[-1].set_xlabel("milliseconds; upper lane of a worker: computing, lower lane: on its way")
-    shown = [each for each in COLORS if each not in ("counts", "targets")]
+    shown = [each for each in COLORS if each not in ("counts", "targets", "buffers", "fc optimizer")]
     handles = [Patch(color=COLORS[each], label=each) for each in shown]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=11)

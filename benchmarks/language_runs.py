@@ -1,21 +1,15 @@
 """A GPT on the source of Python's standard library: settings, seeds, their table."""
 
-import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-import torch.distributed as dist
+from crew import train_by
 from in_process import fit
 from paired import interval
 from report import Options, Table, number
 from sync_runs import Silent
-from torch.multiprocessing.spawn import spawn
 from trainings import Trainings, kept_in
 
 from taugrad.platform.spec import RunSpec
@@ -100,31 +94,13 @@ def measured(name: str, options: Options, size: Size, wanted: Sequence[tuple[Set
 
 def train(text: str) -> dict[str, float]:
     """A run's last validation loss, and how many times fewer bytes than float32 it sent."""
-    processes = RunSpec.model_validate_json(text).processes
-    if processes == 1:
-        return _trained(text)
-    with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
-        spawn(_work, (text, processes, Path(folder)), nprocs=processes)  # type: ignore[no-untyped-call]
-        found: dict[str, float] = json.loads((Path(folder) / "found.json").read_text(encoding="utf-8"))
-    return found
+    return train_by(RunSpec.model_validate_json(text).processes, _trained, text)
 
 
 def _trained(text: str) -> dict[str, float]:
     listener = Silent()
     trainer = fit(text, listener)
     return {"loss": listener.last[names.EVAL_LOSS], "smaller": trainer.sync.totals.compression_ratio}
-
-
-def _work(rank: int, text: str, processes: int, folder: Path) -> None:
-    """A worker of a run that is not simulated."""
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
-    found = _trained(text)
-    if rank == 0:
-        (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
-    dist.barrier()  # nobody leaves while a collective's last reference is being dropped elsewhere
-    dist.destroy_process_group()
 
 
 def tried_by_auto(setting: Setting, size: Size) -> list[Setting]:

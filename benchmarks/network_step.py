@@ -8,6 +8,7 @@ was found as JSON.
 
 import json
 import sys
+from collections.abc import Iterable
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
@@ -42,6 +44,29 @@ class Given(nn.Module):
         return torch.stack([(w * g).sum() for w, g in zip(self.weights, gradients, strict=True)]).sum()
 
 
+def drawn_gradients(weights: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """This worker's: heavy tails, and layers of different scale, as gradients have them."""
+    generator = torch.Generator().manual_seed(1 + dist.get_rank())
+    return [
+        [
+            torch.randn(w.shape, generator=generator).pow_(3).mul_(10.0 ** (-layer / 4))
+            for layer, w in enumerate(weights)
+        ]
+        for _ in range(DRAWN)
+    ]
+
+
+def power_sgd(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    """Torch's hook, one bucket after the other.
+
+    Its callbacks start collectives of their own. With several buckets and gloo they do so in another order on
+    each worker, and then all wait for ever: seen on links with a delay.
+    """
+    mean = powerSGD_hook.powerSGD_hook(state, bucket)
+    mean.wait()
+    return mean
+
+
 def measure(method: str, elements: int, steps: int) -> dict[str, Any]:
     """Seconds of each step, of the slowest worker, and worker 0's parts of them."""
     torch.manual_seed(0)
@@ -51,19 +76,11 @@ def measure(method: str, elements: int, steps: int) -> dict[str, Any]:
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif method == "powersgd":
         peer = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=_RANK, start_powerSGD_iter=2)
-        ddp.register_comm_hook(peer, powerSGD_hook.powerSGD_hook)
+        ddp.register_comm_hook(peer, power_sgd)
     elif method != "none":
         state = CompressionState(ddp, method)
         ddp.register_comm_hook(state, compressed_allgather)
-    # Heavy tails, and layers of different scale, as gradients have them.
-    generator = torch.Generator().manual_seed(1 + dist.get_rank())
-    drawn = [
-        [
-            torch.randn(w.shape, generator=generator).pow_(3).mul_(10.0 ** (-layer / 4))
-            for layer, w in enumerate(ddp.module.weights)
-        ]
-        for _ in range(DRAWN)
-    ]
+    drawn = drawn_gradients(ddp.module.weights)
     seconds = torch.zeros(steps, dtype=torch.float64)
     parts: list[dict[str, float]] = []
     for step in range(-WARM_UP, steps):

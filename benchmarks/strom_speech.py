@@ -1,4 +1,4 @@
-"""Strom's table 3 and table 4 on speech that `taugrad data speech` makes: thresholds, and sizes of the net.
+"""Strom's tables 3 and 4 on speech that `taugrad data speech` makes: thresholds, also without waiting; nets.
 
     python benchmarks/strom_speech.py [--quick] [--write]
 
@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+from async_runs import Watching
 from in_process import fit
 from paired import interval
 from report import Table, load, number, publish, read_options
-from sync_runs import Silent
 from trainings import BUILD, Trainings, kept_in
 
 from taugrad.platform.spec import RunSpec
@@ -27,6 +28,8 @@ TAUS = (0.5, 1.0, 2.0, 4.0, 6.0, 9.0)
 TAU = 2.0
 """With which nets of several sizes are compared."""
 UNCOMPRESSED = "none"
+BEHIND, DELAY = 8, (0.0, 1.0)
+"""Of workers that do not wait: how many steps one may be ahead; how much of a step a message takes."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Size:
     epochs: int
     seeds: int
     taus: tuple[float, ...]
+    unwaited: tuple[float, ...]
+    """Those of workers that do not wait."""
     nets: tuple[Net, ...]
 
     @property
@@ -66,8 +71,8 @@ class Size:
         return BUILD / f"speech-{self.minutes:g}"
 
 
-FULL = Size(30, EPOCHS, SEEDS, TAUS, NETS)
-QUICK = Size(1, 1, 2, (TAU, 6.0), (Net(2, 16), Net(2, 32)))
+FULL = Size(30, EPOCHS, SEEDS, TAUS, (1.0, 2.0, 4.0, 6.0), NETS)
+QUICK = Size(1, 1, 2, (TAU, 6.0), (TAU,), (Net(2, 16), Net(2, 32)))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         "strom_speech",
         options,
         introduction,
-        [taus_table(size, trainings), nets_table(size, trainings)],
+        [taus_table(size, trainings), unwaited_table(size, trainings), nets_table(size, trainings)],
         before,
     )
     return 0
@@ -103,13 +108,19 @@ def all_specs(size: Size) -> list[RunSpec]:
     lines = [UNCOMPRESSED, *(line(tau) for tau in size.taus)]
     seeds = range(1, size.seeds + 1)
     by_tau = [spec_of(size, small, each, seed) for each in lines for seed in seeds]
+    unwaited = [
+        spec_of(size, small, line(tau), seed, ASYNC, growth)
+        for tau in size.unwaited
+        for seed in seeds
+        for growth in (AT_ONCE, STAGED)
+    ]
     by_net = [
         spec_of(size, net, each, seed)
         for net in size.nets[1:]
         for each in (UNCOMPRESSED, line(TAU))
         for seed in seeds
     ]
-    return by_tau + by_net
+    return by_tau + unwaited + by_net
 
 
 def line(tau: float) -> str:
@@ -117,7 +128,27 @@ def line(tau: float) -> str:
     return f"strom({tau:g}, reduction='sum') | golomb_rice"
 
 
-def spec_of(size: Size, net: Net, compressor: str, seed: int) -> RunSpec:
+ALLGATHER: Mapping[str, Any] = {"mode": "allgather"}
+ASYNC: Mapping[str, Any] = {"mode": "async", "most_behind": BEHIND, "delay": DELAY}
+AT_ONCE: Mapping[str, Any] = {"kind": "constant"}
+STAGED: Mapping[str, Any] = {
+    "kind": "staged",
+    "stages": [
+        {"until": 1 / 6, "workers": WORKERS // 4, "batch_size": WORKERS // 4 * LOCAL_BATCH // 2},
+        {"until": 1, "workers": WORKERS // 2, "batch_size": WORKERS // 2 * LOCAL_BATCH},
+    ],
+}
+"""Table 1's start: fewer workers in the first epoch; still fewer, with smaller batches, in its first part."""
+
+
+def spec_of(
+    size: Size,
+    net: Net,
+    compressor: str,
+    seed: int,
+    mode: Mapping[str, Any] = ALLGATHER,
+    growth: Mapping[str, Any] = AT_ONCE,
+) -> RunSpec:
     """A run."""
     return RunSpec.model_validate(
         {
@@ -126,11 +157,12 @@ def spec_of(size: Size, net: Net, compressor: str, seed: int) -> RunSpec:
             "training": {
                 "epochs": size.epochs,
                 "batch_per_worker": LOCAL_BATCH,
+                "batch_growth": growth,
                 "loss_reduction": "sum",
                 "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
                 "schedule": {"kind": "halving", "epochs": 1},
             },
-            "sync": {"mode": "simulated"},
+            "sync": {"mode": "simulated", "of": mode},
             "workers": {"count": WORKERS},
             "compressor": "none(reduction='sum')" if compressor == UNCOMPRESSED else compressor,
             "seed": seed,
@@ -144,7 +176,7 @@ RATE = 4e-3
 
 def train(text: str) -> dict[str, float]:
     """What a training came to."""
-    listener = Silent()
+    listener = Watching()
     trainer = fit(text, listener)
     totals = trainer.sync.totals
     return {
@@ -153,6 +185,7 @@ def train(text: str) -> dict[str, float]:
         "bytes": totals.wire_bytes / totals.steps / trainer.sync.workers,
         "smaller": totals.compression_ratio,
         "bits": 8 * totals.wire_bytes / max(1, totals.sent),
+        "staleness": fmean(listener.staleness or (0.0,)),
     }
 
 
@@ -191,6 +224,45 @@ def taus_table(size: Size, trainings: Trainings) -> Table:
     )
     notes = ("The paper: 278x at tau = 2, 846x at 4, 1,770x at 6, 3,893x at 9; words are lost from 12 on.",)
     return Table(f"Thresholds (table 3): {small.depth} hidden layers of {small.width}", columns, rows, notes)
+
+
+def unwaited_table(size: Size, trainings: Trainings) -> Table:
+    """Table 3 with asynchronous updates, as the paper has them, beside workers that wait."""
+    small, seeds, rows = size.nets[0], range(1, size.seeds + 1), []
+    for tau in size.unwaited:
+        waited = [trainings.of(spec_of(size, small, line(tau), seed)) for seed in seeds]
+        for start, growth in (("at once", AT_ONCE), ("in stages", STAGED)):
+            runs = [trainings.of(spec_of(size, small, line(tau), seed, ASYNC, growth)) for seed in seeds]
+            ratio = fmean(run["bytes"] / other["bytes"] for run, other in zip(runs, waited, strict=True))
+            rows.append(
+                (
+                    f"{tau:g}",
+                    start,
+                    f"{_percent(waited):.2f}",
+                    f"{_percent(runs):.2f}",
+                    _points(runs, waited),
+                    f"{fmean(run['staleness'] for run in runs):.2f}",
+                    f"{ratio:.3f}",
+                )
+            )
+    columns = (
+        "tau",
+        "all workers begin",
+        "frame accuracy %, allgather",
+        "async",
+        "points more than allgather (95%)",
+        "staleness",
+        "bytes a step, async / allgather",
+    )
+    notes = (
+        f"Simulated: a message takes {DELAY[0]:g} to {DELAY[1]:g} of a step, and nobody is more than "
+        f"{BEHIND} steps ahead. Staleness: updates that a message's gradient did not know of.",
+        f"In stages, as table 1 has it: {WORKERS // 4} workers with half the batch in the first sixth of the "
+        f"first epoch, then {WORKERS // 2}, and all from the second epoch on. `allgather` begins at once.",
+    )
+    return Table(
+        f"Without waiting (async): {small.depth} hidden layers of {small.width}", columns, rows, notes
+    )
 
 
 def nets_table(size: Size, trainings: Trainings) -> Table:

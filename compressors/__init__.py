@@ -8,27 +8,9 @@
 Names are loaded when they are first used, so that reading a configuration needs no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .bucket.ledger import Step, Totals
-    from .config import CompressorConfig, chain
-    from .errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
-    from .hook import compressed_allgather
-    from .state import CompressionState
-
-_HOME = {
-    "CompressionState": "state",
-    "CompressorConfig": "config",
-    "CorruptMessage": "errors",
-    "NonFiniteGradient": "errors",
-    "Step": "bucket.ledger",
-    "Totals": "bucket.ledger",
-    "WorkersDisagree": "errors",
-    "chain": "config",
-    "compressed_allgather": "hook",
-}
+from .lazy import export_lazily
 
 __all__ = [
     "CompressionState",
@@ -42,8 +24,24 @@ __all__ = [
     "compressed_allgather",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+if TYPE_CHECKING:
+    from .bucket.ledger import Step, Totals
+    from .config import CompressorConfig, chain
+    from .errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
+    from .hook import compressed_allgather
+    from .state import CompressionState
+else:
+    __getattr__ = export_lazily(
+        __name__,
+        {
+            "CompressionState": ".state",
+            "CompressorConfig": ".config",
+            "CorruptMessage": ".errors",
+            "NonFiniteGradient": ".errors",
+            "Step": ".bucket.ledger",
+            "Totals": ".bucket.ledger",
+            "WorkersDisagree": ".errors",
+            "chain": ".config",
+            "compressed_allgather": ".hook",
+        },
+    )

@@ -3,7 +3,7 @@
 Before their first exchange the workers make sure that all of them do the same (`agreement.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
 from .protocols.base import transport_of
 from .wire.exchange import Exchange, ExchangeForm
+from .wire.sites import Sites
 
 _STATE_VERSION = 6
 """Since 5 a state says whose it is; since 6 memories have the fields of their policies."""
@@ -49,6 +50,8 @@ class CompressionState:
         *,
         threads: int | None = None,
         exchange: ExchangeForm = "exact",
+        sites: Sequence[Sequence[int]] | None = None,
+        connections: int = 1,
     ) -> None:
         """Prepares to compress what `ddp` synchronizes, in its process group.
 
@@ -57,14 +60,21 @@ class CompressionState:
             config: a method, its dictionary, or its line such as `wgt(density(0.01)) | golomb_rice`.
             threads: how many may share a pass on the CPU; by default as many as torch uses. No result
                 depends on it.
-            exchange: how messages go to the other workers; no result depends on it.
+            exchange: how messages go to the other workers; no result depends on it. hierarchical: over the
+                links between sites once for each site; through gloo alone.
+            sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default the workers
+                of one host are one site.
+            connections: how many each two workers have for their messages; through gloo, and not with padded.
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
+            ValueError: the sites do not have each rank once, or are given for another exchange; or there are
+                to be several connections with padded; or the exchange is hierarchical, or there are to be
+                several connections, and the process group's backend is NCCL.
         """
         self.config = read_config(config)
         self.feedback = Feedback(self.config)
-        self.exchange = Exchange(exchange)
+        self.exchange = _exchange(exchange, sites, connections, ddp.process_group)
         self.last_step = Step()
         self.statistics: dict[str, GradientStatistics] = {}
         self.failure: CompressionError | None = None
@@ -110,6 +120,23 @@ class CompressionState:
         """Has the next backward pass note every parameter's gradient statistics."""
         self._observing = True
 
+    def aim_at(self, share: float) -> float:
+        """Has the next backward pass send another share of the elements; residuals stay as they are.
+
+        All workers must do so between the same two passes, although any worker reads what another one sends:
+        a worker that sends less than the others learns more slowly.
+
+        Args:
+            share: above 0, at most 1.
+
+        Returns:
+            The share that is aimed at now: `chunked_topk` sends a whole number of each chunk's elements.
+
+        Raises:
+            ValueError: it is none, or the method has no share to aim at (`Method.aim`).
+        """
+        return self.feedback.aim_at(share)
+
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on elsewhere: plain numbers and tensors, for `torch.save`.
 
@@ -124,6 +151,7 @@ class CompressionState:
             "powersgd": self._protocol.state_dict(),
             "capacities": dict(self.exchange.capacities),
             "totals": self.totals.state_dict(),
+            **self.exchange.links_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,6 +182,7 @@ class CompressionState:
         self.feedback.load_state_dict(state, self._parameters)
         self._protocol.load_state_dict(state["powersgd"])
         self.exchange.capacities = {int(n): int(most) for n, most in state["capacities"].items()}
+        self.exchange.load_links_state(state)
         self._before_last, self.last_step = totals, Step()
         self._protocol.settle(skipped=False)
 
@@ -168,7 +197,10 @@ class CompressionState:
             for name, gradient in zip(named.names, bucket.gradients(), strict=True):
                 self.statistics[name] = gradient_statistics(gradient)
             self._observing = not bucket.is_last()
-        return self._protocol.synchronize(named, self.last_step)
+        summed = self._protocol.synchronize(named, self.last_step)
+        if bucket.is_last():
+            self._protocol.left(self.last_step)
+        return summed
 
     def _begin(self) -> None:
         """Begins a backward pass."""
@@ -221,3 +253,21 @@ class CompressionState:
         """Notes the first failure, so that a training loop can raise it in place of DDP's RuntimeError."""
         self.failure = self.failure or problem
         return problem
+
+
+def _exchange(
+    form: ExchangeForm,
+    sites: Sequence[Sequence[int]] | None,
+    connections: int,
+    group: dist.ProcessGroup,
+) -> Exchange:
+    if connections < 1:
+        raise ValueError(f"connections = {connections}: must be at least 1")
+    if connections > 1 and form == "padded":
+        raise ValueError(f"connections = {connections} with exchange = padded: use exact or hierarchical")
+    if form != "hierarchical" and sites is not None:
+        raise ValueError(f"sites = {[*sites]} with exchange = {form}: they are for exchange = hierarchical")
+    if dist.get_backend(group) == "nccl" and (form == "hierarchical" or connections > 1):
+        field = "exchange = hierarchical" if form == "hierarchical" else f"connections = {connections}"
+        raise ValueError(f"{field} with the backend nccl: it goes through gloo alone; use a group of gloo")
+    return Exchange(form, None if sites is None else Sites.of(sites, dist.get_world_size(group)), connections)

@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -67,6 +68,8 @@ class ConsoleDisplay:
                 interactive = charts if i == 0 or len(histories) <= _MOST_INTERACTIVE else []
                 for path in [*paths, *interactive]:
                     client.log_artifact(history.run_id, str(path), _FIGURES)
+                if i < _MOST_INTERACTIVE:
+                    _draw_steps(client, history)
             kept_too = " (and in every run's artifacts)"
         say(console, f"Figures and tables: {short(folder)}{kept_too}")
         uri = client.tracking_uri
@@ -102,6 +105,19 @@ def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
         paths.append(folder / f"{metric.name}_against_mb.png")
         save(value_against_mb([run for run in histories if run.metric == metric]), paths[-1])
     return paths
+
+
+def _draw_steps(client: "MlflowClient", history: RunHistory) -> None:
+    """Gives a run the picture of its timeline, if it has one."""
+    from .figures import save  # noqa: PLC0415 - matplotlib
+    from .timelines import read_timelines, steps_of_workers  # noqa: PLC0415
+
+    found = read_timelines(client, [history])
+    if found:
+        with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
+            path = Path(folder) / "timeline.png"
+            save(steps_of_workers(found), path)
+            client.log_artifact(history.run_id, str(path), _FIGURES)
 
 
 def _interactive(histories: Sequence[RunHistory], experiment: str, folder: Path) -> list[Path]:

@@ -12,15 +12,17 @@ from matplotlib.figure import Figure
 from taugrad.platform.tracking import names
 
 from . import captions, figures, gradients, link, rates, step_time, style, sweeps, verdict
+from . import timelines as timelines_of
 from .dimensions import value_by_dimension
 from .front import search_front
 from .groups import Group
 from .runs import RunHistory
 from .searches import SearchRuns
+from .timelines import RunTimeline
 from .views import KNOBS
 from .views import dimensions as dimensions_of
 
-CURVES = (names.COMM_FRACTION, names.EPOCH, *rates.METRICS, *(metric for metric, *_ in step_time.PHASES))
+CURVES = (names.COMM_FRACTION, names.EPOCH, *rates.METRICS, *step_time.METRICS)
 """The metrics whose histories the representatives' figures need."""
 
 
@@ -49,6 +51,7 @@ def gallery(
     shown: Sequence[RunHistory],
     detailed: RunHistory | None,
     searched: Sequence[SearchRuns] = (),
+    timelines: Sequence[RunTimeline] = (),
 ) -> list[Picture]:
     """The figures that the experiment's data allow.
 
@@ -57,12 +60,13 @@ def gallery(
         shown: One run for each rule, with the histories of `CURVES`.
         detailed: The run whose layers are shown, with the histories of `gradients.layer_metrics`.
         searched: The experiment's searches.
+        timelines: Of runs whose steps are shown side by side.
 
     Returns:
         The pictures, the most asked first.
     """
     of_searches = (picture for i, each in enumerate(searched) for picture in _search_pictures(i, each))
-    return list(_drawable(chain(of_searches, _pictures(groups, shown, detailed))))
+    return list(_drawable(chain(of_searches, _pictures(groups, shown, detailed, timelines))))
 
 
 def _search_pictures(i: int, search: SearchRuns) -> Iterator[Picture]:
@@ -88,7 +92,10 @@ def _search_pictures(i: int, search: SearchRuns) -> Iterator[Picture]:
 
 
 def _pictures(
-    groups: Sequence[Group], shown: Sequence[RunHistory], detailed: RunHistory | None
+    groups: Sequence[Group],
+    shown: Sequence[RunHistory],
+    detailed: RunHistory | None,
+    timelines: Sequence[RunTimeline],
 ) -> Iterator[Picture]:
     everything = tuple(run.run_id for group in groups for run in group.runs)
     of_shown = tuple(run.run_id for run in shown)
@@ -153,9 +160,18 @@ def _pictures(
     yield Picture(
         "where_time_goes",
         "Where the time of a step goes",
-        "Medians over the iterations after the first tenth: the first steps also compile kernels.",
+        "Means over the iterations after the first tenth: the first steps also compile kernels. Workers "
+        "wait for the network, and for one another: a slow worker makes the others wait.",
         lambda page: step_time.where_time_goes(shown, page),
         of_shown,
+    )
+    yield Picture(
+        "steps_of_workers",
+        "A few steps of all workers",
+        "What each worker computed and waited for, and what was under way meanwhile. Opened in Perfetto or "
+        f"chrome://tracing, a run's artifact {names.ARTIFACT_TIMELINE} shows more.",
+        lambda page: timelines_of.steps_of_workers(timelines, page),
+        tuple(each.run.run_id for each in timelines),
     )
     yield Picture(
         "send_time_by_method",

@@ -12,7 +12,7 @@ from . import judging
 from .gradients import PERCENTILES, layers_of
 from .palette import rule_style
 from .runs import History, RunHistory
-from .step_time import PHASES
+from .step_time import METRICS as TIMES
 from .thinning import thinned
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ CURVES = (
 )
 """Metric, title, unit, factor to that unit, whether the axis is logarithmic."""
 
-METRICS = (*(metric for metric, *_ in CURVES), *(metric for metric, *_ in PHASES))
+METRICS = (*(metric for metric, *_ in CURVES), *TIMES)
 """The metrics whose histories the comparisons need, where there are any, beside what runs are judged by."""
 
 _MARKERS = {

@@ -21,6 +21,7 @@ from .report_page import Report, render
 from .runs import RunHistory
 from .searches import searches
 from .table import rows, to_csv, to_markdown
+from .timelines import read_timelines
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -84,7 +85,8 @@ def write_report(
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)
     of_searches = [each for each in searches(everything).values() if each.metric == groups[0].metric]
-    pictures = gallery(groups, shown, detailed, of_searches)
+    timelines = read_timelines(client, _side_by_side(shown, detailed))
+    pictures = gallery(groups, shown, detailed, of_searches, timelines)
     compared = [run for group in groups for run in group.runs]
 
     (folder / "figures").mkdir(exist_ok=True)
@@ -139,6 +141,14 @@ def interactive_page(
     compared = with_histories(client, shown, interactive.METRICS)
     layers = interactive.layer_charts(detailed) if detailed else []
     return interactive.page(f"{experiment}: runs compared", [*interactive.charts(compared), *layers])
+
+
+def _side_by_side(shown: Sequence[RunHistory], detailed: RunHistory | None) -> list[RunHistory]:
+    """The runs whose steps are shown: one without compression, and the one whose layers are."""
+    compressed = detailed or next((run for run in shown if not run.is_baseline), None)
+    reference = next((run for run in shown if run.is_baseline), None)
+    chosen = {run.run_id: run for run in (reference, compressed) if run is not None}
+    return list(chosen.values())
 
 
 def _detailed(

@@ -65,6 +65,7 @@ NARROW = Page(4.2, 4.2, 1, 1.75, 0.8)
 _RIGHT, _BOTTOM, _TOP = 0.32, 0.62, 0.17  # inches to the figure's edges
 _SMALLEST_TITLE = 0.85
 _TITLE_LINE, _NOTE_LINE, _HEADER_GAP, _HEADING = 0.21, 0.165, 0.2, 0.14  # inches
+_KEY_LINE = 0.22
 
 
 def new_figure(
@@ -242,12 +243,16 @@ def _header(figure: Figure, title: str, note: str, page: Page, key: Sequence[Key
     if note:
         remark = figure.text(x, 1 - below / height, note, ha="left", va="top", fontsize=TICK_SIZE, color=GREY)
         below += _break(remark, room) * _NOTE_LINE
+    begins, room_ends = x, 1 - 0.1 / page.width
     for word, color, patch in key:
         ground = {"facecolor": patch, "edgecolor": "none", "pad": 1.5} if patch else None
         text = figure.text(
             x, 1 - (below + 0.08) / height, word, ha="left", va="top", fontsize=SMALL_SIZE, color=color,
             fontweight="normal" if patch else "bold", bbox=ground,
         )  # fmt: skip
+        if x > begins and x + extent(text).width / figure.bbox.width > room_ends:
+            x, below = begins, below + _KEY_LINE
+            text.set_position((x, 1 - (below + 0.08) / height))
         x += extent(text).width / figure.bbox.width + 0.13 / page.width
     return below + (_NOTE_LINE + 0.1 if key else 0.0) + _HEADER_GAP
 

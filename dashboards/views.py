@@ -144,7 +144,7 @@ def comparison(
                 )
                 for param, name in knobs.items()
             },
-            "Where a step's time goes, seconds (slowest, fastest 5% left out)": (
+            "Where a step's time goes, seconds, and bandwidth (slowest, fastest 5% left out)": (
                 2,
                 280,
                 [
@@ -152,8 +152,10 @@ def comparison(
                     for name, title, metric in (
                         ("compute", "Compute", names.TIME_COMPUTE),
                         ("compress", "Compress", names.TIME_COMPRESS),
-                        ("exchange", "Exchange (runs beside the backward pass)", names.TIME_EXCHANGE),
+                        ("wait", "Wait for the network", names.TIME_WAIT),
                         ("decompress", "Decompress and add", names.TIME_DECOMPRESS),
+                        ("overlap", "Exchange beside other work", names.TIME_OVERLAP),
+                        ("mbit", "Mbit/s handed over while messages are under way", names.NET_MBIT),
                     )
                 ],
             ),

@@ -1,6 +1,5 @@
-"""Finding an object by its `package.module:name`, and packages that import their parts when asked."""
+"""Finding an object by its `package.module:name`."""
 
-from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -51,22 +50,3 @@ def _import_failure(module_name: str, error: ImportError) -> str:
         hint = "; leave out .py" if module_name.endswith(".py") else ""
         return f"no module named {missing!r} in this folder or among installed packages{hint}"
     return f"importing {module_name} failed: {told(error)}"
-
-
-def export_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Makes a package's names come from its submodules, each imported when the name is first asked for.
-
-    Args:
-        package: The package's `__name__`.
-        homes: For each name the submodule that defines it.
-
-    Returns:
-        The package's `__getattr__`.
-    """
-
-    def get_attribute(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
-
-    return get_attribute

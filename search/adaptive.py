@@ -32,7 +32,7 @@ def applies(spec: RunSpec) -> bool:
     )
 
 
-def local_steps(spec: RunSpec, every: int, density: float) -> RunSpec:
+def local_steps(spec: RunSpec, every: int, density: float, *, faster: bool = True) -> RunSpec:
     """The run with local steps in place of gradients.
 
     The rate is multiplied by the root of the number of workers: a worker's own gradients are noisier than
@@ -43,6 +43,7 @@ def local_steps(spec: RunSpec, every: int, density: float) -> RunSpec:
         spec: the run; see `applies`.
         every: steps between two exchanges.
         density: of an exchange, 0 to 1.
+        faster: whether the rate is multiplied; not for optimizers without second moments.
 
     Raises:
         ValidationError: the method cannot work so.
@@ -54,5 +55,6 @@ def local_steps(spec: RunSpec, every: int, density: float) -> RunSpec:
     sync = SimulatedSync(of=mode) if isinstance(spec.sync, SimulatedSync) else mode
     tree["sync"] = sync.model_dump(mode="json")
     optimizer = tree["training"]["optimizer"]
-    optimizer["lr"] = float(f"{optimizer['lr'] * spec.workers.count**0.5:.6g}")
+    if faster:
+        optimizer["lr"] = float(f"{optimizer['lr'] * spec.workers.count**0.5:.6g}")
     return named(spec, tree)

@@ -13,6 +13,7 @@ import numpy as np
 from taugrad.compressors.config.sparse import ThresholdedMethod
 from taugrad.compressors.tau.allocation import bits_per_element
 from taugrad.compressors.wire.gathering import ALIGNMENT, SIZE_BYTES
+from taugrad.compressors.wire.sites import Sites
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, real
 from taugrad.platform.training.growing import ConstantBatch
@@ -50,7 +51,8 @@ class Cost:
         buckets: in which a step's gradient goes.
         own_messages: each parameter has a message of its own, in place of one for each bucket.
         value_bits: of an element sent, besides its position.
-        sendings: workers x steps.
+        sendings: how often messages are handed over, of all workers and steps: where nobody hands them on,
+            workers x steps.
         swing: what messages take besides headers, over the estimate.
         alignment: bytes that a bucket's messages are filled up with, on average.
     """
@@ -120,7 +122,8 @@ def cost_of(spec: RunSpec) -> Cost:
     method = spec.compressor
     if not isinstance(method, ThresholdedMethod):
         raise CannotEstimate(f"compressor.kind = {method.kind}: has no threshold")
-    padded = _estimable(spec).exchange == "padded"
+    sync = _estimable(spec)
+    padded = sync.exchange == "padded"
     from taugrad.platform.data import load  # noqa: PLC0415 - takes seconds
     from taugrad.platform.models import build  # noqa: PLC0415
     from taugrad.platform.training.batch_plan import BatchPlan  # noqa: PLC0415
@@ -135,7 +138,7 @@ def cost_of(spec: RunSpec) -> Cost:
         buckets=_buckets(4 * (sum(layers) + whole)),
         own_messages=method.kind != "wgt" or method.quantizer is not None,
         value_bits=method.value_bits,
-        sendings=spec.workers.count * BatchPlan(spec.training, len(data.train)).iterations,
+        sendings=_sendings(sync, spec.workers.count) * BatchPlan(spec.training, len(data.train)).iterations,
         swing=SWING * (1 + _LONGEST * math.log2(spec.workers.count) if padded else 1),
         alignment=_ALIGNMENT_BYTES if padded else 0.0,
     )
@@ -147,12 +150,21 @@ def _estimable(spec: RunSpec) -> AllGatherSync:
     if not isinstance(sync, AllGatherSync):
         field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
         raise CannotEstimate(f"{field} = {sync.mode}: what it sends is estimated for allgather only")
+    if sync.exchange == "hierarchical" and sync.sites is None:
+        raise CannotEstimate("sync.exchange = hierarchical: is estimated where sync.sites says who is where")
     if codec not in ("auto", "golomb_rice"):
         raise CannotEstimate(f"compressor.codec = {codec}: is estimated for auto and golomb_rice only")
     if not isinstance(spec.training.batch_growth, ConstantBatch):
         kind = spec.training.batch_growth.kind
         raise CannotEstimate(f"training.batch_growth.kind = {kind}: is estimated for constant only")
     return sync
+
+
+def _sendings(sync: AllGatherSync, workers: int) -> int:
+    """How often messages are handed over in a step, of all workers."""
+    if sync.sites is None:
+        return workers
+    return int(Sites.of(sync.sites, workers).times_handed_over.sum())
 
 
 def _parameters(sizes: Mapping[str, int], method: ThresholdedMethod) -> tuple[tuple[int, ...], int]:

@@ -107,7 +107,7 @@ def _simulated(
     writer = MetricWriter(client, run_id, notify=print)
     listener = _Listener(writer, metric, tell)
     try:
-        with _group_of_one():
+        with group_of_one():
             data = load(spec.data)
             if data.fingerprint:
                 with suppress(Exception):  # a comfort for people; the training needs no store
@@ -123,7 +123,7 @@ def _simulated(
 
 
 @contextmanager
-def _group_of_one() -> Iterator[None]:
+def group_of_one() -> Iterator[None]:
     """A process group that the trainer can ask, without a network."""
     import torch.distributed as dist  # noqa: PLC0415 - takes seconds
     from torch._C._distributed_c10d import HashStore  # noqa: PLC0415

@@ -280,6 +280,74 @@ def test_network_exchange(tmp_path: Path) -> None:
         assert 1 < numbers(sent)[0] < 20  # KB: 1% of 120,000 elements, 8 to 64 bits each
 
 
+def test_of_each_kind_of_exchange_the_best_counts(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    figure = importlib.import_module("target_figure")
+    minutes = {
+        "DDP, float32": 9.0,
+        "DDP, fp16 hook": 5.0,
+        "DDP, bf16 hook": 4.0,
+        "PowerSGD, rank 4": math.inf,
+        "DiLoCo, every 30": 3.0,
+        "DiLoCo, every 30, 8 bits": 2.0,
+        "`linear`, 4 bits": 2.5,
+        "`strom`, 1%": 1.0,
+        "ours, `auto --link`: every 4": 1.1,
+    }
+    ours = ["`linear`, 4 bits", "`strom`, 1%"]
+    assert figure.best_of_kinds(minutes, ours, "ours, `auto --link`: every 4") == {
+        "DDP, float32": 9.0,
+        "DDP, 16 bits": 4.0,
+        "DiLoCo": 2.0,
+        "taugrad": 1.0,
+        "taugrad auto --link": 1.1,
+    }
+
+
+def test_network_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    if reason := importlib.import_module("network").why_not():
+        missing(reason)
+    received, steps = tables(run("network_growth", tmp_path / "results"))
+    assert [row[0] for row in received] == [row[0] for row in steps]
+    for _, workers, here, simulated, planned in received:
+        assert bool(here) == (workers == "2")
+        # A plan knows the first steps' bytes; all three count what arrives from the same number of others.
+        for counted in filter(None, (here, simulated)):
+            assert numbers(counted)[0] == pytest.approx(numbers(planned)[0], rel=0.25)
+    for _, workers, spread, *plans in steps:
+        assert bool(spread) == (workers == "2")
+        assert all(numbers(cell)[0] > 0 for cell in plans if cell)
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_network_overlap(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    if reason := importlib.import_module("network").why_not():
+        missing(reason)
+    ((row,),) = tables(run("network_overlap", tmp_path))
+    assert (row[0], row[2], *row[3:6]) == ("200mbit", "2", "`linear(8)`", "sharded", "4")
+    without, with_, ratio = (numbers(cell)[0] for cell in row[6:9])
+    assert ratio == pytest.approx(with_ / without, rel=0.02)
+    assert numbers(row[11])[0] > 0
+
+
+def test_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    if reason := importlib.import_module("network").why_not():
+        missing(reason)
+    (steps,) = tables(run("plan", tmp_path / "results"))
+    assert [row[3] for row in steps][:2] == ["`none`", "`fp16 all-reduce`"]
+    assert len(steps) == 5
+    for model, link, hosts, _, spread, predicted, error in steps:
+        assert (model, link, hosts) == ("lenet", "100mbit,10ms", "2")
+        assert_spread(spread)
+        assert numbers(predicted)[0] > 10  # ms: the delay alone
+        assert float(error) == pytest.approx(100 * (numbers(predicted)[0] / numbers(spread)[0] - 1), abs=2)
+
+
 def test_hybrid(tmp_path: Path) -> None:
     steps, crossings, measured, overlap = tables(run("hybrid", tmp_path))
     modes = ["data parallel, sharded", *(f"hybrid {scheme}, fp32" for scheme in "abc"), "hybrid b, bf16"]
@@ -417,8 +485,10 @@ def test_anoosheh(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_library("espeak-ng") is None, reason="espeak-ng is not installed")
 def test_strom_speech(tmp_path: Path) -> None:
-    taus, nets = tables(run("strom_speech", tmp_path))
+    taus, unwaited, nets = tables(run("strom_speech", tmp_path))
     check_accuracies(taus, 2)
+    assert [row[1] for row in unwaited] == ["at once", "in stages"]
+    assert all(float(row[5]) > 0 for row in unwaited)  # staleness: somebody else's update came meanwhile
     kilobytes = [numbers(row[3])[0] for row in taus[1:]]
     assert kilobytes == sorted(kilobytes, reverse=True)  # the larger tau sends less
     small, large = (row[:2] + row[4:] for row in nets)

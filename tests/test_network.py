@@ -20,6 +20,8 @@ from network.namespaces import namespaces  # noqa: E402
 TIMEOUT_S = 60
 BUSY_S = 0.004
 """What a loaded machine adds to a delay."""
+TRIES = 3
+"""A machine that is busy with other things loses packets, too, but not again and again."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,7 +50,10 @@ def may_be_made() -> None:
 def test_links_are_what_was_asked_for(topology: Topology, source: int, to: int) -> None:
     asked = topology.path(source, to)
     with Network(topology) as network:
-        found = network.probe(source, to)
+        for _ in range(TRIES):
+            found = network.probe(source, to)
+            if asked.loss or found.loss <= 0.005:
+                break
     assert asked.delay <= found.delay <= 1.05 * asked.delay + BUSY_S
     assert found.loss == pytest.approx(asked.loss, abs=0.05 if asked.loss else 0.005)
     # Payload only, for some seconds: what waited in a queue meanwhile may come on top, and a connection that
@@ -56,6 +61,28 @@ def test_links_are_what_was_asked_for(topology: Topology, source: int, to: int) 
     assert found.rate < 1.05 * asked.rate
     if not asked.loss:
         assert found.rate > 0.5 * asked.rate
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (uniform(2, Link.parse("200mbit")), uniform(2, Link.parse("10mbit"))),
+        (uniform(2, Link.parse("20mbit,5ms")), uniform(2, Link.parse("100mbit,20ms"))),
+    ],
+    ids=["rate", "rate and delay"],
+)
+def test_links_change_while_they_are_in_use(before: Topology, after: Topology) -> None:
+    with Network(before) as network:
+        network.change(after)
+        found = network.probe()
+        with pytest.raises(ValueError, match="make a new network"):
+            network.change(uniform(3, after.links[0]))
+        if before.in_kernel:
+            with pytest.raises(ValueError, match="delays where there were none"):
+                network.change(uniform(2, Link.parse("100mbit,1ms")))
+    asked = after.path(0, 1)
+    assert asked.delay <= found.delay <= 1.05 * asked.delay + BUSY_S
+    assert 0.5 * asked.rate < found.rate < 1.05 * asked.rate
 
 
 def test_where_paths_lead_through_two_links_and_the_middle() -> None:
@@ -118,6 +145,7 @@ def test_nothing_stays_behind_where_processes_are_killed(link: str, killed: str)
             program.send_signal(signal.SIGINT)
         program.wait(TIMEOUT_S)
         if killed == "both":  # nobody is left who could: the next network does it
+            assert until(lambda: not os.path.exists(f"/proc/{keeper}/exe"))
             assert keeper in namespaces().values()
             with Network(uniform(1, Link(1e9))):
                 pass

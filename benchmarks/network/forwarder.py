@@ -30,13 +30,19 @@ _PRIORITY = -10
 def join_by_forwarder(keeper: int, topology: Topology, addresses: list[str]) -> list[int]:
     """Gives every host a device `net0`; returns the other ends, as file descriptors."""
     ends = []
-    for number, link in enumerate(topology.links):
+    for number in range(len(topology.links)):
         host = name_of(keeper, f"h{number}")
         ends.append(_device_in(host))
         ip(f"-n {host} addr add {addresses[number]}/24 dev net0")
         ip(f"-n {host} link set net0 mtu {topology.mtu} txqueuelen 1000 up")
-        limit(host, "net0", link, topology.mtu)
+    shape_senders(keeper, topology, topology.mtu)
     return ends
+
+
+def shape_senders(keeper: int, topology: Topology, mtu: int, *, anew: bool = False) -> None:
+    """Gives what hosts send its rates; `anew` where they have some already."""
+    for number, link in enumerate(topology.links):
+        limit(name_of(keeper, f"h{number}"), "net0", link, mtu, anew=anew)
 
 
 def _device_in(namespace: str) -> int:
@@ -58,11 +64,11 @@ def _device_in(namespace: str) -> int:
     return device
 
 
-def forward(topology: Topology, ends: list[int], until: int) -> None:
-    """Forwards packets until `until`, a file descriptor, can be read.
+def forward(topology: Topology, mtu: int, ends: list[int], until: int) -> None:
+    """Forwards packets until `until`, a file descriptor, can be read; links may be others the next time.
 
     A packet is lost by chance or where a queue is full: before a host's own link on the way in, before what
-    joins the sites, or in the receiving host's device.
+    joins the sites, or in the receiving host's device. What is on its way at the end is lost too.
     """
     os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     hosts = range(len(ends))
@@ -74,7 +80,7 @@ def forward(topology: Topology, ends: list[int], until: int) -> None:
     free = [0.0] * len(ends)
     """When each host's link, on the way in, has taken all that was sent so far."""
     waiting: list[tuple[float, int, int, bytes]] = []
-    number, size, chance = 0, topology.mtu, random.Random(0)
+    number, chance = 0, random.Random(0)
     source_of = {end: host for host, end in enumerate(ends)}
     watched = [*ends, until]
     while True:
@@ -94,7 +100,7 @@ def forward(topology: Topology, ends: list[int], until: int) -> None:
             now = monotonic()
             for _ in range(_AT_ONCE):
                 try:
-                    packet = os.read(end, size)
+                    packet = os.read(end, mtu)
                 except BlockingIOError:
                     break
                 # IPv4 to one of ours; the last byte of the address is the host's number, counted from 1.

@@ -4,13 +4,12 @@ So a network goes with the program that asked for it, also where that one was ki
 """
 
 import os
-import select
 import signal
 import sys
 
-from .forwarder import forward, join_by_forwarder
+from .forwarder import forward, join_by_forwarder, shape_senders
 from .namespaces import ip, name_of, remove_all_of, remove_stale
-from .switch import join_by_bridges
+from .switch import join_by_bridges, shape_bridges
 from .topology import Topology
 
 SUBNET = "10.88.0"
@@ -22,12 +21,15 @@ def addresses_of(hosts: int) -> list[str]:
 
 
 def keep(topology: Topology) -> None:
-    """Makes the network, says so on standard output, and keeps it until standard input ends."""
+    """Makes the network, says so on standard output, and keeps it until standard input ends.
+
+    A line on standard input is a network of the same hosts and sites, whose links these have from then on.
+    """
     me = os.getpid()
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, lambda *_: sys.exit())
     remove_stale()
-    addresses = addresses_of(len(topology.links))
+    addresses, mtu = addresses_of(len(topology.links)), topology.mtu
     try:
         for number in range(len(topology.links)):
             host = name_of(me, f"h{number}")
@@ -36,11 +38,18 @@ def keep(topology: Topology) -> None:
         if topology.in_kernel:
             join_by_bridges(me, topology, addresses)
             print("ready", flush=True)
-            select.select([sys.stdin.fileno()], (), ())
+            while line := sys.stdin.readline():
+                shape_bridges(me, Topology.from_json(line), mtu, anew=True)
+                print("changed", flush=True)
         else:
             ends = join_by_forwarder(me, topology, addresses)
             print("ready", flush=True)
-            forward(topology, ends, sys.stdin.fileno())
+            forward(topology, mtu, ends, sys.stdin.fileno())
+            while line := sys.stdin.readline():
+                topology = Topology.from_json(line)
+                shape_senders(me, topology, mtu, anew=True)
+                print("changed", flush=True)
+                forward(topology, mtu, ends, sys.stdin.fileno())
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -115,6 +115,30 @@ class Network:
             keeper.wait()
         remove_all_of(keeper.pid)
 
+    def change(self, topology: Topology) -> None:
+        """Gives the links other rates, delays and losses while the network is in use.
+
+        Args:
+            topology: of the same hosts and sites, and with delays or losses only if there were some. Frames
+                stay as large as they were.
+
+        Raises:
+            ValueError: it is of others.
+            NetworkError: the network has ended.
+        """
+        now = self.topology
+        if topology.sites != now.sites or (now.in_kernel and not topology.in_kernel):
+            raise ValueError("other hosts or sites, or delays where there were none: make a new network")
+        keeper = self._keeper
+        assert keeper is not None
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        keeper.stdin.write(topology.to_json() + "\n")
+        keeper.stdin.flush()
+        if keeper.stdout.readline() != "changed\n":
+            raise NetworkError("the network has ended")
+        self.topology = topology
+
     def probe(self, source: int = 0, to: int = 1, environment: Mapping[str, str] | None = None) -> Probe:
         """Measures rate, delay and loss from one host to another."""
         return probe(self.hosts[source].command, self.hosts[to].command, self.hosts[to].address, environment)

@@ -20,30 +20,39 @@ from .layout import Part, Unit
 def add_to(update: Update, dense: Tensor, ops: Ops = CPU) -> None:
     """Adds an update to a contiguous float32 [n] tensor of the device where the update is."""
     out, values = ops.array(dense), update.values
-    if update.words is None:
-        if isinstance(values, Quantized):
-            values.write_to(out, add=True, ops=ops)
-        elif update.form == "fp16" or update.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)
-            ops.half_values(update.form, values, out, True)
-        else:
-            dense += ops.tensor(values)
-    elif update.form in ("bgt", "strom"):
+    if update.words is not None:
+        _add_sparse(update, out, ops)
+    elif isinstance(values, Quantized):
+        values.write_to(out, add=True, ops=ops)
+    elif update.form == "fp16" or update.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)
+        ops.half_values(update.form, values, out, True)
+    else:
+        dense += ops.tensor(values)
+
+
+def _add_sparse(update: Update, out: Any, ops: Ops) -> None:
+    """Adds an update that has words to a float32 [n] array of the device."""
+    if update.form in ("bgt", "strom"):
         ops.add_taus(update.words, update.tau, out)
     elif update.form == "qgt":
-        ops.add_levels(update.words, values, update.tau, out)
+        ops.add_levels(update.words, update.values, update.tau, out)
     elif update.k:
         ops.add_values(update.words, update.signed_floats(ops), out)
 
 
-def add_to_bucket(update: Update, unit: Unit, total: Tensor, ops: Ops) -> None:
-    """Adds an update about a unit to a bucket, float32 [bucket elements]."""
-    if update.words is not None or len(unit.places) == 1:
-        base = unit.places[0].start if update.words is None else unit.base
-        add_to(update, total[base : base + unit.n], ops)
-        return
-    amounts = ops.tensor(update.signed_floats(ops))
-    for place, elements in unit.slices(every=True):
-        total[place.start : place.start + place.elements] += amounts[elements]
+def add_all(updates: Sequence[tuple[Update, Unit]], total: Tensor, ops: Ops) -> None:
+    """Adds updates about units to a bucket, float32 [bucket elements], in this order."""
+    out = ops.array(total)  # once: for a small parameter it costs more than what is added
+    for update, unit in updates:
+        if update.words is not None:
+            _add_sparse(update, out[unit.base : unit.base + unit.n], ops)
+        elif len(unit.places) == 1:
+            base = unit.places[0].start
+            add_to(update, total[base : base + unit.n], ops)
+        else:
+            amounts = ops.tensor(update.signed_floats(ops))
+            for place, elements in unit.slices(every=True):
+                total[place.start : place.start + place.elements] += amounts[elements]
 
 
 def put_back(update: Update, unit: Unit, parts: Sequence[Part], ops: Ops) -> None:
@@ -62,8 +71,7 @@ def sum_all(updates: Sequence[tuple[Update, Unit]], divisor: int, total: Tensor,
         sum_sparse(updates, divisor, total.numpy())
         return
     total.zero_()
-    for update, unit in updates:
-        add_to_bucket(update, unit, total, ops)
+    add_all(updates, total, ops)
     if divisor != 1:
         # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
         total.div_(torch.full((), divisor, dtype=torch.float32, device=total.device))

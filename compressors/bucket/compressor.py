@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config.methods import CompressedMethod, Exempt
+from ..config.methods import CompressedMethod, Exempt, Method
 from ..errors import CorruptMessage
 from ..ops.array import Array, Bytes
 from ..ops.cpu.ops import CpuOps
@@ -25,7 +25,7 @@ from ..wire.codecs import codec_by_name
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.update import NO_TAU, Update
-from .adding import add_to_bucket, put_back, sum_all
+from .adding import add_all, put_back, sum_all
 from .layout import Layout, Part, PartTally, Unit, lay_out
 
 
@@ -76,6 +76,17 @@ class Compressor:
         """Whether parameters that are not exempt have a residual."""
         self.corrects_momentum = bool(config.own_momentum)
         """Whether they have a velocity."""
+
+    def of(self, method: Method) -> "Compressor":
+        """This one, or if it is of another method one of that, at work in the same place.
+
+        Args:
+            method: this one's, or what `Method.aimed_at` made of it: layouts stay the same.
+        """
+        if method is self.config:
+            return self
+        assert isinstance(method, CompressedMethod)
+        return Compressor(method, self.ops)
 
     def layout(self, names: Sequence[str], sizes: Sequence[int]) -> Layout:
         """How a bucket of these parameters is cut into messages."""
@@ -306,8 +317,7 @@ class Compressor:
 
     def add(self, incoming: list[tuple[Update, Unit]], total: Tensor) -> None:
         """Adds one worker's updates to a bucket, float32 [bucket elements]."""
-        for update, unit in incoming:
-            add_to_bucket(update, unit, total, self.ops)
+        add_all(incoming, total, self.ops)
 
 
 def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:

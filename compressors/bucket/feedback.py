@@ -27,6 +27,7 @@ class Feedback:
         residuals: float32 [numel], what was not sent yet; made at first use.
         velocities: likewise, the momentum of gradients where the method corrects it.
         memories: what the threshold policy remembers.
+        method: whose memory it is; `aim_at` changes it.
     """
 
     def __init__(self, config: Method) -> None:
@@ -35,7 +36,7 @@ class Feedback:
         Args:
             config: the method whose memory it is.
         """
-        self._config = config
+        self._given = self.method = config
         self.residuals: dict[str, Tensor] = {}
         self.velocities: dict[str, Tensor] = {}
         self.memories: dict[str, Memory] = {}
@@ -62,12 +63,35 @@ class Feedback:
             parts.append(Part(name, gradient, residual, velocity))
         return parts
 
+    def aim_at(self, share: float) -> float:
+        """Has the method send another share of the elements; what is kept stays.
+
+        Args:
+            share: above 0, at most 1.
+
+        Returns:
+            The share that it aims at now: a method may have some shares only.
+
+        Raises:
+            ValueError: it is none, or the method has no share to aim at.
+        """
+        if not 0 < share <= 1:
+            raise ValueError(f"share = {share}: must be above 0 and at most 1")
+        before, method = self.method.aim, self.method.aimed_at(share)
+        assert before is not None
+        assert method.aim is not None
+        if method != self.method:
+            method.turn(before, self.memories)
+            self.method = method
+        return method.aim
+
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and tensors; the tensors are the live ones, not copies."""
         return {
             "residuals": dict(self.residuals),
             "velocities": dict(self.velocities),
             "memories": {name: memory.plain() for name, memory in self.memories.items()},
+            **({} if self.method is self._given else {"aim": self.method.aim}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> None:
@@ -79,8 +103,11 @@ class Feedback:
 
         Raises:
             ValueError: a part is missing, a tensor is of a parameter that is not here or of another size, or
-                a memory is none of the method's. Nothing is taken over then.
+                a memory is none of the method's, or the method has no share to aim at. Nothing is taken over
+                then.
         """
+        aim = state.get("aim")
+        method = self._given if aim is None else self._given.aimed_at(float(aim))
         missing = [part for part in _PARTS if part not in state]
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
@@ -91,12 +118,13 @@ class Feedback:
             if name not in like and name != ALL:
                 raise ValueError(f"a memory of {name!r}, which is no parameter of this model")
             try:
-                memories[name] = self._config.memory_of(name).from_plain(memory)
+                memories[name] = self._given.memory_of(name).from_plain(memory)
             except ValueError as problem:
                 raise ValueError(
                     f"a memory of {name!r} {problem}: it is another method's or version's"
                 ) from None
         self.residuals, self.velocities, self.memories = residuals, velocities, memories
+        self.method = method
 
 
 @dataclass(frozen=True)
@@ -154,6 +182,7 @@ class FeedbackCompressor:
         """
         self._context.iteration = iteration
         self._context.memories = self.feedback.memories
+        self.compressor = self.compressor.of(self.feedback.method)
         named = list(zip(self._names, gradients, strict=True))
         parts = self.feedback.parts(named, self.layout, self.compressor)
         if rms is not None:

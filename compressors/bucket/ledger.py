@@ -82,14 +82,28 @@ class Step(Totals):
     """Whether there is any residual."""
     compress_s: float = 0.0
     exchange_s: float = 0.0
-    """From handing a message over to having everybody's; may run beside the backward pass."""
+    """While any message was under way, from handing it over to having everybody's; may run beside the
+    backward pass."""
     blocked_s: float = 0.0
-    """The part of exchange_s in which the backward pass had to wait."""
+    """The part of exchange_s in which the worker had to wait."""
     decompress_s: float = 0.0
+    """Decoding and adding up, in whichever thread."""
+    beside_s: float = 0.0
+    """The part of decompress_s that a transport's thread did while the worker did something else."""
     layers: list[PartTally] = field(default_factory=list)
     """This worker's elements by parameter."""
     nonfinite: list[tuple[str, int]] = field(default_factory=list)
     """Parameter and rank of gradients that were not finite."""
+
+    @property
+    def overlap_s(self) -> float:
+        """The part of exchange_s in which the worker did something else."""
+        return max(0.0, self.exchange_s - self.blocked_s)
+
+    @property
+    def decode_s(self) -> float:
+        """The part of decompress_s that the worker did itself, or waited for."""
+        return self.decompress_s - self.beside_s
 
     @property
     def skipped(self) -> bool:

@@ -7,33 +7,9 @@ Importing this package is cheap (no torch, no numba), so that command lines and 
 are loaded when they are first used: methods import what they have in common from here.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..rules.bgt import BinarizedGradient
-    from ..rules.qgt import QuantizedGradient
-    from ..rules.strom import Strom
-    from ..rules.wgt import WholeGradient
-    from .base import LARGEST_TAU, SMALLEST_TAU
-    from .compressor import CompressorConfig, chain, read_config
-    from .methods import CompressedMethod, Method, NoCompression, PowerSGD
-
-_HOME = {
-    "LARGEST_TAU": ".base",
-    "SMALLEST_TAU": ".base",
-    "BinarizedGradient": "..rules.bgt",
-    "CompressedMethod": ".methods",
-    "CompressorConfig": ".compressor",
-    "Method": ".methods",
-    "NoCompression": ".methods",
-    "PowerSGD": ".methods",
-    "QuantizedGradient": "..rules.qgt",
-    "Strom": "..rules.strom",
-    "WholeGradient": "..rules.wgt",
-    "chain": ".compressor",
-    "read_config": ".compressor",
-}
+from ..lazy import export_lazily
 
 __all__ = [
     "LARGEST_TAU",
@@ -51,8 +27,30 @@ __all__ = [
     "read_config",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name], __name__), name)
+if TYPE_CHECKING:
+    from ..rules.bgt import BinarizedGradient
+    from ..rules.qgt import QuantizedGradient
+    from ..rules.strom import Strom
+    from ..rules.wgt import WholeGradient
+    from .base import LARGEST_TAU, SMALLEST_TAU
+    from .compressor import CompressorConfig, chain, read_config
+    from .methods import CompressedMethod, Method, NoCompression, PowerSGD
+else:
+    __getattr__ = export_lazily(
+        __name__,
+        {
+            "LARGEST_TAU": ".base",
+            "SMALLEST_TAU": ".base",
+            "BinarizedGradient": "..rules.bgt",
+            "CompressedMethod": ".methods",
+            "CompressorConfig": ".compressor",
+            "Method": ".methods",
+            "NoCompression": ".methods",
+            "PowerSGD": ".methods",
+            "QuantizedGradient": "..rules.qgt",
+            "Strom": "..rules.strom",
+            "WholeGradient": "..rules.wgt",
+            "chain": ".compressor",
+            "read_config": ".compressor",
+        },
+    )

@@ -5,7 +5,8 @@ rule's own fields stand beside its passes, in `rules/` and `quantizers/`.
 """
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -65,6 +66,25 @@ class Method(Settings):
     def memory_of(self, name: str) -> type[Memory]:
         """What is remembered of the parameter of that name, or of all together (`tau.base.ALL`)."""
         return Memory
+
+    @property
+    def aim(self) -> float | None:
+        """The share of all elements that is to be sent, where that can be changed while a run goes on."""
+        return None
+
+    def aimed_at(self, share: float) -> Self:
+        """The same method with another share, whose messages the first one's readers read.
+
+        Args:
+            share: above 0, at most 1; a method may take the nearest that it can have.
+
+        Raises:
+            ValueError: it has no `aim`.
+        """
+        raise ValueError(f"{line(self)} has no share of elements to aim at")
+
+    def turn(self, before: float, memories: Mapping[str, Any]) -> None:
+        """Takes over what was remembered when another share was aimed at; see `ThresholdPolicy.turn`."""
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:

@@ -1,7 +1,8 @@
 """What all methods have in common that send some elements, and keep the others."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
@@ -127,6 +128,21 @@ class ThresholdedMethod(SparseMethod):
     def memory_of(self, name: str) -> type[Memory]:
         """See `Method.memory_of`."""
         return self.policy().memory_of(name)
+
+    @property
+    def aim(self) -> float | None:
+        """See `Method.aim`: its policy's."""
+        return self.tau.aim if isinstance(self.tau, Policy) else None
+
+    def aimed_at(self, share: float) -> Self:
+        """See `Method.aimed_at`."""
+        if self.aim is None or not isinstance(self.tau, Policy):
+            return super().aimed_at(share)
+        return self.model_copy(update={"tau": self.tau.aimed_at(share)})
+
+    def turn(self, before: float, memories: Mapping[str, Any]) -> None:
+        """See `Method.turn`."""
+        self.policy().turn(before, memories)
 
     @classmethod
     def problem(cls, name: str) -> str:

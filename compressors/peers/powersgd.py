@@ -20,6 +20,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,8 @@ class PowerSGD:
     Attributes:
         layers: by parameter of the latest bucket, in its order, how many elements this worker handed to
             all-reduces: those of P and Q, or its own where it is not compressed, or before `start`.
+        under_way: when torch had begun the latest bucket's all-reduces, in seconds of `perf_counter`. What it
+            computes between them is not told apart from waiting for them.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class PowerSGD:
             raise ValueError(f"seed {seed}; it must not be negative")
         _quiet()
         self.layers: dict[str, int] = {}
+        self.under_way = 0.0
         # For torch every start is warm: without warm_start, `_fit` puts random Qs in place.
         self._torchs = torchs.PowerSGDState(
             process_group,
@@ -133,11 +137,14 @@ class PowerSGD:
         names = [self._names[id(parameter)] for parameter in bucket.parameters()]
         self.layers = dict(zip(names, self._numels(names), strict=True))
         if self._torchs.iter < self._torchs.start_powerSGD_iter:
-            return torchs.powerSGD_hook(self._torchs, bucket)
+            mean = torchs.powerSGD_hook(self._torchs, bucket)
+            self.under_way = perf_counter()
+            return mean
         self._fit(bucket)
         for matrix in self._in_torchs_order(names):
             self.layers[matrix.name] = (matrix.rows + matrix.columns) * matrix.rank
         mean = torchs.powerSGD_hook(self._torchs, bucket)
+        self.under_way = perf_counter()
         if dist.get_backend(self._torchs.process_group) != "nccl":
             mean.wait()
         return mean

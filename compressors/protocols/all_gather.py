@@ -24,6 +24,7 @@ from ..config.methods import CompressedMethod
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..gloo_threads import Once
 from ..rules.base import Context
+from ..spans import RECORDER
 from ..wire.exchange import Exchange
 from ..wire.gathering import Gathering
 from ..wire.message import VERSION, NonFinite
@@ -105,6 +106,7 @@ class AllGather(Protocol):
         """See `Protocol.begin`."""
         super().begin(iteration)
         self._context.iteration, self._context.memories = iteration, self._feedback.memories
+        self._compressor = self._compressor.of(self._feedback.method)
         self._unsent, self._waiting = [], []
 
     def settle(self, *, skipped: bool) -> None:
@@ -116,8 +118,11 @@ class AllGather(Protocol):
 
     def ways(self, bucket: Bucket) -> dict[str, str]:
         """See `Protocol.ways`."""
+        sites = self._exchange.sites
         return {
             "exchange": self._exchange.form,
+            **({"sites": str(sites or "by host")} if self._exchange.form == "hierarchical" else {}),
+            **({"connections": str(self._exchange.connections)} if self._exchange.connections != 1 else {}),
             "room": str(self._exchange.capacities.get(self._plan_of(bucket).number)),
             "message version": str(VERSION),
         }
@@ -125,7 +130,7 @@ class AllGather(Protocol):
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """See `Protocol.synchronize`."""
         plan, buffer = self._plan_of(bucket), bucket.buffer
-        self._send(step)
+        self._send()
 
         started = perf_counter()
         parts = self._feedback.parts(plan.gradients(buffer), plan.layout, self._compressor)
@@ -135,11 +140,15 @@ class AllGather(Protocol):
             self._outgoing.append((own, parts))
         step.count_layers(own.tallies)
         step.keeps_residuals |= any(part.residual is not None for part in parts)
-        step.compress_s += perf_counter() - started
+        compressed = perf_counter()
+        step.compress_s += compressed - started
+        RECORDER.add("compress", "compute", started, compressed, bucket.title)
 
         transport = transport_of(self._group, buffer)
+        times = self._times
+        times.began()
         gathering = self._exchange.start(payload, plan.number, self._group, transport)
-        step.blocked_s += perf_counter() - gathering.started
+        times.held(gathering.started)
         step.elements += buffer.numel() * self._workers
         step.messages += self._workers * (self._workers - 1)
 
@@ -155,23 +164,22 @@ class AllGather(Protocol):
                 torch.cuda.current_stream(buffer.device).synchronize()  # gloo's futures know of no streams
             with self._lock:
                 step.wire_bytes += gathering.wire_bytes
-                step.received_bytes += gathering.wire_bytes * (self._workers - 1)
-                step.exchange_s += received - gathering.started
-                step.decompress_s += perf_counter() - received
+                step.received_bytes += gathering.received_bytes
                 for rank, each in enumerate(incoming):
                     if isinstance(each, NonFinite):
                         step.skip(parts[each.ordinal].name, rank)
                         continue
                     step.sent += sum(update.k for update, _ in each)
                     step.paper_bits += sum(update.paper_bits for update, _ in each)
+            times.arrived(step, gathering.started, received, bucket.title)
             return buffer
 
         gate: Future[Exception | None] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         summed = gate.then(Once(finish))
         self._unsent.append(_Turn(gathering, gate))
         if bucket.ddp.is_last():
-            self._send(step)
-            self._finish_waiting(step)
+            self._send()
+            self._finish_waiting()
         return summed
 
     def _plan_of(self, bucket: Bucket) -> _Plan:
@@ -187,7 +195,7 @@ class AllGather(Protocol):
             )
         return plan
 
-    def _send(self, step: Step) -> None:
+    def _send(self) -> None:
         """Sends the messages of buckets whose lengths were told in hooks before: those are here by now.
 
         Of the last bucket it does wait: no hook follows.
@@ -201,19 +209,20 @@ class AllGather(Protocol):
             if turn.gathering.arrived is not None:
                 self.works += turn.gathering.works
                 turn.gathering.arrived.then(Once(turn.open))
-        step.blocked_s += perf_counter() - started
+        if unsent:
+            self._times.held(started)
 
-    def _finish_waiting(self, step: Step) -> None:
+    def _finish_waiting(self) -> None:
         """Ends the exchanges that may need another round, in their order: the last bucket's has begun."""
         waiting, self._waiting = self._waiting, []
         started = perf_counter()
         for turn in waiting:
             turn.gathering.complete()
             self.works += turn.gathering.works
-        step.blocked_s += perf_counter() - started
         for turn in waiting:
             if turn.gathering.arrived is None or not turn.gathering.is_whole():
-                turn.gate.set_result(None)
+                turn.gate.set_result(None)  # decodes it, here and now
+        self._times.held(started)
 
     def _read(self, parts: Sequence[Part], layout: Layout, gathering: Gathering) -> list[Incoming]:
         """Every worker's updates, checked; nothing of any is applied if one is not valid."""

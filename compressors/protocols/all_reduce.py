@@ -29,15 +29,15 @@ class AllReduce(Protocol):
         for name, parameter in zip(bucket.names, bucket.ddp.parameters(), strict=True):
             numel = parameter.numel()
             step.layers.append(PartTally(name, numel, numel, 0.0, paper_bits=32 * numel))
-        started = perf_counter()
+        times, started = self._times, perf_counter()
+        times.began()
         work = dist.all_reduce(buffer, group=self._group, async_op=True)
         assert work is not None
         self.works.append(work)
 
         def finish(arrived: Future[list[Tensor]]) -> Tensor:
             summed = arrived.value()[0]
-            with self._lock:
-                step.exchange_s += perf_counter() - started
+            times.arrived(step, started, perf_counter(), bucket.title, decoded=False)
             self._look_for_nonfinite(step, bucket, summed)
             return summed
 

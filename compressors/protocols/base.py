@@ -15,6 +15,7 @@ from torch.futures import Future
 from ..bucket.ledger import Step
 from ..config import Method
 from ..errors import CompressionError, NonFiniteGradient
+from .times import PassTimes
 
 Fail = Callable[[CompressionError], CompressionError]
 """Notes an error, and returns it."""
@@ -26,6 +27,11 @@ class Bucket:
 
     ddp: GradBucket
     names: list[str]
+
+    @property
+    def title(self) -> str:
+        """For timelines."""
+        return f"bucket {self.ddp.index()}"
 
     @property
     def buffer(self) -> Tensor:
@@ -47,6 +53,7 @@ class Protocol(ABC):
         self._reduction, self._nonfinite = config.reduction, config.nonfinite
         self._workers = dist.get_world_size(group)
         self._lock = Lock()  # several buckets' callbacks may run at once
+        self._times = PassTimes()
         self.works: list[dist.Work] = []
 
     @abstractmethod
@@ -60,7 +67,11 @@ class Protocol(ABC):
 
     def begin(self, iteration: int) -> None:
         """Begins a backward pass; so many ended before it."""
-        self.works = []
+        self.works, self._times = [], PassTimes()
+
+    def left(self, step: Step) -> None:
+        """Says that the hook of the last bucket returns; `step` is the ledger of the backward pass."""
+        self._times.left(step)
 
     def settle(self, *, skipped: bool) -> None:  # noqa: B027 (only who takes something out puts it back)
         """Ends a backward pass: of one that is left out what was sent goes back to where it was taken from.

@@ -13,6 +13,7 @@ from ..bucket.ledger import Step
 from ..config import PowerSGD
 from ..gloo_threads import Once
 from ..peers.powersgd import PowerSGD as TorchPowerSGD
+from ..spans import RECORDER
 from .base import Bucket, Fail, Protocol
 
 
@@ -43,10 +44,13 @@ class LowRank(Protocol):
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """See `Protocol.synchronize`."""
         buffer = bucket.buffer
-        started = perf_counter()
+        times, started = self._times, perf_counter()
+        times.began()
         averaged = self._powersgd.synchronize(bucket.ddp)
-        handed_over = self._powersgd.handed_over
-        step.compress_s += perf_counter() - started
+        handed_over, under_way = self._powersgd.handed_over, self._powersgd.under_way
+        times.held(under_way)
+        step.compress_s += under_way - started
+        RECORDER.add("compress", "compute", started, under_way, bucket.title)
         step.elements += buffer.numel() * self._workers
         step.sent += handed_over * self._workers
         step.paper_bits += 32 * handed_over * self._workers
@@ -56,12 +60,10 @@ class LowRank(Protocol):
             PartTally(name, self._elements[name], sent, 0.0, paper_bits=32 * sent)
             for name, sent in self._powersgd.layers.items()
         )
-        started = perf_counter()
 
         def finish(arrived: Future[Tensor]) -> Tensor:
             mean = arrived.value()
-            with self._lock:
-                step.exchange_s += perf_counter() - started
+            times.arrived(step, under_way, perf_counter(), bucket.title, decoded=False)
             self._look_for_nonfinite(step, bucket, mean)
             return mean.mul_(self._workers) if self._reduction == "sum" else mean
 

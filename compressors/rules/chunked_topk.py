@@ -1,7 +1,7 @@
 """chunked_topk: the largest magnitudes of every chunk, the same number from each (arXiv 2508.15706)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -45,6 +45,15 @@ class ChunkedTopK(WholeValues):
         if self.keep > self.chunk:
             raise ValueError(f"keep = {self.keep} is more than a chunk has ({self.chunk})")
         return self
+
+    @property
+    def aim(self) -> float | None:
+        """See `Method.aim`."""
+        return self.keep / self.chunk
+
+    def aimed_at(self, share: float) -> Self:
+        """See `Method.aimed_at`: a whole number of each chunk, at least one."""
+        return self.model_copy(update={"keep": min(self.chunk, max(1, round(share * self.chunk)))})
 
     def selection(self) -> "ByChunk":
         """See `SparseMethod.selection`."""

@@ -1,7 +1,7 @@
 """topk: the largest magnitudes of every parameter, a fixed share of them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
@@ -41,6 +41,15 @@ class TopK(WholeValues):
     def clipping(self) -> Clip | None:
         """See `SparseMethod.clipping`."""
         return self.clip
+
+    @property
+    def aim(self) -> float | None:
+        """See `Method.aim`."""
+        return self.density if self.warmup is None else None
+
+    def aimed_at(self, share: float) -> Self:
+        """See `Method.aimed_at`."""
+        return super().aimed_at(share) if self.aim is None else self.model_copy(update={"density": share})
 
     def selection(self) -> "ByRank":
         """See `SparseMethod.selection`."""

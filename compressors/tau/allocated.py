@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field
 
@@ -49,6 +49,15 @@ class AllocatedTau(Policy):
         """See `Policy.build`."""
         return Allocated(self, method.sends, method.value_bits)
 
+    @property
+    def aim(self) -> float | None:
+        """See `Policy.aim`."""
+        return self.density
+
+    def aimed_at(self, share: float) -> Self:
+        """See `Policy.aimed_at`."""
+        return self.model_copy(update={"density": share})
+
 
 @dataclass(frozen=True)
 class Allocated(TargetDensity[AllocatedMemory]):
@@ -83,6 +92,14 @@ class Allocated(TargetDensity[AllocatedMemory]):
     def begin(self, part: "Part", sent: int, memory: AllocatedMemory) -> None:
         """See `TargetDensity.begin`."""
         memory.elements = part.elements
+
+    def turn(self, before: float, memories: Mapping[str, AllocatedMemory]) -> None:
+        """See `ThresholdPolicy.turn`: until the next decision each layer keeps its part of the budget."""
+        TargetDensity.turn(self, before, memories)
+        for memory in memories.values():
+            memory.sampled = memory.curve = None  # it was drawn around the old budget
+            if memory.share is not None:
+                memory.share = min(1.0, memory.share * (self.config.density / before))
 
     def settle(
         self, turn: Sequence[AllocatedMemory], iteration: int, memories: Mapping[str, AllocatedMemory]

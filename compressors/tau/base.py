@@ -117,6 +117,14 @@ class ThresholdPolicy(ABC, Generic[M]):
             memories: of all parameters; may be changed.
         """
 
+    def turn(self, before: float, memories: Mapping[str, M]) -> None:
+        """Takes over memories from when another share of the elements was aimed at (`Policy.aimed_at`).
+
+        Args:
+            before: that share.
+            memories: of all parameters; may be changed.
+        """
+
 
 class Policy(Settings):
     """The fields of a threshold policy, `kind` among them."""
@@ -131,6 +139,19 @@ class Policy(Settings):
     @abstractmethod
     def build(self, method: "ThresholdedMethod") -> ThresholdPolicy[Any]:
         """The policy at work, for the taus of a method."""
+
+    @property
+    def aim(self) -> float | None:
+        """The share of all elements that it aims at; None where there is no such share, or it changes."""
+        return None
+
+    def aimed_at(self, share: float) -> Self:
+        """The same with another share; only for one that has an `aim`.
+
+        Args:
+            share: above 0, at most 1.
+        """
+        raise NotImplementedError(f"{self.kind} aims at no share")
 
 
 def as_tau(tau: float) -> float:

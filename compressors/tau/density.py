@@ -2,10 +2,10 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, gt
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -84,6 +84,15 @@ class DensityTau(Policy):
     def build(self, method: "ThresholdedMethod") -> "Density":
         """See `Policy.build`."""
         return Density(self)
+
+    @property
+    def aim(self) -> float | None:
+        """See `Policy.aim`."""
+        return self.target if self.warmup is None else None
+
+    def aimed_at(self, share: float) -> Self:
+        """See `Policy.aimed_at`."""
+        return self.model_copy(update={"target": share})
 
 
 class _Renewed(Protocol):
@@ -164,6 +173,12 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         for part, count, memory in zip(parts, sent, memories, strict=True):
             if not memory.least <= count <= memory.most if looks else count > memory.alarm:
                 self._follow(part, count, memory)
+
+    def turn(self, before: float, memories: Mapping[str, D]) -> None:
+        """See `ThresholdPolicy.turn`: the next iteration finds every tau in a new sample."""
+        for memory in memories.values():
+            memory.tau, memory.again = ASKS, None
+            memory.forget_band()
 
     def _follow(self, part: "Part", sent: int, memory: D) -> None:
         """Corrects tau where the band does not hold what was sent, or asks for a new sample."""

@@ -1,4 +1,4 @@
-"""Every worker's message to every worker, through torch.distributed (gloo or NCCL), in one of three forms.
+"""Every worker's message to every worker, through torch.distributed (gloo or NCCL), in one of four forms.
 
 Messages have different lengths, and no worker knows the others'. Through gloo a message goes at once, with
 its length before it: a receiver makes more room than was usual, and gloo takes a shorter message. NCCL wants
@@ -6,20 +6,28 @@ equal lengths on both sides: lengths go first there, or all messages are made eq
 
 Gloo sends nothing before it has heard that the receiver is ready, which takes a delay of its own. Where links
 are long, workers say that they are ready for the next step's messages when they have read this one's.
+
+Where slow links join sites of workers, a message goes to each other site once, and is handed on there
+(`sites.py`).
 """
 
-from collections.abc import Sequence
-from typing import Literal
+import hashlib
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..ops.array import Bytes
-from .gathering import AtOnce, Exact, Gathering, Padded, PaddedOneShot, aligned
+from .gathering import SIZE_BYTES, AtOnce, Exact, Gathering, Padded, PaddedOneShot, aligned
 from .mailbox import Expected, Mailbox, delay_of
+from .sites import Sites
 
-ExchangeForm = Literal["padded", "exact", "one_shot"]
+ExchangeForm = Literal["padded", "exact", "one_shot", "hierarchical"]
 
 FAR_S = 2e-3
 """From this delay of a collective on, receivers get ready a step before."""
@@ -33,11 +41,18 @@ class Exchange:
     Attributes:
         capacities: by bucket, the bytes of the longest message of the exchange before, which is the same
             number on every worker.
+        sites: of hierarchical, where the workers are; None until the first exchange if it goes by host.
+        link_bytes: int64 [workers, workers], what went from row to column so far, lengths included; None in
+            all forms but hierarchical: there the transport decides over which links bytes go.
+        link_messages: likewise, how many messages that was.
+        connections: how many each two workers have.
     """
 
-    def __init__(self, form: ExchangeForm) -> None:
-        self.form = form
+    def __init__(self, form: ExchangeForm, sites: Sites | None = None, connections: int = 1) -> None:
+        self.form, self.sites, self.connections = form, sites, connections
         self.capacities: dict[int, int] = {}
+        self.link_bytes: NDArray[np.int64] | None = None
+        self.link_messages: NDArray[np.int64] | None = None
         self._mailbox: Mailbox | None = None
         self._is_far: bool | None = None
 
@@ -58,10 +73,12 @@ class Exchange:
         usual = self.capacities.get(bucket)
         if self.form == "padded":
             return Padded(own, group, device)
+        if self.form == "hierarchical":
+            return self._between_sites(own, bucket, group)
         if device.type == "cpu":
             if self._is_far is None:
-                self._is_far = delay_of(group) > FAR_S
-                self._mailbox = Mailbox(group) if self._is_far else None
+                self._is_far = self.connections > 1 or delay_of(group) > FAR_S
+                self._mailbox = Mailbox(group, connections=self.connections) if self._is_far else None
             if self._mailbox is not None and self._mailbox.expects(bucket):
                 return Expected(own, group, self._mailbox, bucket)
             if usual is not None:
@@ -70,13 +87,46 @@ class Exchange:
             return Exact(own, group, device)
         return PaddedOneShot(own, group, device, aligned(usual * 5 // 4))
 
+    def _between_sites(self, own: Tensor, bucket: int, group: dist.ProcessGroup) -> Gathering:
+        if self._mailbox is None:
+            self.sites = self.sites or Sites.by_place(places_of(group))
+            self._mailbox = Mailbox(group, self.sites, self.connections)
+        if not self._mailbox.expects(bucket):
+            # Of what nobody knows yet much may follow later: to tell lengths first would cost a delay, too.
+            self._mailbox.expect(bucket, room_for(self.capacities.get(bucket, 0)))
+        return Expected(own, group, self._mailbox, bucket)
+
     def learn(self, bucket: int, sizes: Sequence[int]) -> None:
         """Takes note of how long the messages about a bucket were."""
         if self.form == "padded":
             return
+        if self.form == "hierarchical":
+            self._count_links(sizes)
         self.capacities[bucket] = longest = max(sizes)
         if self._mailbox is not None:
             self._mailbox.expect(bucket, room_for(longest))
+
+    def links_state(self) -> dict[str, Tensor]:
+        """What went over each link so far, for `load_links_state`; nothing where no link is known."""
+        if self.link_bytes is None or self.link_messages is None:
+            return {}
+        return {
+            "link_bytes": torch.from_numpy(self.link_bytes.copy()),
+            "link_messages": torch.from_numpy(self.link_messages.copy()),
+        }
+
+    def load_links_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `links_state` gave; what went before in another form is not known."""
+        if self.form == "hierarchical" and "link_bytes" in state:
+            self.link_bytes = state["link_bytes"].numpy().copy()
+            self.link_messages = state["link_messages"].numpy().copy()
+
+    def _count_links(self, sizes: Sequence[int]) -> None:
+        assert self.sites is not None
+        if self.link_bytes is None or self.link_messages is None:
+            self.link_bytes, self.link_messages = np.zeros((2, len(sizes), len(sizes)), np.int64)
+        self.link_bytes += self.sites.over_links(np.array(sizes) + SIZE_BYTES)
+        self.link_messages += self.sites.over_links(np.ones(len(sizes), np.int64))
 
 
 def lengths_on_wire(form: ExchangeForm, sizes: Sequence[int]) -> list[int]:
@@ -92,3 +142,16 @@ def lengths_on_wire(form: ExchangeForm, sizes: Sequence[int]) -> list[int]:
 def room_for(longest: int) -> int:
     """Bytes that a receiver makes room for, by the longest message of the exchange before."""
     return _ROOM * longest + _ROOM_BYTES
+
+
+def places_of(group: dist.ProcessGroup | None = None, place: str | None = None) -> list[bytes]:
+    """Where each worker is, by rank, as digests; all must call this together.
+
+    Args:
+        group: the workers', of gloo; by default all.
+        place: this worker's; by default the name of its host.
+    """
+    own = hashlib.sha256((place or socket.gethostname()).encode()).digest()
+    everybody = [torch.empty(len(own), dtype=torch.uint8) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everybody, torch.frombuffer(bytearray(own), dtype=torch.uint8), group=group)
+    return [bytes(each.tolist()) for each in everybody]

@@ -28,8 +28,8 @@ class Gathering(ABC):
             them. Valid after `send`.
         may_go_on: whether a second round may follow, which `complete` does.
         sizes: bytes of each worker's message; valid once they are here.
-        wire_bytes: what all workers together handed to the transport, padding and lengths included; valid
-            likewise.
+        wire_bytes: what all workers together handed to the transport, padding and lengths included; what one
+            hands to several counts once; valid likewise.
         started: perf_counter when the message was handed over.
         works: the collectives; whoever holds them last frees their tensors.
     """
@@ -43,6 +43,11 @@ class Gathering(ABC):
         self.group, self.workers = group, dist.get_world_size(group)
         self.started = perf_counter()
         self.works: list[dist.Work] = []
+
+    @property
+    def received_bytes(self) -> int:
+        """What arrived at all workers together; valid as `wire_bytes` is."""
+        return self.wire_bytes * (self.workers - 1)
 
     def send(self) -> None:  # noqa: B027 (one shot sends at once)
         """Hands the message over, if that is not done yet: once all lengths are here, for which it waits.

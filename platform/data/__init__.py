@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..importing import export_lazily
+from taugrad.compressors.lazy import export_lazily
 
 __all__ = ["Data", "DataError", "DataSet", "Draw", "Examples", "Parts", "Shape", "load"]
 
@@ -19,10 +19,10 @@ else:
     __getattr__ = export_lazily(
         __name__,
         {
-            "DataError": "errors",
-            "DataSet": "dataset",
-            **dict.fromkeys(("Data", "Draw", "Examples", "Parts"), "examples"),
-            "load": "loading",
-            "Shape": "shape",
+            "DataError": ".errors",
+            "DataSet": ".dataset",
+            **dict.fromkeys(("Data", "Draw", "Examples", "Parts"), ".examples"),
+            "load": ".loading",
+            "Shape": ".shape",
         },
     )

@@ -35,7 +35,7 @@ def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
     rank, workers = context.get_world_rank(), context.get_world_size()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    address = _own_address()
+    address = own_address()
     bind_gloo_to(address)
     listener = _listen(address) if rank == 0 else None
     host, port = broadcast_from_rank_zero(None if listener is None else listener.getsockname()[:2])
@@ -59,7 +59,8 @@ def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
         dist.destroy_process_group()
 
 
-def _own_address() -> str:
+def own_address() -> str:
+    """The address of this worker's node in Ray's cluster."""
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return address
 

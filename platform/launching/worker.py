@@ -16,7 +16,7 @@ from ..data import load
 from ..deadline import in_time
 from ..own_code import placing_errors
 from ..spec import RunSpec
-from ..synchronization.links import MOST_WORKERS, Links
+from ..synchronization.links import MOST_WORKERS
 from ..tracking import names
 from ..tracking.ended import UNDELIVERED
 from ..tracking.masking import masked
@@ -26,6 +26,7 @@ from ..training.reporting import Progress
 from ..training.trainer import Trainer
 from .checkpoints import Checkpoints
 from .entry import Job
+from .placing import with_sites
 from .process_group import process_group
 from .stages import stage
 
@@ -42,10 +43,13 @@ def train(job: Job) -> None:
     device = get_device()
     assert isinstance(device, torch.device)
     with process_group(device) as (rank, _):
+        spec = with_sites(spec)
         tracker = _Tracker(job) if rank == 0 else None
         storage = Path(ray.train.get_context().get_storage().experiment_fs_path)
         notify = (lambda _: None) if tracker is None else tracker.notify
-        logging.getLogger("taugrad").addHandler(_Telling(notify))
+        log = logging.getLogger("taugrad")
+        log.setLevel(logging.INFO)
+        log.addHandler(_Telling(notify))
         checkpoints = Checkpoints(job.run_id, spec.checkpoint.keep, spec.workers.count, device, notify)
         listener = _RayListener(tracker, storage, checkpoints)
         try:
@@ -57,21 +61,28 @@ def train(job: Job) -> None:
             if saved is not None:
                 listener.restore(trainer.resume(saved))
             trainer.fit()
-            listener.finish(trainer.done, trainer.totals(), _links(trainer))
+            listener.finish(trainer.done, trainer.totals(), _artifacts(trainer))
         finally:
             listener.close()
 
 
-def _links(trainer: Trainer) -> Links | None:
-    """What went over each link, where that is known and there are not too many; on every worker together."""
-    return trainer.sync.links() if 1 < trainer.sync.workers <= MOST_WORKERS else None
+def _artifacts(trainer: Trainer) -> dict[str, str]:
+    """Texts that the run keeps, by name, where there are not too many workers; on every one together."""
+    if not 1 < trainer.sync.workers <= MOST_WORKERS:
+        return {}
+    links, timeline = trainer.sync.links(), trainer.timeline()
+    texts = {
+        names.ARTIFACT_LINKS: None if links is None else links.to_csv(),
+        names.ARTIFACT_TIMELINE: None if timeline is None else timeline.to_json(),
+    }
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 class _Telling(logging.Handler):
     """Tells the user what parts of the platform log, which know neither Ray nor the board."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self._notify = notify
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -170,11 +181,11 @@ class _RayListener:
         if self._tracker is not None:
             self._tracker.writer.restore(undelivered)
 
-    def finish(self, iteration: int, totals: Mapping[str, float], links: Links | None) -> None:
-        """Logs the run's totals, tells the driver, and keeps what went over each link."""
+    def finish(self, iteration: int, totals: Mapping[str, float], artifacts: Mapping[str, str]) -> None:
+        """Logs the run's totals, tells the driver, and keeps texts as the run's artifacts."""
         if self._tracker is not None:
-            if links is not None:
-                self._tracker.keep(names.ARTIFACT_LINKS, links.to_csv(), self._storage)
+            for name, text in artifacts.items():
+                self._tracker.keep(name, text, self._storage)
             self._tracker.conclude(iteration, self._latest, totals)
 
     def close(self) -> None:

@@ -5,11 +5,11 @@
 
 from typing import TYPE_CHECKING
 
-from ..importing import export_lazily
+from taugrad.compressors.lazy import export_lazily
 
 __all__ = ["build", "try_out"]
 
 if TYPE_CHECKING:
     from .building import build, try_out
 else:
-    __getattr__ = export_lazily(__name__, {"build": "building", "try_out": "building"})
+    __getattr__ = export_lazily(__name__, {"build": ".building", "try_out": ".building"})

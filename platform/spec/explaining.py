@@ -175,7 +175,9 @@ def _tag_of(context: dict[str, Any]) -> str:
 
 
 def _unknown(field: str, where: Sequence[str | int]) -> str:
-    having = list(dict.fromkeys(kind for name, kind, _ in walk(RunSpec) if name == field))
+    fields = [(name, kind) for name, kind, _ in walk(RunSpec)]
+    own = [kind for name, kind in fields if name == field]
+    having = list(dict.fromkeys(own or [kind for name, kind in fields if name.startswith(f"{field}.")]))
     if having and len(where) > 1:
         return f"kind {where[-2]} has no such field; {either(having)} has"
     return f"no such field{nearest(field)}"

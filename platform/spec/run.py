@@ -14,10 +14,11 @@ from taugrad.compressors.config import CompressorConfig, NoCompression, PowerSGD
 from ..config import Config
 from ..data.config import DataConfig, Mnist5k
 from ..models.config import LeNet, Mlp, ModelConfig, SigmoidStack
+from ..synchronization.adapting.refusals import check_adapt
 from ..synchronization.asynchronous.refusals import check_asynchronous
-from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig
+from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig, real
 from ..synchronization.hybrid.refusals import check_hybrid
-from ..synchronization.refusals import check_stages, check_sync
+from ..synchronization.refusals import check_exchange, check_stages, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..training.config import TrainingConfig
 
@@ -43,6 +44,9 @@ class TrackingConfig(Config):
     flush_interval: int = Field(default=20, ge=1)
     """Iterations between two averages over the workers; metrics reach MLflow that much later. In the mode
     async that is when all is drained: at evaluations and checkpoints."""
+    timeline: int = Field(default=3, ge=0, le=100)
+    """How many steps, after a process's first ten, are recorded for the run's artifact timeline.json: what
+    each worker computed and waited for, when; 0: none. Simulated workers have none."""
 
 
 class CheckpointConfig(Config):
@@ -83,6 +87,8 @@ class RunSpec(Config):
         training = self.training
         check_hybrid(self.sync, self.compressor, training)
         check_asynchronous(self.sync, training, self.workers.count)
+        check_exchange(self.sync, self.workers.device, self.workers.count)
+        check_adapt(self.sync, self.compressor, training, self.workers.count)
         check_stages(self.sync, training.batch_growth, self.workers.count)
         if training.pretraining.iterations and not isinstance(self.model, Mlp | SigmoidStack):
             raise ValueError(
@@ -112,12 +118,28 @@ class RunSpec(Config):
 
     def flat(self) -> dict[str, str]:
         """Every field by its dotted name, as MLflow params."""
-        return dict(_flatten(self.model_dump(mode="json")))
+        return dict(_flatten(self.model_dump(mode="json", exclude={"sync": _in_sync(self._left_out)})))
+
+    @property
+    def _left_out(self) -> set[str]:
+        """Groups of fields that a `sync` may have and this one has not."""
+        return set() if getattr(real(self.sync), "adapt", None) is not None else {"adapt"}
 
     def fingerprint(self) -> str:
         """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""
         defining = self.model_copy(update={"name": "", "experiment": "taugrad", "storage": Path()})
-        return hashlib.sha256(defining.model_dump_json().encode()).hexdigest()[:12]
+        # What is recorded, and when messages go, changes no result; nor does one bucket. Hashes from before
+        # there were the fields stay what they are.
+        needless = self._left_out | {"overlap"}
+        if getattr(real(self.sync), "buckets", 1) == 1:
+            needless |= {"buckets"}
+        text = defining.model_dump_json(exclude={"tracking": {"timeline"}, "sync": _in_sync(needless)})
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _in_sync(fields: set[str]) -> dict[str, Any]:
+    """To leave fields out of a `sync`, or of what is simulated."""
+    return {**dict.fromkeys(fields, True), "of": fields}
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -35,6 +35,8 @@ class Outcome:
     """As `Synchronization.iterate` returns it elsewhere."""
     metrics: dict[str, float]
     """By MLflow name: of layers, and those that only this mode has."""
+    drained_s: float
+    """Seconds of the drain after it, which its ledger has waiting and decoding of; mostly 0."""
 
 
 class Synchronization(ABC):
@@ -88,6 +90,10 @@ class Synchronization(ABC):
             The same on every process; None where the transport decides over which links bytes go.
         """
         return None
+
+    def decided(self) -> dict[str, float]:
+        """What was decided after the latest iteration, by MLflow name; mostly nothing."""
+        return {}
 
     def settle(self) -> None:  # noqa: B027 - most modes have nothing to do
         """Makes `model` what the workers agreed on last; all processes must call this together.

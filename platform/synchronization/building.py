@@ -8,19 +8,24 @@ import torch.distributed as dist
 from torch import nn
 
 from taugrad.compressors.config import Method, NoCompression, PowerSGD
+from taugrad.compressors.wire.exchange import places_of
+from taugrad.compressors.wire.sites import Sites
 
 from ..spec import RunSpec
 from ..tasks.base import Task
 from ..training.randomness import Randomness
 from ..training.replica import Replica
+from .ahead import Ahead
 from .asynchronous.building import build_asynchronous
 from .base import Synchronization
 from .config import (
     AllGatherSync,
     AsyncSync,
     HybridSync,
+    ParameterServerSync,
     PatternName,
     RealSync,
+    ShardedSync,
     SimulatedSync,
     WeightsSync,
     real,
@@ -28,7 +33,8 @@ from .config import (
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.building import build_hybrid
-from .patterns import AllGather, Pattern, Ring, Setting, Sharded
+from .overlap import Overlap
+from .patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
 from .processes import ProcessCrew
 from .rounds import Crew
 from .simulation import Counting, SimulatedCrew
@@ -52,7 +58,7 @@ def build_synchronization(
         randomness = Randomness(spec.seed, [dist.get_rank()])
         replica = Replica(model, task, spec.training, dist.get_world_size())
         return HookedGradients(spec, _exchanged(spec), replica, device), randomness
-    crew: Crew = SimulatedCrew(spec.workers.count, _counting(spec)) if simulated else ProcessCrew(device)
+    crew: Crew = _simulated(spec) if simulated else ProcessCrew(device)
     if isinstance(mode, AsyncSync):
         return build_asynchronous(spec, model, task, device, crew)
     if isinstance(mode, HybridSync):
@@ -61,17 +67,45 @@ def build_synchronization(
     replica = Replica(model, task, spec.training, crew.workers)
     patterns = _patterns(spec, replica, crew)
     if not isinstance(mode, WeightsSync):
-        return _in_rounds(spec, crew, patterns, replica, randomness), randomness
+        return _in_rounds(spec, crew, patterns, replica, randomness, device), randomness
     replicas = [replica]
     replicas += [Replica(deepcopy(model), task, spec.training, crew.workers) for _ in crew.ranks[1:]]
-    return LocalTraining(mode, crew, patterns, replicas, randomness), randomness
+    method = _exchanged(spec)
+    return LocalTraining(mode, crew, patterns, replicas, randomness, method, device), randomness
 
 
 def _in_rounds(
-    spec: RunSpec, crew: Crew, patterns: list[Pattern], replica: Replica, randomness: Randomness
+    spec: RunSpec,
+    crew: Crew,
+    patterns: list[Pattern],
+    replica: Replica,
+    randomness: Randomness,
+    device: torch.device,
 ) -> GradientsInRounds:
-    refuses = spec.compressor.nonfinite == "refuse"
-    return GradientsInRounds(crew, patterns, replica, randomness, refuses=refuses)
+    refuses, overlap = spec.compressor.nonfinite == "refuse", None
+    if isinstance(crew, ProcessCrew) and _overlaps(spec, device):
+        (pattern,) = patterns
+        if isinstance(pattern, Sharded) and crew.workers > 1 and pattern.setting.like:
+            crew.ahead = Ahead(pattern)
+            overlap = Overlap(replica, pattern, crew.ahead)
+    return GradientsInRounds(crew, patterns, replica, randomness, refuses=refuses, overlap=overlap)
+
+
+def _overlaps(spec: RunSpec, device: torch.device) -> bool:
+    """Whether gradients may be sent as they come, between processes.
+
+    Not where a step may be left out: its messages would have gone for nothing, and the ledger has none of
+    them. Nor through NCCL, which has no tags, or where the host would wait for a GPU in the backward pass.
+    """
+    mode, method = real(spec.sync), _exchanged(spec)
+    return (
+        isinstance(mode, ShardedSync | ParameterServerSync)
+        and mode.overlap
+        and method.nonfinite == "refuse"
+        and not _clips_own(spec)
+        and device.type == "cpu"
+        and dist.get_backend() == "gloo"
+    )
 
 
 def _clips_own(spec: RunSpec) -> bool:
@@ -86,6 +120,11 @@ def _exchanged(spec: RunSpec) -> Method:
     if spec.training.precision != "fp16" or isinstance(method, PowerSGD) or isinstance(mode, WeightsSync):
         return method
     return method.model_copy(update={"nonfinite": "skip"})
+
+
+def _simulated(spec: RunSpec) -> SimulatedCrew:
+    workers, sites = spec.workers.count, getattr(real(spec.sync), "sites", None)
+    return SimulatedCrew(workers, _counting(spec), None if sites is None else Sites.of(sites, workers))
 
 
 def _counting(spec: RunSpec) -> Counting:
@@ -107,18 +146,30 @@ def _patterns(spec: RunSpec, replica: Replica, crew: Crew) -> list[Pattern]:
         hold_back_zeros=spec.training.find_unused_parameters,
     )
     mode = real(spec.sync)
-    name = _pattern_name(mode)
+    name = _pattern_name(mode, clips_own=_clips_own(spec))
     method = _exchanged(spec)
     back = getattr(mode, "back", None) or _returning(method)
     if isinstance(mode, WeightsSync) and mode.exchange == "weights":
         method, back = _self_contained(method), _self_contained(back)
-    return [_pattern(name, method, back, replace(setting, rank=rank)) for rank in crew.ranks]
+    sites = _sites(mode, crew) if name == "hierarchical" else None
+    buckets = getattr(mode, "buckets", 1)
+    return [_pattern(name, method, back, replace(setting, rank=rank), sites, buckets) for rank in crew.ranks]
 
 
-def _pattern_name(mode: RealSync) -> PatternName:
+def _sites(mode: RealSync, crew: Crew) -> Sites:
+    """Where the workers are: as the spec says, else those of one host are one site."""
+    named = getattr(mode, "sites", None)
+    if named is not None:
+        return Sites.of(named, crew.workers)
+    return Sites.by_place(places_of())
+
+
+def _pattern_name(mode: RealSync, *, clips_own: bool) -> PatternName:
     match mode:
         case WeightsSync():
             return mode.pattern
+        case AllGatherSync() if clips_own and mode.exchange == "hierarchical":
+            return "hierarchical"
         case HybridSync():
             return "sharded"
         case AsyncSync():
@@ -127,16 +178,21 @@ def _pattern_name(mode: RealSync) -> PatternName:
             return mode.mode
 
 
-def _pattern(name: PatternName, method: Method, back: Method, setting: Setting) -> Pattern:
+def _pattern(
+    name: PatternName, method: Method, back: Method, setting: Setting, sites: Sites | None, buckets: int
+) -> Pattern:
     match name:
+        case "hierarchical":
+            assert sites is not None
+            return Hierarchical(method, setting, sites)
         case "allgather":
             return AllGather(method, setting)
         case "ring":
             return Ring(method, setting)
         case "parameter_server":
-            return Sharded(method, back, setting, owners=1)
+            return Sharded(method, back, setting, owners=1, buckets=buckets)
         case "sharded":
-            return Sharded(method, back, setting, owners=setting.workers)
+            return Sharded(method, back, setting, owners=setting.workers, buckets=buckets)
 
 
 def _returning(method: Method) -> Method:

@@ -1,24 +1,59 @@
 """How the workers agree: who sends what to whom, and when."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from taugrad.compressors.config import CompressorConfig
+from taugrad.compressors.config.base import Share
 
 from ..config import Config
 
-PatternName = Literal["allgather", "parameter_server", "ring", "sharded"]
+SiteRanks = tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
+PatternName = Literal["allgather", "hierarchical", "parameter_server", "ring", "sharded"]
+
+
+class Adapt(Config):
+    """While it trains, a run measures its link, and sends as much as that has room for."""
+
+    wait: float = Field(default=0.2, gt=0, lt=1)
+    """The largest share of a step that workers are to wait for the network. Any of these fields turns it on;
+    by default what is sent is what the compressor says."""
+    every: int = Field(default=10, ge=2)
+    """Steps from one decision to the next, at least; with local steps it comes after an exchange."""
+    density: tuple[Share, Share] = (0.0005, 0.1)
+    """The least and the most of all elements to send."""
+    local_steps: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
+    """In weights the fewest and the most steps from one exchange to the next; by default they stay as many as
+    sync.every says. More are made where the compressor's own density would have workers wait too long."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        least, most = self.density
+        if least > most:
+            raise ValueError(f"density = [{least:g}, {most:g}]: the least comes first")
+        if self.local_steps is not None and self.local_steps[0] > self.local_steps[1]:
+            raise ValueError(f"local_steps = {[*self.local_steps]}: the fewest come first")
+        return self
 
 
 class AllGatherSync(Config):
     """Every worker's messages go to every worker, from a DDP hook, beside the backward pass."""
 
     mode: Literal["allgather"] = "allgather"
-    exchange: Literal["exact", "padded", "one_shot"] = "exact"
+    exchange: Literal["exact", "padded", "one_shot", "hierarchical"] = "exact"
     """How messages of different lengths go. exact: each as long as it is; through gloo at once, through NCCL
     after their lengths. padded: their lengths, then all padded to the longest. one_shot: at once, through
-    NCCL in a quarter more bytes than the longest of the step before had."""
+    NCCL in a quarter more bytes than the longest of the step before had. hierarchical: as exact, but once to
+    each other site of workers, where they are handed on; through gloo."""
+    sites: SiteRanks | None = None
+    """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default the workers of one node
+    are one site; a simulation needs them."""
+    connections: int = Field(default=1, ge=1, le=64)
+    """How many connections each two workers have for their messages, for long and fast links that one does
+    not fill. Through gloo, and not with padded."""
+    adapt: Adapt | None = None
+    """Follows the link; by default what is sent is what the compressor says."""
 
 
 class RingSync(Config):
@@ -33,13 +68,21 @@ class _ThereAndBack(Config):
     as gradients are, without momentum."""
 
 
-class ParameterServerSync(_ThereAndBack):
+class _Owned(_ThereAndBack):
+    buckets: int = Field(default=1, ge=1, le=1024)
+    """How many ranges of elements an owner has, each in a part of its own of every message. A range is sent
+    as soon as its gradients are computed; with more than 1 its sum comes back as soon as all have sent it."""
+    overlap: bool = True
+    """Send while gradients are computed, where that is possible. No result depends on it."""
+
+
+class ParameterServerSync(_Owned):
     """Worker 0 sums up what all send, and sends the sum back."""
 
     mode: Literal["parameter_server"] = "parameter_server"
 
 
-class ShardedSync(_ThereAndBack):
+class ShardedSync(_Owned):
     """Every worker sums up a part of the gradient: what a worker receives hardly grows with their number."""
 
     mode: Literal["sharded"] = "sharded"
@@ -66,13 +109,18 @@ class WeightsSync(_ThereAndBack):
     """The weights themselves, averaged (Oland-Raj); or their difference to the last agreed ones, a
     pseudo-gradient with residuals like any gradient (DiLoCo, arXiv 2311.08105)."""
     pattern: PatternName = "allgather"
-    """Who sends to whom: parameter_server is Oland-Raj's master."""
+    """Who sends to whom: parameter_server is Oland-Raj's master; hierarchical is allgather with messages that
+    go to each other site once."""
+    sites: SiteRanks | None = None
+    """For hierarchical: the ranks of each site, as in the mode allgather."""
     outer: OuterOptimizer = OuterOptimizer()
     """For differences."""
     unsent: float = Field(default=0.0, ge=0, le=1)
     """How much of what a worker has not sent yet stays in its own weights after an exchange; 0: they are the
     agreed ones. 1 is the error reset of CSER (arXiv 2007.13221); 1 / workers.count is what it will be in the
     workers' mean once it is sent. For differences."""
+    adapt: Adapt | None = None
+    """Follows the link; by default what is sent is what the compressor says."""
 
 
 class HybridSync(_ThereAndBack):

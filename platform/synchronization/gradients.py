@@ -1,4 +1,4 @@
-"""Gradients exchanged in rounds after the backward pass: ring, parameter server, shards; and simulations."""
+"""Gradients exchanged in rounds: ring, parameter server, shards; and simulations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +14,7 @@ from ..training.randomness import Randomness
 from ..training.replica import Replica
 from .base import Moment
 from .in_rounds import InRounds
+from .overlap import Overlap
 from .patterns import Pattern
 from .rounds import Crew, Side
 
@@ -29,9 +30,19 @@ class GradientsInRounds(InRounds):
         randomness: Randomness,
         *,
         refuses: bool = True,
+        overlap: Overlap | None = None,
     ) -> None:
-        """Takes charge; with `refuses` a gradient that is not finite ends the run, unless fp16 made it so."""
-        self._refuses = refuses
+        """Takes charge.
+
+        Args:
+            crew: carries rounds out.
+            patterns: one for each of its ranks.
+            replica: the model.
+            randomness: of all ranks here.
+            refuses: whether a gradient that is not finite ends the run, unless fp16 made it so.
+            overlap: begins the exchange in the backward pass; None where that is not possible.
+        """
+        self._refuses, self._overlap = refuses, overlap
         super().__init__(crew, patterns, replica.names)
         self._replica, self._randomness = replica, randomness
         self.model = replica.model
@@ -41,13 +52,13 @@ class GradientsInRounds(InRounds):
         """See `Synchronization.iterate`."""
         self._begin()
         losses, sides = [], []
-        self._crew.broadcast(list(self.model.buffers()))
+        self._broadcast(self.model.buffers())
         before = [buffer.clone() for buffer in self.model.buffers()]
         after: list[Tensor] = []
         for local, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
             _set(self.model.buffers(), before)
             with self._randomness.of(rank):
-                losses.append(self._replica.backward(batch))
+                losses.append(self._backward(batch))
             after = after or [buffer.clone() for buffer in self.model.buffers()]
             sides.append(self._begin_side(local, rank, moment))
         _set(self.model.buffers(), after)  # worker 0's, as DDP has it
@@ -58,6 +69,13 @@ class GradientsInRounds(InRounds):
         elif not self._replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self._step.nonfinite[0])
         return sum(losses) / len(losses)
+
+    def _backward(self, batch: Batch) -> float:
+        """The loss of one worker's batch; leaves its gradients in the parameters."""
+        if self._overlap is None:
+            return self._replica.backward(batch)
+        with self._overlap.during(self._synchronizations):
+            return self._replica.backward(batch, alone=self._overlap.not_yet)
 
     def _begin_side(self, local: int, rank: int, moment: Moment) -> Side:
         self._replica.prepare_own()

@@ -1,6 +1,7 @@
 """Gradients through a DDP hook, exchanged while the backward pass goes on: the mode `allgather`."""
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from taugrad.compressors.observe import GradientStatistics
 from ..data.feeding import Batch
 from ..spec import RunSpec
 from ..training.replica import Replica
+from .adapting.building import build_adapter
 from .base import Moment, Synchronization
 from .config import AllGatherSync
+from .links import Links
 
 
 class HookedGradients(Synchronization):
@@ -25,6 +28,7 @@ class HookedGradients(Synchronization):
         replica: the worker's model and optimizer.
         ddp: DDP around the model.
         state: of the hook.
+        adapter: follows the link, if the spec says so.
     """
 
     def __init__(self, spec: RunSpec, method: Method, replica: Replica, device: torch.device) -> None:
@@ -37,12 +41,20 @@ class HookedGradients(Synchronization):
             find_unused_parameters=spec.training.find_unused_parameters,
         )
         assert isinstance(spec.sync, AllGatherSync)
-        self.state = CompressionState(self.ddp, method, exchange=spec.sync.exchange)
+        self.state = CompressionState(
+            self.ddp,
+            method,
+            exchange=spec.sync.exchange,
+            sites=spec.sync.sites,
+            connections=spec.sync.connections,
+        )
+        self.adapter = build_adapter(spec.sync.adapt, method, device, self.state.aim_at)
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
         """See `Synchronization.iterate`."""
+        began = perf_counter()
         if moment.observe:
             self.state.observe_next_step()
         self.state.gradient_scale = 1 / self.replica.scale.factor
@@ -56,7 +68,18 @@ class HookedGradients(Synchronization):
             self.replica.step(moment.position)
         elif not self.replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.state.last_step.nonfinite[0])
+        if self.adapter is not None:
+            self.adapter.stepped(self.state.last_step, perf_counter() - began, last=moment.last)
         return loss
+
+    def decided(self) -> dict[str, float]:
+        """See `Synchronization.decided`."""
+        return {} if self.adapter is None else self.adapter.metrics()
+
+    def settle(self) -> None:
+        """See `Synchronization.settle`."""
+        if self.adapter is not None:
+            self.adapter.settle()
 
     @property
     def last_step(self) -> Step:
@@ -73,16 +96,27 @@ class HookedGradients(Synchronization):
         """See `Synchronization.statistics`."""
         return self.state.statistics
 
+    def links(self) -> Links | None:
+        """See `Synchronization.links`. Every worker knows all lengths, and which way messages go."""
+        exchange = self.state.exchange
+        if exchange.link_messages is None or exchange.link_bytes is None:
+            return None
+        return Links(exchange.link_messages, exchange.link_bytes)
+
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""
-        return {"model": self.model.state_dict(), "replica": self.replica.state_dict()}
+        shared = {"model": self.model.state_dict(), "replica": self.replica.state_dict()}
+        return shared if self.adapter is None else {**shared, "adapter": self.adapter.shared_state()}
 
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`."""
-        return self.state.state_dict()
+        own = self.state.state_dict()
+        return own if self.adapter is None else {**own, "measured": self.adapter.own_state()}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
         self.model.load_state_dict(shared["model"])
         self.replica.load_state_dict(shared["replica"])
         self.state.load_state_dict(own)
+        if self.adapter is not None:
+            self.adapter.load(shared["adapter"], own["measured"])

@@ -1,6 +1,7 @@
 """What the modes that go in rounds have in common: patterns at work, and their ledger."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from time import perf_counter
 from typing import Any
@@ -63,11 +64,12 @@ class InRounds(Synchronization):
     def _side(self, local: int, tensors: list[Tensor]) -> Side:
         """One worker's side, as far as its first sending; the tensors are not kept by whoever called."""
         pattern = self._patterns[local]
-        pattern.spent = Spent()
+        before = pattern.spent.compress_s  # beside the backward pass
         started = perf_counter()
         rounds: Rounds = pattern.rounds(tensors, self._synchronizations)
         side = Side(rounds)
-        self._step.blocked_s += (perf_counter() - started - pattern.spent.compress_s) / len(self.ranks)
+        # Cutting the tensors belongs to it.
+        pattern.spent.compress_s = before + perf_counter() - started
         return side
 
     def _agree(self, sides: Sequence[Side]) -> Tensor | None:
@@ -76,21 +78,34 @@ class InRounds(Synchronization):
         Raises:
             NonFiniteGradient: on every worker, if a worker's gradient is not finite and the method refuses.
         """
-        step, traffic, started = self._step, Traffic(self.workers), perf_counter()
-        agreed = None
-        try:
-            agreed = self._crew.run(sides, traffic)
-        except RefusedUpdate as refusal:
-            self._leave_out(refusal)
-        spent = [pattern.spent for pattern in self._patterns]
-        inside = sum(each.decompress_s for each in spent)
-        step.exchange_s += max(0.0, perf_counter() - started - inside) / len(self.ranks)
+        traffic, agreed = Traffic(self.workers), None
+        with self._exchanging():
+            try:
+                agreed = self._crew.run(sides, traffic)
+            except RefusedUpdate as refusal:
+                self._leave_out(refusal)
         mean = None if agreed is None else self._patterns[0].assemble(agreed)
         for pattern in self._patterns:
             pattern.commit()
         self._synchronizations += 1
         self._count(traffic, [pattern.spent for pattern in self._patterns])
+        for pattern in self._patterns:
+            pattern.spent = Spent()
         return mean
+
+    def _broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Worker 0's tensors to all, in place."""
+        with self._exchanging():
+            self._crew.broadcast(list(tensors))
+
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Adds what the crew waits for the others inside, and what it did not wait for, to the ledger."""
+        waited_before, beside_before = self._crew.waited_s, self._crew.beside_s
+        yield
+        waited, beside = self._crew.waited_s - waited_before, self._crew.beside_s - beside_before
+        self._step.exchange_s += waited + beside
+        self._step.blocked_s += waited
 
     def _leave_out(self, refusal: RefusedUpdate) -> None:
         name = self._names[refusal.ordinal]
@@ -110,7 +125,6 @@ class InRounds(Synchronization):
         step.paper_bits += traffic.paper_bits
         step.compress_s += sum(each.compress_s for each in spent) / here
         step.decompress_s += sum(each.decompress_s for each in spent) / here
-        step.blocked_s += step.exchange_s
         step.layers = _by_parameter(spent[0].tallies)
         step.residual_squares = sum(pattern.residual_squares() for pattern in self._patterns) / here
         step.keeps_residuals = any(pattern.keeps_residuals for pattern in self._patterns)

@@ -1,6 +1,8 @@
 """One worker a process, connected by torch.distributed (gloo or NCCL)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -8,6 +10,9 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from taugrad.compressors.spans import RECORDER
+
+from .ahead import Ahead
 from .links import Links
 from .rounds import (
     HEAD,
@@ -39,28 +44,77 @@ class ProcessCrew(Crew):
         self._rank = dist.get_rank()
         self.ranks = [self._rank]
         self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
+        self.ahead: Ahead | None = None
+        """Sends parts of messages ahead of their rounds, where that is possible."""
+        self._waited_until = 0.0
 
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """See `Crew.run`."""
         (side,) = sides
         while side.move is not None:
             move = side.move
-            if isinstance(move, Passing):
-                side.receive(self._pass_on(move, traffic))
-            elif isinstance(move, Known):
+            if isinstance(move, Known):
                 traffic.count_known(move)
                 side.receive({})
+                continue
+            if isinstance(move, Sending) and self.ahead is not None:
+                received = self._carry_rest(move, self.ahead, traffic)
             else:
-                heads = self._tell(move.head())
-                sizes = self._tell_sizes(move) if heads["single_messages"].any() else None
-                traffic.count(heads, sizes)
-                side.receive(self._exchange(move, heads["to_all"], sizes))
+                with self._waiting("round"):
+                    received = self._carry(move, traffic)
+            side.receive(received)
         return side.agreed
+
+    def _carry_rest(self, sending: Sending, ahead: Ahead, traffic: Traffic) -> Received:
+        """A round whose messages are on their way: tells what has to be told, and waits for the others'."""
+        if not ahead.is_out:
+            with self._waiting("round", since=ahead.sent_out):
+                telling, sizes = self._begin_to_tell(sending.head()), self._tell_sizes(sending)
+                traffic.count(telling(), sizes)
+            for number in ahead.mine:
+                with self._waiting("round", since=self._waited_until):
+                    parts = ahead.take_out(number, sizes)
+                ahead.take(number, parts)
+            ahead.is_out = True
+            return {}  # it has all been taken
+        since = None if ahead.sent_back is None else max(ahead.sent_back, self._waited_until)
+        with self._waiting("round", since=since):
+            heads = self._tell(sending.head())
+            traffic.count(heads, None)
+            received = ahead.receive_back(heads)
+        if sending.to_all is not None:
+            received[self._rank] = sending.to_all
+        return dict(sorted(received.items()))
+
+    def _carry(self, move: Sending | Passing, traffic: Traffic) -> Received:
+        """What this worker receives in one round."""
+        if isinstance(move, Passing):
+            return self._pass_on(move, traffic)
+        heads = self._tell(move.head())
+        sizes = self._tell_sizes(move) if heads["single_messages"].any() else None
+        traffic.count(heads, sizes)
+        return self._exchange(move, heads["to_all"], sizes)
+
+    @contextmanager
+    def _waiting(self, about: str, since: float | None = None) -> Iterator[None]:
+        """Counts what goes on inside as waiting for what has been under way `since`, by default from now."""
+        began = perf_counter()
+        since = began if since is None else since
+        yield
+        ended = perf_counter()
+        self._waited_until = ended
+        self.waited_s += ended - began
+        self.beside_s += began - since
+        RECORDER.add("exchange", "wire", since, ended, about)
+        RECORDER.add("wait", "compute", began, ended)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """See `Crew.broadcast`."""
-        for tensor in tensors:
-            dist.broadcast(tensor, src=0)
+        if not tensors:
+            return
+        with self._waiting("buffers"):
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
 
     def links(self, traffic: Traffic) -> Links:
         """See `Crew.links`. Of its own sendings a process knows all."""
@@ -95,10 +149,20 @@ class ProcessCrew(Crew):
 
     def _tell(self, head: Head) -> Heads:
         """Everybody's heads."""
+        return self._begin_to_tell(head)()
+
+    def _begin_to_tell(self, head: Head) -> Callable[[], Heads]:
+        """Everybody's heads, when they are asked for."""
         mine = torch.tensor(head, dtype=torch.int64, device=self._device)
         everybody = torch.empty((self.workers, len(head)), dtype=torch.int64, device=self._device)
-        dist.all_gather(list(everybody.unbind()), mine)
-        return everybody.cpu().numpy().view(HEAD)[:, 0]
+        work = dist.all_gather(list(everybody.unbind()), mine, async_op=True)
+        assert work is not None
+
+        def told() -> Heads:
+            work.wait()
+            return everybody.cpu().numpy().view(HEAD)[:, 0]
+
+        return told
 
     def _tell_sizes(self, sending: Sending) -> NDArray[np.int64]:
         """What this worker sends to single others, and what they send to it; int64 [workers, workers]."""

@@ -3,14 +3,17 @@
 from taugrad.compressors.config import Method, PowerSGD
 from taugrad.compressors.config.methods import DenseMethod, NoCompression
 from taugrad.compressors.tau.by_law import Law
+from taugrad.compressors.wire.site_ranks import check_site_ranks
 
 from ..training.growing import BatchGrowthConfig, Stages
 from .config import (
+    AllGatherSync,
     HybridSync,
     OuterOptimizer,
     RealSync,
     RingSync,
     SimulatedSync,
+    SiteRanks,
     SyncConfig,
     WeightsSync,
     real,
@@ -44,6 +47,61 @@ def check_sync(sync: SyncConfig, method: Method, optimizer_momentum: float) -> N
         _check_back(mode, where, back)
     for field, each in (("compressor", method), (f"{where}.back", back)):
         _check_law(mode, where, field, each)
+
+
+def check_exchange(sync: SyncConfig, device: str, workers: int) -> None:
+    """Refuses ways of messages to all others that cannot be.
+
+    Args:
+        sync: the mode.
+        device: of the workers.
+        workers: how many there are.
+
+    Raises:
+        ValueError: it names the fields, their values and what would do.
+    """
+    mode = real(sync)
+    where = "sync.of" if isinstance(sync, SimulatedSync) else "sync"
+    if isinstance(mode, WeightsSync):
+        _check_sites(sync, f"{where}.pattern", mode.pattern, mode.sites, workers)
+    if not isinstance(mode, AllGatherSync):
+        return
+    _check_sites(sync, f"{where}.exchange", mode.exchange, mode.sites, workers)
+    if mode.connections > 1 and mode.exchange == "padded":
+        raise ValueError(
+            f"{where}.connections = {mode.connections} with {where}.exchange = padded: it is a collective of "
+            f"torch; use {where}.exchange: exact"
+        )
+    if device != "cuda" or isinstance(sync, SimulatedSync):
+        return
+    if mode.connections > 1:
+        raise ValueError(
+            f"{where}.connections = {mode.connections} with workers.device = cuda: NCCL has connections of "
+            f"its own; use {where}.connections: 1"
+        )
+    if mode.exchange == "hierarchical":
+        raise ValueError(
+            f"{where}.exchange = hierarchical with workers.device = cuda: messages are handed on through "
+            f"gloo, and GPUs use NCCL; use {where}.exchange: exact"
+        )
+
+
+def _check_sites(sync: SyncConfig, field: str, value: str, sites: SiteRanks | None, workers: int) -> None:
+    where = field.rpartition(".")[0]
+    if sites is not None and value != "hierarchical":
+        raise ValueError(
+            f"{where}.sites with {field} = {value}: they are for {field}: hierarchical; leave them out"
+        )
+    if sites is not None:
+        try:
+            check_site_ranks(sites, workers)
+        except ValueError as reason:
+            raise ValueError(f"{where}.{reason}") from None
+    elif value == "hierarchical" and isinstance(sync, SimulatedSync):
+        raise ValueError(
+            f"{field} = hierarchical without {where}.sites: simulated workers are on no nodes; give the "
+            "ranks of each site, such as [[0, 1], [2, 3]]"
+        )
 
 
 def check_stages(sync: SyncConfig, growth: BatchGrowthConfig, workers: int) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from taugrad.compressors.bucket.ledger import BASELINE_BYTES
 from taugrad.compressors.wire.gathering import SIZE_BYTES
+from taugrad.compressors.wire.sites import Sites
 
 from .links import Links
 
@@ -268,7 +269,7 @@ class Traffic:
         self.messages += int(known.heads["single_messages"].sum())
         _look_for_refusals(known.heads)
 
-    def count_gathered(self, heads: Heads, lengths: NDArray[np.int64]) -> None:
+    def count_gathered(self, heads: Heads, lengths: NDArray[np.int64], sites: Sites) -> None:
         """Counts a round in which all send to all, as `compressors.wire.exchange` carries it out.
 
         There a worker without an update sends a message that says so; raises as `count` does.
@@ -276,10 +277,14 @@ class Traffic:
         Args:
             heads: of all workers.
             lengths: int64 [workers], of the messages as they go, padding included.
+            sites: where the workers are, which says over which links messages go.
         """
-        self.wire_bytes += int(lengths.sum()) + self.workers * SIZE_BYTES
-        self.received_bytes += self.workers * (self.workers - 1) * SIZE_BYTES
-        self._count_to_all(heads, lengths)
+        told = np.full(self.workers, SIZE_BYTES)
+        self.wire_bytes += int((lengths + told) @ sites.times_handed_over)
+        self.link_told += sites.over_links(told)
+        self.received_bytes += int(told.sum()) * (self.workers - 1)
+        self._count_numbers(heads)
+        self._count_links(sites.over_links(lengths), sites.over_links(np.ones_like(lengths)))
         _look_for_refusals(heads)
 
     def count_all_reduce(self, heads: Heads) -> None:
@@ -302,10 +307,15 @@ class Traffic:
 
     def _count_to_all(self, heads: Heads, lengths: NDArray[np.int64]) -> None:
         others = ~np.eye(self.workers, dtype=bool)
+        self._count_numbers(heads)
         link_bytes = np.where(others, np.maximum(lengths, 0)[:, None], 0)
-        link_messages = np.where(others, (heads["to_all"] >= 0)[:, None], 0)
+        self._count_links(link_bytes, np.where(others, (heads["to_all"] >= 0)[:, None], 0))
+
+    def _count_numbers(self, heads: Heads) -> None:
         self.elements += int(heads["elements"].sum())
         self.paper_bits += int(heads["paper_bits"].sum())
+
+    def _count_links(self, link_bytes: NDArray[np.int64], link_messages: NDArray[np.int64]) -> None:
         self.received_bytes += int(link_bytes.sum())
         self.messages += int(link_messages.sum())
         self.link_bytes += link_bytes
@@ -325,6 +335,10 @@ class Crew(ABC):
     """Of the workers in this process, ascending."""
     workers: int
     """How many there are everywhere."""
+    waited_s: float = 0.0
+    """How long this process has waited for the others so far; simulated workers never do."""
+    beside_s: float = 0.0
+    """How long messages of this process were under way so far while it did something else."""
 
     @abstractmethod
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:

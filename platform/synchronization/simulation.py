@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.wire.exchange import ExchangeForm, lengths_on_wire
+from taugrad.compressors.wire.sites import Sites
 
 from .links import Links
 from .rounds import HEAD, Agreed, Crew, Heads, Known, Passed, Passing, Received, Sending, Side, Traffic
@@ -20,14 +21,16 @@ forms, without compression torch's all-reduce."""
 class SimulatedCrew(Crew):
     """Hands over in memory what real workers would send."""
 
-    def __init__(self, workers: int, counting: Counting = "rounds") -> None:
+    def __init__(self, workers: int, counting: Counting = "rounds", sites: Sites | None = None) -> None:
         """Takes in all workers.
 
         Args:
             workers: how many.
             counting: see there.
+            sites: where they are, for the form hierarchical; by default all at one.
         """
         self.workers, self.ranks, self._counting = workers, range(workers), counting
+        self._sites = Sites.one(workers) if sites is None else sites
 
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """See `Crew.run`."""
@@ -64,14 +67,14 @@ class SimulatedCrew(Crew):
             traffic.count_all_reduce(heads)
         else:
             gathered = lengths_on_wire(self._counting, heads["to_all"].tolist())
-            traffic.count_gathered(heads, np.array(gathered, np.int64))
+            traffic.count_gathered(heads, np.array(gathered, np.int64), self._sites)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to do: whoever runs the workers keeps worker 0's."""
 
     def links(self, traffic: Traffic) -> Links | None:
         """See `Crew.links`."""
-        if self._counting != "rounds":
+        if self._counting not in ("rounds", "hierarchical"):
             return None
         others = ~np.eye(self.workers, dtype=bool)
         return Links(traffic.link_messages * others, (traffic.link_bytes + traffic.link_told) * others)

@@ -4,17 +4,20 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.config import Method
 from taugrad.compressors.observe import gradient_statistics
 
 from ..data.feeding import Batch
 from ..training.randomness import Randomness
 from ..training.replica import Replica
+from .adapting.building import build_adapter
 from .base import Moment
 from .config import WeightsSync
 from .in_rounds import InRounds
@@ -40,7 +43,20 @@ class LocalTraining(InRounds):
         patterns: Sequence[Pattern],
         replicas: Sequence[Replica],
         randomness: Randomness,
+        method: Method,
+        device: torch.device,
     ) -> None:
+        """Takes charge.
+
+        Args:
+            sync: the mode.
+            crew: this process's workers.
+            patterns: one for each of them.
+            replicas: theirs.
+            randomness: theirs.
+            method: what is compressed with.
+            device: where this process trains.
+        """
         super().__init__(crew, patterns, replicas[0].names)
         self._sync, self._replicas = sync, list(replicas)
         self._randomness = randomness
@@ -56,10 +72,12 @@ class LocalTraining(InRounds):
         """Since the last exchange."""
         self._squares = [dict.fromkeys(self._names, 0.0) for _ in replicas]
         """By worker and parameter, the sum of the gradients' mean squares since the last exchange."""
+        self.adapter = build_adapter(sync.adapt, method, device, self._aim_at, sync.every)
         self._go_on_from_agreed()
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
         """See `Synchronization.iterate`. Losses are of each worker's own model."""
+        began = perf_counter()
         self._begin()
         losses = []
         for rank, replica, batch in zip(self.ranks, self._replicas, batches, strict=True):
@@ -79,10 +97,28 @@ class LocalTraining(InRounds):
                 }
             self._step_alone(replica, rank, moment)
         self._steps += 1
-        due = self._steps == self._sync.every if self._sync.every else moment.position.ends_epoch
+        every = self._sync.every if self.adapter is None else self.adapter.choice.local_steps
+        due = self._steps >= every if every else moment.position.ends_epoch
         if due or moment.last:
             self._exchange()
+        if self.adapter is not None:
+            self.adapter.stepped(self._step, perf_counter() - began, last=moment.last)
         return sum(losses) / len(losses)
+
+    def _aim_at(self, share: float) -> float:
+        """Has all that is compressed by a share of elements aim at another; returns what it comes to."""
+        compressors = [each for pattern in self._patterns for each in pattern.compressors()]
+        aims = [each.feedback.aim_at(share) for each in compressors if each.feedback.method.aim is not None]
+        return aims[0]
+
+    def decided(self) -> dict[str, float]:
+        """See `Synchronization.decided`."""
+        return {} if self.adapter is None else self.adapter.metrics()
+
+    def settle(self) -> None:
+        """See `Synchronization.settle`."""
+        if self.adapter is not None:
+            self.adapter.settle()
 
     def _step_alone(self, replica: Replica, rank: int, moment: Moment) -> None:
         """One worker's own step; in fp16 it is left out where gradients overflowed."""
@@ -117,7 +153,7 @@ class LocalTraining(InRounds):
             self._outer.step()
             self._outer.zero_grad()
         _copy(list(self.model.buffers()), list(self._replicas[0].model.buffers()))
-        self._crew.broadcast(list(self.model.buffers()))
+        self._broadcast(self.model.buffers())
         self._steps = 0
         self._squares = [dict.fromkeys(self._names, 0.0) for _ in self._replicas]
         self._go_on_from_agreed()
@@ -153,6 +189,7 @@ class LocalTraining(InRounds):
             "outer": self._outer.state_dict(),
             "ledger": self._ledger_state(),
             "steps": self._steps,
+            **({} if self.adapter is None else {"adapter": self.adapter.shared_state()}),
         }
 
     def own_state(self) -> dict[str, Any]:
@@ -165,7 +202,8 @@ class LocalTraining(InRounds):
             }
             for rank, replica, squares in zip(self.ranks, self._replicas, self._squares, strict=True)
         }
-        return {"replicas": replicas, "patterns": self._pattern_states()}
+        measured = {} if self.adapter is None else {"measured": self.adapter.own_state()}
+        return {"replicas": replicas, "patterns": self._pattern_states(), **measured}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
@@ -179,6 +217,8 @@ class LocalTraining(InRounds):
             replica.load_state_dict(own["replicas"][str(rank)]["replica"])
         self._squares = [dict(own["replicas"][str(rank)]["squares"]) for rank in self.ranks]
         self._load_patterns(own["patterns"])
+        if self.adapter is not None:
+            self.adapter.load(shared["adapter"], own["measured"])
 
 
 def _finite(gradient: Tensor | None) -> bool:

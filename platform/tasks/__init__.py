@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..importing import export_lazily
+from taugrad.compressors.lazy import export_lazily
 
 __all__ = ["Metric", "Task", "build_task", "try_task"]
 
@@ -15,5 +15,5 @@ if TYPE_CHECKING:
     from .metric import Metric
 else:
     __getattr__ = export_lazily(
-        __name__, {"Metric": "metric", "Task": "base", "build_task": "building", "try_task": "building"}
+        __name__, {"Metric": ".metric", "Task": ".base", "build_task": ".building", "try_task": ".building"}
     )

@@ -29,13 +29,19 @@ class IterationRecord:
     """Mean cross entropy of its workers' parts, weighted so that the mean of all is the batch's."""
     data_s: float
     """Seconds that its workers waited for their examples."""
-    compute_s: float
-    """Seconds outside data, compression, decompression and waiting for the exchange."""
+    step_s: float
+    """Seconds that the iteration took; all of these are means over its workers."""
     step: Step
     layers: dict[str, float] = field(default_factory=dict)
-    """Metrics by layer, in the iterations that record them."""
+    """Metrics by layer, in the iterations that record them; and what was decided."""
     wire_bytes_so_far: int | None = None
     """Wire bytes of all workers since the run began, this iteration included; None: not logged."""
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of everything else than the parts that are measured: so the parts add up to the step."""
+        step = self.step
+        return self.step_s - self.data_s - step.compress_s - step.blocked_s - step.decode_s
 
 
 def with_totals(records: Sequence[IterationRecord], now: int) -> list[IterationRecord]:
@@ -51,7 +57,7 @@ def with_totals(records: Sequence[IterationRecord], now: int) -> list[IterationR
 
 
 def averaged(
-    records: list[IterationRecord], processes: int, workers: int, device: torch.device
+    records: list[IterationRecord], processes: int, workers: int, device: torch.device, *, lockstep: bool
 ) -> list[dict[str, float]]:
     """Each iteration's metrics, averaged over the processes; all of them must call this together.
 
@@ -63,6 +69,7 @@ def averaged(
         processes: how many there are.
         workers: how many train in them.
         device: where the process group's transport takes tensors from.
+        lockstep: whether workers exchange in rounds; else their messages are under way at any time.
 
     Returns:
         By MLflow name, one dictionary an iteration.
@@ -73,11 +80,14 @@ def averaged(
         [
             [
                 r.loss,
+                r.step_s,
                 r.data_s,
                 r.compute_s,
                 r.step.compress_s,
+                r.step.blocked_s,
+                r.step.decode_s,
                 r.step.exchange_s,
-                r.step.decompress_s,
+                r.step.overlap_s,
                 r.step.residual_squares,
             ]
             for r in records
@@ -89,14 +99,21 @@ def averaged(
     dist.all_gather(everybody, own)
     by_record = zip(*(rows.tolist() for rows in everybody), strict=True)
     return [
-        _metrics(record, [sum(figure) / processes for figure in zip(*rows, strict=True)], workers)
+        _metrics(
+            record,
+            [sum(figure) / processes for figure in zip(*rows, strict=True)],
+            workers,
+            lockstep=lockstep,
+        )
         for record, rows in zip(records, by_record, strict=True)
     ]
 
 
-def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[str, float]:
+def _metrics(
+    record: IterationRecord, means: list[float], workers: int, *, lockstep: bool
+) -> dict[str, float]:
     step = record.step
-    loss, data_s, compute_s, compress_s, exchange_s, decompress_s, squares = means
+    loss, step_s, data_s, compute_s, compress_s, wait_s, decode_s, exchange_s, overlap_s, squares = means
     metrics = {
         names.TRAIN_LOSS: loss,
         names.COMM_FRACTION: step.fraction,
@@ -106,13 +123,20 @@ def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[
         names.COMM_RECEIVED_BYTES: step.received_bytes / workers,
         names.COMM_MESSAGES: step.messages,
         names.COMM_BITS_PER_PARAM: step.bits_per_param,
+        names.TIME_STEP: step_s,
         names.TIME_DATA: data_s,
         names.TIME_COMPUTE: compute_s,
         names.TIME_COMPRESS: compress_s,
+        names.TIME_WAIT: wait_s,
+        names.TIME_DECOMPRESS: decode_s,
         names.TIME_EXCHANGE: exchange_s,
-        names.TIME_DECOMPRESS: decompress_s,
+        names.TIME_OVERLAP: overlap_s,
         **record.layers,
     }
+    under_way_s = exchange_s if lockstep else step_s  # without rounds, messages are under way all the time
+    if exchange_s and step.wire_bytes:
+        metrics[names.NET_MBIT] = _mbit_s(step.wire_bytes / workers, under_way_s)
+        metrics[names.NET_RECEIVED_MBIT] = _mbit_s(step.received_bytes / workers, under_way_s)
     if step.wire_bytes:  # a step without an exchange has no ratio
         metrics[names.COMM_COMPRESSION_RATIO] = step.compression_ratio
     if record.wire_bytes_so_far is not None:
@@ -123,6 +147,10 @@ def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[
         parameters = step.elements / workers
         metrics[names.COMM_RESIDUAL_RMS] = math.sqrt(squares / parameters) if parameters else 0.0
     return metrics
+
+
+def _mbit_s(nbytes: float, seconds: float) -> float:
+    return 8 * nbytes / seconds / 1e6
 
 
 def epoch_metrics(now: Totals, before: Totals) -> dict[str, float]:

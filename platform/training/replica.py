@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from taugrad.compressors.spans import RECORDER
+
 from ..data.feeding import Batch
 from ..tasks.base import Task
 from .batch_plan import Position
@@ -60,12 +62,16 @@ class Replica:
         parts = list(_cut(batch, self._training.accumulate))
         for part, share in parts:
             with alone() if part is not parts[-1][0] else nullcontext():
-                with autocast(self._training.precision, batch.inputs.device):
+                with (
+                    RECORDER.computing("forward"),
+                    autocast(self._training.precision, batch.inputs.device),
+                ):
                     outputs = (forward or self.model)(part.inputs)
                     mean = self._task.loss(outputs, part.targets)
                 loss = self._factor(part, share) * mean
                 scaled = loss * self.scale.factor if self.scale.factor != 1 else loss
-                scaled.backward()  # type: ignore[no-untyped-call]
+                with RECORDER.computing("backward"):
+                    scaled.backward()  # type: ignore[no-untyped-call]
                 total += share * batch.weight * mean.item()
         return total
 
@@ -77,11 +83,12 @@ class Replica:
 
     def step(self, position: Position) -> None:
         """Has the optimizer apply the gradients, at the rate of this position in the run."""
-        if self._training.clip.norm and self._training.clip.of == "mean":
-            nn.utils.clip_grad_norm_(self.parameters, self._training.clip.norm)
-        self._rates.set(position)
-        self.optimizer.step()
-        self.scale.stepped()
+        with RECORDER.computing("optimizer"):
+            if self._training.clip.norm and self._training.clip.of == "mean":
+                nn.utils.clip_grad_norm_(self.parameters, self._training.clip.norm)
+            self._rates.set(position)
+            self.optimizer.step()
+            self.scale.stepped()
 
     def prepare_own(self) -> None:
         """Unscales this worker's own gradients, and clips them where each worker's own are to be."""

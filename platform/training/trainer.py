@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from taugrad.compressors import Totals
+from taugrad.compressors.spans import RECORDER
 
 from ..data import Data, Draw
 from ..data.feeding import Feed
@@ -22,12 +23,14 @@ from ..synchronization.building import build_synchronization
 from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
+from ..tracking.timeline import Timeline
 from ..tracking.writer import PendingMetric
 from .batch_plan import BatchPlan, Position
 from .checkpoint import Saved, save_shared, save_worker
 from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError
 from .pretraining import pretrain
+from .recording import Recording
 from .records import IterationRecord, averaged, epoch_metrics, layer_metrics, with_totals
 from .reporting import TRAINING, Listener, Progress
 from .warming import warm_up
@@ -69,6 +72,8 @@ class Trainer:
         """Iterations behind us."""
         self.evaluation: Evaluation | None = None
         self._records: list[IterationRecord] = []
+        real = self.processes == self.sync.workers  # simulated workers do not work side by side
+        self._recording = Recording(spec.tracking.timeline if real else 0)
         self._epoch_began = Totals()
         self._seconds_before = 0.0
         self._started = perf_counter()
@@ -180,6 +185,10 @@ class Trainer:
                 f"the checkpoint is of {former} workers, this run has {self.sync.workers}: {error}"
             ) from error
 
+    def timeline(self) -> Timeline | None:
+        """A few steps of all workers, where they were recorded; all processes must call this together."""
+        return self._recording.gathered(self.device)
+
     def totals(self) -> dict[str, float]:
         """The run's totals, by MLflow name."""
         totals = self.sync.totals
@@ -203,29 +212,39 @@ class Trainer:
 
     def _iterate(self, feed: Feed, position: Position) -> None:
         """One step: forward, backward, synchronization, optimizer, in the order that the mode asks for."""
+        with self._recording.step(self.done - self._done_at_start, self.done + 1):
+            self._make_step(feed, position)
+
+    def _make_step(self, feed: Feed, position: Position) -> None:
         started = perf_counter()
         due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
         observe = self.rank == 0 and due
-        batches = feed.next()
+        with RECORDER.computing("data"):
+            batches = feed.next()
         last = self.done + 1 == self.plan.iterations
         loss = self.sync.iterate(batches, Moment(position, last, observe))
         self.done += 1
         step = self.sync.last_step
         here = len(self.sync.ranks)
-        data_s = feed.waited_s / here
-        elsewhere = step.compress_s + step.decompress_s + step.blocked_s + data_s
-        compute_s = (perf_counter() - started) / here - elsewhere
-        layers = layer_metrics(step, self.sync.statistics) if observe and self.sync.lockstep else {}
-        self._records.append(IterationRecord(self.done, loss, data_s, compute_s, step, layers))
+        step_s = (perf_counter() - started) / here
+        others = self.sync.decided()
+        if observe and self.sync.lockstep:
+            others = layer_metrics(step, self.sync.statistics) | others
+        self._records.append(IterationRecord(self.done, loss, feed.waited_s / here, step_s, step, others))
 
     def _flush(self, *, evaluated: bool = False) -> None:
         """Averages what was recorded over the workers and logs it."""
         records, self._records = self._records, []
         if not self.sync.lockstep:
             outcomes = zip(records, self.sync.caught_up(), strict=True)
-            records = [replace(record, loss=each.loss, layers=each.metrics) for record, each in outcomes]
+            records = [
+                replace(record, loss=each.loss, layers=each.metrics, step_s=record.step_s + each.drained_s)
+                for record, each in outcomes
+            ]
         records = with_totals(records, self.sync.totals.wire_bytes)
-        metrics = averaged(records, self.processes, self.sync.workers, self.device)
+        metrics = averaged(
+            records, self.processes, self.sync.workers, self.device, lockstep=self.sync.lockstep
+        )
         if self.rank == 0 and records:
             for record, values in zip(records, metrics, strict=True):
                 self.listener.log(record.number, values)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from taugrad.platform.spec import RunSpec
     from taugrad.platform.spec.fields import FieldHelp
     from taugrad.search.auto import Goal
+    from taugrad.search.auto_link.wishes import Wishes
+    from taugrad.search.plan.planning import Comparison
     from taugrad.search.progress import Point, Progress
 
 _SPEC_HELP = "a spec (YAML); fields that it leaves out have their defaults"
@@ -116,8 +118,10 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "auto",
         _auto,
-        "train with a threshold that finds itself, by the bytes to send or by what may be lost",
-        "SPEC [--budget MB | --tolerance AMOUNT] [--law FILE] [--once] [--FIELD VALUE ...]",
+        "train with a threshold that finds itself, by the bytes to send or by what may be lost; or in the "
+        "way that is fastest to a target over a link",
+        "SPEC [--budget MB | --tolerance AMOUNT | --target METRIC=NUMBER --link LINK] [--law FILE] [--once] "
+        "[--plan-only] [-o FILE] [--FIELD VALUE ...]",
     )
     auto.add_argument("spec", type=Path, metavar="SPEC", help=_SPEC_HELP)
     goal = auto.add_mutually_exclusive_group()
@@ -136,6 +140,110 @@ def _parser() -> argparse.ArgumentParser:
     )
     auto.add_argument(
         "--once", action="store_true", help="train once, without the run without compression to compare with"
+    )
+    goal.add_argument(
+        "--target",
+        metavar="METRIC=NUMBER",
+        help="train until loss=1.9 or accuracy=0.95, over --link or --measure: mode, local steps, method "
+        "and density are chosen by the plan's seconds a step and a short probe of the run",
+    )
+    auto.add_argument(
+        "--link", metavar="LINK", help="of a target: rate, delay one way, packets lost, such as 100mbit,20ms"
+    )
+    auto.add_argument(
+        "--measure",
+        nargs="+",
+        default=[],
+        metavar="HOST",
+        help="of a target: measure the link to these machines, as taugrad plan does",
+    )
+    auto.add_argument(
+        "--probe-seconds",
+        type=float,
+        metavar="S",
+        help="of a target: for all beginnings of trainings that are compared (default: 120)",
+    )
+    auto.add_argument(
+        "--share-of-machine",
+        type=int,
+        metavar="N",
+        help="of a target: so many workers are to share one machine's processors (default: 1)",
+    )
+    auto.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="of a target: what was measured elsewhere, in place of measuring",
+    )
+    auto.add_argument(
+        "--plan-only", action="store_true", help="of a target: choose and say why, and do not train"
+    )
+    auto.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="of a target: write the chosen spec here"
+    )
+
+    plan = _command(
+        commands,
+        "plan",
+        _plan,
+        "predict the time of a step over a link, for each way to train, and say what is best",
+        "SPEC --link LINK [--workers N,N,...] [--measure HOST ...] [--candidates LINE ...] [-o DIR] "
+        "[--FIELD VALUE ...]",
+    )
+    plan.add_argument("spec", nargs="?", type=Path, metavar="SPEC", help=_SPEC_HELP)
+    plan.add_argument(
+        "--link",
+        action="append",
+        default=[],
+        metavar="LINK",
+        help="rate, delay one way, packets lost: 100mbit,20ms or 50mbit,10ms,0.1%%; may be repeated",
+    )
+    plan.add_argument(
+        "--between",
+        metavar="LINK",
+        help="what joins several sites, over which workers are spread evenly; each site has one such link",
+    )
+    plan.add_argument("--sites", type=int, metavar="N", help="how many sites --between joins (default: 2)")
+    plan.add_argument(
+        "--workers", default="2,4,8,16", metavar="N,N,...", help="how many, up to 1000 (default: 2,4,8,16)"
+    )
+    plan.add_argument(
+        "--measure",
+        nargs="+",
+        default=[],
+        metavar="HOST",
+        help="measure the link to these machines, HOST or HOST:PORT, on which `taugrad plan --answer` runs",
+    )
+    plan.add_argument(
+        "--answer",
+        nargs="?",
+        const=9472,
+        type=int,
+        metavar="PORT",
+        help="answer others' --measure on this machine (default: port 9472)",
+    )
+    plan.add_argument(
+        "--candidates",
+        nargs="+",
+        default=[],
+        metavar="LINE",
+        help="compressors to compare, such as 'wgt(density(0.01)) | golomb_rice', in place of the usual ones",
+    )
+    plan.add_argument(
+        "--recalibrate", action="store_true", help="measure the model again, though it was measured before"
+    )
+    plan.add_argument(
+        "--share-of-machine",
+        type=int,
+        default=1,
+        metavar="N",
+        help="calibrate with N workers at once: so many are to share one machine's processors (default: 1)",
+    )
+    plan.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="what was measured elsewhere, in place of measuring"
+    )
+    plan.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="write the tables and a figure to this folder"
     )
 
     law = commands.add_parser(
@@ -324,6 +432,8 @@ def _search(options: argparse.Namespace, overrides: list[str]) -> int:
 
 def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
     from taugrad.search.auto import run_auto  # noqa: PLC0415
+    from taugrad.search.auto_link.command import run_auto_link  # noqa: PLC0415
+    from taugrad.search.auto_link.wishes import Wishes  # noqa: PLC0415
 
     spec, goal = _read_auto(options, overrides)
     source = str(options.spec)
@@ -335,15 +445,96 @@ def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
             kept.enter_context(ray_cluster())  # the first training's Ray is there for all
             return _run_training([(source, each)])
 
+        if isinstance(goal, Wishes):
+            return run_auto_link(spec, source, goal, train_next)
         return run_auto(spec, source, goal, train_next)
 
 
-def _read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSpec, Goal]":
+_OF_A_TARGET: dict[str, object] = {
+    "link": None,
+    "measure": [],
+    "probe_seconds": None,
+    "share_of_machine": None,
+    "calibration": None,
+    "plan_only": False,
+    "output": None,
+}
+"""Options of `taugrad auto --target`, and what they are where they were not given."""
+
+
+def _read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSpec, Goal | Wishes]":
     from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
     from taugrad.search.auto import Goal  # noqa: PLC0415
 
+    if options.target is not None or any(getattr(options, n) != none for n, none in _OF_A_TARGET.items()):
+        return read_spec(options.spec, overrides), _read_target(options)
     goal = Goal.read(options.budget, options.tolerance, options.law, once=options.once)
     return read_spec(options.spec, overrides), goal
+
+
+def _read_target(options: argparse.Namespace) -> "Wishes":
+    from taugrad.search.auto_link.wishes import PROBE_SECONDS, Wishes  # noqa: PLC0415
+
+    others = [f"--{name}" for name in ("budget", "tolerance", "law") if getattr(options, name) is not None]
+    others += ["--once"] * options.once
+    if others and options.target is None:
+        given = next(name for name, none in _OF_A_TARGET.items() if getattr(options, name) != none)
+        _refuse(f"--{given.replace('_', '-')} with {others[0]}: it is for --target; leave one out")
+    if others:
+        _refuse(
+            f"--target {options.target} with {others[0]}: a target has no tolerance and no law; leave one out"
+        )
+    return Wishes.read(
+        options.target,
+        options.link,
+        options.measure,
+        probe_seconds=PROBE_SECONDS if options.probe_seconds is None else options.probe_seconds,
+        sharing=1 if options.share_of_machine is None else options.share_of_machine,
+        calibration=options.calibration,
+        plan_only=options.plan_only,
+        output=options.output,
+    )
+
+
+def _plan(options: argparse.Namespace, overrides: list[str]) -> int:
+    if options.answer is not None:
+        if options.spec is not None or overrides:
+            _refuse("--answer: takes no SPEC and no fields")
+        from taugrad.search.plan.command import run_answer  # noqa: PLC0415
+
+        return run_answer(options.answer)
+    if options.spec is None:
+        _refuse("SPEC: is missing; try experiments/quickstart/2-wgt.yaml")
+    if options.share_of_machine < 1:
+        _refuse(f"--share-of-machine {options.share_of_machine}: must be at least 1")
+    from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
+    from taugrad.search.plan.command import Wishes, run_plan  # noqa: PLC0415
+
+    wishes = Wishes(
+        links=options.link,
+        workers=options.workers,
+        between=options.between,
+        sites=options.sites,
+        hosts=options.measure,
+        methods=options.candidates,
+        sharing=options.share_of_machine,
+        recalibrate=options.recalibrate,
+        calibration=options.calibration,
+        output=options.output,
+    )
+    return run_plan(read_spec(options.spec, overrides), str(options.spec), wishes, _draw_plan)
+
+
+def _draw_plan(comparisons: "Sequence[Comparison]", path: Path) -> None:
+    from taugrad.dashboards.figures import save  # noqa: PLC0415
+    from taugrad.dashboards.plan import PlannedStep, planned_steps  # noqa: PLC0415
+
+    steps = [
+        PlannedStep(str(each.link), each.workers, str(made.candidate), made.seconds, made.step.compute_s)
+        for each in comparisons
+        for made in each.predictions
+    ]
+    save(planned_steps(steps), path)
 
 
 def _law(options: argparse.Namespace, _: list[str]) -> int:
@@ -399,8 +590,8 @@ def _submit(options: argparse.Namespace, overrides: list[str]) -> int:
         (read_search if there.pick is None else name_search)(there.spec, fields)
     from taugrad.platform.launching.submit import submit  # noqa: PLC0415
 
-    law = getattr(there, "law", None)
-    return submit(command, [Path(each) for each in words], overrides, options.address, [law] if law else [])
+    files = [path for name in ("law", "calibration") if (path := getattr(there, name, None))]
+    return submit(command, [Path(each) for each in words], overrides, options.address, files)
 
 
 def _dashboard(options: argparse.Namespace, _: list[str]) -> int:

@@ -44,6 +44,8 @@ TAU = {"wgt": 0.02, "bgt": 0.01, "qgt": 0.004, "strom": 0.01}
 STEPS = 5
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 TIMEOUT_S = 400
+SITES = {2: [[0], [1]], 3: [[0, 2], [1]]}
+"""By the number of workers."""
 TINY_BUCKETS = 0.0002
 """A bucket_cap_mb that gives almost every parameter a bucket of its own."""
 
@@ -111,6 +113,8 @@ class Run:
         model: nn.Module | None = None,
         recording: Callable[..., Any] = compressed_allgather,
         exchange: ExchangeForm = "exact",
+        sites: Sequence[Sequence[int]] | None = None,
+        connections: int = 1,
         **ddp_options: Any,
     ) -> None:
         self.model = make_model() if model is None else model
@@ -118,7 +122,9 @@ class Run:
         self.ddp = DistributedDataParallel(self.model, **ddp_options)
         self.state: CompressionState = None  # type: ignore[assignment]
         if config is not None:
-            self.state = CompressionState(self.ddp, config, exchange=exchange)
+            self.state = CompressionState(
+                self.ddp, config, exchange=exchange, sites=sites, connections=connections
+            )
             self.ddp.register_comm_hook(self.state, recording)
         self.optimizer = make_optimizer(self.model)
         self.local = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.model.named_parameters()}
@@ -249,13 +255,20 @@ def every_form_of_exchange() -> Result:
         "tight": ("exact", (*tight, math.inf)),
         "far": ("exact", (*usual[:2], 0.0)),
         "far and tight": ("exact", (*tight, 0.0)),
+        "hierarchical": ("hierarchical", usual),
+        "hierarchical and tight": ("hierarchical", (*tight, math.inf)),
+        "connections": ("exact", usual),
+        "connections, tight": ("exact", (*tight, math.inf)),
+        "connections, hierarchical": ("hierarchical", usual),
     }
     for name, (form, constants) in forms.items():
         exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S = constants  # type: ignore[assignment]
         for buckets, cap in {"many": TINY_BUCKETS, "one": 25}.items():
             for each, line in lines.items():
                 rounds[0] = 0
-                run = Run(line, exchange=form, bucket_cap_mb=cap)
+                connections = 3 if name.startswith("connections") else 1
+                sites = SITES[dist.get_world_size()] if form == "hierarchical" else None
+                run = Run(line, exchange=form, bucket_cap_mb=cap, sites=sites, connections=connections)
                 if each == "refused" and dist.get_rank() == 0:
                     run.poison = {2: ("first.bias", math.nan)}
                 result[name, buckets, each] = run.steps().result(
@@ -266,7 +279,7 @@ def every_form_of_exchange() -> Result:
                 )
     AtOnce.complete, Expected._exchange_rests = complete, exchange_rests  # type: ignore[method-assign]
     exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S = usual
-    for form in ("padded", "exact", "one_shot"):
+    for form in ("padded", "exact", "one_shot", "hierarchical"):
         damaged = Run(thresholded("wgt"), exchange=form).steps(3)
         start = Exchange.start
 

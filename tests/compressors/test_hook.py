@@ -426,9 +426,12 @@ def test_gradient_statistics_are_noted_in_the_steps_that_were_asked_for(two: Res
 
 # Forms of exchange.
 
+AT_ONCE = ("tight", "far", "far and tight", "connections", "connections, tight")
+BETWEEN_SITES = ("hierarchical", "hierarchical and tight", "connections, hierarchical")
+
 
 @in_turn("name", ["growing", "refused"])
-@in_turn("form", ["exact", "one_shot", "tight", "far", "far and tight"])
+@in_turn("form", ["exact", "one_shot", *AT_ONCE, *BETWEEN_SITES])
 def test_no_result_depends_on_how_messages_go(form: str, name: str, several: Results) -> None:
     for buckets in ("many", "one"):
         found = by_rank(several, "every_form_of_exchange", (form, buckets, name))
@@ -457,7 +460,7 @@ def test_exact_messages_are_no_longer_than_padded_ones(several: Results) -> None
         assert forms["exact"]["received_bytes"] == (workers - 1) * forms["exact"]["wire_bytes"]
 
 
-@in_turn("form", ["one_shot", "tight", "far", "far and tight"])
+@in_turn("form", ["one_shot", *AT_ONCE])
 def test_messages_that_go_at_once_are_as_long_as_they_are_told_to_be(form: str, several: Results) -> None:
     for buckets, name in product(("many", "one"), ("growing", "refused")):
         found, expected = (
@@ -487,7 +490,7 @@ def test_what_has_no_room_follows(way: str, several: Results) -> None:
         assert all(each["is_far"] == bool(way) for each in (*tight, *roomy))
 
 
-@in_turn("form", ["padded", "exact", "one_shot"])
+@in_turn("form", ["padded", "exact", "one_shot", "hierarchical"])
 def test_a_damaged_message_is_refused_in_every_form(form: str, several: Results) -> None:
     for failure in by_rank(several, "every_form_of_exchange", (form, "damaged")):
         assert failure["kind"] == "CorruptMessage"

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from taugrad.compressors.spans import Lane, Span
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.platform.tracking.store import start_run
+from taugrad.platform.tracking.timeline import Timeline
 
 EPOCHS, PER_EPOCH, WORKERS = 4, 15, 2
 PARAMETERS = 431_080
@@ -27,6 +29,18 @@ CHAINS: tuple[tuple[str, float, float], ...] = (
     ("entropy(floor=3) | huffman", 1.0, 0.976),
     ("linear(bits=8, block=2048)", 1.0, 0.976),
 )
+STEP: tuple[tuple[str, Lane, float, float], ...] = (
+    ("step", "compute", 0.0, 10.0),
+    ("data", "compute", 0.0, 0.5),
+    ("forward", "compute", 0.5, 3.0),
+    ("backward", "compute", 3.0, 9.0),
+    ("compress", "compute", 4.0, 5.0),
+    ("exchange", "wire", 5.0, 8.0),
+    ("wait", "compute", 6.0, 8.0),
+    ("decode", "compute", 8.0, 8.5),
+    ("optimizer", "compute", 9.0, 9.5),
+)
+"""Of a step: kind, lane, from and to in milliseconds."""
 _VALUE_BITS = {"none": 32, "wgt": 32, "bgt": 1, "strom": 1, "entropy": 3.5, "linear": 8}
 _WIRE_BITS = {"none": 32, "wgt": 42, "bgt": 9, "strom": 9, "entropy": 2.2, "linear": 7}
 
@@ -58,10 +72,15 @@ def write_run(client: Any, spec: RunSpec, density: float, accuracy: float, **tag
             names.COMM_BITS_PER_PARAM: 8 * wire / elements,
             names.COMM_COMPRESSION_RATIO: 4 * elements / wire,
             names.COMM_RESIDUAL_RMS: 1e-3,
+            names.TIME_DATA: 0.0005,
             names.TIME_COMPUTE: 0.017,
             names.TIME_COMPRESS: 0.0 if rule == "none" else 0.002,
-            names.TIME_EXCHANGE: 0.008,
+            names.TIME_WAIT: 0.006 if rule == "none" else 0.003,
             names.TIME_DECOMPRESS: 0.0 if rule == "none" else 0.001,
+            names.TIME_STEP: 0.0235,
+            names.TIME_EXCHANGE: 0.008,
+            names.TIME_OVERLAP: 0.002 if rule == "none" else 0.005,
+            names.NET_MBIT: 8 * wire / WORKERS / 0.008 / 1e6,
         }
         tau = getattr(spec.compressor, "tau", None)
         if tau is not None:
@@ -90,8 +109,22 @@ def write_run(client: Any, spec: RunSpec, density: float, accuracy: float, **tag
             epoch_wire = epoch_paper = 0.0
         metrics += [(name, value, i) for name, value in values.items()]
     log(client, run_id, metrics)
+    client.log_text(run_id, timeline().to_json(), names.ARTIFACT_TIMELINE)
     client.set_terminated(run_id)
     return run_id
+
+
+def timeline(workers: int = 2) -> Timeline:
+    """Two steps, alike on all workers, each of which begins a millisecond after the one before it."""
+    spans = [
+        [
+            Span(name, lane, at + 1e-3 * began, at + 1e-3 * ended, str(number))
+            for at, number in ((0.001 * rank, 11), (0.01 + 0.001 * rank, 12))
+            for name, lane, began, ended in STEP
+        ]
+        for rank in range(workers)
+    ]
+    return Timeline.of(spans)
 
 
 def log(client: Any, run_id: str, metrics: Sequence[tuple[str, float, int]]) -> None:

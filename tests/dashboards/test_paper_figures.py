@@ -6,13 +6,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import mlflow_data
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from taugrad.dashboards import figures, gallery, gradients, link, rates, step_time, style, sweeps, verdict
+from taugrad.dashboards import (
+    figures,
+    gallery,
+    gradients,
+    link,
+    rates,
+    step_time,
+    style,
+    sweeps,
+    timelines,
+    verdict,
+)
 from taugrad.dashboards.experiment import all_runs, compared_runs, with_histories
 from taugrad.dashboards.groups import Group, by_setting
 from taugrad.dashboards.palette import RULES
@@ -171,25 +183,74 @@ def test_what_is_kept_back_in_the_first_epoch(prepared: Any, shown: list[RunHist
         assert has_line(axes, steps[:first], 100 * (1 - np.array(fractions[:first])), RULES[run.rule].color)
 
 
-def test_bars_are_the_medians_of_a_steps_parts(prepared: Any, shown: list[RunHistory]) -> None:
+def test_bars_are_the_means_of_a_steps_parts(prepared: Any, shown: list[RunHistory]) -> None:
     axes = step_time.where_time_goes(shown).axes[0]
-    bars = {(round(bar.get_y() + bar.get_height() / 2), bar.get_facecolor()): bar for bar in axes.patches}
     rows = [label.get_text() for label in axes.get_yticklabels()]
-    heights = axes.get_yticks()
     assert rows[0] == "none"
-    assert len(bars) == 4 * len(shown)
+    assert len(axes.patches) == 6 * len(shown)
     for run in shown:
-        height = heights[rows.index(style_name(run.name))]
-        widths = [bar.get_width() for (row, _), bar in bars.items() if row == height]
-        medians = []
-        for metric in ("compute", "compress", "exchange", "decompress"):
+        row = axes.get_yticks()[rows.index(style_name(run.name))]
+        bars = [bar for bar in axes.patches if abs(bar.get_y() + bar.get_height() / 2 - row) < 0.5]
+        means = {}
+        for metric in ("data", "compute", "compress", "wait", "decompress", "overlap"):
             _, values = held(prepared, run.run_id, f"time/{metric}_s")
-            medians.append(1000 * float(np.median(values[len(values) // 10 :])))
-        assert widths == pytest.approx(medians)
+            means[metric] = 1000 * float(np.mean(values[len(values) // 10 :]))
+        beside = means.pop("overlap")
+        *parts, below = bars
+        assert [bar.get_width() for bar in parts] == pytest.approx(list(means.values()))
+        for before, after in itertools.pairwise(parts):
+            assert after.get_x() == pytest.approx(before.get_x() + before.get_width())
+        assert parts[0].get_x() == 0
+        # What was under way ends where the waiting for it begins.
+        assert below.get_width() == pytest.approx(beside)
+        assert below.get_x() + below.get_width() == pytest.approx(parts[3].get_x())
+        assert below.get_y() >= parts[0].get_y() + parts[0].get_height() - 1e-9  # the axis points down
 
 
 def style_name(name: str) -> str:
     return name if len(name) <= 22 else f"{name[:21]}…"
+
+
+def with_steps(run: RunHistory, workers: int = 2) -> timelines.RunTimeline:
+    return timelines.RunTimeline(run, mlflow_data.timeline(workers))
+
+
+def test_workers_are_rows_of_what_they_did_and_what_was_under_way(shown: list[RunHistory]) -> None:
+    found = [with_steps(run) for run in shown[:2]]
+    axes = timelines.steps_of_workers(found).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["worker 0", "worker 1"] * 2
+    headings = [f"{run.name}: steps 11 to 12" for run in shown[:2]]
+    assert [text.get_text() for text in axes.texts] == headings
+    boxes = [path.get_extents() for bars in axes.collections for path in bars.get_paths()]
+    bars = [box for box in boxes if box.width]
+    lanes = {}
+    rows = axes.get_yticks()
+    for row, spans in zip(rows, (spans for each in found for spans in each.timeline.workers), strict=True):
+        own = [box for box in bars if row - 0.45 < box.y0 and box.y1 < row + 0.45]
+        for lane in ("compute", "wire"):
+            expected = sorted((1000 * span.began, 1000 * span.ended) for span in spans if span.lane == lane)
+            places = {(box.y0, box.y1) for box in own}
+            upper = max(y1 for _, y1 in places) if lane == "wire" else min(y1 for _, y1 in places)
+            drawn = sorted((box.x0, box.x1) for box in own if box.y1 == upper)
+            assert np.allclose(drawn, expected)
+            lanes[lane] = upper - row
+        begins = [box.x0 for box in boxes if not box.width and row - 0.5 < box.y0 and box.y1 < row + 0.5]
+        assert sorted(begins) == pytest.approx([1e3 * s.began for s in spans if s.name == "step"])
+    assert lanes["compute"] < lanes["wire"]  # the axis points down
+    assert rows[0] < rows[-1] < axes.get_ylim()[0]
+    many = timelines.steps_of_workers([with_steps(shown[0], workers=20)])
+    assert len(many.axes[0].get_yticks()) == timelines.MOST_WORKERS
+    assert many.axes[0].texts[0].get_text().endswith(": steps 11 to 12, 4 more workers")
+
+
+def test_a_run_without_the_artifact_has_no_timeline(prepared: Any, shown: list[RunHistory]) -> None:
+    client = prepared.client
+    others = [client.create_run(client.create_experiment(f"bare {i}")).info.run_id for i in range(2)]
+    client.log_text(others[1], "no trace", names.ARTIFACT_TIMELINE)
+    bare = [replace(shown[0], run_id=run_id) for run_id in others]
+    (found,) = timelines.read_timelines(client, [*bare, shown[0]])
+    assert found.run is shown[0]
+    assert found.timeline.steps == mlflow_data.timeline().steps
 
 
 def test_send_times_are_bits_over_bandwidth(prepared: Any, groups: list[Group]) -> None:
@@ -228,6 +289,7 @@ def test_a_figure_without_its_data_says_what_is_missing(groups: list[Group], sho
         (rates.bits_per_epoch, bare),
         (gradients.kept_back, bare),
         (step_time.where_time_goes, bare),
+        (timelines.steps_of_workers, []),
         (gradients.gradient_percentiles, bare[0]),
         (gradients.zeros_by_layer, bare[0]),
         (link.send_time_by_method, []),
@@ -241,8 +303,8 @@ def test_a_figure_without_its_data_says_what_is_missing(groups: list[Group], sho
 def test_every_word_lies_in_the_picture(
     groups: list[Group], shown: list[RunHistory], detailed: RunHistory, page: style.Page
 ) -> None:
-    pictures = gallery.gallery(groups, shown, detailed)
-    assert len(pictures) == 12
+    pictures = gallery.gallery(groups, shown, detailed, timelines=[with_steps(run) for run in shown[:2]])
+    assert len(pictures) == 13
     for picture in pictures:
         figure = picture.draw(page)
         figure.canvas.draw()
@@ -280,7 +342,7 @@ def assert_tick_labels_keep_apart(figure: Figure, name: str) -> None:
 def test_no_tick_label_touches_another(
     groups: list[Group], shown: list[RunHistory], detailed: RunHistory, page: style.Page
 ) -> None:
-    for picture in gallery.gallery(groups, shown, detailed):
+    for picture in gallery.gallery(groups, shown, detailed, timelines=[with_steps(run) for run in shown[:2]]):
         assert_tick_labels_keep_apart(picture.draw(page), picture.key)
 
 

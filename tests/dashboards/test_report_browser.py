@@ -39,7 +39,7 @@ def test_the_report_fits_the_screen(folder: Path, width: int, height: int, narro
             "[...document.querySelectorAll('figure img')]"
             ".map(i => [i.complete, i.naturalWidth, i.width, i.currentSrc])"
         )
-        assert len(pictures) == 12
+        assert len(pictures) == 13
         for complete, natural, shown, _ in pictures:
             assert complete
             assert natural > 200

@@ -142,7 +142,7 @@ def test_the_first_step_does_not_flatten_the_time_charts(prepared: Any, written:
     assert state is not None
     lines = {card["metricKey"]: card["ignoreOutliers"] for card in cards(state) if card["type"] == "LINE"}
     assert {metric for metric, ignored in lines.items() if ignored} == {
-        metric for metric in lines if metric.startswith("time/")
+        metric for metric in lines if metric.startswith(("time/", "net/"))
     }
 
 

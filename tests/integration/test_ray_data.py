@@ -82,7 +82,7 @@ def outcome(folder: Path, name: str) -> tuple[dict[str, object], torch.Tensor, d
     metrics = {
         key: sorted((p.step, p.value) for p in client.get_metric_history(run.info.run_id, key))
         for key in run.data.metrics
-        if not key.startswith("time/") and key != "total/seconds"
+        if not key.startswith(("time/", "net/")) and key != "total/seconds"
     }
     checkpoint = sorted((folder / "taugrad-runs" / run.info.run_id).glob("iteration_*"))[-1]
     shared = torch.load(checkpoint / "shared.pt", weights_only=True)

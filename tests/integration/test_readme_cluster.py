@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from mlflow.tracking import MlflowClient
 
 from taugrad.platform.ports import free_port
 
@@ -100,6 +101,13 @@ def test_the_lines_work_as_they_stand(
         said = jobs_log.read_text()
         assert jobs.returncode == 0, said
         assert said.count("epoch 1/1") == 2, said  # our command's run, and Ray's
+        # Ray deletes its job's folder; what it tracked lies in the home of the head. Ours is where we are.
+        uri = f"sqlite:///{tmp_path}/home/.taugrad/mlflow.db"
+        assert f"Compare them: MLFLOW_TRACKING_URI={uri} taugrad dashboard quickstart --serve" in said
+        for store in (uri, f"sqlite:///{tmp_path}/taugrad/mlflow.db"):
+            client = MlflowClient(store)
+            (run,) = client.search_runs([client.get_experiment_by_name("quickstart").experiment_id])
+            assert (run.info.run_name, run.info.status) == ("wgt", "FINISHED")
         assert seen <= LOOPBACK
         assert seen
 

@@ -16,6 +16,7 @@ from trainer_process import saved
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization import processes
+from taugrad.platform.synchronization.ahead import _FIRST_TAG, _REST
 from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.training.trainer import Trainer
 
@@ -30,7 +31,8 @@ class CountedOperation(dist.P2POp):
             SENT["told"] += 8 * tensor.numel()
         elif op is dist.isend:
             SENT["bytes"] += tensor.numel()
-            SENT["messages"] += 1
+            # What had no room goes on from a message's beginning.
+            SENT["messages"] += not (self.tag >= _FIRST_TAG and self.tag & _REST)
 
     def __new__(cls, op: Any, tensor: torch.Tensor, *where: Any) -> "CountedOperation":
         return super().__new__(cls, op, tensor, *where)
@@ -75,7 +77,14 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
         "totals": sync.totals.state_dict(),
         "metrics": timeless,
         "logged": [
-            (step, {k: v for k, v in metrics.items() if not k.startswith("time/") and "seconds" not in k})
+            (
+                step,
+                {
+                    k: v
+                    for k, v in metrics.items()
+                    if not k.startswith(("time/", "net/")) and "seconds" not in k
+                },
+            )
             for step, metrics in recorder.logged
         ],
         "evaluations": [(each["eval/accuracy"], each["eval/loss"]) for each in recorder.evaluations],

@@ -166,8 +166,7 @@ def run(
     position = Position(0, DONE, 100, DONE, sum(len(each) for each in batches), 100)
     courses = [Course() for _ in team]
     sides = [
-        worker.iterate(batch, position, nullcontext, course)
-        for worker, batch, course in zip(team, batches, courses, strict=True)
+        worker.iterate(batch, position, nullcontext) for worker, batch in zip(team, batches, strict=True)
     ]
     return team, SimulatedCarrier().run(sides, courses, Traffic(workers)), tasks
 

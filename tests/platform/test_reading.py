@@ -164,6 +164,11 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         ("", ["--model", "mlp"], "model = mlp: give model.kind"),
         ("compressor: {kind: wgt}", [], "compressor.tau: is missing"),
         ("compressor: {kind: none, tau: 1}", [], "kind none has no such field; wgt, bgt, qgt or strom has"),
+        (
+            "sync: {mode: ring, adapt: {wait: 0.1}}",
+            [],
+            "sync.adapt: kind ring has no such field; allgather or weights has",
+        ),
         ("compressor: {kind: wqt, tau: 1}", [], "compressor.kind = wqt: choose none, powersgd, wgt, bgt"),
         ("data: {kind: cifar}", [], "parquet or custom; did you mean cifar10?"),
         ("data: {kind: mnist}", [], "data.path: is missing"),
@@ -493,6 +498,15 @@ def test_the_fingerprint_is_of_the_computation_alone():
     same = RunSpec(name="other", experiment="elsewhere", storage=Path("/tmp/x"))
     assert spec.fingerprint() == same.fingerprint()
     assert spec.fingerprint() != RunSpec(seed=1).fingerprint()
+
+
+def test_a_field_that_came_later_leaves_fingerprints_as_they_were():
+    def of(**sync):
+        return RunSpec.model_validate({"sync": sync}).fingerprint()
+
+    assert of(mode="sharded") == of(mode="sharded", overlap=False) == "a9acd1d65d67"
+    assert of(mode="simulated", of={"mode": "parameter_server"}) == "f085b27b050a"
+    assert of(mode="sharded", buckets=2) != of(mode="sharded")
 
 
 def test_help_names_every_field_of_a_full_spec():

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.config import read_config
+from taugrad.compressors.wire.sites import Sites
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Synchronization
 from taugrad.platform.synchronization.building import build_synchronization
-from taugrad.platform.synchronization.patterns import AllGather, Pattern, Ring, Setting, Sharded
+from taugrad.platform.synchronization.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
 from taugrad.platform.synchronization.pieces import cut
 from taugrad.platform.synchronization.rounds import Passing, RefusedUpdate, Sending, Side, Traffic
 from taugrad.platform.synchronization.simulation import SimulatedCrew
@@ -24,7 +25,8 @@ from taugrad.platform.tasks.classification import ClassificationTask
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}
 PARAMETERS = sum(SIZES.values())
-PATTERNS = ["allgather", "ring", "server", "sharded"]
+PATTERNS = ["allgather", "hierarchical", "ring", "server", "sharded", "sharded in buckets"]
+BUCKETS = 3
 
 
 def pattern(name: str, line: str, rank: int, workers: int, back: str | None = None) -> Pattern:
@@ -33,11 +35,15 @@ def pattern(name: str, line: str, rank: int, workers: int, back: str | None = No
     match name:
         case "allgather":
             return AllGather(method, setting)
+        case "hierarchical":
+            halves = Sites.of([r for r in (range(0, workers, 2), range(1, workers, 2)) if r], workers)
+            return Hierarchical(method, setting, halves)
         case "ring":
             return Ring(method, setting)
         case _:
             owners = 1 if name == "server" else workers
-            return Sharded(method, read_config(back or line), setting, owners)
+            buckets = BUCKETS if name.endswith("in buckets") else 1
+            return Sharded(method, read_config(back or line), setting, owners, buckets)
 
 
 def gradients(workers: int, step: int) -> list[list[Tensor]]:
@@ -105,11 +111,12 @@ def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers
 def residuals(one: Pattern, name: str, workers: int) -> Tensor:
     """float64 [all elements], what a worker owes to the sum of all gradients."""
     owed = {parameter: torch.zeros(n).double() for parameter, n in SIZES.items()}
-    shards = {"allgather": 1, "server": 1, "ring": workers, "sharded": workers}[name]
-    ranges = cut(list(SIZES.values()), shards)
+    shards = {"allgather": 1, "hierarchical": 1, "server": 1, "sharded in buckets": BUCKETS * workers}
+    ranges = cut(list(SIZES.values()), shards.get(name, workers))
+    owned = ranges[one.setting.rank :: workers]  # in turn
     for number, compressor in enumerate(one.compressors()):
-        back = number >= shards  # an owner's, of the mean
-        for piece in ranges[one.setting.rank if back else number].pieces:
+        back = number >= len(ranges)  # an owner's, of the mean
+        for piece in (owned[number - len(ranges)] if back else ranges[number]).pieces:
             parameter = list(SIZES)[piece.ordinal]
             kept = compressor.feedback.residuals.get(parameter)
             if kept is not None:
@@ -137,7 +144,7 @@ def test_a_synchronization_that_is_given_up_leaves_residuals_as_if_nothing_was_s
     for rank, (earlier, later) in enumerate(zip(before, after, strict=True)):
         gained = (later - earlier).numpy()
         own = torch.cat(bad[rank]).double().nan_to_num(0.0).numpy()
-        if name in ("allgather", "server", "sharded"):
+        if name != "ring":
             np.testing.assert_allclose(gained, own, atol=1e-5)
     assert all(torch.isfinite(each).all() for each in after)
 
@@ -153,10 +160,71 @@ def test_a_damaged_message_is_refused_and_its_sender_named(name):
     else:
         assert isinstance(move, Sending)
         payloads = [each for each in (move.to_all, *move.to.values()) if each is not None]
-    for payload in payloads:
+    for payload in {id(each): each for each in payloads}.values():  # one may go to several workers
         payload[-1] ^= 1
     with pytest.raises(CorruptMessage, match="the message of worker 1"):
         patterns[0].assemble(SimulatedCrew(workers).run(sides, Traffic(workers)))
+
+
+def test_between_sites_a_message_crosses_once_for_each_site():
+    """8 bytes more, where it is handed on, for its length."""
+    sites = Sites.of([[0, 4, 5], [1, 2], [3]], 6)
+    settings = [Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], rank, 6) for rank in range(6)]
+    method = read_config("strom(0.5) | golomb_rice")
+    straight = [AllGather(method, setting) for setting in settings]
+    between = [Hierarchical(method, setting, sites) for setting in settings]
+    for step in range(3):
+        expected, all_links = synchronize(straight, gradients(6, step), step)
+        found, links = synchronize(between, gradients(6, step), step)
+        assert torch.equal(found, expected)
+        lengths = all_links.link_bytes.max(axis=1)
+        handed_on = np.zeros((6, 6), np.int64)
+        for source, by, to in sites.hops.tolist():
+            handed_on[by, to] += 8 * (source != by)
+        assert (links.link_bytes == sites.over_links(lengths) + handed_on).all()
+        assert (links.elements, links.paper_bits) == (all_links.elements, all_links.paper_bits)
+
+
+def test_ranges_of_several_owners_are_in_turn_and_lengths_stand_before_parts():
+    """Beside a message's header of 32 bytes a part has its length, 8 bytes."""
+    setting = Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], 1, 2)
+    method = read_config("none")
+    pattern_ = Sharded(method, method, setting, owners=2, buckets=2)
+    assert [list(pattern_.numbers_of(owner)) for owner in (0, 1, 2)] == [[0, 2], [1, 3], []]
+    move = Side(pattern_.rounds(gradients(2, 0)[1], 0)).move
+    assert isinstance(move, Sending)
+    (message,) = move.to.values()
+    elements = PARAMETERS // 4  # of ranges 0 and 2
+    assert message.size == 2 * (8 + 32 + 4 * elements)
+    assert message[:8].view("<i8")[0] == 32 + 4 * elements
+    values = torch.cat(gradients(2, 0)[1]).numpy()
+    assert message[40 : 40 + 4 * elements].view("<f4").tolist() == values[:elements].tolist()
+
+
+@in_turn("wrong", [b"", b"\x01", (9).to_bytes(8, "little") + b"\x00" * 8, b"\xff" * 8, b"\x00" * 32])
+def test_messages_that_are_not_as_many_parts_as_ranges_are_refused(wrong):
+    setting = Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], 0, 2)
+    method = read_config("wgt(0.5)")
+    side = Side(Sharded(method, method, setting, 2, BUCKETS).rounds(gradients(2, 0)[0], 0))
+    with pytest.raises(CorruptMessage, match=r"the message of worker 1 (is not|has more than) 3 parts"):
+        side.receive({1: np.frombuffer(wrong, np.uint8)})
+
+
+def test_messages_handed_on_with_wrong_lengths_are_refused():
+    sites = Sites.of([[0, 1], [2]], 3)
+    setting = Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], 1, 3)
+    for wrong in (
+        b"",
+        b"\x01",
+        (9).to_bytes(8, "little") + b"\x00" * 8,
+        (-1).to_bytes(8, "little", signed=True),
+    ):
+        side = Side(Hierarchical(read_config("wgt(0.5)"), setting, sites).rounds(gradients(3, 0)[1], 0))
+        side.receive({0: np.zeros(40, np.uint8)})
+        with pytest.raises(
+            CorruptMessage, match="what worker 0 handed on is not 1 messages with their lengths"
+        ):
+            side.receive({0: np.frombuffer(wrong, np.uint8)})
 
 
 @in_turn("workers", [2, 4, 16])
@@ -188,7 +256,7 @@ def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
             each.rms = dict.fromkeys(SIZES, rms)
         _, traffic = synchronize(patterns, gradients(workers, 0), 0)
         sizes[rms] = traffic.paper_bits
-    compressed = {"allgather": workers, "ring": workers, "server": workers + 1, "sharded": workers + 1}[name]
+    compressed = workers + (name not in ("allgather", "hierarchical", "ring"))
     for rms, bits in sizes.items():
         assert bits == compressed * PARAMETERS * (np.log2(rms + 1) + floor)
 

@@ -51,6 +51,10 @@ LINES = [
 ]
 STROM = "strom(density(0.1)) | golomb_rice"
 DEFAULT_FORM = f"allgather: {STROM}"
+HIERARCHICAL = {"mode": "allgather", "exchange": "hierarchical"}
+BETWEEN_SITES = "hierarchical: strom"
+CLIPPED_BETWEEN_SITES = "hierarchical: clipped"
+LOCAL_BETWEEN_SITES = "differences, hierarchical: wgt"
 RULES = [
     "wgt(0.01, clip=clip(2))",
     "bgt(0.03)",
@@ -80,6 +84,11 @@ SPECS: dict[str, dict[str, Any]] = {
     **{
         f"{form}: strom": BASE | {"sync": {"mode": "allgather", "exchange": form}, "compressor": STROM}
         for form in ("padded", "one_shot")
+    },
+    BETWEEN_SITES: BASE
+    | {
+        "sync": HIERARCHICAL | {"sites": [[0, 2], [1]]},
+        "compressor": STROM,
     },
     "allgather: momentum": BASE | NO_MOMENTUM | {"compressor": "topk(0.1, momentum=0.9, warmup=warmup(5))"},
     "allgather: bf16, in parts": BASE
@@ -111,6 +120,17 @@ SPECS: dict[str, dict[str, Any]] = {
         },
         "compressor": STROM,
     },
+    CLIPPED_BETWEEN_SITES: BASE
+    | {
+        "training": BASE["training"] | {"clip": {"norm": 0.5, "of": "worker"}},
+        "sync": HIERARCHICAL | {"sites": [[0, 2], [1]]},
+        "compressor": STROM,
+    },
+    LOCAL_BETWEEN_SITES: BASE
+    | {
+        "sync": {"mode": "weights", "every": 4, "pattern": "hierarchical", "sites": [[0, 2], [1]]},
+        "compressor": "wgt(0.01)",
+    },
     "differences: unsent": BASE
     | {"sync": {"mode": "weights", "every": 4, "unsent": 0.5}, "compressor": STROM},
     "differences, sharded: unsent": BASE
@@ -133,7 +153,7 @@ SPECS: dict[str, dict[str, Any]] = {
     },
 }
 CLIPPED = "allgather: clipped"  # a worker's gradient must be whole first: rounds after the backward pass
-IN_ROUNDS = [CLIPPED] + [
+IN_ROUNDS = [CLIPPED, CLIPPED_BETWEEN_SITES] + [
     name for name, spec in SPECS.items() if spec.get("sync", {"mode": "allgather"})["mode"] != "allgather"
 ]
 TIMEOUT_S = 600
@@ -270,7 +290,7 @@ def test_simulated_links_are_those_of_real_workers(name, real, simulated):
         assert torch.equal(sent_by_rank(real, name, what), simulated[name][f"link_{what}"])
 
 
-@in_turn("name", IN_ROUNDS)
+@in_turn("name", [*IN_ROUNDS, BETWEEN_SITES])
 def test_every_process_knows_all_links_and_their_sums_are_the_ledger_s(name, real, simulated):
     expected = simulated[name]["links"]
     for found in (*(worker[name] for worker in real), simulated[name]):
@@ -291,6 +311,7 @@ def test_messages_take_the_links_that_the_pattern_has(name, real):
         "sharded": every,
         "ring": {(i, (i + 1) % WORKERS) for i in range(WORKERS)},
         "parameter_server": {link for link in every if 0 in link},
+        "hierarchical": every - {(1, 2)},  # 0 hands worker 1's on
     }
     assert taken == expected[pattern]
     # Numbers are told to everybody, but in a ring.
@@ -298,7 +319,7 @@ def test_messages_take_the_links_that_the_pattern_has(name, real):
     assert {(i, j) for i, j in links["bytes"].nonzero().tolist()} == carrying
 
 
-@in_turn("name", [name for name in SPECS if name not in IN_ROUNDS])
+@in_turn("name", [name for name in SPECS if name not in (*IN_ROUNDS, BETWEEN_SITES)])
 def test_where_the_transport_decides_about_links_none_are_told(name, real, simulated):
     assert real[0][name]["links"] is None
     assert simulated[name]["links"] is None
@@ -314,9 +335,37 @@ def test_forms_of_exchange_differ_in_bytes_alone(real):
         assert totals[form]["received_bytes"] == (WORKERS - 1) * totals[form]["wire_bytes"]
 
 
+def test_between_sites_bits_are_the_same_and_one_worker_hands_messages_on(real):
+    """Of sites [0, 2] and [1] worker 1's messages go to 0, who hands them to 2."""
+    totals, exact = real[0][BETWEEN_SITES]["totals"], real[0][DEFAULT_FORM]["totals"]
+    assert same(real[0][BETWEEN_SITES], real[0][DEFAULT_FORM])
+    assert {**totals, "wire_bytes": 0} == {**exact, "wire_bytes": 0}
+    links = real[0][BETWEEN_SITES]["links"]
+    assert links["messages"].tolist() == [
+        [0, ITERATIONS, 2 * ITERATIONS],
+        [ITERATIONS, 0, 0],
+        [ITERATIONS] * 2 + [0],
+    ]
+    own = [int(links["bytes"][0, 1]), int(links["bytes"][1, 0]), int(links["bytes"][2, 0])]
+    assert int(links["bytes"][0, 2]) == own[0] + own[1]
+    assert sum(own) == exact["wire_bytes"]
+    assert totals["wire_bytes"] == exact["wire_bytes"] + own[1]
+
+
+@pytest.mark.parametrize(
+    ("between_sites", "straight"),
+    [(CLIPPED_BETWEEN_SITES, CLIPPED), (LOCAL_BETWEEN_SITES, "differences: wgt(0.01)")],
+)
+def test_rounds_between_sites_come_to_the_same_bits(between_sites, straight, real):
+    assert same(real[0][between_sites], real[0][straight])
+    assert real[0][between_sites]["totals"]["sent"] == real[0][straight]["totals"]["sent"]
+
+
 def pattern_of(name: str) -> str:
     """Who sends to whom in a spec."""
     sync = SPECS[name].get("sync", {"mode": "allgather"})
+    if name == CLIPPED_BETWEEN_SITES:
+        return "hierarchical"
     return sync.get("pattern", "allgather") if sync["mode"] == "weights" else sync["mode"]
 
 
@@ -334,6 +383,7 @@ def exchanges(name: str) -> int:
 def test_messages_are_as_many_as_the_pattern_has(name, real):
     a_time = {
         "allgather": WORKERS * (WORKERS - 1),
+        "hierarchical": WORKERS * (WORKERS - 1),
         "ring": 2 * (WORKERS - 1) * WORKERS,
         "parameter_server": 2 * (WORKERS - 1),
         "sharded": 2 * WORKERS * (WORKERS - 1),
@@ -392,6 +442,42 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
         (
             {"sync": {"mode": "simulated", "of": WEIGHTS["weights"]}, "compressor": "wgt(1)"},
             "sync.of.exchange",
+        ),
+        (
+            {"sync": {"mode": "allgather", "exchange": "padded", "connections": 2}},
+            "sync.connections = 2 with sync.exchange = padded",
+        ),
+        (
+            {"sync": {"mode": "allgather", "connections": 2}, "workers": {"count": 3, "device": "cuda"}},
+            "sync.connections = 2 with workers.device = cuda",
+        ),
+        ({"sync": {"mode": "allgather", "sites": [[0, 1], [2]]}}, "sync.sites with sync.exchange = exact"),
+        (
+            {"sync": HIERARCHICAL | {"sites": [[0, 1], [1]]}},
+            r"sync.sites = \[\[0, 1\], \[1\]\]: 2 in no site; 1 in more than one place; with 3 workers",
+        ),
+        (
+            {"sync": HIERARCHICAL | {"sites": [[0, 1, 2, 3]]}},
+            "sync.sites = .*: 3 of no worker",
+        ),
+        (
+            {"sync": {"mode": "simulated", "of": HIERARCHICAL}},
+            "sync.of.exchange = hierarchical without sync.of.sites",
+        ),
+        (
+            {
+                "sync": HIERARCHICAL,
+                "workers": {"count": 3, "device": "cuda"},
+            },
+            "sync.exchange = hierarchical with workers.device = cuda",
+        ),
+        (
+            {"sync": {"mode": "weights", "sites": [[0, 1], [2]]}},
+            "sync.sites with sync.pattern = allgather",
+        ),
+        (
+            {"sync": {"mode": "weights", "pattern": "hierarchical", "sites": [[0, 1]]}},
+            "sync.sites = .*: 2 in no site",
         ),
         (
             {"compressor": "strom(law(0))", "sync": MODES["differences"]},

@@ -2,7 +2,6 @@
 
 import math
 import re
-from shutil import copy
 
 import pytest
 from hypothesis import given, settings
@@ -176,21 +175,6 @@ def leave(client, one: RunSpec, accuracy: float, status: str = "FINISHED", **tag
     client.log_metric(run_id, names.TOTAL_WIRE_GB, 0.002)
     finish_run(client, run_id, status)
     return run_id
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory):
-    """A database without runs: to make one takes MLflow seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    open_client(f"sqlite:///{path}").search_experiments()
-    return path
-
-
-@pytest.fixture
-def uri(empty_store, tmp_path, monkeypatch):
-    uri = f"sqlite:///{copy(empty_store, tmp_path)}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    return uri
 
 
 LOW, HIGH = DENSITIES

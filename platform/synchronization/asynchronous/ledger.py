@@ -119,12 +119,13 @@ class Ledger:
         """int64 [workers here, iterations, notes], since the last drain."""
         return np.stack([each.notes for each in self._open], axis=1)
 
-    def close(self, notes: NDArray[np.int64], parameters: Sequence[str]) -> None:
+    def close(self, notes: NDArray[np.int64], parameters: Sequence[str], drained_s: float) -> None:
         """Makes the iterations since the last drain whole.
 
         Args:
             notes: int64 [workers, iterations, notes], all workers'.
             parameters: their names.
+            drained_s: how long the drain after the last of them took; mean of the workers here.
         """
         others = ~np.eye(self._workers, dtype=bool)
         for number, iteration in enumerate(self._open):
@@ -144,7 +145,9 @@ class Ledger:
             self.traffic.link_messages += others
             metrics = layer_metrics(step, iteration.statistics) if iteration.statistics else {}
             metrics |= _staleness(found["messages"], found["ages"], found["most"])
-            self.outcomes.append(Outcome(sum(iteration.losses) / len(iteration.losses), metrics))
+            ends = number + 1 == len(self._open)
+            loss = sum(iteration.losses) / len(iteration.losses)
+            self.outcomes.append(Outcome(loss, metrics, drained_s if ends else 0.0))
         sums = dict(zip(_NOTES, notes.sum(axis=1).T, strict=True))
         if self._workers <= _EACH_WORKER:
             # By worker once in a while: they differ by their speed and hardly from step to step.

@@ -14,7 +14,12 @@ class Mail(ABC):
     """Carries the messages of this process's workers, and brings them those of the others.
 
     Steps are counted over the whole run. Between two drains every worker makes the same number of them.
+
+    Attributes:
+        waited_s: how long this process has waited for the others so far; simulated workers never do.
     """
+
+    waited_s = 0.0
 
     @abstractmethod
     def send(self, message: Message) -> None:

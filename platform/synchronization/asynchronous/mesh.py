@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, perf_counter
 
 import numpy as np
 
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import is_refusal
 
 from .errors import PeerLost
@@ -48,6 +49,8 @@ class _Peer:
     head: Head | None = None
     buffer: bytearray = field(default_factory=lambda: bytearray(HEAD.size))
     filled: int = 0
+    began: float = 0.0
+    """When the first bytes of what arrives did, in seconds of `perf_counter`."""
     lost: str = ""
     """Why the connection is no longer of use."""
     silent: bool = False
@@ -242,6 +245,8 @@ class Mesh:
             if not count:
                 self._lose(peer, "is gone: its connection was closed")
                 return
+            if peer.head is None and not peer.filled:
+                peer.began = perf_counter()
             peer.filled, peer.heard = peer.filled + count, monotonic()
             if peer.silent:
                 with self._changed:
@@ -263,6 +268,7 @@ class Mesh:
             head = peer.head
         with self._changed:
             if head.kind == UPDATE:
+                RECORDER.add("exchange", "wire", peer.began, perf_counter(), f"from worker {peer.rank}")
                 rest_of_it = np.frombuffer(peer.buffer, np.uint8)
                 self._inbox.put(read_update(peer.rank, head, rest_of_it, self.workers))
             elif head.kind == ENDED:

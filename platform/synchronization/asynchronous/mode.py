@@ -1,7 +1,8 @@
 """The mode `async`: workers that send to all others and wait for nobody (Strom, 2.3 to 2.6)."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from taugrad.compressors import Step, Totals
 from taugrad.compressors.observe import GradientStatistics
+from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
 from ...training.randomness import Randomness
@@ -81,9 +83,8 @@ class AsynchronousTraining(Synchronization):
 
     def _receive(self, local: int, worker: Worker) -> bool:
         """Applies what is due before a worker's next step; False where that has not been sent yet."""
-        began = perf_counter()
-        messages = self._mail.receive(worker.rank, worker.steps)
-        self._count_waiting(began)
+        with self._exchanging():
+            messages = self._mail.receive(worker.rank, worker.steps)
         if messages is None:
             return False
         self._apply(local, worker, messages, worker.steps - self._drained)
@@ -93,7 +94,9 @@ class AsynchronousTraining(Synchronization):
         began, staleness = perf_counter(), Staleness()
         worker.apply(messages, staleness)
         self._ledger.note_ages(number, local, staleness)
-        self._step.decompress_s += (perf_counter() - began) / len(self.ranks)
+        ended = perf_counter()
+        self._step.decompress_s += (ended - began) / len(self.ranks)
+        RECORDER.add("decode", "compute", began, ended)
 
     def _make_step(self, local: int, worker: Worker) -> float:
         batch, moment = self._waiting[local].popleft()
@@ -109,8 +112,12 @@ class AsynchronousTraining(Synchronization):
             raise worker.nonfinite(stepped.refused, worker.rank)
         return stepped.loss
 
-    def _count_waiting(self, began: float) -> None:
-        waited = (perf_counter() - began) / len(self.ranks)
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Adds what this process waits for the others inside to the iteration's ledger."""
+        before = self._mail.waited_s + self._crew.waited_s
+        yield
+        waited = self._mail.waited_s + self._crew.waited_s - before
         self._step.exchange_s += waited
         self._step.blocked_s += waited
 
@@ -118,17 +125,19 @@ class AsynchronousTraining(Synchronization):
         """See `Synchronization.settle`: a drain. Everything that was sent is applied everywhere."""
         if not self._ledger.begun:
             return
+        drained = perf_counter()
         self._mail.end(self._done)
         self._advance()
         assert not any(self._waiting), "what a step waits for was sent before"
         for local, worker in enumerate(self.workers_here):
             while any(each < self._done for each in worker.received.messages):
-                began = perf_counter()
-                messages = self._mail.drain(worker.rank, self._done)
-                self._count_waiting(began)
+                with self._exchanging():
+                    messages = self._mail.drain(worker.rank, self._done)
                 self._apply(local, worker, messages, -1)
-        self._agree()
-        self._ledger.close(self._mail.together(self._ledger.own_notes()), self._names)
+        with self._exchanging():
+            self._agree()
+            notes = self._mail.together(self._ledger.own_notes())
+        self._ledger.close(notes, self._names, (perf_counter() - drained) / len(self.ranks))
         self._drained = self.workers_here[0].steps
         self._mail.begin(self._drained)
 

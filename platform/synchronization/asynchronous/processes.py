@@ -1,16 +1,20 @@
 """Messages between processes: what has arrived is applied, or exactly what a schedule says."""
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from taugrad.compressors.spans import RECORDER
+
 from .mail import Inbox, Mail
 from .meeting import connected
-from .mesh import Mesh
+from .mesh import Enough, Mesh
 from .message import ENDED, Message, signal, written
 from .schedule import Course, Schedule
 
@@ -60,9 +64,7 @@ class ProcessMail(Mail):
         """See `Mail.receive`; it waits, and so is never None."""
         if self._schedule is None:
             needed = [step - self._most_behind] * self._workers
-            return self._mesh.take(
-                lambda inbox, _: inbox.arrived if inbox.has(needed, worker) else None,
-            )
+            return self._take(lambda inbox, _: inbox.arrived if inbox.has(needed, worker) else None)
         first = self._first
         due = [first + each for each in self._schedule.received(worker, step - first)]
 
@@ -72,7 +74,19 @@ class ProcessMail(Mail):
             wanted = [min(number, ends.get(sender, number)) for sender, number in enumerate(due)]
             return wanted if inbox.has(wanted, worker) else None
 
-        return self._mesh.take(all_due)
+        return self._take(all_due)
+
+    def _take(self, enough: Enough) -> list[Message]:
+        with self._waiting():
+            return self._mesh.take(enough)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        began = perf_counter()
+        yield
+        ended = perf_counter()
+        self.waited_s += ended - began
+        RECORDER.add("wait", "compute", began, ended)
 
     def end(self, step: int) -> None:
         """See `Mail.end`; only who follows a schedule needs to know."""
@@ -82,7 +96,7 @@ class ProcessMail(Mail):
     def drain(self, worker: int, step: int) -> list[Message]:
         """See `Mail.drain`."""
         everything = [step] * self._workers
-        return self._mesh.take(lambda inbox, _: everything if inbox.has(everything, worker) else None)
+        return self._take(lambda inbox, _: everything if inbox.has(everything, worker) else None)
 
     def begin(self, step: int) -> None:
         """See `Mail.begin`."""
@@ -97,5 +111,6 @@ class ProcessMail(Mail):
         """See `Mail.together`."""
         mine = torch.from_numpy(own[0]).to(self._device)
         everybody = [torch.empty_like(mine) for _ in range(self._workers)]
-        dist.all_gather(everybody, mine)
+        with self._waiting():
+            dist.all_gather(everybody, mine)
         return np.stack([each.cpu().numpy() for each in everybody])

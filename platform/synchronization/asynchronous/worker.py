@@ -16,6 +16,7 @@ from taugrad.compressors.bucket.layout import PartTally, Unit
 from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics
+from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.update import Update
 
@@ -161,7 +162,10 @@ class Worker:
             self.rank, self.steps, -rate.lr / self._share, tuple(self.received.messages), sent.payload
         )
         refused = self._add_own(message)
-        return Stepped(message, loss, sent.tallies, done - began, perf_counter() - done, refused, statistics)
+        ended = perf_counter()
+        RECORDER.add("compress", "compute", began, done)
+        RECORDER.add("decode", "compute", done, ended)
+        return Stepped(message, loss, sent.tallies, done - began, ended - done, refused, statistics)
 
     def _add_own(self, message: Message) -> int:
         """Dead reckoning: the worker's own weights have what the others will have."""

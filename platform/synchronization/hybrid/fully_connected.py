@@ -13,10 +13,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from taugrad.compressors.spans import RECORDER
+
 from ...tasks.base import Task
 from .dropout import Examples
 from .layers import Layer, Neurons
-from .moves import Course, Fetch, Moves, Post
+from .moves import Fetch, Moves, Post
 from .wire import Wire, nothing, to_others
 
 
@@ -62,7 +64,6 @@ class FullyConnected:
         examples: Examples,
         factor: float,
         channels: Iterator[int],
-        course: Course,
     ) -> Moves[Learned]:
         """Forward and backward; gradients are added to those of the layers' parameters.
 
@@ -72,18 +73,17 @@ class FullyConnected:
             examples: whose they are.
             factor: what the mean loss is multiplied by.
             channels: numbers that were not used in this iteration.
-            course: is written to.
         """
         inputs: list[Tensor] = []
         outputs: list[Tensor] = []
         whole = features
         for layer in self.layers:
-            with course.computing("fc forward"):
+            with RECORDER.computing("forward", "fc"):
                 inputs.append(whole.detach().requires_grad_())
                 with self._autocast():
                     outputs.append(layer(inputs[-1], examples).to(whole.dtype))
             whole = yield from self._gathered(outputs[-1].detach(), layer.dealt, next(channels))
-        with course.computing("loss"):
+        with RECORDER.computing("backward", "loss"):
             scores = whole.requires_grad_()
             mean = self._task.loss(scores, targets)
             torch.autograd.backward(factor * mean)
@@ -91,7 +91,7 @@ class FullyConnected:
             own = self.layers[-1].own
             gradient = scores.grad[:, own.start : own.stop]
         while True:
-            with course.computing("fc backward"):
+            with RECORDER.computing("backward", "fc"):
                 torch.autograd.backward(outputs.pop(), gradient)
                 part = inputs.pop().grad
             assert part is not None

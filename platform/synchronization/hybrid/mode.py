@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from time import perf_counter
 from typing import Any, cast
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.observe import gradient_statistics
+from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
 from ...training.randomness import Randomness
@@ -20,7 +20,7 @@ from ..in_rounds import InRounds
 from ..patterns import Pattern, Spent
 from ..rounds import Crew, Rounds, Sending, Side, Traffic
 from .layers import Layer
-from .moves import Carrier, Course, Fetch, Moves, Post, Span
+from .moves import Carrier, Course, Fetch, Moves, Post
 from .parts import Parts
 from .resharding import Resharded
 from .wire import packed, to_others, unpacked
@@ -86,15 +86,13 @@ class HybridTraining(InRounds):
         self._step.elements += self._elements * self.workers
         self._let_go()
         convolutional = self._parts.convolutional
-        self._crew.broadcast(list(convolutional.buffers()))
+        self._broadcast(convolutional.buffers())
         for worker in self.workers_here:
             worker.forget()
         self.courses, traffic = [Course() for _ in self.ranks], Traffic(self.workers)
         moves = [
-            worker.iterate(batch, moment.position, _alone(self._randomness, rank), course)
-            for rank, worker, batch, course in zip(
-                self.ranks, self.workers_here, batches, self.courses, strict=True
-            )
+            worker.iterate(batch, moment.position, _alone(self._randomness, rank))
+            for rank, worker, batch in zip(self.ranks, self.workers_here, batches, strict=True)
         ]
         computed = self._carrier.run(moves, self.courses, traffic)
         losses = [each.loss for each in computed]
@@ -104,19 +102,14 @@ class HybridTraining(InRounds):
             sides.append(self._convolutions_side(local, rank, computed[local], moment))
         del computed
         _copy(convolutional.buffers(), buffers)
-        began = perf_counter()
         mean = self._agree(sides)
-        agreed = Span("wire", "conv gradients", began, perf_counter())
-        for course in self.courses:
-            course.spans.append(agreed)
         self._count_activations(traffic)
         if mean is not None:
-            with self.courses[0].computing("steps"):
-                self._replica.put_gradients(mean)
-                self._replica.step(moment.position)
-                if not self._per_worker:
-                    for worker in self.workers_here:
-                        worker.step(moment.position)
+            self._replica.put_gradients(mean)
+            self._replica.step(moment.position)
+            if not self._per_worker:
+                for worker in self.workers_here:
+                    worker.step(moment.position)
         elif self._refuses:
             raise NonFiniteGradient(*self._step.nonfinite[0])
         return sum(losses) / len(losses)
@@ -124,7 +117,7 @@ class HybridTraining(InRounds):
     def _convolutions_side(self, local: int, rank: int, computed: Computed, moment: Moment) -> Side:
         """The backward pass of one worker's convolutions, and its side of their synchronization."""
         self._replica.optimizer.zero_grad()
-        with self.courses[local].computing("conv backward"):
+        with RECORDER.computing("backward", "conv"):
             if computed.features is not None:
                 gradient = computed.gradient.to(computed.features.dtype)
                 torch.autograd.backward(computed.features, gradient)

@@ -5,14 +5,16 @@ generator of these moves; a carrier runs it, between processes (`processes.py`) 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from taugrad.compressors.intervals import Interval, seconds, united
+from taugrad.compressors.spans import RECORDER
 
 from ..rounds import Payload, Received, Traffic
 
@@ -49,34 +51,18 @@ Moves = Generator[Move, Received | None, T]
 """A worker's side; a `Fetch` gets payloads by sender, a `Post` nothing."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """What a worker did for a while."""
-
-    lane: str
-    """compute, or wire."""
-    label: str
-    began: float
-    ended: float
-    """Both in seconds of `perf_counter`."""
-
-
 @dataclass
 class Course:
-    """How one worker's iteration went."""
+    """How one worker's exchange of activations went in an iteration."""
 
-    exchange_s: float = 0.0
-    """From posting to having fetched, over all channels."""
     blocked_s: float = 0.0
-    """The part of it in which nothing was computed."""
-    spans: list[Span] = field(default_factory=list)
+    """The part of `exchange_s` in which nothing was computed."""
+    _under_way: list[Interval] = field(default_factory=list)
 
-    @contextmanager
-    def computing(self, label: str) -> Iterator[None]:
-        """Notes a span of computing."""
-        began = perf_counter()
-        yield
-        self.spans.append(Span("compute", label, began, perf_counter()))
+    @property
+    def exchange_s(self) -> float:
+        """While anything was under way, from posting to having fetched."""
+        return seconds(united(self._under_way))
 
     def fetched(self, label: str, posted: float, asked: float) -> None:
         """Notes what has just arrived.
@@ -87,9 +73,10 @@ class Course:
             asked: when the worker began to wait for it.
         """
         now = perf_counter()
-        self.exchange_s += now - posted
         self.blocked_s += now - asked
-        self.spans.append(Span("wire", label, posted, now))
+        self._under_way.append((posted, now))
+        RECORDER.add("exchange", "wire", posted, now, label)
+        RECORDER.add("wait", "compute", asked, now)
 
 
 class Carrier(ABC):

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from taugrad.compressors.spans import RECORDER
+
 from ...data.feeding import Batch
 from ...tasks.base import Task
 from ...training.batch_plan import Position
@@ -21,7 +23,7 @@ from ..rounds import NUMBER_BYTES, Payload
 from .dropout import Examples
 from .fully_connected import FullyConnected, added
 from .layers import share_of
-from .moves import Course, Fetch, Moves, Post
+from .moves import Fetch, Moves, Post
 from .parts import Parts
 from .turns import Rows, Scheme, Turn, first_rows, turns_of
 from .wire import Wire, nothing, packed, to_others, unpacked
@@ -89,7 +91,6 @@ class Worker:
         batch: Batch,
         position: Position,
         alone: Callable[[], AbstractContextManager[None]],
-        course: Course,
     ) -> Moves[Computed]:
         """Everything up to the gradient with respect to the worker's own features.
 
@@ -97,7 +98,6 @@ class Worker:
             batch: its part of the batch.
             position: in the run.
             alone: entered for what draws random numbers of this worker.
-            course: is written to.
 
         Raises:
             CorruptMessage: what arrived is not as long as it must be.
@@ -111,7 +111,7 @@ class Worker:
         buffers = [(name, each.clone()) for name, each in self._convolutional.named_buffers()]
         features: Tensor | None = None
         if own:
-            with course.computing("conv forward"), alone(), self._autocast():
+            with RECORDER.computing("forward", "conv"), alone(), self._autocast():
                 features = functional_call(self._convolutional, dict(buffers), (batch.inputs,))
         received = yield Fetch(counting)
         assert received is not None
@@ -124,7 +124,7 @@ class Worker:
         width = self._fully_connected.layers[0].inputs
         mine = like.new_zeros(0, width) if features is None else features.detach().to(like.dtype)
         self._refused = None
-        loss, gradient = yield from self._turns(mine, targets, counts, position, channels, course)
+        loss, gradient = yield from self._turns(mine, targets, counts, position, channels)
         self._look_at_gradients()
         return Computed(loss, features, gradient, [each for _, each in buffers], self._refused)
 
@@ -135,9 +135,10 @@ class Worker:
         """
         if self._manner.per_worker:
             position = replace(position, batch_size=-(-position.batch_size // self.workers))
-        self._rates.set(position)
-        self.optimizer.step()
-        self.forget()
+        with RECORDER.computing("optimizer", "fc"):
+            self._rates.set(position)
+            self.optimizer.step()
+            self.forget()
 
     def forget(self) -> None:
         """Drops the gradients of its layers."""
@@ -156,7 +157,6 @@ class Worker:
         counts: Sequence[int],
         position: Position,
         channels: Iterator[int],
-        course: Course,
     ) -> Moves[tuple[float, Tensor]]:
         """All turns: the batch's loss, and the gradient with respect to this worker's features.
 
@@ -182,9 +182,7 @@ class Worker:
                 torch.from_numpy(np.concatenate(places)).to(mine.device),
             )
             factor, back = self._factors(turn, wanted, whole)
-            learned = yield from self._fully_connected.learn(
-                features, wanted, examples, factor, channels, course
-            )
+            learned = yield from self._fully_connected.learn(features, wanted, examples, factor, channels)
             loss += turn.examples / whole * learned.loss
             if self._manner.per_worker:
                 self._look_at_gradients()

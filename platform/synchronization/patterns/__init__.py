@@ -2,7 +2,8 @@
 
 from .allgather import AllGather
 from .base import Pattern, Setting, Spent
+from .hierarchical import Hierarchical
 from .ring import Ring
 from .sharded import Sharded
 
-__all__ = ["AllGather", "Pattern", "Ring", "Setting", "Sharded", "Spent"]
+__all__ = ["AllGather", "Hierarchical", "Pattern", "Ring", "Setting", "Sharded", "Spent"]

@@ -1,16 +1,25 @@
 """Every worker's messages to every worker."""
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.config import Method
 
 from ..pieces import cut
 from ..rounds import Agreed, Rounds, Sending
 from .base import Pattern, Setting, refused_by
+
+
+class _Counted(TypedDict):
+    """Of a `Sending`."""
+
+    elements: int
+    paper_bits: int
+    refused: int | None
 
 
 class AllGather(Pattern):
@@ -23,20 +32,24 @@ class AllGather(Pattern):
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         """See `Pattern.rounds`."""
+        own, counted = self._outgoing(gradients, iteration)
+        del gradients  # many workers may wait here, simulated in one process
+        received = yield Sending(to_all=own.payload, **counted)
+        return dict(received)
+
+    def _outgoing(self, gradients: Sequence[Tensor], iteration: int) -> tuple[Sent, _Counted]:
+        """What this worker sends, and what is in it."""
         own = self._compress(self._own, self._whole.of(gradients), iteration)
         self.spent.tallies = own.tallies
-        del gradients  # many workers may wait here, simulated in one process
-        received = yield Sending(
-            to_all=own.payload,
-            elements=sum(tally.sent for tally in own.tallies),
-            paper_bits=sum(tally.paper_bits for tally in own.tallies),
-            refused=refused_by(own, self._own, self._whole.ordinals),
-        )
-        return dict(received)
+        return own, {
+            "elements": sum(tally.sent for tally in own.tallies),
+            "paper_bits": sum(tally.paper_bits for tally in own.tallies),
+            "refused": refused_by(own, self._own, self._whole.ordinals),
+        }
 
     def assemble(self, agreed: Agreed) -> Tensor:
         """See `Pattern.assemble`."""
-        with self._clock("decompress_s"):
+        with self._clock("decode"):
             incoming = [self._read(self._own, rank, agreed[rank]) for rank in range(self.setting.workers)]
             total = torch.empty(self._whole.stop, device=self.setting.like[0].device)
             divisor = self.setting.workers if self.reduction == "mean" else 1

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.bucket.layout import PartTally, Unit
 from taugrad.compressors.config import CompressedMethod, Method, PowerSGD, read_config
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 from taugrad.compressors.wire.update import Update
 
@@ -144,7 +145,7 @@ class Pattern(ABC):
         )
 
     def _compress(self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int) -> Sent:
-        with self._clock("compress_s"):
+        with self._clock("compress"):
             return compressor.compress(gradients, iteration, self.rms)
 
     def _read(
@@ -164,10 +165,15 @@ class Pattern(ABC):
         compressor.compressor.add(self._read(compressor, sender, payload), total)
 
     @contextmanager
-    def _clock(self, what: str) -> Iterator[None]:
+    def _clock(self, what: Literal["compress", "decode"]) -> Iterator[None]:
         started = perf_counter()
         yield
-        setattr(self.spent, what, getattr(self.spent, what) + perf_counter() - started)
+        ended = perf_counter()
+        if what == "compress":
+            self.spent.compress_s += ended - started
+        else:
+            self.spent.decompress_s += ended - started
+        RECORDER.add(what, "compute", started, ended)
 
 
 def refused_by(own: Sent, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:

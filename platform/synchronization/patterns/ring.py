@@ -94,7 +94,7 @@ class Ring(Pattern):
         if partial is not None:
             if is_refusal(partial[1]):
                 return Sent(partial[1], [])
-            with self._clock("decompress_s"):
+            with self._clock("decode"):
                 shard = self._chunks[chunk]
                 total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
                 self._add(compressor, *partial, total)
@@ -108,7 +108,7 @@ class Ring(Pattern):
 
     def assemble(self, agreed: Agreed) -> Tensor:
         """See `Pattern.assemble`."""
-        with self._clock("decompress_s"):
+        with self._clock("decode"):
             total = torch.zeros(self._chunks[-1].stop, device=self.setting.like[0].device)
             for number, chunk in enumerate(self._chunks):
                 self._add(self._hops[number], number, agreed[number], total[chunk.start : chunk.stop])

@@ -1,0 +1,259 @@
+"""Time to a target over slow links: what people use, and ours, by the wall clock.
+
+    python benchmarks/network_target.py [--quick] [--write]
+
+Hosts are network namespaces (benchmarks/network), which needs root. How many steps a synchronous method
+takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
+each link, and times are their product. Goes on where it was stopped: build/ has what is known.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from crew import train_by
+from in_process import fit
+from network import why_not
+from network_cells import Asked, Cells
+from report import RESULTS, Spread, Table, load, number, publish, read_options
+from sync_runs import Silent
+from target_choice import Choices, judged, with_choice
+from target_figure import best_of_kinds, draw
+from target_settings import GPT, HOSTS, WORKLOADS, Setting, Workload
+from trainings import BUILD, Trainings, kept_in
+
+from taugrad.compressors import NonFiniteGradient
+from taugrad.platform.spec import RunSpec
+
+LINKS = tuple(f"{rate},{delay}" for rate in ("50mbit", "200mbit", "1gbit") for delay in ("0ms", "20ms"))
+WHOLE_LINK = "200mbit,0ms"
+"""Where each setting is also run whole, by the clock."""
+PICTURE = RESULTS.parent / "images" / "time_to_target.png"
+SEEDS = 3
+ROUNDS, LEAST_STEPS = 4, 100
+"""How long a step's time is measured: so many exchanges and so many steps."""
+SKIPPED = 10
+"""Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
+INTRODUCTION = (
+    "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. Steps "
+    "to the target: trainings in which workers are simulated (PowerSGD: processes), {seeds} seeds, an "
+    "evaluation every {evaluate} steps. Seconds a step: of the platform's trainer over gloo on the link, "
+    "{least} steps and more after {skipped}. **Times are steps x seconds a step**; the last table has runs "
+    "that were made whole, by the clock. Delays are one way. `auto --link` chose for each link before "
+    "anything was trained, from float32 all-reduce and the workload's own rate; its probe is not counted."
+)
+
+
+def train(text: str) -> dict[str, float]:
+    """How many steps a training takes to its target; infinity where it does not come there, or diverges."""
+    return train_by(RunSpec.model_validate_json(text).processes, _trained, text)
+
+
+def _trained(text: str) -> dict[str, float]:
+    try:
+        trainer = fit(text, Silent())
+    except NonFiniteGradient:
+        return {"steps": float("inf"), "bytes": float("nan")}
+    totals = trainer.sync.totals
+    return {
+        "steps": float(trainer.done) if trainer.reached else float("inf"),
+        "bytes": totals.wire_bytes / totals.steps / trainer.sync.workers,
+    }
+
+
+def timed_spec(workload: Workload, setting: Setting) -> RunSpec:
+    """Steps enough: whole rounds of local steps."""
+    rounds = max(ROUNDS, -(-LEAST_STEPS // setting.every))
+    return workload.steps(setting, _skipped(setting) + rounds * setting.every)
+
+
+def _skipped(setting: Setting) -> int:
+    return -(-SKIPPED // setting.every) * setting.every
+
+
+def seconds_a_step(found: Mapping[str, Any], setting: Setting) -> Spread:
+    """Of rounds: the mean of all, and from the 10th to the 90th percentile of them."""
+    done = np.array(found["done"])[_skipped(setting) - 1 :: setting.every]
+    rounds = np.diff(done) / setting.every
+    return Spread.of(rounds.tolist(), float(rounds.mean()))
+
+
+def utilization(found: Mapping[str, Any], setting: Setting) -> float:
+    """Which part of the time worker 0 computed."""
+    skipped = _skipped(setting)
+    seconds = found["done"][-1] - found["done"][skipped - 1]
+    return float(sum(found["computing"][skipped:]) / seconds)
+
+
+def steps_table(workload: Workload, seeds: Sequence[int], trainings: Trainings) -> Table:
+    """How many steps each setting takes, and its bytes."""
+    rows = []
+    for setting in workload.settings:
+        found = [trainings.of(workload.spec(setting, seed)) for seed in seeds]
+        steps = [each["steps"] for each in found]
+        nbytes = [each["bytes"] for each in found if np.isfinite(each["bytes"])]
+        kilobytes = number(fmean(nbytes) / 1000) if nbytes else ""
+        rows.append((setting.name, _steps(steps), *(_steps([each]) for each in steps), kilobytes))
+    columns = (
+        "setting",
+        "steps to the target, mean",
+        *(f"seed {seed}" for seed in seeds),
+        "KB a step and host",
+    )
+    target = f"{workload.metric} {'at most' if workload.metric == 'loss' else 'at least'} {workload.target:g}"
+    return Table(f"{workload.name}: steps to {target}", columns, rows)
+
+
+def _steps(values: Sequence[float]) -> str:
+    mean = fmean(values)
+    return f"{mean:,.0f}" if np.isfinite(mean) else "not reached"
+
+
+Row = tuple[Setting, float, Spread, Mapping[str, Any]]
+"""A setting, its steps to the target, seconds of one, and what was measured over a link."""
+
+
+def rows_over(
+    workload: Workload,
+    seeds: Sequence[int],
+    trainings: Trainings,
+    cells: Cells,
+    link: str,
+    chosen: Setting,
+) -> list[Row]:
+    """Of each setting, and of what `auto` chose."""
+    settings = [*workload.settings, chosen]
+    asked = [Asked(timed_spec(workload, setting), setting.half) for setting in settings]
+    rows = []
+    for setting, found in zip(settings, cells.measure(link, asked), strict=True):
+        steps = fmean(trainings.of(workload.spec(setting, seed))["steps"] for seed in seeds)
+        rows.append((setting, steps, seconds_a_step(found, setting), found))
+    return rows
+
+
+def totals_of(rows: Sequence[Row]) -> dict[str, float]:
+    """Seconds to the target, by setting."""
+    return {setting.name: steps * spread.middle for setting, steps, spread, _ in rows}
+
+
+def time_table(workload: Workload, link: str, rows: Sequence[Row], chosen: Setting) -> Table:
+    """Each setting's time to the target over a link, the fastest first, and that of what `auto` chose."""
+    totals = totals_of(rows)
+    half = min(totals[name] for name in ("DDP, fp16 hook", "DDP, bf16 hook") if name in totals)
+    peer = min(totals[setting.name] for setting in workload.settings if not setting.ours)
+    lines = [
+        (
+            setting.name,
+            _minutes(totals[setting.name]),
+            _times(half, totals[setting.name]),
+            _times(peer, totals[setting.name]),
+            str(Spread(1000 * spread.middle, 1000 * spread.low, 1000 * spread.high)),
+            f"{100 * utilization(found, setting):.0f}",
+        )
+        for setting, _, spread, found in sorted(rows, key=lambda row: totals[row[0].name])
+    ]
+    columns = (
+        *("setting", "minutes to the target", "times faster than 16 bits", "than the best peer"),
+        *("ms a step", "computing, %"),
+    )
+    fixed = min(totals[setting.name] for setting in workload.settings)
+    notes = (judged(totals[chosen.name], fixed),) if np.isfinite(fixed) else ()
+    return Table(f"{workload.name} over {link} ({rows[0][3]['probe']})", columns, lines, notes)
+
+
+def _times(base: float, seconds: float) -> str:
+    return number(base / seconds) if np.isfinite(base) and np.isfinite(seconds) else ""
+
+
+def _minutes(seconds: float) -> str:
+    return number(seconds / 60) if np.isfinite(seconds) else "not reached"
+
+
+def whole_table(workload: Workload, trainings: Trainings, cells: Cells, link: str) -> Table:
+    """Runs to the target by the clock, beside the product."""
+    reached = [s for s in workload.settings if np.isfinite(trainings.of(workload.spec(s, 0))["steps"])]
+    timed = cells.measure(link, [Asked(timed_spec(workload, each), each.half) for each in reached])
+    runs = cells.measure(link, [Asked(workload.whole(each, 0), each.half) for each in reached])
+    rows = []
+    for setting, steps, run in zip(reached, timed, runs, strict=True):
+        expected = trainings.of(workload.spec(setting, 0))["steps"]
+        product = expected * seconds_a_step(steps, setting).middle
+        clock = run["seconds"] - run["evaluating"]
+        rows.append(
+            (
+                setting.name,
+                *(f"{expected:,.0f}", f"{run['steps']:,}"),
+                *(number(product / 60), number(clock / 60), f"{clock / product:.2f}"),
+            )
+        )
+    columns = (
+        *("setting", "steps, simulated", "steps, whole", "steps x seconds, min"),
+        *("by the clock, min", "clock / product"),
+    )
+    notes = ("Seed 0, to the target, evaluations left out on both sides.",)
+    return Table(f"{workload.name} over {link}, whole runs", columns, rows, notes)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = read_options("network_target.py", __doc__.partition("\n")[0], arguments)
+    if reason := why_not():
+        print(f"no network can be made here: {reason}", file=sys.stderr)
+        return 2
+    before = load()
+    workloads = [quick(GPT)] if options.quick else list(WORKLOADS)
+    links = LINKS[-1:] if options.quick else LINKS
+    seeds = range(1 if options.quick else SEEDS)
+    trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
+    cells_file = BUILD / f"network_target_cells{'-quick' if options.quick else ''}.jsonl"
+    if options.quick:
+        cells_file.unlink(missing_ok=True)
+    cells = Cells(cells_file)
+    choices_file = BUILD / f"network_target_choices{'-quick' if options.quick else ''}.jsonl"
+    if options.quick:
+        choices_file.unlink(missing_ok=True)
+    choices = Choices(choices_file)
+    introduction = INTRODUCTION.format(
+        hosts=HOSTS,
+        cores=len(os.sched_getaffinity(0)),
+        seeds=len(seeds),
+        evaluate=GPT.base["training"]["evaluate_every"],
+        least=LEAST_STEPS,
+        skipped=SKIPPED,
+    )
+    tables: list[Table] = []
+    minutes: dict[str, dict[str, dict[str, float]]] = {}
+    for workload in workloads:
+        chosen = choices.choose(workload, links)
+        both = with_choice(workload, list(chosen.values()))
+        specs = [both.spec(setting, seed) for seed in seeds for setting in both.settings]
+        trainings.train(specs, print, every=1)
+        tables.append(steps_table(both, seeds, trainings))
+        ours = [setting.name for setting in workload.settings if setting.ours]
+        minutes[workload.name] = {}
+        for link, setting in chosen.items():
+            rows = rows_over(workload, seeds, trainings, cells, link, setting)
+            tables.append(time_table(workload, link, rows, setting))
+            by_setting = {name: seconds / 60 for name, seconds in totals_of(rows).items()}
+            minutes[workload.name][link] = best_of_kinds(by_setting, ours, auto=setting.name)
+        tables.append(whole_table(workload, trainings, cells, links[-1] if options.quick else WHOLE_LINK))
+        publish("network_target", options, introduction, tables, before)  # the next one takes hours
+        if options.folder is not None:
+            draw(PICTURE if options.folder == RESULTS else options.folder.with_suffix(".png"), minutes)
+    return 0
+
+
+def quick(workload: Workload) -> Workload:
+    """A small model, an easy target, and two settings."""
+    model = {"kind": "gpt", "layers": 1, "heads": 4, "width": 16}
+    training = {**workload.base["training"], "iterations": 100, "evaluate_every": 10}
+    base = {**workload.base, "model": model, "training": training}
+    return Workload(
+        workload.name, base, workload.metric, 5.5, workload.settings[1:2] + workload.settings[-1:]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

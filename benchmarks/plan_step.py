@@ -1,0 +1,80 @@
+"""One host of benchmarks/plan.py: steps of a model by each method, through DDP.
+
+    python benchmarks/plan_step.py RANK HOSTS ADDRESS STEPS FILE
+
+FILE has a spec and methods as JSON: compressors' lines, or torch's hook that all-reduces in 16 bits. Host 0
+prints seconds of each step, of the slowest host, as JSON.
+"""
+
+import json
+import sys
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors.config import PowerSGD, read_config
+from taugrad.platform.data import Data, load
+from taugrad.platform.data.feeding import Batch
+from taugrad.platform.models import build
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks import build_task
+from taugrad.platform.training.batch_plan import BatchPlan
+from taugrad.platform.training.replica import Replica
+from taugrad.search.plan.calibrated import HALF
+
+PORT = 29400
+WARM_UP = 8
+"""Steps in which DDP forms its buckets anew, connections speed up and tau is found."""
+
+
+def measure(spec: RunSpec, data: Data, method: str, steps: int) -> list[float]:
+    """Seconds from the end of each step to the end of the next one, of the slowest worker."""
+    torch.manual_seed(spec.seed)
+    model, task = build(spec.model, data.shape), build_task(spec.task, data.shape)
+    replica = Replica(model, task, spec.training, spec.workers.count)
+    ddp = DistributedDataParallel(model)
+    if method == HALF:
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif method != "none":
+        config = read_config(method)
+        if isinstance(config, PowerSGD):
+            config = config.model_copy(update={"start": 2})
+        ddp.register_comm_hook(CompressionState(ddp, config), compressed_allgather)
+    position = BatchPlan(spec.training, len(data.train)).position(0)
+    count = spec.training.batch_size // spec.workers.count
+    rng = np.random.default_rng(dist.get_rank())
+    ends = []
+    for _ in range(WARM_UP + steps + 1):
+        inputs, targets = data.train.batch(rng.integers(len(data.train), size=count), None)
+        replica.backward(Batch(inputs, targets, 1.0), ddp, ddp.no_sync)
+        replica.step(position)
+        ends.append(perf_counter())
+    seconds = torch.tensor(np.diff(ends[WARM_UP:]))
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+    return [float(each) for each in seconds]
+
+
+def main() -> None:
+    rank, hosts, address, steps, file = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://{address}:{PORT}", rank=int(rank), world_size=int(hosts)
+    )
+    asked = json.loads(Path(file).read_text(encoding="utf-8"))
+    spec = RunSpec.model_validate(asked["spec"])
+    data = load(spec.data)
+    found = {method: measure(spec, data, method, int(steps)) for method in asked["methods"]}
+    if rank == "0":
+        print(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

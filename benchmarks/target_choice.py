@@ -1,0 +1,91 @@
+"""What `taugrad auto --link` chooses for the workloads of benchmarks/network_target.py."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from target_settings import HOSTS, Setting, Workload
+
+from taugrad.platform.data import load
+from taugrad.platform.spec import RunSpec
+from taugrad.search.auto_link.courses import courses_of
+from taugrad.search.auto_link.finding import find
+from taugrad.search.auto_link.wishes import PROBE_SECONDS
+from taugrad.search.plan.link import Link
+
+NAME = "ours, `auto --link`"
+GOAL = 1.15
+"""How many times the minutes of the best fixed setting it may take."""
+HERE = Path(__file__).resolve().parent
+PLAIN = Setting("", "none")
+"""What a user has who asks: the workload's own optimizer and rate, and no compression."""
+
+
+class Choices:
+    """By link and workload, in a file with a line for each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self._known = {(each["link"], each["fingerprint"]): each for each in map(json.loads, lines)}
+
+    def choose(self, workload: Workload, links: Sequence[str]) -> dict[str, Setting]:
+        """What is chosen for each link; beginnings of trainings are probed once for all of them.
+
+        All hosts share this machine's processors, and so the calibration is made.
+        """
+        spec = workload.whole(PLAIN, 0)
+        todo = [link for link in links if (link, spec.fingerprint()) not in self._known]
+        if todo:
+            self._find(spec, todo)
+        return {link: self._setting(link, spec) for link in links}
+
+    def _find(self, spec: RunSpec, links: Sequence[str]) -> None:
+        # The calibration's processes must find the workload's own data.
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+        self._path.parent.mkdir(exist_ok=True)
+        with courses_of(spec, load(spec.data)) as courses:
+            for link in links:
+                print(f"{link}: auto --link ...", flush=True)
+                found = find(
+                    spec, "target_settings.py", Link.parse(link), PROBE_SECONDS, courses, print, sharing=HOSTS
+                )
+                best = found.choice.best
+                entry = {
+                    "link": link,
+                    "fingerprint": spec.fingerprint(),
+                    "way": str(best.prospect.way),
+                    "predicted_s": best.prospect.seconds,
+                    "worth": best.worth,
+                    "spec": best.prospect.way.spec.model_dump(mode="json"),
+                }
+                self._known[link, spec.fingerprint()] = entry
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+
+    def _setting(self, link: str, spec: RunSpec) -> Setting:
+        chosen = RunSpec.model_validate(self._known[link, spec.fingerprint()]["spec"])
+        return Setting(
+            f"{NAME}: {self._known[link, spec.fingerprint()]['way']}",
+            str(chosen.compressor),
+            chosen.sync.model_dump(mode="json"),
+            chosen.training.optimizer.model_dump(mode="json"),
+            ours=True,
+        )
+
+
+def with_choice(workload: Workload, choices: Sequence[Setting]) -> Workload:
+    """The workload with what was chosen as settings, each once."""
+    distinct = {setting.name: setting for setting in choices}
+    return replace(workload, settings=(*workload.settings, *distinct.values()))
+
+
+def judged(minutes: float, best_fixed: float) -> str:
+    """A line that says whether the choice is near the best fixed setting."""
+    times = minutes / best_fixed
+    met = "met" if times <= GOAL else "missed"
+    return (
+        f"`auto --link` takes {times:.2f} times the best fixed setting; the goal, at most {GOAL}, is {met}."
+    )

@@ -1,0 +1,46 @@
+"""A thread that hands messages on, so that neither the backward pass nor another worker waits for that."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeVar
+from weakref import finalize
+
+Result = TypeVar("Result")
+_Errand = Callable[[], None]
+
+
+class Courier:
+    """Runs errands one after the other. The thread begins with the first one, and ends with the object.
+
+    It is a daemon: where another worker is gone or has failed it waits for a message that never comes, and
+    must not keep this worker's process from its end, by which the others learn of it.
+    """
+
+    def __init__(self) -> None:
+        self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def send(self, errand: Callable[[], Result]) -> Future[Result]:
+        """Runs it after those before it; the future has what it returned, or raises what it raised."""
+        if self._thread is None:
+            self._thread = Thread(target=_run, args=(self._errands,), name="taugrad-courier", daemon=True)
+            self._thread.start()
+            finalize(self, self._errands.put, None)
+        outcome: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(errand())
+            except BaseException as problem:  # whoever asks for the result gets it
+                outcome.set_exception(problem)
+
+        self._errands.put(run)
+        return outcome
+
+
+def _run(errands: SimpleQueue[_Errand | None]) -> None:
+    while (errand := errands.get()) is not None:
+        errand()
+        del errand  # it holds tensors

@@ -1,0 +1,95 @@
+"""Sites: workers that fast links join, with slow links between one site and another.
+
+A worker sends its message to the others of its site, and to one worker of each other site, its counterpart
+there, who hands it on within that site. So a message goes to each other site once, however many workers are
+there. Neighbours have different counterparts, so that messages from another site are spread over its workers.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .site_ranks import check_site_ranks
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Where each worker is, and which way each worker's message goes. See `of`, which checks."""
+
+    members: tuple[tuple[int, ...], ...]
+    """Ranks of each site, ascending; sites in the order of their first ranks."""
+
+    @classmethod
+    def of(cls, ranks: Sequence[Sequence[int]], workers: int) -> "Sites":
+        """Sites by the ranks of each, in any order.
+
+        Raises:
+            ValueError: a worker is not at one site: see `check_site_ranks`.
+        """
+        check_site_ranks(ranks, workers)
+        return cls(tuple(sorted(tuple(sorted(site)) for site in ranks)))
+
+    @classmethod
+    def one(cls, workers: int) -> "Sites":
+        """A single site of all workers: every message goes straight to everybody."""
+        return cls((tuple(range(workers)),))
+
+    @classmethod
+    def by_place(cls, places: Sequence[Hashable]) -> "Sites":
+        """A site for each place.
+
+        Args:
+            places: where each rank's worker is, such as the name of its host.
+        """
+        found: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for rank, place in enumerate(places):
+            found[place].append(rank)
+        return cls.of(list(found.values()), len(places))
+
+    @property
+    def workers(self) -> int:
+        """How many there are at all sites."""
+        return sum(map(len, self.members))
+
+    @cached_property
+    def senders(self) -> NDArray[np.int64]:
+        """int64 [workers, workers]: who hands a row's message to a column: itself or its counterpart."""
+        senders = np.empty((self.workers, self.workers), np.int64)
+        for site in self.members:
+            sources = np.array(site)[:, None]
+            for there in self.members:
+                receivers = np.array(there)
+                counterparts = receivers[np.arange(len(site)) % len(there)][:, None]
+                straight = (receivers == counterparts) | (there == site)
+                senders[np.ix_(site, there)] = np.where(straight, sources, counterparts)
+        return senders
+
+    @cached_property
+    def hops(self) -> NDArray[np.int64]:
+        """int64 [workers (workers - 1), 3]: every hop as source, from whom and to whom its message goes."""
+        source, receiver = np.nonzero(~np.eye(self.workers, dtype=bool))
+        return np.stack((source, self.senders[source, receiver], receiver), axis=1)
+
+    @cached_property
+    def times_handed_over(self) -> NDArray[np.int64]:
+        """int64 [workers]: how many workers hand each worker's message over: itself and who hands it on."""
+        times = [len({source, *senders}) for source, senders in enumerate(self.senders.tolist())]
+        return np.array(times, np.int64)
+
+    def over_links(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What goes over each link: int64 [workers, workers], from row to column.
+
+        Args:
+            lengths: int64 [workers], of each worker's message.
+        """
+        links = np.zeros((self.workers, self.workers), np.int64)
+        source, sender, receiver = self.hops.T
+        np.add.at(links, (sender, receiver), lengths[source])
+        return links
+
+    def __str__(self) -> str:
+        return str([list(site) for site in self.members])

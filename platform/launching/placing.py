@@ -1,0 +1,22 @@
+"""Where the workers of a run are: those of one node of Ray's cluster are one site."""
+
+from taugrad.compressors.wire.exchange import places_of
+from taugrad.compressors.wire.sites import Sites
+
+from ..spec import RunSpec
+from ..synchronization.config import AllGatherSync, WeightsSync
+from .process_group import own_address
+
+
+def with_sites(spec: RunSpec) -> RunSpec:
+    """The spec with the workers' sites by their nodes, if it asks for sites and does not name them.
+
+    All workers must call this together, in torch's process group.
+    """
+    sync = spec.sync
+    if not isinstance(sync, AllGatherSync | WeightsSync) or sync.sites is not None:
+        return spec
+    if "hierarchical" not in (getattr(sync, "exchange", ""), getattr(sync, "pattern", "")):
+        return spec
+    sites = Sites.by_place(places_of(place=own_address())).members
+    return spec.model_copy(update={"sync": sync.model_copy(update={"sites": sites})})

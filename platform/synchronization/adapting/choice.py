@@ -1,0 +1,112 @@
+"""How much to send over a link, and how often: the most that a share of a step's time has room for.
+
+As Kimad (arXiv 2312.08053): as many bytes as the measured link carries in the time that there is for them.
+The share of elements and the local steps are chosen together, as FedLuck has it (arXiv 2407.05125). As in
+`link.py` nothing but +, -, x and / is done.
+"""
+
+import math
+from dataclasses import dataclass
+
+from ..config import Adapt
+from .link import LinkEstimate
+
+STAYS = 1.2
+"""What would change by fewer times than this stays as it is."""
+STAYS_IF_LITTLE = 1.5
+"""The same, where a step would take hardly more or less time."""
+LITTLE = 0.05
+"""That is this part of it."""
+GROWS = 4.0
+"""Bytes grow so many times at most from one decision to the next: of a link much faster than what was sent
+over it, little is known."""
+_POSITION = 1.44
+"""Bits that a position takes above log2 of the distance to the next one: 1 / ln 2."""
+_HALVINGS = 60
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is decided."""
+
+    density: float
+    """The share of elements to send."""
+    local_steps: int = 1
+    """Steps from one exchange to the next."""
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Chooses within a run's bounds."""
+
+    adapt: Adapt
+    usual: float
+    """The share that the method was given."""
+    value_bits: float
+    """Of an element sent, besides its position."""
+
+    @property
+    def _waits(self) -> float:
+        """Seconds of waiting that there may be for each second of computing."""
+        return self.adapt.wait / (1 - self.adapt.wait)
+
+    def choose(self, link: LinkEstimate, now: Choice) -> Choice:
+        """What to go on with.
+
+        Args:
+            link: as the latest windows show it, the last of them with `now`.
+            now: what has been in force.
+        """
+        nbytes = link.mean(lambda each: each.nbytes)
+        compute_s = link.mean(lambda each: each.compute_s)
+        hidden_s = link.mean(lambda each: each.hidden_s)
+        steps = self._local_steps(link, now, nbytes, compute_s, hidden_s)
+        # What is hidden stays so: another second of exchange is another second of waiting.
+        room_s = self._waits * compute_s * steps + hidden_s - link.delay_s
+        # The delay may be more than all of it, and no density shortens that: bytes may add their share to it.
+        room_s = max(room_s, self.adapt.wait * link.delay_s)
+        ratio = min(GROWS, room_s * link.rate / nbytes)
+        least, most = self.adapt.density
+        density = min(most, max(least, self._density(now.density, ratio)))
+        bytes_s = nbytes / link.rate
+        costs_s = abs(self._bits(density) / self._bits(now.density) - 1) * bytes_s / steps
+        is_little = costs_s < LITTLE * (compute_s + max(0.0, link.expected(nbytes) - hidden_s) / steps)
+        stays = STAYS_IF_LITTLE if is_little else STAYS
+        if now.density / stays < density < now.density * stays:
+            density = now.density
+        return Choice(density, steps)
+
+    def _local_steps(
+        self, link: LinkEstimate, now: Choice, nbytes: float, compute_s: float, hidden_s: float
+    ) -> int:
+        """The fewest in which the share that the method was given waits for no longer than it may."""
+        if self.adapt.local_steps is None:
+            return now.local_steps
+        least, most = self.adapt.local_steps
+        usual = nbytes * self._bits(self.usual) / self._bits(now.density)
+        wanted = (link.expected(usual) - hidden_s) / (self._waits * compute_s)
+
+        def whole(steps: float) -> int:
+            return min(most, max(least, math.ceil(min(steps, float(most)))))
+
+        stays = whole(wanted / STAYS) <= now.local_steps <= whole(wanted * STAYS)
+        return now.local_steps if stays else whole(wanted)
+
+    def _density(self, density: float, ratio: float) -> float:
+        """The share whose messages have so many times the bytes; within the bounds."""
+        wanted = ratio * self._bits(density)
+        low, high = self.adapt.density
+        if wanted <= self._bits(low):
+            return low
+        if wanted >= self._bits(high):
+            return high
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._bits(middle) < wanted else (low, middle)
+        return low
+
+    def _bits(self, density: float) -> float:
+        """About what a message takes of each element of the gradient, with positions in the best code."""
+        # The logarithm on straight lines between powers of two: a library's may differ in its last bit.
+        mantissa, exponent = math.frexp(density)
+        return density * (self.value_bits + _POSITION - (exponent + 2 * (mantissa - 1)))

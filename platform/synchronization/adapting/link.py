@@ -1,0 +1,149 @@
+"""What exchanges say of the link: a delay, which every one takes, and a rate for its bytes.
+
+Only +, -, x and / are done here, in float64: every worker comes to the same bits from the same windows, on
+whatever machine it is.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+JUMP = 2.0
+"""An exchange that takes so many times more or less than expected, as a whole or without the delay, is of
+another link: what was known of the rate is forgotten at once."""
+CHANCE = 0.15
+"""By this part of what was expected an exchange may be off for no reason."""
+KEPT = 12
+"""Windows, at most."""
+FADES = 0.7
+"""A window counts so many times as much as the next one."""
+SPREAD = 1.5
+"""How many times more bytes one window must have than another to tell delay and rate apart."""
+MOST_DELAY = 0.98
+"""Of the shortest exchange: what is left is the bytes'."""
+
+
+class Window(NamedTuple):
+    """What the exchanges of a window were like, of all workers together; of one exchange."""
+
+    nbytes: float
+    """That arrived at a worker."""
+    exchange_s: float
+    """From the last worker's handing over to everybody's having all."""
+    wait_s: float
+    """The part of it in which a worker had to wait."""
+    compute_s: float
+    """Seconds of a step in which the slowest worker did not wait."""
+
+    @property
+    def hidden_s(self) -> float:
+        """The part of the exchange that went on beside computing."""
+        return self.exchange_s - self.wait_s
+
+
+class LinkEstimate:
+    """The link as the latest windows show it: an exchange takes delay + bytes / rate.
+
+    Windows of different numbers of bytes tell the two apart. While there are none, the delay is taken to be
+    what it was, and the rate follows.
+
+    Attributes:
+        delay_s: seconds.
+        rate: bytes a second; 0 before the first window.
+    """
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        self.rate = 0.0
+        self._windows: list[Window] = []
+        """The latest last; all of the same link, as far as can be seen."""
+        self._mixed = False
+        """Whether the link may have changed within the only window."""
+
+    def expected(self, nbytes: float) -> float:
+        """Seconds of an exchange."""
+        return self.delay_s + nbytes / self.rate
+
+    def add(self, window: Window) -> None:
+        """Takes in the latest window; its bytes and its exchange are above 0."""
+        if self._mixed:
+            self._windows, self._mixed = [], False
+        elif self._windows and self._is_of_another_link(window):
+            self._forget(window)
+            self._mixed = not self._windows
+        self._windows = [*self._windows, window][-KEPT:]
+        self._fit()
+
+    def mean(self, of: Callable[[Window], float]) -> float:
+        """The mean of windows with about as many bytes as the latest, which counts most."""
+        latest = self._windows[-1].nbytes
+        alike = [each for each in self._windows if latest / SPREAD < each.nbytes < latest * SPREAD]
+        return _weighted([of(each) for each in alike])
+
+    def _is_of_another_link(self, window: Window) -> bool:
+        expected, found = self.expected(window.nbytes), window.exchange_s
+        if CHANCE * expected >= abs(found - expected):
+            return False
+        for known in (0.0, self.delay_s):
+            if not (expected - known) / JUMP <= found - known <= (expected - known) * JUMP:
+                return True
+        return False
+
+    def _forget(self, window: Window) -> None:
+        """Forgets what does not go with a window.
+
+        If one delay and one rate explain this window and the last one, it was not the link that changed, but
+        bytes, and the delay had not been known. Where fewer bytes took no less time, it is the delay that is
+        long. Elsewhere it is taken to be the rate: if that is wrong, the bytes that follow from it show it.
+        """
+        last = self._windows[-1]
+        fewer, more = sorted((last, window))
+        differ = more.nbytes > SPREAD * fewer.nbytes
+        if (
+            differ
+            and fewer.exchange_s < more.exchange_s
+            and fewer.exchange_s * more.nbytes >= more.exchange_s * fewer.nbytes
+        ):
+            self._windows, self.delay_s = [last], 0.0
+            return
+        if differ and window == fewer and window.exchange_s >= last.exchange_s:
+            self.delay_s = MOST_DELAY * last.exchange_s
+        self._windows = []
+
+    def _fit(self) -> None:
+        """A straight line through the windows, by least squares."""
+        windows = self._windows
+        shortest = MOST_DELAY * min(each.exchange_s for each in windows)
+        nbytes = _weighted([each.nbytes for each in windows])
+        seconds = _weighted([each.exchange_s for each in windows])
+        if max(windows).nbytes > SPREAD * min(windows).nbytes:
+            variance = _weighted([(each.nbytes - nbytes) * (each.nbytes - nbytes) for each in windows])
+            covariance = _weighted([(each.nbytes - nbytes) * (each.exchange_s - seconds) for each in windows])
+            slope = covariance / variance
+            differs_s = slope * (max(windows).nbytes - min(windows).nbytes)
+            if differs_s > CHANCE * seconds or not self.delay_s:
+                self.delay_s = max(0.0, seconds - nbytes * slope)
+        self.delay_s = min(self.delay_s, shortest)
+        self.rate = nbytes / (seconds - self.delay_s)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it, as plain numbers."""
+        return {
+            "delay_s": self.delay_s,
+            "rate": self.rate,
+            "windows": [list(each) for each in self._windows],
+            "mixed": self._mixed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` gave."""
+        self.delay_s, self.rate = float(state["delay_s"]), float(state["rate"])
+        self._windows = [Window(*map(float, each)) for each in state["windows"]]
+        self._mixed = bool(state["mixed"])
+
+
+def _weighted(values: Sequence[float]) -> float:
+    """Their mean; the last one counts most."""
+    total = weights = 0.0
+    for value in values:
+        total, weights = FADES * total + value, FADES * weights + 1.0
+    return total / weights

@@ -1,0 +1,72 @@
+"""Every worker's messages to every worker, over the links between sites once for each site."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from taugrad.compressors.config import Method
+from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.wire.sites import Sites
+
+from ..rounds import NUMBER_BYTES, Agreed, Payload, Rounds, Sending
+from .allgather import AllGather
+from .base import Setting
+
+
+class Hierarchical(AllGather):
+    """Two rounds: to the own site and to one worker of each other one, and from these to the others there.
+
+    What a worker hands on to another one goes as one message: all lengths, and then what they are of.
+    """
+
+    def __init__(self, method: Method, setting: Setting, sites: Sites) -> None:
+        """Finds out who sends to whom.
+
+        Args:
+            method: what workers send by.
+            setting: see there.
+            sites: where the workers are.
+        """
+        super().__init__(method, setting)
+        hops, rank = sites.hops.tolist(), setting.rank
+        self._receivers = [to for source, by, to in hops if source == by == rank]
+        self._handed_on: dict[int, list[int]] = defaultdict(list)
+        """By receiver, whose messages this worker hands on to it, ascending."""
+        self._from_others: dict[int, list[int]] = defaultdict(list)
+        """By worker, whose messages it hands on to this one, ascending."""
+        for source, by, to in hops:
+            if source != by == rank:
+                self._handed_on[to].append(source)
+            if source != by and to == rank:
+                self._from_others[by].append(source)
+        self._hands_on = bool((sites.times_handed_over > 1).any())
+
+    def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
+        """See `Pattern.rounds`."""
+        own, counted = self._outgoing(gradients, iteration)
+        del gradients  # many workers may wait here, simulated in one process
+        received = yield Sending(to=dict.fromkeys(self._receivers, own.payload), **counted)
+        here: Agreed = {**received, self.setting.rank: own.payload}
+        if self._hands_on:
+            joined = {to: _joined([here[each] for each in whose]) for to, whose in self._handed_on.items()}
+            received = yield Sending(to=joined)
+            for by, whose in self._from_others.items():
+                here |= zip(whose, _parted(received[by], len(whose), by), strict=True)
+        return dict(sorted(here.items()))
+
+
+def _joined(payloads: Sequence[Payload]) -> Payload:
+    """Lengths, int64 each, and what they are of."""
+    lengths = np.array([payload.size for payload in payloads], "<i8")
+    return np.concatenate([lengths.view(np.uint8), *payloads])
+
+
+def _parted(joined: Payload, count: int, by: int) -> list[Payload]:
+    """What was joined; raises CorruptMessage where the lengths are not those of so many payloads."""
+    begin = NUMBER_BYTES * count
+    lengths = joined[:begin].view("<i8") if joined.size >= begin else np.empty(0, "<i8")
+    if lengths.size != count or (lengths < 0).any() or int(lengths.sum()) != joined.size - begin:
+        raise CorruptMessage(f"what worker {by} handed on is not {count} messages with their lengths")
+    return np.split(joined[begin:], np.cumsum(lengths)[:-1])

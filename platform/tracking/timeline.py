@@ -1,0 +1,126 @@
+"""A few steps of all workers as text: Chrome's trace event format, for Perfetto and chrome://tracing.
+
+A worker is a process of the trace, its lanes are threads. Events of a thread may lie within one another but
+must not overlap otherwise, so that a lane whose spans do (several buckets on their way) has several threads.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from taugrad.compressors.spans import Lane, Span
+
+_TITLES: dict[Lane, str] = {"compute": "computing", "wire": "network"}
+_MOST_THREADS = 1000
+"""Of a lane; behind them come those of the next one."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What each worker did when."""
+
+    workers: tuple[tuple[Span, ...], ...]
+    """By rank; seconds since the earliest span began."""
+
+    @classmethod
+    def of(cls, workers: Sequence[Sequence[Span]]) -> "Timeline":
+        """From spans of one clock; each worker has at least one."""
+        start = min(each.began for spans in workers for each in spans)
+        return cls(tuple(tuple(_moved(each, -start) for each in spans) for spans in workers))
+
+    @property
+    def steps(self) -> list[tuple[str, float]]:
+        """Each recorded step's number, and when the first worker began with it."""
+        began: dict[str, float] = {}
+        for span in (each for spans in self.workers for each in spans if each.name == "step"):
+            began[span.about] = min(span.began, began.get(span.about, span.began))
+        return sorted(began.items(), key=lambda step: step[1])
+
+    def to_json(self) -> str:
+        """As a trace; times in microseconds."""
+        events: list[dict[str, Any]] = []
+        for rank, spans in enumerate(self.workers):
+            events += [_named("process_name", rank, 0, f"worker {rank}"), _sorted(rank)]
+            for first, (lane, title) in enumerate(_TITLES.items()):
+                for row, inside in enumerate(_rows([each for each in spans if each.lane == lane])):
+                    thread = _MOST_THREADS * first + row
+                    events.append(_named("thread_name", rank, thread, f"{title} {row + 1}" if row else title))
+                    events += [_event(each, rank, thread) for each in inside]
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Timeline":
+        """The reverse of `to_json`; raises ValueError where it is none of our traces."""
+        found: dict[int, list[Span]] = {}
+        try:
+            for event in json.loads(text)["traceEvents"]:
+                if event["ph"] != "X":
+                    continue
+                began = event["ts"] / 1e6
+                span = Span(
+                    event["name"], event["cat"], began, began + event["dur"] / 1e6, event["args"]["about"]
+                )
+                found.setdefault(int(event["pid"]), []).append(span)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no timeline of taugrad: {error!r}") from error
+        return cls(tuple(tuple(found[rank]) for rank in sorted(found)))
+
+
+def spans_to_text(spans: Iterable[Span]) -> str:
+    """Spans, for other workers; their times stay what they are to the bit."""
+    return json.dumps([astuple(each) for each in spans])
+
+
+def spans_from_text(text: str) -> list[Span]:
+    """The reverse of `spans_to_text`."""
+    return [Span(*fields) for fields in json.loads(text)]
+
+
+def _moved(span: Span, by: float) -> Span:
+    return Span(span.name, span.lane, span.began + by, span.ended + by, span.about)
+
+
+def _rows(spans: Sequence[Span]) -> list[list[Span]]:
+    """Spans of one lane, so that those of a row lie within or behind one another."""
+    rows: list[list[Span]] = []
+    around: list[list[int]] = []
+    """By row, when the spans end that lie around the latest one, it included."""
+    for span in sorted(spans, key=lambda each: (_ns(each.began), -_ns(each.ended))):
+        for row, ends in zip(rows, around, strict=True):
+            while ends and ends[-1] <= _ns(span.began):
+                ends.pop()
+            if not ends or _ns(span.ended) <= ends[-1]:
+                row.append(span)
+                ends.append(_ns(span.ended))
+                break
+        else:
+            rows.append([span])
+            around.append([_ns(span.ended)])
+    return rows
+
+
+def _ns(seconds: float) -> int:
+    return round(1e9 * seconds)
+
+
+def _event(span: Span, rank: int, thread: int) -> dict[str, Any]:
+    began, ended = _ns(span.began), _ns(span.ended)
+    return {
+        "name": span.name, "cat": span.lane, "ph": "X", "ts": began / 1000, "dur": (ended - began) / 1000,
+        "pid": rank, "tid": thread, "args": {"about": span.about},
+    }  # fmt: skip
+
+
+def _named(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": rank, "tid": thread, "args": {"name": name}}
+
+
+def _sorted(rank: int) -> dict[str, Any]:
+    return {
+        "name": "process_sort_index",
+        "ph": "M",
+        "pid": rank,
+        "tid": 0,
+        "args": {"sort_index": rank},
+    }

@@ -1,0 +1,79 @@
+"""A few steps of this process, recorded for a timeline of all workers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter, time
+
+import torch
+import torch.distributed as dist
+
+from taugrad.compressors.spans import RECORDER, Span
+
+from ..tracking.timeline import Timeline, spans_from_text, spans_to_text
+
+WARM_UP = 10
+"""Steps of a process that are not recorded: kernels are compiled, layers are looked at."""
+
+
+class Recording:
+    """The spans of the steps behind the first ones.
+
+    Machines' wall clocks put the workers of several of them side by side. Workers on one machine have one
+    clock.
+    """
+
+    def __init__(self, steps: int) -> None:
+        """Records so many steps; 0: none."""
+        self._steps = range(WARM_UP, WARM_UP + steps)
+        self._spans: list[Span] = []
+
+    @contextmanager
+    def step(self, before: int, number: int) -> Iterator[None]:
+        """One step, recorded if it is one of those.
+
+        Args:
+            before: how many steps this process made before.
+            number: its number in the run, from 1.
+        """
+        if before not in self._steps:
+            yield
+            return
+        RECORDER.start()
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            ended = perf_counter()
+            RECORDER.add("step", "compute", began, ended, str(number))
+            self._spans += _by_wall_clock(RECORDER.stop())
+
+    def gathered(self, device: torch.device) -> Timeline | None:
+        """Of all workers; all processes must call this together.
+
+        Args:
+            device: where the process group's transport takes tensors from.
+
+        Returns:
+            The same on every process; None where a worker has recorded nothing.
+        """
+        if not self._steps:
+            return None
+        own = torch.frombuffer(bytearray(spans_to_text(self._spans).encode()), dtype=torch.uint8).to(device)
+        size = torch.tensor([own.numel()], device=device)
+        sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
+        dist.all_gather(sizes, size)
+        longest = max(int(each) for each in sizes)
+        padded = torch.nn.functional.pad(own, (0, longest - own.numel()))
+        texts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(texts, padded)
+        workers = [
+            spans_from_text(bytes(text[: int(length)].tolist()).decode())
+            for text, length in zip(texts, sizes, strict=True)
+        ]
+        return Timeline.of(workers) if all(workers) else None
+
+
+def _by_wall_clock(spans: list[Span]) -> list[Span]:
+    """The same in seconds since 1970."""
+    ahead = time() - perf_counter()
+    return [Span(each.name, each.lane, each.began + ahead, each.ended + ahead, each.about) for each in spans]

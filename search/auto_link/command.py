@@ -1,0 +1,206 @@
+"""`taugrad auto --link`: chooses for a link how a run is trained, and trains it to a target."""
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from rich.console import Console
+
+from taugrad.platform.exit_codes import FAILED, OK
+from taugrad.platform.launching.cluster import is_local
+from taugrad.platform.preflight import check, usable_store
+from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.synchronization.config import SimulatedSync
+from taugrad.platform.tasks.metric import Metric
+from taugrad.platform.terminal import open_console, say, short
+from taugrad.platform.tracking import names
+
+from ..finished import finished
+from ..plan.command import check_plannable, measured_link
+from ..plan.table import number
+from . import words
+from .finding import Found, find
+from .ways import Way, simulated, uncompressed
+from .wishes import Wishes, refusal
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+    from taugrad.platform.data import Data
+
+    from .courses import Courses
+
+ARTIFACT = "choice.md"
+"""Of the run in MLflow: what was compared, and why."""
+
+Train = Callable[[RunSpec], int]
+"""Trains a spec as `taugrad train` does; 0 when it came to its end."""
+
+
+def run_auto_link(spec: RunSpec, source: str, wishes: Wishes, train: Train) -> int:
+    """Chooses how to train a spec over a link, and trains it until it has reached a target.
+
+    Args:
+        spec: the run.
+        source: its file's name, for messages.
+        wishes: target and link.
+        train: trains.
+
+    Returns:
+        0; 1 when the training failed or did not come to the target.
+
+    Raises:
+        SpecError: something cannot be had; nothing was trained but the beginnings that a probe needs.
+    """
+    console = open_console()
+    sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
+    _check_run(spec, source)
+    reference = uncompressed(spec)
+    client = None if wishes.plan_only else usable_store()
+    check(simulated(reference) if wishes.plan_only else reference, source, local=is_local())
+    found, metric = _find(spec, source, wishes, console)
+    choice = found.choice
+    chosen = _to_train(spec, choice.best.prospect.way, wishes)
+    rows = words.rows_of(choice, found.half)
+    why = words.reason(choice, found.link, spec.workers.count, found.half)
+    console.print()
+    console.print(words.shown(rows, f"To {metric.label} {metric.shown(wishes.value)}"))
+    for each in words.left_out(choice):
+        say(console, each, "dim")
+    say(console, f"{why}.", "bold")
+    if wishes.output is not None:
+        _write(wishes.output, chosen, why)
+        say(console, f"{short(wishes.output.absolute())}: the chosen spec")
+    if client is None:
+        return OK
+    check(chosen, source, local=is_local())
+    if train(chosen) != OK:
+        return FAILED
+    return _conclude(client, chosen, metric, wishes, found, words.markdown(rows, [f"{why}."]), console)
+
+
+def _check_run(spec: RunSpec, source: str) -> None:
+    check_plannable(spec, source)
+    if spec.workers.device != "cpu":
+        problem = "only a CPU is measured and probed; use cpu, or compare links by taugrad plan --calibration"
+        raise SpecError(source, [f"workers.device = {spec.workers.device}: {problem}"])
+    if spec.workers.count < 2:
+        raise SpecError(source, ["workers.count = 1: nothing goes over a link; must be at least 2"])
+
+
+def _find(spec: RunSpec, source: str, wishes: Wishes, console: Console) -> tuple[Found, Metric]:
+    """The choice, and the target's metric."""
+    from taugrad.platform.data import load  # noqa: PLC0415 - torch takes seconds
+
+    from .courses import courses_of  # noqa: PLC0415
+
+    data = load(spec.data)
+    with courses_of(spec, data) as courses:
+        metric = _check_target(spec, source, wishes, data, courses)
+        link = wishes.link
+        if link is None:
+            say(console, f"measuring the link to {', '.join(wishes.hosts)} ...")
+            link = measured_link(wishes.hosts)
+            say(console, f"the slowest: {link}, as payload")
+        found = find(
+            spec,
+            source,
+            link,
+            wishes.probe_seconds,
+            courses,
+            lambda text: say(console, text),
+            calibration=wishes.calibration,
+            sharing=wishes.sharing,
+        )
+    return found, metric
+
+
+def _check_target(spec: RunSpec, source: str, wishes: Wishes, data: "Data", courses: "Courses") -> Metric:
+    """The target's metric; refuses what is none, what cannot be reached and what is reached already."""
+    from taugrad.platform.tasks import build_task  # noqa: PLC0415 - torch takes seconds
+
+    metrics = {metric.name: metric for metric in build_task(spec.task, data.shape).metrics}
+    target = f"--target {wishes.metric}={wishes.value:g}"
+    metric = metrics.get(wishes.metric)
+    if metric is None:
+        has = ", ".join(metrics)
+        raise refusal(f"{target}: no metric of task.kind = {spec.task.kind}, which has {has}")
+    if metric.is_share and not 0 < wishes.value <= 1:
+        raise refusal(f"{target}: must be above 0 and at most 1, such as 0.95 for 95%")
+    untrained = courses.untrained(uncompressed(spec), data.test)[metric.name]
+    if not metric.is_better(wishes.value, untrained):
+        raise refusal(
+            f"{target}: the untrained model of {source} has {metric.name} {untrained:.4g} already; give a "
+            f"{'larger' if metric.more_is_better else 'smaller'} one"
+        )
+    return metric
+
+
+def _to_train(spec: RunSpec, way: Way, wishes: Wishes) -> RunSpec:
+    """The chosen way as a run until the target, simulated where the given one is."""
+    tree = way.spec.model_dump(mode="json")
+    tree["training"]["until"] = {wishes.metric: wishes.value}
+    if isinstance(spec.sync, SimulatedSync):
+        tree["sync"] = {"mode": "simulated", "of": tree["sync"]}
+    return RunSpec.model_validate({**tree, "name": f"{spec.name}: {way}"[:200] if spec.name else ""})
+
+
+def _write(path: Path, spec: RunSpec, why: str) -> None:
+    tree = spec.model_dump(mode="json") | {"compressor": str(spec.compressor)}
+    text = f"# {why}.\n" + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise refusal(f"-o {path}: cannot be written: {error.strerror}") from None
+
+
+def _conclude(
+    client: "MlflowClient",
+    spec: RunSpec,
+    metric: Metric,
+    wishes: Wishes,
+    found: Found,
+    text: str,
+    console: Console,
+) -> int:
+    """What the training came to, beside what was predicted."""
+    known = finished(client, spec, metric)
+    if known is None:
+        say(console, "MLflow has no result of this run: whether it came to the target is not known")
+        return FAILED
+    with suppress(Exception):  # the choice was printed; the training needs no store any more
+        client.log_text(known.run_id, text, ARTIFACT)
+    metrics = client.get_run(known.run_id).data.metrics
+    if names.TOTAL_ITERATIONS_TO_TARGET not in metrics:
+        say(
+            console,
+            f"{metric.label} {metric.shown(wishes.value)} was not reached: the run ended at "
+            f"{metric.shown(known.value)}; train longer",
+        )
+        return FAILED
+    say(console, result_line(spec, metric, known.value, metrics, found.choice.best.prospect.seconds))
+    return OK
+
+
+def result_line(
+    spec: RunSpec, metric: Metric, value: float, metrics: Mapping[str, float], predicted_s: float
+) -> str:
+    """How long it took to the target, evaluations included, and what the plan had said of it.
+
+    Args:
+        spec: the run.
+        metric: the target's.
+        value: that it ended with.
+        metrics: of the run, by MLflow name.
+        predicted_s: of a step.
+    """
+    steps, seconds = metrics[names.TOTAL_ITERATIONS_TO_TARGET], metrics[names.TOTAL_SECONDS]
+    said = f"{metric.label} {metric.shown(value)} after {steps:,.0f} steps"
+    predicted = f"{number(steps * predicted_s)} s over the link, {number(predicted_s)} s a step"
+    if isinstance(spec.sync, SimulatedSync):
+        return f"{said}; predicted: {predicted} (workers were simulated: nothing went over it)"
+    taken = f"{number(seconds)} s, {number(seconds / steps)} s a step with evaluations"
+    return f"{said}: {taken}; predicted, without evaluations: {predicted}"

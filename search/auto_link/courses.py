@@ -1,0 +1,186 @@
+"""Beginnings of trainings: the real run, all workers simulated in this process, as far as it is asked for.
+
+What is asked for in several parts goes on where the last part ended.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from taugrad.compressors import NonFiniteGradient
+from taugrad.platform.data import Data
+from taugrad.platform.data.examples import Draw, Examples, Pair, Parts
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import LOSS
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.writer import PendingMetric
+from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
+from taugrad.platform.training.evaluation import Evaluation, evaluate
+from taugrad.platform.training.reporting import Progress
+from taugrad.platform.training.trainer import Trainer
+
+from ..training import group_of_one
+from .ways import simulated
+from .worth import Curve
+
+_LEAST_JUDGES, _BATCHES = 128, 8
+"""Losses are of so many test examples at least, and of so many batches' worth: an evaluation is to take no
+longer than a few steps. The same examples judge all, so that which ones they are hardly matters."""
+
+
+@dataclass
+class _Course:
+    """How far a training is."""
+
+    folder: Path
+    points: dict[int, float] = field(default_factory=dict)
+    """Losses by step."""
+    done: int = 0
+    seconds: float = 0.0
+    broken: bool = False
+    """Whether it came to gradients that are no numbers."""
+
+
+class _Enough(Exception):
+    """The training is as far as it was asked for."""
+
+
+class _Recorder:
+    """A listener that writes losses down and ends the training at a checkpoint."""
+
+    def __init__(self, course: _Course, until: int) -> None:
+        self._course, self._until = course, until
+
+    def stage(self, name: str) -> None:
+        """Nobody watches."""
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Metrics of an iteration are not kept."""
+
+    def progress(self, progress: Progress, *, evaluated: bool) -> None:
+        """Nobody watches."""
+
+    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Keeps the loss."""
+        self._course.points[iteration] = metrics[names.EVAL_LOSS]
+
+    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
+        """Saves the training where it is to end."""
+        if iteration >= self._until:
+            self._course.folder.mkdir(exist_ok=True)
+            write(self._course.folder)
+            raise _Enough
+
+    def undelivered(self) -> list[PendingMetric]:
+        """Nothing is delivered."""
+        return []
+
+
+class Courses:
+    """Trainings of one run's data that can be taken further."""
+
+    def __init__(self, data: Data, judges: int, folder: Path) -> None:
+        """Nothing is trained yet; a process group must exist while something is.
+
+        Args:
+            data: the run's.
+            judges: how many test examples a loss is the mean of, about.
+            folder: for what is needed to go on.
+        """
+        chosen = np.unique(np.linspace(0, len(data.test) - 1, judges).astype(np.int64))
+        self._data = Parts(data.train, _Some(data.test, chosen), data.shape)
+        self._folder = folder
+        self._courses: dict[str, _Course] = {}
+
+    def take(self, spec: RunSpec, steps: int, every: int) -> Curve:
+        """Trains a run, from its beginning or from where it was left.
+
+        Args:
+            spec: the run, by real or by simulated workers.
+            steps: how far, a multiple of `every`; no more than the run has.
+            every: steps between two evaluations.
+
+        Returns:
+            Its losses from step 0 on; infinite ones where it came to what is no number.
+        """
+        course = self._courses.setdefault(spec.fingerprint(), _Course(self._folder / str(len(self._courses))))
+        if not course.broken and course.done < steps:
+            try:
+                self._train(spec, course, steps, every)
+            except NonFiniteGradient:
+                course.broken = True
+        if course.broken:
+            course.points[steps] = float("inf")
+        points = sorted(course.points.items())
+        return Curve(tuple(step for step, _ in points), tuple(loss for _, loss in points))
+
+    def untrained(self, spec: RunSpec, examples: Examples) -> Evaluation:
+        """What a run begins with, by all of these examples."""
+        nobody = _Recorder(_Course(self._folder), 0)
+        return _evaluated(Trainer(simulated(spec), self._data, torch.device("cpu"), nobody), examples)
+
+    def seconds(self, spec: RunSpec) -> float:
+        """What a run's steps and evaluations took so far."""
+        return self._courses[spec.fingerprint()].seconds
+
+    def _train(self, spec: RunSpec, course: _Course, steps: int, every: int) -> None:
+        training = spec.training.model_copy(update={"evaluate_every": every, "until": {}, "compile": False})
+        checkpoint = spec.checkpoint.model_copy(update={"interval": steps})
+        part = simulated(spec).model_copy(update={"training": training, "checkpoint": checkpoint})
+        trainer = Trainer(
+            part, self._data, torch.device("cpu"), _Recorder(course, steps), resumes=course.done > 0
+        )
+        if course.done:
+            shared, own = (unpack((course.folder / name).read_bytes()) for name in (SHARED, worker_file(0)))
+            trainer.resume(Saved(shared, own))
+        else:
+            course.points[0] = _evaluated(trainer, self._data.test)[LOSS.name]
+        with suppress(_Enough):
+            trainer.fit()
+        course.done = trainer.done
+        course.seconds = trainer.seconds  # those before the checkpoint included
+
+
+def _evaluated(trainer: Trainer, examples: Examples) -> Evaluation:
+    training = trainer.spec.training
+    return evaluate(
+        trainer.model,
+        trainer.task,
+        examples,
+        *(0, 1, torch.device("cpu")),
+        training.precision,
+        training.evaluation_block,
+    )
+
+
+class _Some(Examples):
+    """Some of a part's examples, in their order."""
+
+    def __init__(self, examples: Examples, chosen: NDArray[np.int64]) -> None:
+        self._examples, self._chosen = examples, chosen
+        self.in_memory = examples.in_memory
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def batch(self, indices: NDArray[np.int64], draw: Draw | None) -> Pair:
+        """See `Examples.batch`."""
+        return self._examples.batch(self._chosen[indices], draw)
+
+
+def judges_of(spec: RunSpec) -> int:
+    """How many test examples are to judge a run's beginnings."""
+    return max(_LEAST_JUDGES, _BATCHES * spec.training.batch_size)
+
+
+@contextmanager
+def courses_of(spec: RunSpec, data: Data) -> Iterator[Courses]:
+    """Trainings in this process, which is in no process group; what they leave on the disk is removed."""
+    with TemporaryDirectory(prefix="taugrad-") as folder, group_of_one():
+        yield Courses(data, judges_of(spec), Path(folder))

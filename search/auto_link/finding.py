@@ -1,0 +1,90 @@
+"""From a run and a link to the way that is to be trained."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from taugrad.platform.spec import RunSpec
+
+from ..plan.calibrated import HALF, Calibration
+from ..plan.command import calibrated
+from ..plan.link import Link
+from ..plan.step_model import StepTime
+from .choice import Choice, Run, choose, probe_steps
+from .prospects import half_all_reduce, prospects_of, sift
+from .ways import left_out, uncompressed, ways_of
+
+if TYPE_CHECKING:
+    from .courses import Courses
+
+_TIMED_STEPS = 5
+"""By which it is found how long a probe may be."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A choice, and what it was made for."""
+
+    choice: Choice
+    link: Link
+    half: StepTime
+    """By torch's own 16-bit all-reduce."""
+
+
+def find(
+    spec: RunSpec,
+    source: str,
+    link: Link,
+    probe_seconds: float,
+    courses: "Courses",
+    tell: Callable[[str], None],
+    *,
+    calibration: Path | None = None,
+    sharing: int = 1,
+) -> Found:
+    """Chooses the way to train a run over a link.
+
+    Args:
+        spec: the run; `workers.count` is at least 2.
+        source: its file's name, for messages.
+        link: of every worker.
+        probe_seconds: for all probes together, about.
+        courses: trains beginnings of it.
+        tell: told what is done.
+        calibration: a file in place of measuring; ways that it does not know are left out.
+        sharing: how many workers share this machine.
+
+    Raises:
+        SpecError: the model cannot be measured.
+    """
+    ways = ways_of(spec)
+    if (why := left_out(spec)) is not None:
+        tell(f"not tried: {why}")
+    lines = sorted({way.planned.method for way in ways})
+    if calibration is not None:
+        known = calibrated(spec, source, ["none", HALF], tell, given=calibration)
+        ways = [way for way in ways if way.planned.method in known.methods]
+    else:
+        known = calibrated(spec, source, lines, tell, sharing=sharing)
+    workers = spec.workers.count
+    exact, prospects, dropped = sift(prospects_of(known, ways, link, workers))
+    run, steps, until = run_of(spec, known), 0, monotonic() + probe_seconds
+    if prospects:
+        tell(f"probing {len(prospects)} of {len(ways)} ways, in {probe_seconds:g} s or about that")
+        courses.take(run.reference, _TIMED_STEPS, _TIMED_STEPS)
+        step_s = courses.seconds(run.reference) / _TIMED_STEPS
+        steps = probe_steps(run, prospects, step_s, probe_seconds)
+    choice = choose(
+        run, exact, prospects, dropped, steps, courses.take, tell, late=lambda: monotonic() > until
+    )
+    return Found(choice, link, half_all_reduce(known, link, workers))
+
+
+def run_of(spec: RunSpec, calibration: Calibration) -> Run:
+    """What a probe must know of a run."""
+    training, epoch = spec.training, calibration.steps_an_epoch
+    warm_up = training.warmup.iterations or math.ceil(training.warmup.epochs * epoch)
+    return Run(uncompressed(spec), training.iterations or training.epochs * epoch, epoch, warm_up)

@@ -1,0 +1,94 @@
+"""Which ways can win, by the plan alone: seconds a step, and what is known of how ways learn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taugrad.platform.synchronization.config import AllGatherSync
+
+from ..plan.calibrated import HALF, Calibration
+from ..plan.candidates import Candidate
+from ..plan.link import Link
+from ..plan.planning import predict
+from ..plan.step_model import StepTime
+from .ways import Way
+
+MOST_WORTH, MOST_WORTH_LONGER = 1.1, 2.0
+"""What a step of a compressed training may be worth, at most, in steps of the uncompressed one; and where its
+steps are longer."""
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """A way, and what a step of it takes.
+
+    Attributes:
+        way: see there.
+        step: as the plan predicts it.
+    """
+
+    way: Way
+    step: StepTime
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return self.step.seconds
+
+    @property
+    def least(self) -> float:
+        """Seconds for what an uncompressed step learns, were each step worth as much as it may be."""
+        if self.way.is_exact:
+            return self.seconds
+        return self.seconds / (MOST_WORTH_LONGER if self.way.longer else MOST_WORTH)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A way that is not tried.
+
+    Attributes:
+        prospect: of it.
+        why: a few words.
+    """
+
+    prospect: Prospect
+    why: str
+
+
+def prospects_of(calibration: Calibration, ways: Sequence[Way], link: Link, workers: int) -> list[Prospect]:
+    """Predicts all ways, the fastest first; for errors see `planning.plan`."""
+    found = [Prospect(way, predict(calibration, way.planned, link, workers).step) for way in ways]
+    return sorted(found, key=lambda each: each.seconds)
+
+
+def half_all_reduce(calibration: Calibration, link: Link, workers: int) -> StepTime:
+    """A step by torch's own 16-bit all-reduce, which is what others have to beat."""
+    return predict(calibration, Candidate(HALF, AllGatherSync()), link, workers).step
+
+
+def sift(prospects: Sequence[Prospect]) -> tuple[Prospect, list[Prospect], list[Dropped]]:
+    """Leaves out what cannot win.
+
+    Args:
+        prospects: the fastest first; one at least is exact.
+
+    Returns:
+        The fastest one that loses nothing; those that may be faster to a target, the fastest first; the rest.
+    """
+    exact = next(each for each in prospects if each.way.is_exact)
+    kept: list[Prospect] = []
+    dropped: list[Dropped] = []
+    for each in prospects:
+        if each is exact:
+            continue
+        twin = next((other for other in (exact, *kept) if other.way.learns_like(each.way)), None)
+        finer = next((other for other in kept if other.way.loses_less_than(each.way)), None)
+        if twin is not None:
+            dropped.append(Dropped(each, f"learns like {twin.way}, which is faster"))
+        elif each.least >= exact.seconds:
+            dropped.append(Dropped(each, f"no faster than {exact.way}, which loses nothing"))
+        elif finer is not None:
+            dropped.append(Dropped(each, f"no faster than {finer.way}, which loses less"))
+        else:
+            kept.append(each)
+    return exact, kept, dropped

@@ -1,0 +1,90 @@
+"""What a command line asks of `taugrad auto --target`: a metric's value, and the link."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from taugrad.platform.spec import COMMAND_LINE, SpecError
+
+from ..plan.link import Link
+
+PROBE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What to reach, and over which link.
+
+    Attributes:
+        metric: the name of the one that counts.
+        value: that it is to reach.
+        link: between the workers; None where it is measured.
+        hosts: to measure it to, HOST or HOST:PORT.
+        probe_seconds: for all beginnings of trainings together.
+        sharing: how many workers share this machine.
+        calibration: a file in place of measuring.
+        plan_only: choose, and train nothing.
+        output: a file for the chosen spec.
+    """
+
+    metric: str
+    value: float
+    link: Link | None = None
+    hosts: tuple[str, ...] = ()
+    probe_seconds: float = PROBE_SECONDS
+    sharing: int = 1
+    calibration: Path | None = None
+    plan_only: bool = False
+    output: Path | None = None
+
+    @classmethod
+    def read(
+        cls,
+        target: str | None,
+        link: str | None,
+        hosts: Sequence[str] = (),
+        *,
+        probe_seconds: float = PROBE_SECONDS,
+        sharing: int = 1,
+        calibration: Path | None = None,
+        plan_only: bool = False,
+        output: Path | None = None,
+    ) -> "Wishes":
+        """The wishes that a command line gives; the arguments are as above, `target` is METRIC=NUMBER.
+
+        Raises:
+            SpecError: one cannot be, or they do not go together.
+        """
+        if target is None:
+            raise refusal("--target: is missing; give one such as loss=1.9 or accuracy=0.95")
+        if link is None and not hosts:
+            raise refusal(
+                f"--target {target}: needs --link, such as 100mbit,20ms, or --measure HOST; without a link "
+                "give --budget or --tolerance"
+            )
+        if link is not None and hosts:
+            raise refusal(f"--link {link} with --measure: give one of the two")
+        metric, equals, text = target.partition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not metric or not equals or not math.isfinite(value):
+            raise refusal(f"--target {target}: must be METRIC=NUMBER, such as loss=1.9 or accuracy=0.95")
+        if not 0 < probe_seconds < math.inf:
+            raise refusal(f"--probe-seconds {probe_seconds:g}: must be seconds, greater than 0")
+        if sharing < 1:
+            raise refusal(f"--share-of-machine {sharing}: must be at least 1")
+        if output is not None and not output.absolute().parent.is_dir():
+            raise refusal(f"-o {output}: there is no folder {output.parent}")
+        try:
+            given = None if link is None else Link.parse(link)
+        except ValueError as error:
+            raise refusal(f"--link: {error}") from None
+        return cls(metric, value, given, tuple(hosts), probe_seconds, sharing, calibration, plan_only, output)
+
+
+def refusal(problem: str) -> SpecError:
+    """An error of the command line."""
+    return SpecError(COMMAND_LINE, [problem])

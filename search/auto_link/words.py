@@ -1,0 +1,113 @@
+"""A choice for people: a table, and sentences that say why."""
+
+import math
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ..plan.link import Link
+from ..plan.step_model import StepTime
+from ..plan.table import number
+from .choice import Choice, Judged
+
+HEADINGS = ("way", "s a step", "KB received a step", "worth of a step", "times faster than fp16", "")
+_REFERENCE = "fp16 all-reduce (torch's hook)"
+
+
+def rows_of(choice: Choice, half: StepTime) -> list[tuple[str, ...]]:
+    """A line for each way that was compared, under `HEADINGS`; the 16-bit all-reduce is the last.
+
+    Args:
+        choice: what was found.
+        half: a step by torch's own 16-bit all-reduce, whose steps are worth what uncompressed ones are.
+    """
+    rows = []
+    for found in choice.judged:
+        step = found.prospect.step
+        remark = "chosen" if found is choice.best else "given up" * found.given_up
+        rows.append(
+            (
+                str(found.prospect.way),
+                number(step.seconds),
+                number(step.received / 1e3),
+                f"{found.worth:.2f}",
+                number(times_faster(found, half)),
+                remark,
+            )
+        )
+    reference = (_REFERENCE, number(half.seconds), number(half.received / 1e3), "1.00", "1", "no spec's")
+    return [*rows, reference]
+
+
+def left_out(choice: Choice) -> list[str]:
+    """What was not tried, a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for each in choice.dropped:
+        reasons.setdefault(each.why, []).append(str(each.prospect.way))
+    return [f"not tried: {why}: {', '.join(ways)}" for why, ways in reasons.items()]
+
+
+def times_faster(found: Judged, half: StepTime) -> float:
+    """To the target than the 16-bit all-reduce; 0 for what learns nothing."""
+    return half.seconds / found.seconds if math.isfinite(found.seconds) else 0.0
+
+
+def shown(rows: Sequence[Sequence[str]], title: str) -> Table:
+    """For a terminal."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for place, heading in enumerate(HEADINGS):
+        table.add_column(_in_two(heading), justify="right" if 0 < place < 5 else "left", no_wrap=place > 0)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def markdown(rows: Sequence[Sequence[str]], sentences: Sequence[str]) -> str:
+    """Sentences and the table, for a file."""
+    lines = [HEADINGS, ("---", *("---:" for _ in HEADINGS[1:-1]), "---"), *rows]
+    table = "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in each)} |" for each in lines
+    )
+    return "\n\n".join([*sentences, table]) + "\n"
+
+
+def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
+    """Why this way, in a sentence."""
+    best, exact = choice.best, choice.exact
+    where = f"At {link}, {workers} workers"
+    if best is exact:
+        said = f"{where}: {best.prospect.way}, {number(best.prospect.seconds)} s a step; "
+        others = [found for found in choice.judged if found is not exact]
+        if not choice.learned:
+            return (
+                said + "the probe was too short for the run to learn anything, so nothing else can be judged"
+            )
+        if not others:
+            return said + "what sends less saves no time that it would not lose again"
+        next_best = min(others, key=lambda found: found.seconds)
+        times = next_best.seconds / exact.seconds
+        if times < 1:
+            return said + (
+                f"{next_best.prospect.way} would save {100 * (1 - times):.0f}%, of which a probe is not sure"
+            )
+        if math.isinf(times):
+            return said + "what sends less learned nothing"
+        return said + (
+            "what sends less takes longer to the target: "
+            f"{number(times)} times as long by {next_best.prospect.way}"
+        )
+    step = best.prospect.step
+    return (
+        f"{where}: {best.prospect.way}. A step takes {number(step.seconds)} s in place of "
+        f"{number(exact.prospect.seconds)} s by {exact.prospect.way}, with {number(step.received / 1e3)} in "
+        f"place of {number(exact.prospect.step.received / 1e3)} KB received, and is worth {best.worth:.2f} "
+        f"of its steps: {number(exact.seconds / best.seconds)} times faster to the target, "
+        f"{number(times_faster(best, half))} times faster than a 16-bit all-reduce"
+    )
+
+
+def _in_two(heading: str) -> str:
+    words = heading.split()
+    return " ".join(words[: (len(words) + 1) // 2]) + "\n" + " ".join(words[(len(words) + 1) // 2 :])

@@ -1,0 +1,1 @@
+"""What a step of training costs over a link, before it is run: `taugrad plan`."""

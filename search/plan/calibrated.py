@@ -1,0 +1,111 @@
+"""What a calibration found out about a model on this machine: seconds and bytes, as data."""
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from taugrad.platform.config import Config
+
+HALF = "fp16 all-reduce"
+"""Torch's hook that all-reduces in 16 bits: no compressor of ours, and what others have to beat."""
+
+
+class Bucket(Config):
+    """A bucket of DDP, in the order in which gradients come out of the backward pass."""
+
+    elements: int
+    """Of its parameters."""
+    ready_s: float
+    """Seconds from the beginning of the step until its gradients are there, with nothing between."""
+
+
+class BucketWork(Config):
+    """What a method does with one bucket."""
+
+    compress_s: float
+    """Seconds to make one worker's message."""
+    read_s: float
+    """Seconds to read and add one message."""
+    fill_s: float
+    """Seconds besides to fill the bucket, however many messages there are."""
+    nbytes: float
+    """Of one worker's message, headers included."""
+
+
+class MethodWork(Config):
+    """What a method does with a gradient."""
+
+    buckets: tuple[BucketWork, ...]
+    """One for each bucket of the model."""
+    kept_bytes: float = 0.0
+    """Residuals, velocities and the like, of a worker."""
+    hook_s: float = 0.0
+    """Seconds of a step besides, in the code of the DDP hook."""
+    all_reduces: int = 0
+    """How many all-reduces a bucket takes, one after the other; 0: messages go from all to all."""
+    blocks: bool = False
+    """Whether the backward pass waits for each bucket's exchange."""
+    half: bool = False
+    """Whether what is all-reduced has 16 bits."""
+
+    @property
+    def compress_s(self) -> float:
+        """Of all buckets."""
+        return sum(each.compress_s for each in self.buckets)
+
+    @property
+    def read_s(self) -> float:
+        """Of one message about all buckets, and added."""
+        return sum(each.read_s for each in self.buckets)
+
+    @property
+    def fill_s(self) -> float:
+        """Of all buckets."""
+        return sum(each.fill_s for each in self.buckets)
+
+    @property
+    def nbytes(self) -> float:
+        """Of one worker's messages about all buckets."""
+        return sum(each.nbytes for each in self.buckets)
+
+
+class Calibration(Config):
+    """A model on this machine, one worker with its own batch.
+
+    Everything is the median of several steps.
+    """
+
+    batch: int
+    """Examples of a worker in a step."""
+    steps_an_epoch: int
+    """With the workers of the spec; for exchanges at the end of an epoch."""
+    compute_s: float
+    """Forward, backward and optimizer."""
+    optimizer_s: float
+    """Of that, the optimizer."""
+    buckets: tuple[Bucket, ...] = Field(min_length=1)
+    """Of the gradient."""
+    optimizer_bytes: float
+    """The optimizer's state."""
+    reduce_s: float
+    """Seconds of a processor to move and add a float32 gradient in an all-reduce of two workers."""
+    reduce_half_s: float
+    """The same in 16 bits."""
+    message_s: float = 0.0
+    """Seconds one way that a small message takes between two processes, without any link."""
+    methods: dict[str, MethodWork]
+    """By the compressor's line."""
+
+    @property
+    def parameters(self) -> int:
+        """That are trained."""
+        return sum(bucket.elements for bucket in self.buckets)
+
+    @property
+    def backward_end_s(self) -> float:
+        """Seconds from the beginning of a step until the backward pass is done."""
+        return self.compute_s - self.optimizer_s
+
+    def missing(self, lines: Sequence[str]) -> list[str]:
+        """Which of these methods it has not measured."""
+        return [line for line in lines if line not in self.methods]

@@ -1,0 +1,175 @@
+"""Measures a model once on this machine, and keeps what was found.
+
+What is kept depends on the model, its data and batch, the methods, the processor and the versions of what
+computes; a file in the user's cache folder has a hash of these as its name.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic, sleep
+
+from pydantic import ValidationError
+
+from taugrad.platform.data import token_cache
+from taugrad.platform.spec import RunSpec
+
+from .calibrated import Calibration
+
+_FORM = 3
+"""Of what is kept; a number for each that cannot read the one before."""
+_TIMEOUT_S = 1200
+_POLL_S = 0.05
+_LAST_LINES = 12
+_COMPUTED_BY = ("numba", "numpy", "torch")
+_MEASURED_FIELDS = ("task", "model", "data", "training", "seed")
+
+
+class CalibrationError(ValueError):
+    """A model that cannot be measured here; the message says why."""
+
+
+def calibrate(
+    spec: RunSpec,
+    methods: Sequence[str],
+    *,
+    sharing: int = 1,
+    renew: bool = False,
+    seconds: float = 3.0,
+) -> Calibration:
+    """Measures what is not known yet, in a few seconds and a few more for each method.
+
+    Args:
+        spec: the run; its data and model are built.
+        methods: lines of compressors.
+        sharing: how many workers are to share this machine: so many compute at once while it is measured.
+        renew: measures anew what is known.
+        seconds: how long steps of the model are counted, 5 at least and 40 at most.
+
+    Raises:
+        CalibrationError: data or model cannot be had, or a measuring process failed.
+    """
+    if spec.workers.device != "cpu":
+        raise CalibrationError(
+            f"workers.device = {spec.workers.device}: only a CPU is measured; use cpu, or --calibration FILE"
+        )
+    path = file_of(spec, sharing)
+    known = None if renew else read_kept(path)
+    missing = list(methods) if known is None else known.missing(methods)
+    if known is not None and not missing:
+        return known
+    found = _measure(spec, missing, sharing, seconds)
+    if known is not None:
+        found = known.model_copy(update={"methods": {**known.methods, **found.methods}})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(found.model_dump_json(indent=1))
+    Path(file.name).replace(path)
+    return found
+
+
+def file_of(spec: RunSpec, sharing: int = 1) -> Path:
+    """Where a calibration is kept."""
+    depends = {
+        "form": _FORM,
+        "spec": {name: spec.model_dump(mode="json")[name] for name in _MEASURED_FIELDS},
+        "workers": [spec.workers.count, max(1, int(spec.workers.cpus)), sharing],
+        "folder": str(Path.cwd()),  # where a user's own model and data may be
+        "processor": processor(),
+        "versions": {name: version(name) for name in _COMPUTED_BY},
+        "python": platform.python_version(),
+    }
+    name = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:20]
+    return token_cache.folder() / "plan" / f"{name}.json"
+
+
+def read_kept(path: Path) -> Calibration | None:
+    """A calibration that was kept; None where there is none that can be read."""
+    try:
+        return Calibration.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
+
+
+def processor() -> str:
+    """The processor's name, and how many of them this process may use."""
+    name = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            label, _, value = line.partition(":")
+            if label.strip() == "model name":
+                name = value.strip()
+                break
+    except OSError:
+        pass  # not Linux
+    return f"{name}, {os.cpu_count()}"
+
+
+def _measure(spec: RunSpec, methods: Sequence[str], sharing: int, seconds: float) -> Calibration:
+    """Runs `measuring` in processes of its own: the process groups and threads there are not those here."""
+    request = json.dumps(
+        {
+            "spec": spec.model_dump(mode="json"),
+            "methods": list(methods),
+            "sharing": sharing,
+            "seconds": seconds,
+        }
+    )
+    processes = max(2, sharing)
+    environment = os.environ | {
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "OMP_NUM_THREADS": str(max(1, int(spec.workers.cpus))),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        started = []
+        try:
+            for rank in range(processes):
+                command = [sys.executable, "-m", f"{__package__}.measuring", str(rank), str(processes)]
+                with (Path(folder) / f"{rank}.out").open("w") as out, (Path(folder) / "err").open("a") as err:
+                    started.append(
+                        subprocess.Popen(
+                            [*command, str(Path(folder) / "store")],
+                            stdin=subprocess.PIPE,
+                            stdout=out,
+                            stderr=err,
+                            env=environment,
+                            text=True,
+                        )
+                    )
+            for process in started:
+                assert process.stdin is not None
+                process.stdin.write(request)
+                process.stdin.close()
+            failed = _ended_badly(started)
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+        told = (Path(folder) / "0.out").read_text(encoding="utf-8").strip()
+        if failed or not told:
+            lines = (Path(folder) / "err").read_text(encoding="utf-8").strip().splitlines()
+            raise CalibrationError("measuring failed:\n" + "\n".join(lines[-_LAST_LINES:]))
+    found = json.loads(told.splitlines()[-1])
+    if "problem" in found:
+        raise CalibrationError(found["problem"])
+    return Calibration.model_validate(found)
+
+
+def _ended_badly(processes: "Sequence[subprocess.Popen[str]]") -> bool:
+    """Waits for all, or for the first that fails: the others would wait for that one."""
+    until = monotonic() + _TIMEOUT_S
+    while monotonic() < until:
+        codes = [process.poll() for process in processes]
+        if any(codes):
+            return True
+        if None not in codes:
+            return False
+        sleep(_POLL_S)
+    raise CalibrationError(f"measuring took more than {_TIMEOUT_S} s")

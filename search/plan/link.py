@@ -1,0 +1,128 @@
+"""The link between workers: rate, delay one way, and loss."""
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from taugrad.platform.config import Config
+
+_RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_FORM = "rate, delay one way and packets lost, such as 100mbit, 100mbit,20ms or 100mbit,20ms,0.1%"
+
+HEADERS = 0.05
+"""Share of a rate that TCP's and IP's headers take, with frames of 1,500 bytes."""
+_SEGMENT_BYTES = 1448
+_LEAST_TRIP_S = 1e-4
+"""A round trip takes this long where no delay is given."""
+_MATHIS = math.sqrt(1.5)
+
+
+class Link(Config):
+    """Every worker's link to all others, alike in both directions. A string is read as `Link.parse` does."""
+
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Bits a second, headers included."""
+    delay: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Seconds one way, from worker to worker."""
+    loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of packets lost."""
+    headers: Annotated[float, Field(ge=0, lt=1)] = HEADERS
+    """Share of the rate that headers take; 0 where the rate was measured as payload."""
+    trunk: "Trunk | None" = None
+    """What lies between sites of workers; None: all are at one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        return _fields(given) if isinstance(given, str) else given
+
+    @classmethod
+    def parse(cls, text: str) -> "Link":
+        """Reads `100mbit`, `100mbit,20ms` or `100mbit,20ms,0.1%`; units kbit, mbit, gbit; us, ms, s.
+
+        Raises:
+            ValueError: it is none of these; the message says what is valid.
+        """
+        return cls(**_fields(text))
+
+    def payload_rate(self, connections: int = 1) -> float:
+        """Bytes a second that so many TCP connections carry together.
+
+        Loss limits one connection to about 1.22 segments / (round trip * sqrt(loss)) (Mathis et al. 1997).
+        """
+        whole = self.rate * (1 - self.headers) / 8
+        if not self.loss:
+            return whole
+        trip = max(2 * self.delay, _LEAST_TRIP_S)
+        return min(whole, connections * _MATHIS * _SEGMENT_BYTES / (trip * math.sqrt(self.loss)))
+
+    def crossing(self, messages: int, workers: int) -> int:
+        """How many messages leave a site over its trunk where each of its workers sends so many to others.
+
+        Args:
+            messages: of one worker, to workers of other sites.
+            workers: of all sites.
+        """
+        return 0 if self.trunk is None else messages * self.trunk.workers_of_site(workers)
+
+    def farthest(self, workers: int) -> "Link":
+        """What one connection between two sites has: the least rate, all delays; within a site the link."""
+        if self.trunk is None or workers == 1:
+            return self
+        between = self.trunk.link
+        least = min(self, between, key=lambda each: each.rate * (1 - each.headers))
+        return Link(
+            rate=least.rate,
+            delay=self.delay + between.delay,
+            loss=1 - (1 - self.loss) * (1 - between.loss),
+            headers=least.headers,
+        )
+
+    def __str__(self) -> str:
+        """As `parse` reads it, and what lies between sites."""
+        unit = next(name for name in ("gbit", "mbit", "kbit") if self.rate >= _RATES[name] or name == "kbit")
+        parts = [f"{self.rate / _RATES[unit]:.4g}{unit}", f"{1000 * self.delay:.4g}ms"]
+        own = ",".join([*parts, f"{100 * self.loss:.4g}%"] if self.loss else parts)
+        return own if self.trunk is None else f"{own}; {self.trunk.sites} sites, {self.trunk.link} between"
+
+
+class Trunk(Config):
+    """Every site's link to the other sites, which its workers share. Workers are spread evenly over sites."""
+
+    link: Link
+    """Of a site; its delay comes on top of the workers' own."""
+    sites: Annotated[int, Field(ge=2)] = 2
+
+    def workers_of_site(self, workers: int) -> int:
+        """Of the largest one."""
+        return -(-workers // self.sites)
+
+    def others(self, workers: int) -> int:
+        """Other sites that have workers."""
+        return min(self.sites, workers) - 1
+
+
+def _fields(text: str) -> dict[str, float]:
+    number = r"(\d+(?:\.\d+)?)"
+    found = re.fullmatch(
+        rf"{number}(kbit|mbit|gbit)(?:,{number}(us|ms|s))?(?:,{number}%)?", text.replace(" ", "").lower()
+    )
+    if found is None:
+        raise ValueError(f"link {text!r}: must be {_FORM}")
+    rate, rate_unit, delay, delay_unit, loss = found.groups()
+    fields = {
+        "rate": float(rate) * _RATES[rate_unit],
+        "delay": float(delay) * _TIMES[delay_unit] if delay else 0.0,
+        "loss": float(loss) / 100 if loss else 0.0,
+    }
+    for name, valid, fits in (
+        ("rate", "above 0", fields["rate"] > 0),
+        ("delay", "at most 10 s", fields["delay"] <= 10),
+        ("loss", "below 100%", fields["loss"] < 1),
+    ):
+        if not fits:
+            raise ValueError(f"link {text!r}: {name} must be {valid}")
+    return fields

@@ -1,0 +1,42 @@
+"""Bytes of a worker's memory that the way to train decides; activations come on top."""
+
+from taugrad.compressors.wire.exchange import room_for
+from taugrad.platform.synchronization.config import AllGatherSync, RealSync, WeightsSync
+
+from .calibrated import Calibration, MethodWork
+
+_FLOAT = 4
+
+
+def worker_bytes(calibration: Calibration, work: MethodWork, sync: RealSync, workers: int) -> float:
+    """Weights, gradients and DDP's buckets, the optimizer's state, residuals, and messages of all workers.
+
+    Args:
+        calibration: of the model.
+        work: of the method.
+        sync: the mode.
+        workers: how many.
+    """
+    whole = _FLOAT * calibration.parameters
+    kept = 2 * whole + calibration.optimizer_bytes + work.kept_bytes
+    others, hooked = workers - 1, isinstance(sync, AllGatherSync)
+    if hooked:
+        kept += whole  # the buckets
+    if isinstance(sync, WeightsSync):
+        kept += 2 * whole  # what was agreed on, and the difference to it
+        if sync.outer.momentum:
+            kept += whole
+    pattern = sync.pattern if isinstance(sync, WeightsSync) else sync.mode
+    if pattern in ("sharded", "parameter_server"):
+        # The sum's own residual: of all elements where worker 0 has it, of 1/N of them with shards.
+        share = 1 / workers if pattern == "sharded" else 1.0
+        kept += whole + share * work.kept_bytes
+    if work.all_reduces and hooked:
+        return kept + work.nbytes
+    if isinstance(sync, AllGatherSync) and sync.exchange != "padded":
+        messages = others * sum(room_for(round(each.nbytes)) + each.nbytes for each in work.buckets)
+    elif pattern in ("ring", "sharded"):
+        messages = 2 * work.nbytes
+    else:
+        messages = (others + 1) * work.nbytes
+    return kept + messages

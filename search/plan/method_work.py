@@ -1,0 +1,184 @@
+"""Seconds and bytes of a method on a model's own gradients."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.config import CompressedMethod, Method, PowerSGD
+from taugrad.compressors.wire.message import NonFinite
+from taugrad.platform.data.feeding import Batch
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.base import Task
+from taugrad.platform.training.replica import Replica
+
+from .calibrated import BucketWork, MethodWork
+from .stopwatch import Stopwatch
+
+COMPRESSIONS, _COUNTED = 12, 6
+"""How often gradients are compressed, so that residuals fill; and how many of the last are counted."""
+_MESSAGES = 4
+"""Messages that are read at once, to tell what each takes from what a bucket takes."""
+_FACTORS_ALL_REDUCES = 3
+"""PowerSGD's for a bucket: what is not compressed, P and Q."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A bucket's parameters, and their gradients [numel] in several steps."""
+
+    names: list[str]
+    steps: list[list[Tensor]]
+
+    @property
+    def elements(self) -> int:
+        """Of all parameters."""
+        return sum(each.numel() for each in self.steps[0])
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained, to be trained alone through a method's hook."""
+
+    replica: Replica
+    task: Task
+    spec: RunSpec
+    alone: dist.ProcessGroup
+    """Of this process."""
+    feed: Sequence[Batch]
+    """COMPRESSIONS batches."""
+    backward_s: float
+    """Seconds of a forward and backward pass without any method."""
+    watch: Stopwatch
+    """Of all that compute at once."""
+
+    def hooked(self, method: Method) -> tuple[list[float], list[float], CompressionState]:
+        """Trains a copy with the method's hook and no other worker.
+
+        Returns:
+            Seconds of forward and backward passes, and of compressing in them, the last _COUNTED; the hook's
+            state.
+        """
+        copy = deepcopy(self.replica.model)
+        other = Replica(copy, self.task, self.spec.training.model_copy(update={"compile": False}), 1)
+        unused = self.spec.training.find_unused_parameters
+        ddp = DistributedDataParallel(copy, process_group=self.alone, find_unused_parameters=unused)
+        state = CompressionState(ddp, method)
+        ddp.register_comm_hook(state, compressed_allgather)
+        whole, compressing = [], []
+        for batch in self.feed:
+            self.watch.together()
+            started = perf_counter()
+            other.backward(batch, ddp, ddp.no_sync)
+            whole.append(perf_counter() - started)
+            compressing.append(state.last_step.compress_s)
+        slowest = self.watch.slowest
+        return slowest(whole[-_COUNTED:]), slowest(compressing[-_COUNTED:]), state
+
+
+def measured_work(method: Method, gradients: Sequence[Gradient], model: Model) -> MethodWork:
+    """What a method does with gradients, bucket by bucket, and in its hook besides."""
+    if isinstance(method, PowerSGD):
+        return _factors(method, gradients, model)
+    work = work_of(method, gradients, model.watch)
+    if not isinstance(method, CompressedMethod):
+        return work
+    whole, _, _ = model.hooked(method)
+    known = model.backward_s + work.compress_s + work.read_s + work.fill_s
+    return work.model_copy(update={"hook_s": max(0.0, median(whole) - known)})
+
+
+def work_of(method: Method, gradients: Sequence[Gradient], watch: Stopwatch) -> MethodWork:
+    """What a method does with gradients, bucket by bucket."""
+    if not isinstance(method, CompressedMethod):
+        return MethodWork(
+            buckets=tuple(
+                BucketWork(compress_s=0, read_s=0, fill_s=0, nbytes=4 * each.elements) for each in gradients
+            ),
+            all_reduces=1,
+        )
+    buckets, kept = [], 0
+    for each in gradients:
+        worker = FeedbackCompressor(method, each.names, each.steps[0], threads=torch.get_num_threads())
+        seconds, sizes, payload = [], [], np.empty(0, np.uint8)
+        for iteration in range(COMPRESSIONS):
+            step = [gradient.clone() for gradient in each.steps[iteration % len(each.steps)]]
+            watch.together()
+            started = perf_counter()
+            payload = worker.compress(step, iteration).payload
+            seconds.append(perf_counter() - started)
+            sizes.append(payload.size)
+        total = torch.zeros(each.elements)
+        one = _read_seconds(watch, worker, payload, 1, total)
+        many = _read_seconds(watch, worker, payload, _MESSAGES, total)
+        read_s = max(0.0, (many - one) / (_MESSAGES - 1))
+        buckets.append(
+            BucketWork(
+                compress_s=median(watch.slowest(seconds[-_COUNTED:])),
+                read_s=read_s,
+                fill_s=max(0.0, one - read_s),
+                nbytes=sum(sizes[-_COUNTED:]) / _COUNTED,
+            )
+        )
+        feedback = worker.feedback
+        kept += sum(
+            4 * each.numel() for each in [*feedback.residuals.values(), *feedback.velocities.values()]
+        )
+    return MethodWork(buckets=tuple(buckets), kept_bytes=kept)
+
+
+def _read_seconds(
+    watch: Stopwatch, worker: FeedbackCompressor, payload: Any, messages: int, total: Tensor
+) -> float:
+    """Seconds to read so many messages and to fill a bucket with their mean."""
+
+    def read() -> None:
+        incoming = [worker.read(payload) for _ in range(messages)]
+        assert not any(isinstance(each, NonFinite) for each in incoming)
+        worker.compressor.total(incoming, messages, total)
+
+    return watch.seconds_of(read)
+
+
+def half_work(gradients: Sequence[Gradient], watch: Stopwatch) -> MethodWork:
+    """torch's fp16 hook: cast, all-reduced, cast back."""
+    buckets = []
+    for each in gradients:
+        whole = torch.cat(each.steps[-1])
+        narrow = whole.to(torch.float16)
+        buckets.append(
+            BucketWork(
+                compress_s=watch.seconds_of(lambda whole=whole: whole.to(torch.float16).div_(2)),  # type: ignore[misc]
+                read_s=0,
+                fill_s=watch.seconds_of(lambda whole=whole, narrow=narrow: whole.copy_(narrow)),  # type: ignore[misc]
+                nbytes=2 * each.elements,
+            )
+        )
+    return MethodWork(buckets=tuple(buckets), all_reduces=1, half=True)
+
+
+def _factors(method: PowerSGD, gradients: Sequence[Gradient], model: Model) -> MethodWork:
+    """PowerSGD, through its hook with one worker; shared out among buckets by their elements."""
+    _, compressing, state = model.hooked(method.model_copy(update={"start": 2}))
+    elements = sum(each.elements for each in gradients)
+    shares = [each.elements / elements for each in gradients]
+    compress_s, nbytes = median(compressing), state.last_step.wire_bytes
+    return MethodWork(
+        buckets=tuple(
+            BucketWork(compress_s=share * compress_s, read_s=0, fill_s=0, nbytes=share * nbytes)
+            for share in shares
+        ),
+        kept_bytes=4 * elements + nbytes,
+        all_reduces=_FACTORS_ALL_REDUCES,
+        blocks=True,
+    )

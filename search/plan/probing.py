@@ -1,0 +1,103 @@
+"""Measures a link: `taugrad plan --answer` on one machine, `taugrad plan --measure` on the other."""
+
+import socket
+import struct
+from collections.abc import Callable
+from statistics import median
+from time import monotonic
+
+from .link import Link
+
+PORT = 9472
+_PINGS = 20
+_WARM_S, _STREAM_S = 0.5, 2.0
+"""How long TCP looks for the rate, and how long is counted after that."""
+_TIMEOUT_S = 30.0
+_CHUNK = 1 << 18
+_PING, _STREAM = b"p", b"s"
+_WORD = struct.Struct("!d")
+
+
+class ProbeError(ValueError):
+    """A machine that does not answer; the message says which one and what to start there."""
+
+
+def answer(port: int, ready: Callable[[int], None] = lambda _: None, *, once: bool = False) -> None:
+    """Answers measurements on all interfaces, until it is interrupted.
+
+    Args:
+        port: where; 0 for a free one.
+        ready: told the port once it listens.
+        once: ends after one measurement.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    with socket.create_server(("", port)) as server:
+        ready(server.getsockname()[1])
+        while True:
+            try:
+                connection, _ = server.accept()
+                with connection:
+                    connection.settimeout(_TIMEOUT_S)
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    _serve(connection)
+            except (ConnectionError, TimeoutError):
+                continue  # who asked has gone
+            if once:
+                return
+
+
+def _serve(connection: socket.socket) -> None:
+    """Sends back every ping; then counts what comes, and says how fast it came, bits a second."""
+    while (kind := connection.recv(1)) == _PING:
+        connection.sendall(kind)
+    began, counted, began_at, last = monotonic(), 0, 0.0, 0.0
+    while kind and (chunk := connection.recv(_CHUNK)):
+        last = monotonic()
+        if last - began < _WARM_S:
+            began_at = last
+        else:
+            counted += len(chunk)
+    connection.sendall(_WORD.pack(8 * counted / (last - began_at) if last > began_at > 0 else 0.0))
+
+
+def measure(host: str, port: int = PORT) -> Link:
+    """The link to a machine that answers: payload of one TCP connection, and half of a small round trip.
+
+    Losses are not measured: they are in the rate.
+
+    Raises:
+        ProbeError: nobody answers, or the link ended.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            trips = []
+            for _ in range(_PINGS):
+                began = monotonic()
+                connection.sendall(_PING)
+                if not connection.recv(1):
+                    raise ConnectionError("it ended the connection")
+                trips.append(monotonic() - began)
+            connection.sendall(_STREAM)
+            block, until = bytes(_CHUNK), monotonic() + _WARM_S + _STREAM_S
+            while monotonic() < until:
+                connection.sendall(block)
+            connection.shutdown(socket.SHUT_WR)
+            told = connection.recv(_WORD.size, socket.MSG_WAITALL)
+    except OSError as error:
+        raise ProbeError(
+            f"{host}:{port}: does not answer ({error}); start `taugrad plan --answer {port}` there"
+        ) from None
+    rate = _WORD.unpack(told)[0] if len(told) == _WORD.size else 0.0
+    if rate <= 0:
+        raise ProbeError(
+            f"{host}:{port}: told no rate; the link is too slow to be measured in {_STREAM_S:g} s"
+        )
+    return Link(rate=rate, delay=median(trips) / 2, headers=0.0)
+
+
+def slowest(links: "list[Link]") -> Link:
+    """What all of several links are at least: the least rate and the longest delay."""
+    return Link(rate=min(each.rate for each in links), delay=max(each.delay for each in links), headers=0.0)

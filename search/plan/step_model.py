@@ -1,0 +1,157 @@
+"""Seconds of a training step: computing, and what of the exchange does not go on beside it.
+
+In the mode allgather buckets become ready along the backward pass; the link serves them in that order while
+the rest is computed. In all other modes an exchange begins when the backward pass is done.
+
+A worker has one processor for everything: what it compresses delays the rest of its backward pass, and what
+it reads waits for the end of that.
+"""
+
+from dataclasses import dataclass
+
+from taugrad.platform.synchronization.config import (
+    AllGatherSync,
+    AsyncSync,
+    ParameterServerSync,
+    PatternName,
+    RealSync,
+    RingSync,
+    ShardedSync,
+    WeightsSync,
+)
+
+from . import exchange_model as model
+from .calibrated import Calibration, MethodWork
+from .exchange_model import NOTHING, Exchange
+from .link import Link
+
+
+class CannotPlan(ValueError):
+    """A way to train that the model does not know; the message names the field."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of training.
+
+    Attributes:
+        seconds: from its beginning to the next one's, mean of the steps from one exchange to the next.
+        compute_s: forward, backward and optimizer, of that.
+        exchange_s: when the network is waited for or used, likewise; some of it goes on beside computing.
+        received: bytes that arrive at a worker in a step, mean of the workers.
+    """
+
+    seconds: float
+    compute_s: float
+    exchange_s: float
+    received: float
+
+    @property
+    def utilization(self) -> float:
+        """Share of the time in which the model is computed, 0 to 1."""
+        return self.compute_s / self.seconds
+
+
+def step_time(
+    calibration: Calibration, work: MethodWork, sync: RealSync, link: Link, workers: int
+) -> StepTime:
+    """Predicts a step.
+
+    Args:
+        calibration: of the model.
+        work: of the method.
+        sync: the mode.
+        link: of every worker.
+        workers: how many.
+
+    Raises:
+        CannotPlan: the mode is not modelled.
+    """
+    link = link.model_copy(update={"delay": link.delay + calibration.message_s})
+    if isinstance(sync, AllGatherSync):
+        return _hooked(calibration, work, sync.exchange, link, workers)
+    if isinstance(sync, AsyncSync):
+        return _async(calibration, work, link, workers)
+    if isinstance(sync, WeightsSync):
+        every = sync.every or calibration.steps_an_epoch
+        return _in_rounds(calibration, work, sync.pattern, link, workers, every)
+    if isinstance(sync, RingSync | ParameterServerSync | ShardedSync):
+        return _in_rounds(calibration, work, sync.mode, link, workers, 1)
+    raise CannotPlan(f"sync.mode = {sync.mode}: is not planned; its bytes are in docs/synchronization.md")
+
+
+def _hooked(calibration: Calibration, work: MethodWork, form: str, link: Link, workers: int) -> StepTime:
+    """The mode allgather: an event for each bucket."""
+    now = computed = free = 0.0
+    arrivals: list[float] = []
+    total = NOTHING
+    for bucket, each in zip(calibration.buckets, work.buckets, strict=True):
+        now += bucket.ready_s - computed + each.compress_s
+        computed = bucket.ready_s
+        exchange = _of_bucket(calibration, work, bucket.elements, each.nbytes, form, link, workers)
+        started = max(now, free)
+        free = started + exchange.link_s
+        arrivals.append(free + exchange.wait_s)
+        total += exchange
+        if work.blocks:
+            now = arrivals[-1]
+    now += calibration.backward_end_s - computed + work.hook_s
+    at_once = form == "hierarchical" or model.is_far(link, workers)
+    if not work.all_reduces and at_once:
+        arrivals = [max(arrivals)] * len(arrivals)  # nothing is read before everything is here
+    for arrived, each in zip(arrivals, work.buckets, strict=True):
+        messages = 0 if work.all_reduces else workers
+        now = max(now, arrived) + each.fill_s + messages * each.read_s
+    return StepTime(now + calibration.optimizer_s, calibration.compute_s, total.seconds, total.received)
+
+
+def _of_bucket(
+    calibration: Calibration,
+    work: MethodWork,
+    elements: int,
+    nbytes: float,
+    form: str,
+    link: Link,
+    workers: int,
+) -> Exchange:
+    if not work.all_reduces:
+        return model.gathered(link, workers, nbytes, form)
+    whole_s = calibration.reduce_half_s if work.half else calibration.reduce_s
+    width = 2 if work.half else 4
+    processing_s = whole_s * nbytes / (width * calibration.parameters)
+    one = model.all_reduce(link, workers, nbytes / work.all_reduces, processing_s / work.all_reduces)
+    total = NOTHING
+    for _ in range(work.all_reduces):
+        total += one
+    return total
+
+
+def _in_rounds(
+    calibration: Calibration, work: MethodWork, pattern: PatternName, link: Link, workers: int, every: int
+) -> StepTime:
+    """An exchange after every so many steps, with nothing beside it."""
+    share, nbytes = 1 / workers, work.nbytes
+    compress_s, read_s, fill_s = work.compress_s, work.read_s, work.fill_s
+    if pattern == "ring":
+        exchange = model.ring(link, workers, nbytes)
+        hops = (workers - 1) * share
+        spent = hops * (compress_s + 2 * (read_s + fill_s)) + share * compress_s
+    elif pattern == "sharded":
+        exchange = model.sharded(link, workers, nbytes, nbytes)
+        spent = (1 + share) * compress_s + 2 * read_s + (1 + share) * fill_s
+    elif pattern == "parameter_server":
+        exchange = model.parameter_server(link, workers, nbytes, nbytes)
+        spent = 2 * compress_s + (workers + 1) * read_s + 2 * fill_s
+    else:
+        to_all = model.in_rounds_between_sites if pattern == "hierarchical" else model.in_a_round
+        exchange = to_all(link, workers, nbytes)
+        spent = compress_s + workers * read_s + fill_s
+    seconds = calibration.compute_s + (exchange.seconds + spent) / every
+    return StepTime(seconds, calibration.compute_s, exchange.seconds / every, exchange.received / every)
+
+
+def _async(calibration: Calibration, work: MethodWork, link: Link, workers: int) -> StepTime:
+    """Nobody waits: a step takes what the processor does, or what the link carries in it."""
+    exchange = model.to_all(link, workers, work.nbytes)
+    own = calibration.compute_s + work.compress_s + (workers - 1) * work.read_s + work.fill_s
+    return StepTime(max(own, exchange.link_s), calibration.compute_s, exchange.link_s, exchange.received)

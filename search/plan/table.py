@@ -1,0 +1,141 @@
+"""A plan for people: tables, and a sentence for each."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from .planning import Comparison, Prediction
+
+HEADINGS = (
+    "method",
+    "mode",
+    "s a step",
+    "times faster than fp16",
+    "computing %",
+    "MB received a step",
+    "MB of memory",
+)
+_LEAST = 1e-4
+LIMITS = (
+    "Predicted is the time of a step, not what it teaches: methods differ in how many steps a loss takes, "
+    "most of all where workers train alone in between. Memory is without activations."
+)
+
+
+def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
+    """A line for each prediction, under `HEADINGS`."""
+    return [
+        (
+            each.candidate.method,
+            each.candidate.mode,
+            number(each.seconds),
+            number(comparison.times_faster(each)),
+            number(100 * each.step.utilization),
+            number(each.step.received / 1e6),
+            number(each.memory / 1e6),
+        )
+        for each in comparison.predictions
+    ]
+
+
+def title_of(comparison: Comparison) -> str:
+    """Link and workers."""
+    return f"{comparison.link}, {comparison.workers} worker{'s' * (comparison.workers != 1)}"
+
+
+def sentence(comparison: Comparison) -> str:
+    """The best choice, or that compression does not pay."""
+    best, base, local = comparison.best, comparison.baseline, comparison.best_local
+    if comparison.pays:
+        said = (
+            f"At {title_of(comparison)}: {_named(best)} "
+            f"({number(base.seconds / best.seconds)} times faster than {base.candidate.method})"
+        )
+    else:
+        said = f"At {title_of(comparison)} compression does not pay: {_named(best)}"
+        compressed = [each for each in comparison.predictions if each.candidate.compresses]
+        if compressed:
+            said += f"; the fastest that compresses is {_named(compressed[0])}"
+    if local is not None and local.seconds < best.seconds:
+        said += f". Alone in between: {_named(local)}"
+    return said + "."
+
+
+def shown(comparison: Comparison) -> Table:
+    """For a terminal."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title_of(comparison), title_justify="left")
+    for place, heading in enumerate(HEADINGS):
+        table.add_column(
+            heading if place < 2 else _in_two(heading),
+            justify="left" if place < 2 else "right",
+            overflow="fold",
+            no_wrap=place >= 2,
+        )
+    for row in rows_of(comparison):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def markdown(comparisons: Sequence[Comparison]) -> str:
+    """All tables and sentences."""
+    parts = []
+    for each in comparisons:
+        lines = [HEADINGS, ("---", "---", *("---:" for _ in HEADINGS[2:])), *rows_of(each)]
+        table = "\n".join(map(_line, lines))
+        parts.append(f"## {title_of(each)}\n\n{sentence(each)}\n\n{table}\n")
+    return "\n".join([*parts, LIMITS]) + "\n"
+
+
+def as_csv(comparisons: Sequence[Comparison]) -> str:
+    """One table of all, with numbers as they are: seconds, bytes, shares."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        (
+            "link",
+            "workers",
+            "method",
+            "mode",
+            "seconds",
+            "compute_s",
+            "exchange_s",
+            "received_bytes",
+            "memory_bytes",
+        )
+    )
+    for comparison in comparisons:
+        for each in comparison.predictions:
+            step = each.step
+            numbers = (each.seconds, step.compute_s, step.exchange_s, step.received, each.memory)
+            writer.writerow(
+                (
+                    *(comparison.link, comparison.workers, each.candidate.method, each.candidate.mode),
+                    *(f"{number:.6g}" for number in numbers),
+                )
+            )
+    return text.getvalue()
+
+
+def number(value: float) -> str:
+    """Three digits that say something."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= _LEAST or not value else f"<{_LEAST:g}"
+
+
+def _in_two(heading: str) -> str:
+    words = heading.split()
+    return " ".join(words[: len(words) // 2]) + "\n" + " ".join(words[len(words) // 2 :])
+
+
+def _line(cells: Sequence[str]) -> str:
+    escaped = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _named(prediction: Prediction) -> str:
+    return f"{prediction.candidate}, {number(prediction.seconds)} s a step"

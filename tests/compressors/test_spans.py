@@ -1,0 +1,86 @@
+"""What is recorded while somebody asks for it, and the arithmetic of intervals."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taugrad.compressors.bucket.ledger import Step
+from taugrad.compressors.intervals import Interval, common, seconds, united, without
+from taugrad.compressors.protocols.times import PassTimes
+from taugrad.compressors.spans import RECORDER, Recorder
+
+MOMENTS = 40
+INTERVALS = st.lists(
+    st.tuples(st.integers(0, MOMENTS), st.integers(0, MOMENTS)).map(lambda each: (min(each), max(each))),
+    max_size=8,
+)
+
+
+def moments(intervals: list[Interval]) -> np.ndarray:
+    """Which of the unit intervals from 0 on lie in any of these."""
+    held = np.zeros(MOMENTS, bool)
+    for began, ended in intervals:
+        held[int(began) : int(ended)] = True
+    return held
+
+
+@given(INTERVALS, INTERVALS)
+def test_intervals_are_sets_of_moments(these: list[Interval], those: list[Interval]) -> None:
+    one, other = united(these), united(those)
+    for found, expected in (
+        (one, moments(these)),
+        (common(one, other), moments(these) & moments(those)),
+        (without(one, other), moments(these) & ~moments(those)),
+    ):
+        assert (moments(found) == expected).all()
+        assert seconds(found) == expected.sum()
+        assert all(a[1] <= b[0] for a, b in pairwise(found))
+
+
+def test_nothing_is_kept_unless_it_was_asked_for() -> None:
+    recorder = Recorder()
+    recorder.add("wait", "compute", 1.0, 2.0)
+    assert recorder.stop() == []
+    recorder.start()
+    with recorder.computing("backward", "fc"):
+        recorder.add("exchange", "wire", 1.0, 2.0)
+    spans = recorder.stop()
+    recorder.add("wait", "compute", 1.0, 2.0)
+    assert [(each.name, each.lane, each.about) for each in spans] == [
+        ("exchange", "wire", ""),
+        ("backward", "compute", "fc"),
+    ]
+    assert recorder.stop() == []
+
+
+def test_a_pass_whose_buckets_overlap_counts_every_moment_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand, on a clock of ours.
+
+    Bucket 0 is under way from 1 to 4, and decoded from 4 to 6 beside the pass. Bucket 1 is under way from 5
+    to 9; its hook waits from 5 to 5.5 and returns at 7. Then the pass waits until 9, and for bucket 1's
+    decoding until 12. So it waits 0.5 - 0.5 (bucket 0 is decoded meanwhile) + 2 of the 7 seconds under way.
+    """
+    clock = [0.0]
+    monkeypatch.setattr("taugrad.compressors.protocols.times.perf_counter", lambda: clock[0])
+    step, times = Step(), PassTimes()
+    RECORDER.start()
+    times.began()
+    times.began()
+    clock[0] = 5.5
+    times.held(5.0)
+    clock[0] = 6.0
+    times.arrived(step, 1.0, 4.0, "bucket 0")
+    clock[0] = 7.0
+    times.left(step)
+    assert step.exchange_s == 0  # nothing is written before all is done
+    clock[0] = 12.0
+    times.arrived(step, 5.0, 9.0, "bucket 1")
+    spans = RECORDER.stop()
+    assert (step.exchange_s, step.blocked_s, step.overlap_s) == (7.0, 2.0, 5.0)
+    assert (step.decompress_s, step.beside_s, step.decode_s) == (5.0, 1.5, 3.5)
+    assert [(each.began, each.ended) for each in spans if each.name == "wait"] == [(7.0, 9.0)]
+    decoding = [(each.lane, each.began, each.ended) for each in spans if each.name == "decode"]
+    assert decoding == [("compute", 5.0, 5.5), ("compute", 9.0, 12.0), ("wire", 4.0, 5.0), ("wire", 5.5, 6.0)]

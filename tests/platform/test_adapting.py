@@ -1,0 +1,237 @@
+"""What is decided from what was measured: against links whose delay and rate are known."""
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.adapting.adapter import Measured, typical, window_of
+from taugrad.platform.synchronization.adapting.choice import Choice, Chooser
+from taugrad.platform.synchronization.adapting.link import LinkEstimate
+from taugrad.platform.synchronization.config import Adapt
+
+ELEMENTS, COMPUTE_S, WAIT, EVERY = 1_000_000, 0.05, 0.2, 10
+LEAST, MOST = 0.0005, 0.1
+MBIT = 1e6 / 8
+FOLLOWS = 50
+"""Steps, at most, from a change of the link to the density that is right for it."""
+
+
+def nbytes_of(density: float) -> float:
+    """A message's: positions by Shannon and a sign, 3% above that, and a header."""
+    entropy = -density * math.log2(density) - (1 - density) * math.log2(1 - density)
+    return 300 + 1.03 * ELEMENTS * (entropy + density) / 8
+
+
+@dataclass
+class SimulatedRun:
+    """A run over a link, as `Adapter` sees it: windows of EVERY steps, the first of which is left out."""
+
+    delay: Callable[[int], float]
+    rate: Callable[[int], float]
+    """Of a step: seconds, and bytes a second."""
+    hides_s: float = 0.0
+    """Of an exchange's seconds so many go on beside computing."""
+    noise: float = 0.0
+    """Of all seconds, as a part of them."""
+    chooser: Chooser = field(default_factory=lambda: Chooser(Adapt(wait=WAIT, every=EVERY), 0.01, 1.0))
+    choice: Choice = field(default_factory=lambda: Choice(0.01))
+
+    def run(self, steps: int, seed: int = 0) -> list[Choice]:
+        """What was in force in each step."""
+        chance, link, found = random.Random(seed), LinkEstimate(), []
+        seen: list[Measured] = []
+        while len(found) < steps:
+            number = len(found)
+            found += [self.choice] * self.choice.local_steps
+            if len(seen) >= max(1, EVERY / self.choice.local_steps):
+                link.add(window_of([typical(seen)] * 2))
+                self.choice, seen = self.chooser.choose(link, self.choice), []
+                continue
+            nbytes = nbytes_of(self.choice.density) * chance.uniform(0.95, 1.05)
+            exchange_s = self.delay(number) + nbytes / self.rate(number)
+            exchange_s *= max(0.1, chance.gauss(1, self.noise))
+            compute_s = COMPUTE_S * max(0.1, chance.gauss(1, self.noise))
+            seen.append(Measured(compute_s, max(0.0, exchange_s - self.hides_s), exchange_s, nbytes))
+        return found
+
+
+def right(delay: float, rate: float, hides_s: float = 0.0) -> float:
+    """The largest density whose exchange fits, by bisection."""
+    room = max(WAIT / (1 - WAIT) * COMPUTE_S + hides_s - delay, WAIT * delay)
+    low, high = LEAST, MOST
+    if nbytes_of(high) / rate <= room:
+        return high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if nbytes_of(middle) / rate <= room else (low, middle)
+    return low
+
+
+def near(density: float, expected: float) -> bool:
+    return expected / 2 <= density <= 2 * expected
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.1])
+@pytest.mark.parametrize("hides_s", [0.0, 0.03])
+@pytest.mark.parametrize("delay", [0.0, 0.002, 0.005])
+def test_it_follows_a_link_that_becomes_slower_and_fast_again(delay, hides_s, noise):
+    slower, faster, end = 103, 203, 300
+    for seed in range(3):
+        run = SimulatedRun(
+            lambda _: delay,
+            lambda number: 10 * MBIT if slower <= number < faster else 100 * MBIT,
+            hides_s,
+            noise,
+        )
+        found = run.run(end, seed)
+        expected = {rate: right(delay, rate * MBIT, hides_s) for rate in (10, 100)}
+        for changed, until, rate in ((0, slower, 100), (slower, faster, 10), (faster, end, 100)):
+            for choice in found[changed + FOLLOWS : until]:
+                assert near(choice.density, expected[rate]), (seed, changed, choice, expected)
+        assert all(LEAST <= choice.density <= MOST for choice in found)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.005])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_over_a_constant_link_it_settles_and_stays(delay, noise):
+    for seed in range(3):
+        found = SimulatedRun(lambda _: delay, lambda _: 20 * MBIT, 0.0, noise).run(600, seed)
+        settled = {choice.density for choice in found[100:]}
+        assert len(settled) == 1, (seed, settled)
+        assert near(settled.pop(), right(delay, 20 * MBIT))
+
+
+def test_where_the_delay_takes_longer_than_there_is_room_bytes_may_add_their_share_to_it():
+    for seed in range(3):
+        found = SimulatedRun(lambda _: 0.02, lambda _: 20 * MBIT, 0.0, 0.05).run(200, seed)
+        assert near(found[-1].density, right(0.02, 20 * MBIT))
+
+
+def test_a_delay_that_grows_is_told_from_a_rate_that_falls():
+    changed = 100
+    run = SimulatedRun(lambda number: 0.04 if number >= changed else 0.001, lambda _: 20 * MBIT)
+    found = run.run(200)
+    # It is tried whether fewer bytes help; they do not.
+    assert min(choice.density for choice in found[changed:]) < 0.5 * found[changed].density
+    assert near(found[-1].density, right(0.04, 20 * MBIT))
+
+
+def test_local_steps_and_density_are_chosen_together():
+    adapt = Adapt(wait=WAIT, every=EVERY, local_steps=(2, 40))
+    expected = {}
+    for rate in (1, 10, 100):
+        chooser = Chooser(adapt, 0.01, 1.0)
+        speed = rate * MBIT
+        found = SimulatedRun(lambda _: 0.01, lambda _, of=speed: of, chooser=chooser, choice=Choice(0.01, 4))
+        choice = found.run(1500)[-1]
+        # Of one exchange at the density that the method was given, and of the steps that may wait for it.
+        steps = (0.01 + nbytes_of(0.01) / speed) / (WAIT / (1 - WAIT) * COMPUTE_S)
+        assert choice.local_steps == pytest.approx(min(40, max(2, math.ceil(steps))), rel=0.25)
+        waits = 0.01 + nbytes_of(choice.density) / speed
+        expected[rate] = waits / (waits + COMPUTE_S * choice.local_steps)
+        assert WAIT / 1.5 < expected[rate] < WAIT * 1.3 or choice.density == MOST
+    assert len(expected) == 3
+
+
+def test_decisions_depend_on_what_was_told_alone_and_survive_a_checkpoint():
+    chance = random.Random(5)
+    for _ in range(50):
+        chooser = Chooser(Adapt(local_steps=(1, 64)), 0.01, chance.choice([1.0, 32.0]))
+        links, choice = [LinkEstimate(), LinkEstimate()], Choice(0.01, 8)
+        for _ in range(20):
+            rows = [
+                [10 ** chance.uniform(-6, 2) for _ in range(3)] + [10 ** chance.uniform(0, 9)]
+                for _ in range(3)
+            ]
+            for link in links:
+                link.add(window_of(rows))
+            choice, other = (chooser.choose(link, choice) for link in links)
+            assert choice == other
+            assert LEAST <= choice.density <= MOST
+            assert 1 <= choice.local_steps <= 64
+            again = LinkEstimate()
+            again.load_state_dict(json.loads(json.dumps(links[1].state_dict())))
+            links[1] = again
+
+
+def test_waiting_for_a_slow_worker_is_not_waiting_for_the_network():
+    late, on_time = Measured(0.08, 0.01, 0.01, 500.0), Measured(0.05, 0.04, 0.045, 500.0)
+    window = window_of([[*late], [*on_time]])
+    assert window.compute_s == 0.08
+    assert window.wait_s == pytest.approx(0.01)
+    assert window.exchange_s == pytest.approx(0.015)
+    # The slowest link counts, whoever has it.
+    assert window_of([[*late], [*on_time._replace(wait_s=0.1, exchange_s=0.1)]]).wait_s == pytest.approx(0.07)
+
+
+def test_what_took_longest_and_shortest_is_left_out_as_whole_exchanges():
+    seen = [Measured(1.0, 2.0, float(number), 10.0 * number) for number in (3, 1, 900, 2, 0)]
+    assert typical(seen) == [1.0, 2.0, 2.0, 20.0]
+    assert typical(seen[:2]) == [1.0, 2.0, 2.0, 20.0]
+
+
+ALLGATHER: dict[str, Any] = {"mode": "allgather", "adapt": {}}
+WEIGHTS: dict[str, Any] = {"mode": "weights", "every": 4, "adapt": {}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"compressor": "wgt(0.1)", "sync": ALLGATHER}, "sync.adapt with compressor = wgt"),
+        ({"compressor": "linear", "sync": ALLGATHER}, "use tau: density"),
+        ({"compressor": "none", "sync": ALLGATHER}, "aims at no share"),
+        ({"compressor": "powersgd", "sync": ALLGATHER}, "aims at no share"),
+        ({"compressor": "wgt(density(0.01, warmup=warmup(9)))", "sync": ALLGATHER}, "without a warm-up"),
+        ({"compressor": "topk(0.2)", "sync": ALLGATHER}, "own share, 0.2, which must lie within"),
+        ({"compressor": "topk(0.1)", "sync": {"mode": "ring", "adapt": {}}}, "sync.ring.adapt"),
+        ({"compressor": "topk(0.1)", "sync": ALLGATHER, "workers": {"count": 1}}, "workers.count = 1"),
+        ({"compressor": "topk(0.1)", "sync": {"mode": "simulated", "of": ALLGATHER}}, "no network to follow"),
+        ({"compressor": "topk(0.1)", "sync": WEIGHTS | {"every": 0}}, "sync.every = 0"),
+        (
+            {"compressor": "topk(0.1)", "sync": WEIGHTS | {"adapt": {"local_steps": [8, 9]}}},
+            r"local_steps = \[8, 9\] with sync.every = 4",
+        ),
+        (
+            {"compressor": "topk(0.1)", "sync": ALLGATHER | {"adapt": {"local_steps": [1, 8]}}},
+            "exchange after every step there",
+        ),
+        (
+            {"compressor": "topk(0.1)", "sync": WEIGHTS | {"adapt": {"local_steps": [9, 8]}}},
+            "the fewest come first",
+        ),
+        ({"compressor": "topk(0.1)", "sync": ALLGATHER | {"adapt": {"density": [0.2, 0.1]}}}, "comes first"),
+        (
+            {
+                "compressor": "topk(0.1)",
+                "sync": ALLGATHER,
+                "training": {"clip": {"norm": 1, "of": "worker"}},
+            },
+            "training.clip.of = worker with sync.adapt",
+        ),
+    ],
+)
+def test_what_cannot_follow_a_link_is_refused_when_the_spec_is_read(spec, says):
+    with pytest.raises(ValidationError, match=says):
+        RunSpec.model_validate(spec)
+
+
+def test_specs_that_say_nothing_of_it_have_the_hashes_that_they_had():
+    """As of 7420ca4, which knew no `adapt`."""
+    known: Sequence[tuple[dict[str, Any], str]] = [
+        ({}, "e8a67ad1cfd4"),
+        ({"sync": {"mode": "weights", "every": 4}}, "0b2f2283751e"),
+        ({"sync": {"mode": "ring"}}, "34fed2d2ebad"),
+        ({"sync": {"mode": "simulated", "of": {"mode": "weights"}}}, "c22c5af296f2"),
+    ]
+    for spec, fingerprint in known:
+        assert RunSpec.model_validate(spec).fingerprint() == fingerprint
+    adapted = RunSpec.model_validate({"compressor": "topk(0.1)", "sync": ALLGATHER})
+    plain = RunSpec.model_validate({"compressor": "topk(0.1)"})
+    assert adapted.fingerprint() != plain.fingerprint()

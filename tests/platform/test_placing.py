@@ -1,0 +1,66 @@
+"""Which workers are one site: those of one node."""
+
+from hashlib import sha256
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from taugrad.platform.launching import placing
+from taugrad.platform.launching.placing import with_sites
+from taugrad.platform.spec import RunSpec
+
+HIERARCHICAL = {"exchange": "hierarchical"}
+NODES = ["10.0.0.2", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1"]
+
+
+@pytest.fixture(autouse=True)
+def five_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one is worker 3; the others' addresses come as torch would bring them."""
+
+    def gathered(found: list[Tensor], own: Tensor, group: object) -> None:
+        for place, row in zip(NODES, found, strict=True):
+            row.copy_(torch.frombuffer(bytearray(sha256(place.encode()).digest()), dtype=torch.uint8))
+        assert found[3].equal(own)
+
+    monkeypatch.setattr(placing, "own_address", lambda: NODES[3])
+    monkeypatch.setattr(dist, "get_world_size", lambda group: len(NODES))
+    monkeypatch.setattr(dist, "all_gather", gathered)
+
+
+def spec(**sync: object) -> RunSpec:
+    return RunSpec.model_validate(
+        {"workers": {"count": len(NODES)}, "sync": {"mode": "allgather", **sync}, "compressor": "wgt(0.01)"}
+    )
+
+
+def test_the_workers_of_a_node_are_a_site_by_default() -> None:
+    found = with_sites(spec(exchange="hierarchical"))
+    assert found.sync.model_dump()["sites"] == ((0, 2), (1, 4), (3,))
+    assert found.model_copy(update={"sync": spec().sync}) == spec()
+
+
+def test_the_pattern_of_local_training_has_them_too() -> None:
+    found = with_sites(spec(mode="weights", pattern="hierarchical"))
+    assert found.sync.model_dump()["sites"] == ((0, 2), (1, 4), (3,))
+
+
+def test_sites_that_the_spec_names_stay() -> None:
+    named = spec(exchange="hierarchical", sites=[[0, 1, 2, 3], [4]])
+    assert with_sites(named) == named
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {},
+        {"mode": "ring"},
+        {
+            "mode": "simulated",
+            "of": {"mode": "allgather", "exchange": "hierarchical", "sites": [[0, 1, 2, 3, 4]]},
+        },
+    ],
+)
+def test_who_asks_for_no_sites_has_none(sync: dict[str, object]) -> None:
+    assert with_sites(spec(**sync)) == spec(**sync)

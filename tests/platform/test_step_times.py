@@ -1,0 +1,178 @@
+"""Where a step's time goes, in every mode: a worker that comes late makes the other one wait, not compute."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import in_turn
+from times_process import LATE_S
+
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking.timeline import Timeline
+
+WORKERS, ITERATIONS, STEPS = 2, 14, 3
+BASE: dict[str, Any] = {
+    "data": {"kind": "synthetic", "train_examples": 280, "test_examples": 20, "height": 20, "width": 20},
+    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
+    "training": {
+        "epochs": 1,
+        "batch_size": 20,
+        "optimizer": {"kind": "sgd", "lr": 1e-3, "momentum": 0},
+    },
+    "workers": {"count": WORKERS},
+    "tracking": {"timeline": STEPS},
+}
+LINE = "topk(0.3) | packed32"
+HYBRID = BASE | {"model": {"kind": "lenet"}, "data": BASE["data"] | {"height": 28, "width": 28}}
+MODES: dict[str, dict[str, Any]] = {
+    "none": BASE,
+    "allgather": BASE | {"compressor": LINE},
+    "padded": BASE | {"compressor": LINE, "sync": {"mode": "allgather", "exchange": "padded"}},
+    "powersgd": BASE | {"compressor": "powersgd(1, start=2)"},
+    "ring": BASE | {"compressor": LINE, "sync": {"mode": "ring"}},
+    "parameter_server": BASE | {"compressor": LINE, "sync": {"mode": "parameter_server"}},
+    "sharded": BASE | {"compressor": LINE, "sync": {"mode": "sharded"}},
+    "weights": BASE | {"compressor": LINE, "sync": {"mode": "weights", "every": 2}},
+    "hybrid": HYBRID | {"sync": {"mode": "hybrid"}},
+    "async": BASE | {"compressor": LINE, "sync": {"mode": "async", "most_behind": 0}},
+}
+"""By name, a spec; in `async` nobody may be ahead, so that each step waits."""
+EVERY_MODE = in_turn("mode", MODES)
+
+Found = dict[str, list[dict[str, Any]]]
+"""By mode, what each worker found."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    folder = tmp_path_factory.mktemp("times")
+    (folder / "specs.json").write_text(json.dumps(MODES))
+    script = Path(__file__).with_name("times_process.py")
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(WORKERS), str(folder)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(WORKERS)
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
+    ranks = [json.loads((folder / f"times_{rank}.json").read_text()) for rank in range(WORKERS)]
+    return {mode: [rank[mode] for rank in ranks] for mode in MODES}
+
+
+def middle(steps: list[dict[str, float]], what: str) -> float:
+    """The median of the steps in which something was exchanged, but the first ones."""
+    return statistics.median(step[what] for step in steps[4:] if step["wire_bytes"])
+
+
+@EVERY_MODE
+def test_a_late_worker_makes_the_other_one_wait(found: Found, mode: str) -> None:
+    on_time, late = (rank["steps"] for rank in found[mode])
+    # In `weights` a worker comes late to each of the two steps that an exchange is made of.
+    lateness = LATE_S * (2 if mode == "weights" else 1)
+    assert middle(on_time, "wait") > 0.5 * lateness
+    assert middle(on_time, "compute") < 0.5 * LATE_S
+    assert middle(late, "wait") < 0.5 * middle(on_time, "wait")
+    assert middle(late, "compute") > LATE_S
+
+
+@EVERY_MODE
+def test_the_parts_of_a_step_add_up_to_it(found: Found, mode: str) -> None:
+    logged = found[mode][0]["logged"]
+    assert len(logged) == ITERATIONS
+    for metrics in logged:
+        parts = [metrics[f"time/{part}_s"] for part in ("data", "compute", "compress", "wait", "decompress")]
+        assert sum(parts) == pytest.approx(metrics["time/step_s"], rel=1e-6)
+        assert min(parts) >= 0
+        assert 0 <= metrics["time/overlap_s"] <= metrics["time/exchange_s"]
+
+
+@EVERY_MODE
+def test_bandwidth_is_what_was_handed_over_in_the_time_of_the_exchange(found: Found, mode: str) -> None:
+    for metrics in found[mode][0]["logged"]:
+        if not metrics["comm/wire_bytes"]:
+            assert "net/mbit_s" not in metrics
+            continue
+        seconds = metrics["time/step_s" if mode == "async" else "time/exchange_s"]
+        bits = 8 * metrics["comm/wire_bytes"] / WORKERS
+        assert metrics["net/mbit_s"] == pytest.approx(bits / seconds / 1e6)
+        received = 8 * metrics["comm/received_bytes"]
+        assert metrics["net/received_mbit_s"] == pytest.approx(received / seconds / 1e6)
+    exchanges = sum("net/mbit_s" in metrics for metrics in found[mode][0]["logged"])
+    assert exchanges == (ITERATIONS // 2 if mode == "weights" else ITERATIONS)
+
+
+@EVERY_MODE
+def test_the_timeline_shows_the_late_worker_sleep_and_the_other_one_wait(found: Found, mode: str) -> None:
+    assert found[mode][0]["timeline"] == found[mode][1]["timeline"]
+    timeline = Timeline.from_json(found[mode][0]["timeline"])
+    assert [number for number, _ in timeline.steps] == ["11", "12", "13"]
+    for spans in timeline.workers:
+        kinds = {span.name for span in spans}
+        assert {"step", "data", "forward", "backward"} <= kinds
+        assert ("optimizer" in kinds) == (mode != "async")  # nobody has one there
+        assert ("compress" in kinds) == (mode != "none")
+        assert "exchange" in {span.name for span in spans if span.lane == "wire"}
+    on_time = [span for span in timeline.workers[0] if span.name == "wait" and span.lane == "compute"]
+    late = [span for span in timeline.workers[1] if span.name == "wait" and span.lane == "compute"]
+    waited, waited_late = (sum(span.ended - span.began for span in spans) for spans in (on_time, late))
+    assert waited > 0.5 * LATE_S * (STEPS - 1)
+    assert waited_late < 0.5 * waited
+    # On one clock: what worker 0 waits for last comes after worker 1's forward pass of step 12.
+    (step,) = [span for span in timeline.workers[1] if (span.name, span.about) == ("step", "12")]
+    forward = [span.ended for span in timeline.workers[1] if span.name == "forward"]
+    assert max(span.ended for span in on_time) > max(end for end in forward if end < step.ended)
+
+
+@EVERY_MODE
+def test_spans_of_the_thread_that_trains_lie_within_one_another(found: Found, mode: str) -> None:
+    for spans in Timeline.from_json(found[mode][0]["timeline"]).workers:
+        own = [(span.began, span.ended, span.name) for span in spans if span.lane == "compute"]
+        for began, ended, name in own:
+            for other_began, other_ended, other in own:
+                partly = began + 1e-6 < other_began < ended - 1e-6 and other_ended > ended + 1e-6
+                assert not partly, (name, other)
+
+
+@pytest.mark.parametrize("sync", [{"mode": "sharded"}, {"mode": "async"}])
+def test_simulated_workers_have_no_network(sync: dict[str, Any], tmp_path: Path) -> None:
+    import torch
+    import torch.distributed as dist
+    from trainer_process import Recorder
+
+    from taugrad.platform.data import load
+    from taugrad.platform.training.trainer import Trainer
+
+    spec = RunSpec.model_validate(BASE | {"compressor": LINE, "sync": {"mode": "simulated", "of": sync}})
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        recorder = Recorder()
+        trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder)
+        trainer.fit()
+        assert trainer.timeline() is None
+    finally:
+        dist.destroy_process_group()
+    logged = [metrics for _, metrics in recorder.logged if "train/loss" in metrics]
+    assert len(logged) == ITERATIONS
+    for metrics in logged:
+        assert metrics["comm/wire_bytes"] > 0
+        assert metrics["time/wait_s"] == metrics["time/exchange_s"] == metrics["time/overlap_s"] == 0
+        assert not [name for name in metrics if name.startswith("net/")]
+
+
+def test_what_is_recorded_defines_no_run() -> None:
+    assert RunSpec().fingerprint() == RunSpec.model_validate({"tracking": {"timeline": 0}}).fingerprint()

@@ -1,0 +1,99 @@
+"""Timelines as text, in the form that Perfetto and chrome://tracing read."""
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taugrad.compressors.spans import Span
+from taugrad.platform.tracking.timeline import Timeline, spans_from_text, spans_to_text
+
+SPANS = st.builds(
+    lambda name, lane, began, length, about: Span(name, lane, began, began + length, about),
+    st.sampled_from(["backward", "exchange", "wait"]),
+    st.sampled_from(["compute", "wire"]),
+    st.floats(1e9, 1e9 + 10),
+    st.floats(1e-6, 5),
+    st.sampled_from(["", "bucket 1"]),
+)
+WORKERS = st.lists(st.lists(SPANS, min_size=1, max_size=12), min_size=1, max_size=3)
+
+
+@given(WORKERS)
+def test_a_timeline_comes_back_from_its_text(workers: list[list[Span]]) -> None:
+    timeline = Timeline.of(workers)
+    back = Timeline.from_json(timeline.to_json())
+    assert len(back.workers) == len(workers)
+    start = min(span.began for spans in workers for span in spans)
+    for spans, found in zip(workers, back.workers, strict=True):
+        assert len(found) == len(spans)
+        expected = sorted((s.began - start, s.ended - start, s.name, s.lane, s.about) for s in spans)
+        for span, (began, ended, *words) in zip(sorted(found, key=_in_order), expected, strict=True):
+            assert (span.began, span.ended) == pytest.approx((began, ended), abs=2e-6)
+            assert [span.name, span.lane, span.about] == words
+
+
+def _in_order(span: Span) -> tuple[float, float, str, str, str]:
+    return span.began, span.ended, span.name, span.lane, span.about
+
+
+@given(WORKERS)
+def test_a_trace_is_what_viewers_ask_for(workers: list[list[Span]]) -> None:
+    """Trace Event Format: complete events, whose threads have names; in a thread they nest, or are apart."""
+    trace = json.loads(Timeline.of(workers).to_json())
+    assert trace["displayTimeUnit"] == "ms"
+    threads = defaultdict(list)
+    named = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "M":
+            named[event["name"], event["pid"], event["tid"]] = event["args"]
+        else:
+            assert event["ph"] == "X"
+            assert event["dur"] >= 0
+            threads[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for rank in range(len(workers)):
+        assert named["process_name", rank, 0] == {"name": f"worker {rank}"}
+        assert named["process_sort_index", rank, 0] == {"sort_index": rank}
+    for (rank, thread), events in threads.items():
+        assert named["thread_name", rank, thread]["name"].startswith(("computing", "network"))
+        open_until: list[float] = []
+        for began, ended in sorted(events, key=lambda event: (event[0], -event[1])):
+            while open_until and open_until[-1] <= began + 1e-4:  # a tenth of a nanosecond
+                open_until.pop()
+            assert not open_until or ended <= open_until[-1] + 1e-4
+            open_until.append(ended)
+
+
+def test_buckets_that_overlap_on_their_way_have_threads_of_their_own() -> None:
+    spans = [
+        Span("exchange", "wire", 0.0, 2.0, "bucket 0"),
+        Span("exchange", "wire", 1.0, 3.0, "bucket 1"),
+        Span("exchange", "wire", 2.0, 4.0, "bucket 2"),
+    ]
+    events = json.loads(Timeline.of([spans]).to_json())["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    placed = [(event["args"]["about"], names[event["tid"]]) for event in events if event["ph"] == "X"]
+    assert placed == [("bucket 0", "network"), ("bucket 2", "network"), ("bucket 1", "network 2")]
+
+
+def test_steps_begin_when_the_first_worker_does() -> None:
+    first = [Span("step", "compute", 5.0, 6.0, "11"), Span("step", "compute", 6.0, 7.0, "12")]
+    second = [Span("step", "compute", 5.5, 5.9, "11"), Span("step", "compute", 5.9, 7.0, "12")]
+    steps = Timeline.of([first, second]).steps
+    assert [number for number, _ in steps] == ["11", "12"]
+    assert [began for _, began in steps] == pytest.approx([0.0, 0.9])
+    assert all(one[1] < other[1] for one, other in pairwise(steps))
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"traceEvents": [{"ph": "X"}]}', "nothing"])
+def test_another_text_is_no_timeline(text: str) -> None:
+    with pytest.raises(ValueError, match=r"timeline|Expecting"):
+        Timeline.from_json(text)
+
+
+def test_spans_go_to_other_workers_to_the_bit() -> None:
+    spans = [Span("wait", "compute", 1.7e9 + 1 / 3, 1.7e9 + 2 / 3, "ö")]
+    assert spans_from_text(spans_to_text(spans)) == spans

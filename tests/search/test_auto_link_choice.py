@@ -1,0 +1,402 @@
+"""The choice of a way to train over a link, against what a formula by hand says."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import AllGatherSync, ShardedSync, WeightsSync
+from taugrad.search.auto_link import words
+from taugrad.search.auto_link.choice import FEWEST_STEPS, LEAST_STEPS, Run, choose, probe_steps
+from taugrad.search.auto_link.prospects import (
+    MOST_WORTH,
+    MOST_WORTH_LONGER,
+    Prospect,
+    half_all_reduce,
+    prospects_of,
+    sift,
+)
+from taugrad.search.auto_link.ways import EXACT, OWN, Way, ways_of
+from taugrad.search.auto_link.worth import Curve, falling, pace_of, worth_of
+from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
+from taugrad.search.plan.link import Link
+from taugrad.search.plan.step_model import StepTime
+
+STEPS = 120
+SLOW, FAST = Link(rate=8e6, headers=0.0), Link(rate=8e12, headers=0.0)
+
+
+def spec(**fields) -> RunSpec:
+    optimizer = {"kind": "sgd", "lr": 0.1, "momentum": 0.9}
+    training = {"iterations": 2400, "batch_per_worker": 4, "optimizer": optimizer}
+    return RunSpec.model_validate({"training": training, "workers": {"count": 4}} | fields)
+
+
+ADAMW = {"training": {"iterations": 2400, "batch_per_worker": 4, "optimizer": {"kind": "adamw", "lr": 0.001}}}
+RUN = Run(ways_of(spec())[0].spec, iterations=2400, epoch=100)
+
+
+def loss_after(steps: float) -> float:
+    """Of the uncompressed training; falls ever slower."""
+    return 3 / (1 + steps / 40)
+
+
+class Trainings:
+    """Stands for trainings whose steps are worth what is said here."""
+
+    def __init__(self, worths):
+        self.worths, self.asked = worths, []
+
+    def take(self, one: RunSpec, steps: int, every: int) -> Curve:
+        self.asked.append((one.fingerprint(), steps))
+        worth = self.worths.get(one.fingerprint(), 1.0)
+        done = range(0, steps + 1, every)
+        return Curve(tuple(done), tuple(worth if math.isnan(worth) else loss_after(worth * s) for s in done))
+
+
+def step(seconds: float, received: float = 0.0) -> StepTime:
+    return StepTime(seconds, min(seconds, 0.01), 0.0, received)
+
+
+# What a step is worth
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    falls=st.lists(st.floats(1e-3, 1.0), min_size=8, max_size=8),
+    worth=st.floats(0.01, 2.0),
+    steps=st.integers(2, 4),
+)
+def test_a_step_is_worth_what_brings_it_along_the_reference(falls, worth, steps):
+    """Losses that lie on the reference, stretched: whatever its shape, the stretch is what is found."""
+    losses = [sum(falls[i:]) for i in range(len(falls) + 1)]
+    reference = Curve(tuple(10 * i for i in range(len(losses))), tuple(losses))
+
+    def on_reference(place: float) -> float:
+        before = min(int(place // 10), len(falls) - 1)
+        return losses[before] - falls[before] * (place / 10 - before)
+
+    done = [10 * i for i in range(steps + 1)]
+    curve = Curve(tuple(done), tuple(on_reference(worth * each) for each in done))
+    assert worth_of(curve, reference) == pytest.approx(worth, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("losses", "worth"),
+    [
+        ((3.0, 3.0, 3.5), 0.0),  # learned nothing
+        ((3.0, math.nan, math.nan), 0.0),
+        ((3.0, 1.0, math.inf), 0.0),
+        ((3.0, 0.1, 0.1), 2.0),  # ahead of all that the reference has: no more than that is known
+    ],
+)
+def test_the_ends_of_the_reference_are_the_ends_of_what_is_known(losses, worth):
+    reference = Curve(tuple(range(0, 81, 10)), tuple(loss_after(s) for s in range(0, 81, 10)))
+    assert worth_of(Curve((0, 20, 40), losses), reference) == pytest.approx(worth, abs=1e-6)
+
+
+def test_a_pace_is_what_the_last_steps_add():
+    """Ahead by 40 steps after the first 20, then half as fast as the reference."""
+    reference = Curve(tuple(range(0, 401, 10)), tuple(loss_after(s) for s in range(0, 401, 10)))
+    done = range(0, 121, 20)
+    curve = Curve(tuple(done), tuple(loss_after(50 + s / 2) if s else loss_after(0) for s in done))
+    assert pace_of(curve, reference) == pytest.approx(0.5, rel=0.03)
+    late = (80, 100, 120)
+    by_hand = sum(s * (50 + s / 2) for s in late) / sum(s * s for s in late)
+    assert worth_of(curve, reference) == pytest.approx(by_hand, rel=0.03)
+    falls_back = Curve((0, 20, 40, 60), tuple(loss_after(s) for s in (0, 80, 60, 40)))
+    assert pace_of(falls_back, reference) == 0.0
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=20))
+def test_a_noisy_reference_is_made_to_fall(losses):
+    smooth = falling(losses)
+    assert all(after <= before for before, after in pairwise(smooth))
+    assert min(losses) <= smooth.min()
+    assert smooth.max() <= max(losses)
+    assert falling(sorted(losses, reverse=True)) == pytest.approx(sorted(losses, reverse=True))
+
+
+# What is compared
+
+
+def test_ways_fit_the_optimizer():
+    sgd = {str(way): way for way in ways_of(spec())}
+    adamw = {str(way): way for way in ways_of(spec(**ADAMW))}
+    each_step = "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice"
+    assert sgd[each_step].spec.training.optimizer.momentum == 0.0  # it comes before the threshold
+    assert not [name for name in adamw if "density" in name and "every" not in name]
+    local = "strom(tau=density(target=0.1, every=1)) | golomb_rice (weights every 4 steps, allgather)"
+    assert sgd[local].spec.training.optimizer.lr == 0.1
+    assert adamw[local].spec.training.optimizer.lr == pytest.approx(0.001 * 2)  # the root of 4 workers
+    for one in (sgd[local], adamw[local]):
+        assert one.spec.sync == WeightsSync(every=4, unsent=0.25)
+    exact = {str(way) for way in sgd.values() if way.is_exact}
+    assert exact == {"none", "fp16", "fp16 (sharded)"}
+    assert all(way.spec.training.iterations == 2400 for way in [*sgd.values(), *adamw.values()])
+
+
+def test_the_specs_own_way_is_among_them_and_simulation_is_no_way():
+    own = spec(compressor="wgt(0.5)", sync={"mode": "simulated", "of": {"mode": "sharded"}})
+    (found,) = [way for way in ways_of(own) if way.family == OWN]
+    assert (str(found.spec.compressor), found.spec.sync) == ("wgt(tau=0.5)", ShardedSync())
+    assert not [way for way in ways_of(spec()) if way.family == OWN]  # it is the all-reduce
+    assert not [way for way in ways_of(spec(compressor="powersgd(4)")) if way.family == OWN]
+
+
+# What the plan alone rules out
+
+
+def prospect(family, degree, seconds, sync=None, *, longer=False):
+    tree = spec().model_dump(mode="json") | {"sync": (sync or AllGatherSync()).model_dump(mode="json")}
+    return Prospect(Way(RunSpec.model_validate(tree), family, degree, longer), step(seconds))
+
+
+LOCAL = WeightsSync(every=4)
+
+
+def test_what_cannot_win_is_not_tried():
+    none, sharded = prospect(EXACT, (), 0.5), prospect(EXACT, (), 0.4, ShardedSync())
+    dense, sparse = prospect("strom", (10.0,), 0.1), prospect("strom", (100.0,), 0.1001)
+    sparser = prospect("strom", (1000.0,), 0.05)
+    slow = prospect("linear", (4.0,), 0.4 * MOST_WORTH + 0.001)
+    slow_local = prospect("local", (4.0, 10.0), 0.4 * MOST_WORTH_LONGER - 0.001, LOCAL, longer=True)
+    everything = sorted([none, sharded, dense, sparse, sparser, slow, slow_local], key=lambda p: p.seconds)
+    exact, kept, dropped = sift(everything)
+    assert exact is sharded
+    assert kept == [sparser, dense, slow_local]  # a step at a larger rate may be worth more
+    assert {id(each.prospect) for each in dropped} == {id(none), id(sparse), id(slow)}
+
+
+def test_neither_of_two_ways_loses_less_where_each_is_finer_in_something():
+    rare, few = prospect("local", (10.0, 10.0), 1, LOCAL), prospect("local", (4.0, 50.0), 1, LOCAL)
+    assert not rare.way.loses_less_than(few.way)
+    assert not few.way.loses_less_than(rare.way)
+    assert prospect("local", (4.0, 10.0), 1, LOCAL).way.loses_less_than(rare.way)
+
+
+# The choice
+
+
+def calibration(nbytes: dict[str, float], default: float) -> Calibration:
+    """10 ms of computing, a million parameters in one bucket, and messages of so many bytes."""
+
+    def work(size, **fields):
+        return MethodWork(buckets=(BucketWork(compress_s=0, read_s=0, fill_s=0, nbytes=size),), **fields)
+
+    lines = {way.planned.method for fields in ({}, ADAMW) for way in ways_of(spec(**fields))}
+    return Calibration(
+        batch=4,
+        steps_an_epoch=100,
+        compute_s=0.01,
+        optimizer_s=0.0,
+        buckets=(Bucket(elements=1_000_000, ready_s=0.01),),
+        optimizer_bytes=0,
+        reduce_s=0,
+        reduce_half_s=0,
+        methods={line: work(nbytes.get(line, default)) for line in lines}
+        | {"none": work(4e6, all_reduces=1), HALF: work(2e6, all_reduces=1, half=True)},
+    )
+
+
+CALIBRATION = calibration(
+    {
+        "fp16": 2e6,
+        "strom(tau=density(target=0.1), momentum=0.9) | golomb_rice": 8e4,
+        "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice": 1e4,
+        "strom(tau=density(target=0.001), momentum=0.9) | golomb_rice": 2e3,
+    },
+    default=1.5e6,
+)
+
+
+def compared(link, worths, run=RUN, one=None):
+    ways = ways_of(one or spec())
+    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways, link, 4))
+    trainings = Trainings(
+        {way.spec.fingerprint(): worth for way in ways for n, worth in worths.items() if n in str(way)}
+    )
+    return choose(run, exact, kept, dropped, STEPS, trainings.take), trainings
+
+
+def test_on_a_slow_link_the_sparse_way_with_the_least_seconds_for_its_worth_is_chosen():
+    worths = {"strom(tau=density(target=0.1), ": 0.95, "strom(tau=density(target=0.01), ": 0.7}
+    worths |= {"strom(tau=density(target=0.001), ": 0.2, "weights": 0.01, "wgt": 0.9, "linear": 0.9}
+    choice, _ = compared(SLOW, worths)
+    # 3 messages at a megabyte a second, beside 10 ms of computing
+    by_hand = {
+        "0.1": (0.01 + 3 * 8e4 / 1e6) / 0.95,
+        "0.01": (0.01 + 3 * 1e4 / 1e6) / 0.7,
+        "0.001": (0.01 + 3 * 2e3 / 1e6) / 0.2,
+    }
+    assert min(by_hand, key=by_hand.__getitem__) == "0.01"
+    assert str(choice.best.prospect.way) == "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice"
+    assert choice.best.seconds == pytest.approx(by_hand["0.01"], rel=0.05)
+    assert choice.best.worth == pytest.approx(0.7, rel=0.05)
+    half = half_all_reduce(CALIBRATION, SLOW, 4)
+    said = words.reason(choice, SLOW, 4, half)
+    # 16 bits: 2 * 3/4 of 2 MB at a megabyte a second
+    times = (0.01 + 3.0) / by_hand["0.01"]
+    assert half.seconds == pytest.approx(3.01, rel=0.01)
+    assert words.times_faster(choice.best, half) == pytest.approx(times, rel=0.05)
+    assert "strom(tau=density(target=0.01)" in said
+    (marked,) = [row for row in words.rows_of(choice, half) if row[-1] == "chosen"]
+    assert marked[0] == str(choice.best.prospect.way)
+
+
+@pytest.mark.parametrize(
+    ("worth", "why"),
+    [(0.8, "what sends less takes longer to the target: 1.2"), (1.03, "of which a probe is not sure")],
+)
+@pytest.mark.parametrize("fields", [{}, ADAMW])
+def test_on_a_fast_link_the_all_reduce_is_chosen(fields, worth, why):
+    choice, _ = compared(
+        FAST, dict.fromkeys(("strom", "wgt", "linear", "chunked"), worth), one=spec(**fields)
+    )
+    assert choice.best is choice.exact
+    assert choice.best.prospect.way.is_exact
+    half = half_all_reduce(CALIBRATION, FAST, 4)
+    assert why in words.reason(choice, FAST, 4, half)
+
+
+@pytest.mark.parametrize("worth", [0.0, math.nan])
+def test_what_learns_nothing_is_never_chosen_however_fast_it_is(worth):
+    choice, _ = compared(SLOW, dict.fromkeys(("strom", "wgt", "linear", "chunked"), worth))
+    assert choice.best is choice.exact
+    assert all(found.worth == 0 for found in choice.judged if found is not choice.exact)
+    half = half_all_reduce(CALIBRATION, SLOW, 4)
+    assert "learned nothing" in words.reason(choice, SLOW, 4, half)
+    assert {row[4] for row in words.rows_of(choice, half) if "strom" in row[0]} == {"0"}
+
+
+def test_a_run_that_learns_nothing_in_the_probe_is_not_judged_by_it():
+    class Flat(Trainings):
+        def take(self, one, steps, every):
+            return Curve((0, steps), (3.0, 3.0))
+
+    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4))
+    choice = choose(RUN, exact, kept, dropped, STEPS, Flat({}).take)
+    assert choice.best is choice.exact
+    assert not choice.learned
+    assert "too short for the run to learn anything" in words.reason(choice, SLOW, 4, exact.step)
+
+
+OTHERS = [way for way in ways_of(spec()) if way.every <= 10 and not way.is_exact]
+SOME = [ways_of(spec())[0], *OTHERS]
+"""The all-reduce, and what loses something."""
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_the_two_halves_of_the_probe_never_lose_the_fastest(data):
+    """Any seconds, any worths up to the most: what is chosen is the best of all, or what loses nothing if
+    nothing is clearly better."""
+    seconds = data.draw(st.lists(st.floats(0.01, 10), min_size=len(SOME), max_size=len(SOME)))
+    worths = {
+        way.spec.fingerprint(): data.draw(st.floats(0.05, MOST_WORTH_LONGER if way.longer else MOST_WORTH))
+        for way in OTHERS
+    }
+    exact, *others = (Prospect(way, step(s)) for way, s in zip(SOME, seconds, strict=True))
+    choice = choose(RUN, exact, others, [], STEPS, Trainings(worths).take)
+    true = {
+        str(each.way): each.seconds / worths.get(each.way.spec.fingerprint(), 1.0)
+        for each in (exact, *others)
+    }
+    best = min(true.values())
+    chosen = true[str(choice.best.prospect.way)]
+    assert chosen <= 1.12 * best  # 5% for what loses nothing, and what interpolation misses
+    if best > exact.seconds:
+        assert choice.best is choice.exact
+
+
+def test_what_began_well_and_fell_back_gives_way_to_what_it_was_ahead_of():
+    """By its half the first is three times as fast as the others; by its whole probe it learns nothing."""
+    seconds = (10.0, 1.0, 1.0)
+    exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
+
+    class Burst(Trainings):
+        def take(self, one, steps, every):
+            curve = super().take(one, steps, every)
+            if one.fingerprint() == first.way.spec.fingerprint() and steps > STEPS / 2:
+                return Curve(curve.steps, tuple(loss_after(0) for _ in curve.losses))
+            return curve
+
+    slower = Prospect(SOME[3], step(MOST_WORTH * 1.5))  # cannot win beside the first's first half
+    others = Burst({first.way.spec.fingerprint(): 1.0, second.way.spec.fingerprint(): 0.3})
+    others.worths[slower.way.spec.fingerprint()] = 0.9
+    choice = choose(RUN, exact, [first, second, slower], [], STEPS, others.take)
+    assert choice.best.prospect is slower
+    assert choice.best.steps == STEPS
+    assert {id(found.prospect) for found in choice.judged} == {
+        id(each) for each in (exact, first, second, slower)
+    }
+
+
+def test_what_is_far_behind_after_half_a_probe_does_not_go_on():
+    worths = {"strom(tau=density(target=0.01), ": 0.7, "strom(tau=density(target=0.001), ": 0.1}
+    choice, trainings = compared(SLOW, worths | {"weights": 0.01})
+    longest = {}
+    for fingerprint, steps in trainings.asked:
+        longest[fingerprint] = max(steps, longest.get(fingerprint, 0))
+    given_up = [found for found in choice.judged if found.given_up]
+    assert given_up
+    for found in given_up:
+        assert longest[found.prospect.way.spec.fingerprint()] <= STEPS / 2
+    assert longest[choice.best.prospect.way.spec.fingerprint()] == STEPS
+
+
+def test_when_the_time_is_over_halves_are_judged_and_the_rest_is_left_out():
+    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4))
+    kept = [each for each in kept if not each.way.has_outer_momentum]  # the probe is too short for these
+    trainings = Trainings({})
+    began = sorted(kept, key=lambda each: each.least)
+
+    def late() -> bool:
+        return len({fingerprint for fingerprint, _ in trainings.asked}) > 3  # the reference and 3 ways
+
+    worths = {each.way.spec.fingerprint(): 0.05 for each in began}
+    trainings.worths = worths | {began[0].way.spec.fingerprint(): 0.01}
+    choice = choose(RUN, exact, kept, dropped, STEPS, trainings.take, late=late)
+    whole = 2 * STEPS  # of the reference
+    assert max(steps for _, steps in trainings.asked if steps != whole) <= STEPS / 2
+    assert {id(each.prospect) for each in choice.judged} == {id(each) for each in (exact, *began[:3])}
+    assert choice.best.prospect in began[1:3]
+    assert "the time for probes was over" in {each.why for each in choice.dropped}
+
+
+def test_a_way_whose_exchanges_are_rarer_than_the_probe_is_long_is_not_judged():
+    slow = [each for each in prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4) if each.way.every == 30]
+    exact = next(each for each in prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4) if each.way.is_exact)
+    choice = choose(RUN, exact, slow, [], 80, Trainings({}).take)
+    assert choice.best is choice.exact
+    few = {each.prospect.way.family: each.why for each in choice.dropped}
+    assert few["local"] == few["sparseloco"] == "the probe has fewer than 3 of its exchanges"
+    assert few["diloco"] == "the probe has fewer than 5 of its exchanges"
+
+
+@pytest.mark.parametrize(
+    ("run", "every", "step_s", "seconds", "steps"),
+    [
+        (Run(RUN.reference, 2400, 100), 1, 0.001, 1e9, 120),  # 5% of the run
+        (Run(RUN.reference, 600, 100), 1, 0.001, 1e9, LEAST_STEPS),
+        (Run(RUN.reference, 2400, 100), 60, 0.001, 1e9, 300),  # 5 exchanges
+        (Run(RUN.reference, 2400, 100, 80), 1, 0.001, 1e9, 160),  # past the warm-up
+        (Run(RUN.reference, 100, 100), 1, 0.001, 1e9, 25),  # no more than a quarter of the run
+        (Run(RUN.reference, 2400, 100), 1, 1.0, 1.0, FEWEST_STEPS),
+    ],
+)
+def test_a_probe_is_as_long_as_the_run_asks_for_and_time_allows(run, every, step_s, seconds, steps):
+    sync = WeightsSync(every=every)
+    assert probe_steps(run, [prospect("local", (every, 10.0), 1, sync)], step_s, seconds) == steps
+
+
+def test_more_time_is_a_longer_probe():
+    ways = [prospect("strom", (float(i),), 1) for i in range(1, 5)]
+    found = [probe_steps(RUN, ways, 0.1, seconds) for seconds in (10, 20, 40)]
+    assert found == sorted(found)
+    assert FEWEST_STEPS < found[0] < found[-1] < 120
+    # 2 of the reference; of the others half are begun and a quarter whole, and take half as long again
+    assert found[1] == int(20 / (0.1 * (2 + (0.25 / 2 + 0.25) * 1.5 * 4)))

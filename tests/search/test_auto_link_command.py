@@ -1,0 +1,280 @@
+"""`taugrad auto --target` from its arguments to the training, and the beginnings that a probe trains."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from taugrad import cli
+from taugrad.platform.data import load
+from taugrad.platform.exit_codes import FAILED, OK, WRONG_INPUT
+from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.reading import read_spec
+from taugrad.platform.synchronization.config import SimulatedSync
+from taugrad.platform.tasks.metric import LOSS
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.store import finish_run, open_client, start_run
+from taugrad.search.auto_link import command, finding
+from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
+from taugrad.search.auto_link.courses import courses_of
+from taugrad.search.auto_link.ways import ways_of
+from taugrad.search.auto_link.wishes import Wishes
+from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
+from taugrad.search.plan.link import Link
+
+DIGITS = {
+    "experiment": "auto link",
+    "data": {"kind": "digits"},
+    "model": {"kind": "mlp", "widths": [32]},
+    "training": {"iterations": 240, "batch_per_worker": 16, "optimizer": {"kind": "sgd", "lr": 0.05}},
+    "sync": {"mode": "simulated"},
+}
+PARAMETERS = 64 * 32 + 32 + 32 * 10 + 10
+DENSE = "none"
+EACH_STEP = "strom(tau=density(target=0.1)) | golomb_rice"
+LOCAL = "strom(tau=density(target=0.1, every=1)) | golomb_rice"
+
+
+def spec(**fields) -> RunSpec:
+    return RunSpec.model_validate(DIGITS | fields)
+
+
+@pytest.fixture
+def file(tmp_path) -> str:
+    path = tmp_path / "digits.yaml"
+    path.write_text(yaml.safe_dump(DIGITS))
+    return str(path)
+
+
+@pytest.fixture
+def calibration(tmp_path) -> Path:
+    """Computing takes no time to speak of; a tenth of the elements are a byte each."""
+
+    def work(size, **fields):
+        return MethodWork(buckets=(BucketWork(compress_s=0, read_s=0, fill_s=0, nbytes=size),), **fields)
+
+    methods = {
+        DENSE: work(4 * PARAMETERS, all_reduces=1),
+        HALF: work(2 * PARAMETERS, all_reduces=1, half=True),
+        EACH_STEP: work(0.1 * PARAMETERS),
+        LOCAL: work(0.1 * PARAMETERS),
+    }
+    path = tmp_path / "calibration.json"
+    path.write_text(
+        Calibration(
+            batch=16,
+            steps_an_epoch=45,
+            compute_s=1e-4,
+            optimizer_s=0,
+            buckets=(Bucket(elements=PARAMETERS, ready_s=1e-4),),
+            optimizer_bytes=0,
+            reduce_s=0,
+            reduce_half_s=0,
+            methods=methods,
+        ).model_dump_json()
+    )
+    return path
+
+
+class Train:
+    """Stands for `taugrad train`: leaves a run that came to its target, or did not."""
+
+    def __init__(self, uri: str, *, steps: int | None = 100, status: str = "FINISHED") -> None:
+        self.client, self.steps, self.status = open_client(uri), steps, status
+        self.specs: list[RunSpec] = []
+        self.run_id = ""
+
+    def __call__(self, one: RunSpec) -> int:
+        self.specs.append(one)
+        self.run_id = start_run(self.client, one)
+        metrics = {names.EVAL_LOSS: 0.5, names.TOTAL_WIRE_GB: 0.001, names.TOTAL_SECONDS: 20.0}
+        if self.steps:
+            metrics[names.TOTAL_ITERATIONS_TO_TARGET] = float(self.steps)
+        for name, value in metrics.items():
+            self.client.log_metric(self.run_id, name, value)
+        finish_run(self.client, self.run_id, self.status)
+        return OK if self.status == "FINISHED" else FAILED
+
+
+# From the command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--target", "loss=1"], "--target loss=1: needs --link, such as 100mbit,20ms, or --measure HOST"),
+        (["--link", "1gbit"], "--target: is missing; give one such as loss=1.9"),
+        (["--plan-only"], "--target: is missing"),
+        (["--link", "1gbit", "--budget", "3"], "--link with --budget: it is for --target"),
+        (["--link", "1gbit", "--once"], "--link with --once: it is for --target"),
+        (
+            ["--target", "loss=1", "--link", "1gbit", "--law", "a.yaml"],
+            "--target loss=1 with --law: a target",
+        ),
+        (["--target", "loss=1", "--link", "fast"], "--link: link 'fast': must be rate, delay one way"),
+        (
+            ["--target", "loss=1", "--link", "1gbit", "--measure", "a"],
+            "--link 1gbit with --measure: give one",
+        ),
+        (["--target", "loss", "--link", "1gbit"], "--target loss: must be METRIC=NUMBER"),
+        (["--target", "loss=low", "--link", "1gbit"], "--target loss=low: must be METRIC=NUMBER"),
+        (["--target", "loss=nan", "--link", "1gbit"], "--target loss=nan: must be METRIC=NUMBER"),
+        (
+            ["--target", "perplexity=9", "--link", "1gbit"],
+            "--target perplexity=9: no metric of task.kind = classification, which has accuracy, loss",
+        ),
+        (["--target", "accuracy=95", "--link", "1gbit"], "accuracy=95: must be above 0 and at most 1"),
+        (["--target", "loss=99", "--link", "1gbit"], "has loss .* already; give a smaller one"),
+        (["--target", "accuracy=0.001", "--link", "1gbit"], "has accuracy .* already; give a larger one"),
+        (["--target", "loss=1", "--link", "1gbit", "--probe-seconds", "0"], "--probe-seconds 0: must be"),
+        (
+            ["--target", "loss=1", "--link", "1gbit", "--share-of-machine", "0"],
+            "--share-of-machine 0: must be",
+        ),
+        (["--target", "loss=1", "--measure", "a:b"], "--measure a:b: must be HOST or HOST:PORT"),
+        (["--target", "loss=1", "--link", "1gbit", "--sync.mode", "hybrid"], "sync.mode = hybrid"),
+        (
+            [
+                *("--target", "loss=1", "--link", "1gbit", "--sync.mode", "allgather"),
+                "--sync.exchange",
+                "hierarchical",
+            ],
+            "hierarchical: is not planned",
+        ),
+        (
+            ["--target", "loss=1", "--link", "1gbit", "--workers.count", "1"],
+            "workers.count = 1: nothing goes",
+        ),
+        (
+            ["--target", "loss=1", "--link", "1gbit", "--workers.device", "cuda"],
+            "workers.device = cuda: only",
+        ),
+        (
+            ["--target", "loss=1", "--link", "1gbit", "-o", "nowhere/a.yaml"],
+            "-o nowhere/a.yaml: there is no folder",
+        ),
+        (
+            ["--target", "loss=1", "--link", "1gbit", "--calibration", "nowhere.json"],
+            "--calibration nowhere.json: No such file",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("uri")
+def test_bad_input_is_one_line_and_nothing_is_trained(arguments, problem, file, capsys, monkeypatch):
+    monkeypatch.setattr(finding, "choose", lambda *_: pytest.fail("probed"))
+    assert cli.main(["auto", file, *arguments]) == WRONG_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(problem, line)
+
+
+def test_a_plan_alone_leaves_a_spec_that_can_be_trained(file, calibration, tmp_path, capsys):
+    chosen = tmp_path / "chosen.yaml"
+    arguments = ["--target", "loss=0.3", "--link", "1mbit,1ms", "--calibration", str(calibration)]
+    assert cli.main(["auto", file, *arguments, "--plan-only", "-o", str(chosen)]) == OK
+    printed = capsys.readouterr().out
+    found = read_spec(chosen)
+    assert found.training.until == {"loss": 0.3}
+    assert isinstance(found.sync, SimulatedSync)
+    assert f"{found.compressor}" in printed
+    assert "times faster than a 16-bit all-reduce" in printed
+    assert "chosen" in printed
+    assert found.sync.of.mode == "weights"
+
+
+def test_a_fast_link_gets_the_all_reduce_and_no_probe(file, calibration, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("taugrad.search.auto_link.courses.Courses.take", lambda *_: pytest.fail("probed"))
+    path = tmp_path / "fast.json"
+    given = Calibration.model_validate_json(calibration.read_text())
+    slow_to_compress = {
+        line: work.model_copy(
+            update={"buckets": tuple(b.model_copy(update={"compress_s": 1}) for b in work.buckets)}
+        )
+        for line, work in given.methods.items()
+        if line not in (DENSE, HALF)
+    }
+    path.write_text(given.model_copy(update={"methods": given.methods | slow_to_compress}).model_dump_json())
+    arguments = ["--target", "loss=0.3", "--link", "100gbit", "--calibration", str(path), "--plan-only"]
+    assert cli.main(["auto", file, *arguments]) == OK
+    assert "what sends less saves no time" in capsys.readouterr().out
+
+
+# With a stub in place of training
+
+
+def wishes(calibration, **fields) -> Wishes:
+    link = Link.parse("1mbit,1ms")
+    return Wishes(**{"metric": "loss", "value": 0.3, "link": link, "calibration": calibration} | fields)
+
+
+def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
+    train = Train(uri)
+    assert run_auto_link(spec(), "digits.yaml", wishes(calibration), train) == OK
+    (one,) = train.specs
+    assert one.training.until == {"loss": 0.3}
+    assert one.compressor.kind == "strom"
+    assert one.training.iterations == 240
+    printed = capsys.readouterr().out
+    assert "after 100 steps; predicted: " in printed
+    (artifact,) = [each.path for each in train.client.list_artifacts(train.run_id) if each.path == ARTIFACT]
+    text = Path(train.client.download_artifacts(train.run_id, artifact)).read_text()
+    assert str(one.compressor).replace("|", "\\|") in text
+    assert "| chosen |" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"), [({"steps": None}, "was not reached"), ({"status": "FAILED"}, "")]
+)
+def test_a_training_that_does_not_come_to_the_target_fails(uri, calibration, capsys, fields, said):
+    assert run_auto_link(spec(), "digits.yaml", wishes(calibration), Train(uri, **fields)) == FAILED
+    assert said in capsys.readouterr().out
+
+
+def test_seconds_of_real_workers_stand_beside_what_was_predicted():
+    real = spec(sync={"mode": "allgather"})
+    metrics = {names.TOTAL_ITERATIONS_TO_TARGET: 100.0, names.TOTAL_SECONDS: 30.0}
+    line = command.result_line(real, LOSS, 0.29, metrics, 0.25)
+    assert line == (
+        "test loss 0.2900 nats after 100 steps: 30 s, 0.3 s a step with evaluations; predicted, without "
+        "evaluations: 25 s over the link, 0.25 s a step"
+    )
+
+
+@pytest.mark.usefixtures("uri")
+def test_a_file_that_cannot_be_written_says_so(calibration, tmp_path):
+    with pytest.raises(SpecError, match=r"-o .*: cannot be written: Is a directory"):
+        run_auto_link(
+            spec(),
+            "digits.yaml",
+            wishes(calibration, plan_only=True, output=tmp_path),
+            lambda _: pytest.fail("trained"),
+        )
+
+
+# Beginnings of trainings
+
+
+def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
+    """Residuals, momentum, random numbers and the order of the examples go on where they were."""
+    one = spec()
+    data = load(one.data)
+    local = next(way for way in ways_of(one) if way.every == 4).spec
+    with courses_of(one, data) as courses:
+        first = courses.take(local, 12, 4)
+        seconds = courses.seconds(local)
+        parts = courses.take(local, 24, 4)
+        assert courses.seconds(local) > seconds > 0
+        assert courses.take(local, 20, 4) == parts  # nothing is trained twice
+    with courses_of(one, data) as courses:
+        assert courses.take(local, 24, 4) == parts
+    assert first.steps == (0, 4, 8, 12)
+    assert parts.steps == (0, 4, 8, 12, 16, 20, 24)
+    assert parts.losses[:4] == first.losses
+    assert parts.losses[-1] < parts.losses[0]
+
+
+def test_a_training_that_breaks_counts_as_nothing_learned():
+    one = spec(training=DIGITS["training"] | {"optimizer": {"kind": "sgd", "lr": 1e38}})
+    with courses_of(one, load(one.data)) as courses:
+        curve = courses.take(one, 10, 5)
+    assert curve.losses[-1] == float("inf") or curve.losses[-1] != curve.losses[-1]

@@ -1,0 +1,208 @@
+"""`taugrad plan` from its arguments to its files; a calibration made, kept and renewed; a link measured."""
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from taugrad import cli
+from taugrad.compressors.config import read_config
+from taugrad.platform.exit_codes import WRONG_INPUT
+from taugrad.platform.spec import RunSpec
+from taugrad.search.plan import calibration as kept
+from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
+from taugrad.search.plan.probing import ProbeError, answer, measure, slowest
+
+DIGITS = {
+    "data": {"kind": "digits"},
+    "model": {"kind": "mlp", "widths": [64]},
+    "training": {"batch_size": 64},
+    "compressor": "wgt(0.001)",
+}
+PARAMETERS = 64 * 64 + 64 + 64 * 10 + 10
+SPARSE = "topk(density=0.01) | packed32"
+
+
+def spec_file(folder: Path) -> str:
+    path = folder / "digits.yaml"
+    path.write_text(yaml.safe_dump(DIGITS))
+    return str(path)
+
+
+def given(folder: Path) -> str:
+    """A calibration of a model with a megabyte of gradients."""
+
+    def work(nbytes, compress_s=0.0, **fields):
+        return MethodWork(
+            buckets=(BucketWork(compress_s=compress_s, read_s=0, fill_s=0, nbytes=nbytes),), **fields
+        )
+
+    methods = {
+        "none": work(1e6, all_reduces=1),
+        HALF: work(5e5, all_reduces=1, half=True),
+        "wgt(tau=0.001)": work(1e4, 0.001),
+        str(read_config(SPARSE)): work(2e4, 0.001),
+    }
+    path = folder / "calibration.json"
+    path.write_text(
+        Calibration(
+            batch=32,
+            steps_an_epoch=10,
+            compute_s=0.05,
+            optimizer_s=0.01,
+            buckets=(Bucket(elements=250_000, ready_s=0.04),),
+            optimizer_bytes=0,
+            reduce_s=0,
+            reduce_half_s=0,
+            methods=methods,
+        ).model_dump_json()
+    )
+    return str(path)
+
+
+def test_the_command_prints_and_writes_what_it_predicts(tmp_path, capsys):
+    code = cli.main(
+        [
+            *("plan", spec_file(tmp_path), "--link", "10mbit,5ms", "--link", "100gbit"),
+            *("--workers", "16,4", "--candidates", SPARSE, "--calibration", given(tmp_path)),
+            *("-o", str(tmp_path / "out")),
+        ]
+    )
+    assert code == 0
+    printed = capsys.readouterr().out
+    # 4 workers: 3 messages of 10,008 bytes at 10 Mbit/s less headers, 5 ms, the model and compressing
+    by_hand = 0.05 + 0.001 + 3 * 10_008 * 8 / 9.5e6 + 0.005
+    found = re.search(r"At 10mbit,5ms, 4 workers: wgt\(tau=0\.001\), ([\d.]+) s a step \(", printed)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(by_hand, rel=0.01)
+    assert "At 100gbit,0ms, 16 workers compression does not pay: " in printed
+    assert "not what it teaches" in printed
+    assert (tmp_path / "out" / "plan.png").read_bytes().startswith(b"\x89PNG")
+    lines = (tmp_path / "out" / "plan.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 2 * 4
+    assert (tmp_path / "out" / "plan.md").read_text().count("## ") == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--link", "quick"], "--link: link 'quick': must be rate, delay one way"),
+        ([], "--link: is missing; give one such as 100mbit,20ms, or --measure HOST"),
+        (["--link", "1gbit", "--workers", "4,many"], "--workers 4,many: 'many' is none"),
+        (["--link", "1gbit", "--workers", "1001"], "--workers 1001: '1001' is none; write 1 to 1000"),
+        (["--link", "1gbit", "--candidates", "gzip"], "gzip"),
+        (["--link", "1gbit", "--sync.mode", "hybrid"], "sync.mode = hybrid"),
+        (["--link", "1gbit", "--between", "far"], "--between: link 'far': must be rate, delay one way"),
+        (["--link", "1gbit", "--sites", "2"], "--sites 2: needs --between, such as 50mbit,30ms"),
+        (["--link", "1gbit", "--between", "9mbit", "--sites", "1"], "--sites 1: must be at least 2"),
+        (["--link", "1gbit", "--share-of-machine", "0"], "--share-of-machine 0: must be at least 1"),
+        (["--link", "1gbit", "--calibration", "nowhere.json"], "--calibration nowhere.json: No such file"),
+        (["--link", "1gbit", "--workers.device", "cuda"], "workers.device = cuda: only a CPU is measured"),
+        (["--measure", "127.0.0.1:x", "--link", "1gbit"], "--measure 127.0.0.1:x: must be HOST or HOST:PORT"),
+        (["--answer", "99999"], "--answer: takes no SPEC"),
+    ],
+)
+def test_bad_input_is_one_error_that_says_what_would_do(arguments, problem, tmp_path, capsys):
+    assert cli.main(["plan", spec_file(tmp_path), *arguments]) == WRONG_INPUT
+    assert problem in capsys.readouterr().err
+
+
+def test_a_calibration_without_the_method_is_refused(tmp_path, capsys):
+    arguments = ["--link", "1gbit", "--calibration", given(tmp_path), "--candidates", "bgt(0.5)"]
+    assert cli.main(["plan", spec_file(tmp_path), *arguments]) == WRONG_INPUT
+    assert "has not measured bgt(tau=0.5); it knows" in capsys.readouterr().err
+
+
+def test_a_model_is_measured_once_and_again_on_request(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spec = RunSpec.model_validate(DIGITS)
+    line, peer = str(read_config(SPARSE)), str(read_config("powersgd(rank=1)"))
+    first = kept.calibrate(spec, ["none", line, peer], seconds=0.2)
+    assert first.parameters == PARAMETERS
+    assert first.batch == 32
+    assert 0 < first.optimizer_s < first.compute_s
+    assert first.buckets[-1].ready_s <= first.backward_end_s * 1.5  # medians of different things
+    assert first.methods["none"].nbytes == 4 * PARAMETERS
+    assert first.methods[HALF].nbytes == 2 * PARAMETERS
+    assert first.methods[line].kept_bytes == 4 * PARAMETERS
+    # 8 bytes for each element sent, at least one of each parameter, and headers
+    sent = sum(max(1, round(size / 100)) for size in (64 * 64, 64, 64 * 10, 10))
+    assert 8 * sent <= first.methods[line].nbytes <= 8 * sent + 4 * 60 + 32
+    assert first.message_s > 0
+    assert first.methods[peer].all_reduces == 3
+    assert 0 < first.methods[peer].nbytes < first.methods["none"].nbytes / 4
+
+    measured = []
+
+    def measure_more(spec, methods, sharing, seconds):
+        measured.append(methods)
+        methods = dict.fromkeys(methods, first.methods[line])
+        return first.model_copy(update={"compute_s": 9.0, "methods": methods})
+
+    monkeypatch.setattr(kept, "_measure", measure_more)
+    assert kept.calibrate(spec, [line, "none"]) == first
+    assert not measured
+    more = kept.calibrate(spec, [line, "bgt(tau=0.1)"])  # only what is new is measured
+    assert measured == [["bgt(tau=0.1)"]]
+    assert (more.compute_s, set(more.methods)) == (first.compute_s, {*first.methods, "bgt(tau=0.1)"})
+    renewed = kept.calibrate(spec, [line], renew=True)
+    assert measured[1:] == [[line]]
+    assert kept.calibrate(spec, [line]) == renewed
+    assert renewed.compute_s == 9.0
+
+
+def test_what_is_kept_depends_on_what_was_measured():
+    spec = RunSpec.model_validate(DIGITS)
+    files = {
+        kept.file_of(spec),
+        kept.file_of(spec, sharing=2),
+        kept.file_of(spec.model_copy(update={"seed": 1})),
+        kept.file_of(RunSpec.model_validate(DIGITS | {"model": {"kind": "mlp", "widths": [32]}})),
+    }
+    assert len(files) == 4
+    assert kept.file_of(RunSpec.model_validate(DIGITS | {"compressor": "bgt(0.1)"})) in files
+
+
+def test_a_damaged_file_counts_as_none(tmp_path):
+    path = tmp_path / "kept.json"
+    assert kept.read_kept(path) is None
+    path.write_text(json.dumps({"batch": 1}))
+    assert kept.read_kept(path) is None
+
+
+def test_a_model_that_cannot_be_built_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spec = RunSpec.model_validate(DIGITS | {"model": {"kind": "alexnet"}})
+    with pytest.raises(kept.CalibrationError, match="8 x 8 are too small for"):
+        kept.calibrate(spec, ["none"])
+
+
+def test_a_link_is_measured_between_two_ends():
+    ports: list[int] = []
+    listening = threading.Event()
+
+    def ready(port):
+        ports.append(port)
+        listening.set()
+
+    other = threading.Thread(target=answer, args=(0, ready), kwargs={"once": True}, daemon=True)
+    other.start()
+    assert listening.wait(10)
+    found = measure("127.0.0.1", ports[0])
+    other.join(10)
+    assert not other.is_alive()
+    assert found.rate > 1e7
+    assert 0 < found.delay < 1
+    assert found.headers == 0
+    far = found.model_copy(update={"delay": 1.0})
+    assert slowest([found, far]) == far
+
+
+def test_a_machine_that_does_not_answer_is_named():
+    with pytest.raises(
+        ProbeError, match=r"127\.0\.0\.1:1: does not answer .* start `taugrad plan --answer 1`"
+    ):
+        measure("127.0.0.1", 1)

@@ -1,0 +1,159 @@
+"""Seconds of an exchange, by hand and against a simulation of every message."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from taugrad.compressors.wire.sites import Sites
+from taugrad.search.plan import exchange_model as model
+from taugrad.search.plan.link import Link, Trunk
+
+PLAIN = Link(rate=8e6, delay=0.0, headers=0.0)
+"""1 MB/s."""
+LONG = Link(rate=8e6, delay=0.05, headers=0.0)
+WORKERS = (2, 3, 4, 16, 1000)
+
+
+def simulated_ring(workers: int, nbytes: float, rate: float, delay: float) -> float:
+    """Gloo's ring all-reduce, message by message: when the last worker has everything.
+
+    A segment leaves when its sender has come to it, the receiver's word that it is ready has arrived, and the
+    link is free. A worker comes to segment i when it has received and sent segment i - 2, and it must have
+    received what it passes on.
+    """
+    a_chunk = math.ceil(max(math.ceil(nbytes / 2**20), 2 * workers) / workers)
+    size = nbytes / (a_chunk * workers)
+    begun = [0.0] * workers
+    for _ in range(2):  # to sum, and to hand the sums round
+        count = a_chunk * (workers - 1)
+        came = [[0.0] * count for _ in range(workers)]
+        left = [[0.0] * count for _ in range(workers)]
+        free = list(begun)
+
+        for segment in range(count):
+            reached = [max(came[w][segment - 2], left[w][segment - 2]) for w in range(workers)]
+            if segment < 2:
+                reached = begun
+            for worker in range(workers):
+                to = (worker + 1) % workers
+                has = came[worker][segment - a_chunk] if segment >= a_chunk else begun[worker]
+                start = max(reached[worker], has, reached[to] + delay, free[worker])
+                free[worker] = left[worker][segment] = start + size / rate
+            for worker in range(workers):
+                came[(worker + 1) % workers][segment] = left[worker][segment] + delay
+        begun = [max(came[worker][-1], left[worker][-1]) for worker in range(workers)]
+    return max(begun)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+@pytest.mark.parametrize("nbytes", [4e4, 3e6, 3e7])
+@pytest.mark.parametrize("rate", [1e6, 1.2e7, 1.2e8])
+@pytest.mark.parametrize("delay", [0.0, 1e-3, 0.05])
+def test_an_all_reduce_takes_what_its_messages_take(workers, nbytes, rate, delay):
+    link = Link(rate=8 * rate, delay=delay, headers=0.0)
+    found = model.all_reduce(link, workers, nbytes)
+    assert found.seconds == pytest.approx(simulated_ring(workers, nbytes, rate, delay), rel=1e-9)
+    assert found.link_s == pytest.approx(2 * (workers - 1) / workers * nbytes / rate)
+    assert found.received == pytest.approx(2 * (workers - 1) / workers * nbytes)
+
+
+def test_all_to_all_by_hand():
+    # 3 others x 100 kB at 1 MB/s, and the delay twice: of readiness, and of the last byte
+    found = model.to_all(LONG, 4, 1e5)
+    assert (found.link_s, found.wait_s, found.received) == pytest.approx((0.3, 0.1, 3e5))
+    assert model.to_all(LONG, 4, 1e5, ready=True).seconds == pytest.approx(0.35)
+
+
+def test_the_hook_has_receivers_ready_on_long_links_alone():
+    assert model.is_far(LONG, 2)
+    assert not model.is_far(PLAIN, 8)
+    assert model.gathered(LONG, 4, 1e5).seconds == pytest.approx(3 * 100_008 / 1e6 + 0.05)
+    # Lengths and messages of 2 workers: each waits for readiness and arrival.
+    padded = model.gathered(LONG, 2, 1e5, "padded", longest=1.5)
+    assert padded.seconds == pytest.approx(8 / 1e6 + 0.1 + 1.5e5 / 1e6 + 0.1)
+
+
+def test_shards_and_a_server_by_hand():
+    # Half of each worker's 200 kB goes out, half of the sum's 100 kB comes back.
+    found = model.sharded(PLAIN, 2, 2e5, 1e5)
+    assert found.seconds == pytest.approx(0.1 + 0.05, abs=2e-4)
+    # The server takes in 3 x 200 kB, then sends 3 x 100 kB.
+    found = model.parameter_server(PLAIN, 4, 2e5, 1e5)
+    assert found.seconds == pytest.approx(0.6 + 0.3, abs=1e-3)
+    assert found.received == pytest.approx(3 / 4 * 3e5, abs=400)
+
+
+def test_a_ring_waits_for_its_delays():
+    # 2 (N - 1) = 6 hops of 25 kB, each with 2 messages that wait for readiness and arrival
+    assert model.ring(LONG, 4, 1e5).seconds == pytest.approx(6 * (25e3 / 1e6 + 4 * 0.05), abs=1e-3)
+
+
+TWO_SITES = PLAIN.model_copy(update={"trunk": Trunk(link=Link(rate=8e5, delay=0.05, headers=0.0), sites=2)})
+"""1 MB/s each, and 0.1 MB/s from site to site."""
+
+
+def test_between_sites_by_hand():
+    # 2 x 2 workers: 2 send 100 kB to 2 each over 0.1 MB/s, or to one each
+    assert model.to_all(TWO_SITES, 4, 1e5).seconds == pytest.approx(4 + 2 * 0.05)
+    assert model.between_sites(TWO_SITES, 4, 1e5).seconds == pytest.approx(2 + 0.05)
+    # worker 0 takes in 2 x 200 kB from the other site, and sends 2 x 100 kB there
+    assert model.parameter_server(TWO_SITES, 4, 2e5, 1e5).link_s == pytest.approx(4 + 2, abs=0.01)
+    # each owner's 25 kB, from 2 to 2 workers, there and back
+    assert model.sharded(TWO_SITES, 4, 1e5, 1e5).link_s == pytest.approx(1 + 1, abs=0.01)
+    slow = Link(rate=8e5, delay=0.05, headers=0.0)
+    for way in (model.all_reduce, model.told_to_all):
+        assert way(TWO_SITES, 4, 1e5).seconds == way(slow, 4, 1e5).seconds
+    # within a site nothing is slow
+    assert model.between_sites(PLAIN, 4, 1e5) == model.to_all(PLAIN, 4, 1e5, ready=True)
+
+
+@pytest.mark.parametrize(("workers", "sites"), [(4, 2), (6, 2), (8, 4), (9, 3), (3, 8), (7, 2)])
+def test_what_crosses_a_trunk_is_what_the_exchange_sends(workers, sites):
+    trunk = Trunk(link=Link(rate=8.0, headers=0.0), sites=sites)  # a byte a second
+    link = Link(rate=8e9, headers=0.0, trunk=trunk)
+    places = np.arange(workers) % sites
+    sent = Sites.by_place(places.tolist()).over_links(np.ones(workers, np.int64))
+    crossing = [
+        max(sent[places == site][:, places != site].sum(), sent[places != site][:, places == site].sum())
+        for site in set(places)
+    ]
+    found = model.between_sites(link, workers, 1.0).link_s
+    assert max(crossing) <= found
+    if workers % sites == 0 or workers < sites:
+        assert found == pytest.approx(max(crossing))
+    everybody = max((places == site).sum() * (places != site).sum() for site in set(places))
+    assert model.to_all(link, workers, 1.0).link_s == pytest.approx(everybody)
+
+
+EXCHANGES = {
+    "all_reduce": lambda link, n: model.all_reduce(link, n, 1e7),
+    "exact": lambda link, n: model.gathered(link, n, 1e5),
+    "padded": lambda link, n: model.gathered(link, n, 1e5, "padded"),
+    "sharded": lambda link, n: model.sharded(link, n, 1e5, 1e5),
+    "parameter_server": lambda link, n: model.parameter_server(link, n, 1e5, 1e5),
+    "ring": lambda link, n: model.ring(link, n, 1e5),
+    "hierarchical": lambda link, n: model.gathered(link, n, 1e5, "hierarchical"),
+}
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
+def test_more_bandwidth_is_never_slower_and_less_delay_neither(exchange):
+    for workers in WORKERS:
+        by_rate = [exchange(Link(rate=r, delay=0.01), workers).seconds for r in (1e6, 1e7, 1e8, 1e9, 1e10)]
+        assert all(fast <= slow for slow, fast in itertools.pairwise(by_rate))
+        by_delay = [exchange(Link(rate=1e8, delay=d), workers).seconds for d in (0.0, 1e-4, 0.01, 0.1)]
+        assert all(near < far for near, far in itertools.pairwise(by_delay))
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
+def test_more_workers_are_never_faster(exchange):
+    for link in (PLAIN, LONG):
+        seconds = [exchange(link, workers).seconds for workers in WORKERS]
+        assert all(few <= many for few, many in itertools.pairwise(seconds))
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
+def test_one_worker_exchanges_nothing(exchange):
+    assert exchange(LONG, 1).seconds == 0

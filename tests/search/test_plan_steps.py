@@ -1,0 +1,226 @@
+"""Steps against timelines worked out by hand, and the plan's ranking, memory and words."""
+
+import itertools
+
+import pytest
+
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import (
+    AllGatherSync,
+    AsyncSync,
+    HybridSync,
+    OuterOptimizer,
+    ParameterServerSync,
+    RingSync,
+    ShardedSync,
+    WeightsSync,
+)
+from taugrad.search.plan import table
+from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
+from taugrad.search.plan.candidates import Candidate, candidates_of
+from taugrad.search.plan.link import Link, Trunk
+from taugrad.search.plan.memory import worker_bytes
+from taugrad.search.plan.planning import crossing, plan
+from taugrad.search.plan.step_model import CannotPlan, step_time
+
+MEGABYTE_A_SECOND = Link(rate=8e6, headers=0.0)
+SPARSE = "strom(density(0.01)) | golomb_rice"
+
+
+def work(*buckets, **fields):
+    keys = ("compress_s", "read_s", "fill_s", "nbytes")
+    return MethodWork(
+        buckets=tuple(BucketWork(**dict(zip(keys, each, strict=True))) for each in buckets), **fields
+    )
+
+
+DENSE = work((0, 0, 0, 4e5), (0, 0, 0, 4e5), all_reduces=1)
+NARROW = work((0.001, 0, 0.001, 2e5), (0.001, 0, 0.001, 2e5), all_reduces=1, half=True)
+FEW = work((0.01, 0.002, 0.001, 1e4), (0.02, 0.004, 0.003, 2e4), kept_bytes=8e5)
+CALIBRATION = Calibration(
+    batch=8,
+    steps_an_epoch=100,
+    compute_s=0.5,
+    optimizer_s=0.1,
+    buckets=(Bucket(elements=100_000, ready_s=0.3), Bucket(elements=100_000, ready_s=0.4)),
+    optimizer_bytes=8e5,
+    reduce_s=0.0,
+    reduce_half_s=0.0,
+    methods={"none": DENSE, HALF: NARROW, SPARSE: FEW},
+)
+"""200,000 parameters in two buckets; backward ends at 0.4 s."""
+
+
+def seconds(method, link, workers, sync=None):
+    return step_time(CALIBRATION, method, sync or AllGatherSync(), link, workers).seconds
+
+
+def test_one_worker_waits_for_nobody():
+    assert seconds(DENSE, MEGABYTE_A_SECOND, 1) == pytest.approx(0.5)
+
+
+def test_buckets_queue_for_the_link_beside_the_backward_pass():
+    # 2 workers: each bucket is 400 kB on the link. Ready at 0.3: 0.3 to 0.7; then 0.7 to 1.1; optimizer 0.1.
+    assert seconds(DENSE, MEGABYTE_A_SECOND, 2) == pytest.approx(1.2)
+    # At 100 MB/s only the last bucket's 4 ms are seen.
+    assert seconds(DENSE, Link(rate=8e8, headers=0.0), 2) == pytest.approx(0.504)
+
+
+def test_compressing_delays_the_backward_pass_and_reading_comes_after_it():
+    # 3 workers. Compress to 0.31; 20 kB on the link to 0.33. Second: ready at 0.41, compressed at 0.43, 40 kB
+    # to 0.47. First read 0.43 .. 0.437; second 0.47 + 0.003 + 3 * 0.004; optimizer 0.1.
+    found = step_time(CALIBRATION, FEW, AllGatherSync(), MEGABYTE_A_SECOND, 3)
+    assert found.seconds == pytest.approx(0.47 + 0.015 + 0.1, abs=1e-4)
+    assert found.utilization == pytest.approx(0.5 / 0.585, abs=1e-3)
+    assert found.received == pytest.approx(2 * (3e4 + 16))
+
+
+def test_over_long_links_everything_is_read_at_the_end():
+    link = Link(rate=8e6, delay=0.2, headers=0.0)
+    # Sent as above; the last byte of the second message is there at 0.67, then both are read.
+    assert seconds(FEW, link, 3) == pytest.approx(0.67 + 0.007 + 0.015 + 0.1, abs=1e-4)
+
+
+def test_who_blocks_computes_nothing_meanwhile():
+    blocking = DENSE.model_copy(update={"blocks": True})
+    # 0.3 to 0.7 on the link, 0.1 of backward pass, 0.4 on the link, 0.1 of optimizer
+    assert seconds(blocking, MEGABYTE_A_SECOND, 2) == pytest.approx(1.3)
+
+
+def test_without_a_hook_nothing_overlaps():
+    # Whole: 0.03 to compress. Shards: half out, half back, and half of the sum is compressed.
+    sharded = seconds(FEW, MEGABYTE_A_SECOND, 2, ShardedSync())
+    assert sharded == pytest.approx(0.5 + 0.03 + 0.03 * 1.5 + 2 * 0.006 + 1.5 * 0.004, abs=1e-3)
+    server = seconds(FEW, MEGABYTE_A_SECOND, 4, ParameterServerSync())
+    assert server == pytest.approx(0.5 + 0.18 + 2 * 0.03 + 5 * 0.006 + 2 * 0.004, abs=1e-3)
+    ring = seconds(DENSE, MEGABYTE_A_SECOND, 4, RingSync())
+    assert ring == pytest.approx(0.5 + 6 / 4 * 0.8, abs=1e-3)
+
+
+def test_local_steps_share_an_exchange():
+    each = seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync(every=1)) - 0.5
+    assert each == pytest.approx(0.03 + 0.03 + 2 * 0.006 + 0.004, abs=1e-3)
+    assert seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync(every=32)) - 0.5 == pytest.approx(each / 32)
+    assert seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync()) - 0.5 == pytest.approx(each / 100)
+
+
+def test_async_is_bound_by_the_processor_or_by_the_link():
+    # 3 others: 90 kB take 0.09 s; the processor 0.5 + 0.03 + 3 * 0.006 + 0.004.
+    assert seconds(FEW, MEGABYTE_A_SECOND, 4, AsyncSync()) == pytest.approx(0.552)
+    assert seconds(FEW, Link(rate=8e4, delay=0.2, headers=0.0), 4, AsyncSync()) == pytest.approx(9.0)
+
+
+def test_a_mode_without_a_model_is_refused():
+    with pytest.raises(CannotPlan, match=r"sync\.mode = hybrid"):
+        seconds(FEW, MEGABYTE_A_SECOND, 2, HybridSync())
+
+
+def test_between_sites_messages_cross_once():
+    trunk = Trunk(link=Link(rate=8e4, headers=0.0), sites=2)  # 10 kB/s
+    link = MEGABYTE_A_SECOND.model_copy(update={"trunk": trunk})
+    once = AllGatherSync(exchange="hierarchical")
+    # 4 x 4 workers: of each site 4 messages of 30 kB go to 4 workers over there, or to one
+    assert seconds(FEW, link, 8) - seconds(FEW, link, 8, once) == pytest.approx(16 * 3 - 4 * 3, rel=0.01)
+    local = [WeightsSync(every=4, pattern=pattern) for pattern in ("allgather", "hierarchical")]
+    straight, by_site = (seconds(FEW, link, 8, each) for each in local)
+    assert straight - by_site == pytest.approx((16 * 3 - 4 * 3) / 4, rel=0.01)
+    candidates = candidates_of(RunSpec(), [SPARSE], sites=True)
+    modes = [(each.method, each.mode) for each in candidates]
+    sparse = modes[-1][0]
+    assert modes[-2:] == [(sparse, "allgather"), (sparse, "hierarchical")]
+    known = CALIBRATION.model_copy(update={"methods": {**CALIBRATION.methods, sparse: FEW}})
+    (comparison,) = plan(known, candidates, [link], [8])
+    assert comparison.best.candidate.mode == "hierarchical"
+    assert "At 8mbit,0ms; 2 sites, 80kbit,0ms between, 8 workers: " in table.sentence(comparison)
+
+
+@pytest.mark.parametrize("method", [DENSE, NARROW, FEW])
+@pytest.mark.parametrize(
+    "sync",
+    [AllGatherSync(), RingSync(), ShardedSync(), ParameterServerSync(), WeightsSync(every=4), AsyncSync()],
+    ids=lambda sync: sync.mode,
+)
+def test_more_bandwidth_is_never_slower_and_more_workers_never_faster(method, sync):
+    by_rate = [seconds(method, Link(rate=rate, delay=0.01), 8, sync) for rate in (1e6, 1e7, 1e8, 1e9)]
+    assert all(fast <= slow for slow, fast in itertools.pairwise(by_rate))
+    by_workers = [seconds(method, MEGABYTE_A_SECOND, workers, sync) for workers in (2, 4, 64, 1000)]
+    assert all(few <= many for few, many in itertools.pairwise(by_workers))
+    assert min(*by_rate, *by_workers) >= 0.5
+
+
+def test_memory_counts_what_the_way_to_train_keeps():
+    whole = 4 * 200_000
+    # weights, gradients, buckets; the optimizer; what is all-reduced
+    assert worker_bytes(CALIBRATION, DENSE, AllGatherSync(), 8) == 3 * whole + 8e5 + 8e5
+    # residuals; room for 7 messages of twice their length and 4096 bytes, and 7 messages that are sent
+    room = 7 * (2 * 3e4 + 2 * 4096 + 3e4)
+    assert worker_bytes(CALIBRATION, FEW, AllGatherSync(), 8) == 3 * whole + 8e5 + 8e5 + room
+    local = [
+        worker_bytes(CALIBRATION, FEW, WeightsSync(every=8, outer=outer), 8)
+        for outer in (OuterOptimizer(), OuterOptimizer(momentum=0.9))
+    ]
+    assert local[1] - local[0] == whole
+
+
+def candidates():
+    return [Candidate(line, AllGatherSync()) for line in ("none", HALF, SPARSE)]
+
+
+def test_the_plan_says_where_compression_pays_and_where_it_does_not():
+    slow, fast = plan(CALIBRATION, candidates(), [Link(rate=1e7), Link(rate=1e11)], [4])
+    assert slow.pays
+    assert slow.best.candidate.method == SPARSE
+    factor = slow.of(HALF).seconds / slow.best.seconds
+    assert f"{factor:.3g} times faster than {HALF}" in table.sentence(slow)
+    assert not fast.pays
+    assert fast.best.candidate.method == "none"
+    assert "compression does not pay: none" in table.sentence(fast)
+    assert f"the fastest that compresses is {SPARSE}" in table.sentence(fast)
+
+
+def test_with_many_workers_messages_to_all_cost_more_than_an_all_reduce():
+    # 30 kB to each of N - 1 others, against 2 * 400 kB: from N = 27 on; what is read adds to it.
+    few, many = plan(CALIBRATION, candidates(), [MEGABYTE_A_SECOND], [4, 100])
+    assert few.pays
+    assert not many.pays
+
+
+def test_the_crossing_is_where_both_take_the_same():
+    one, other = candidates()[2], candidates()[0]
+    rate = crossing(CALIBRATION, one, other, 2)
+    assert rate is not None
+    link = Link(rate=rate)
+    assert seconds(FEW, link, 2) == pytest.approx(seconds(DENSE, link, 2), rel=1e-6)
+    # By hand: what is compressed waits for the processor alone, 0.43 + 0.005 + 0.011 + 0.1; the second dense
+    # bucket leaves at 0.4: 0.4 + 4e5 / r + 0.1.
+    assert rate * 0.95 / 8 == pytest.approx(4e5 / 0.046)
+    assert crossing(CALIBRATION, other, one, 2) is None
+
+
+def test_candidates_are_the_specs_own_both_all_reduces_and_others():
+    spec = RunSpec.model_validate({"compressor": "wgt(0.001)", "sync": {"mode": "sharded"}})
+    found = candidates_of(spec)
+    assert [(each.method, each.mode) for each in found[:3]] == [
+        ("wgt(tau=0.001)", "sharded"),
+        ("none", "all-reduce"),
+        (HALF, "all-reduce"),
+    ]
+    assert len(set(map(str, found))) == len(found)
+    assert {each.sync.every for each in found if isinstance(each.sync, WeightsSync)} == {8, 32, 128}
+    assert [each.method for each in candidates_of(RunSpec(), ["bgt(0.01)"])] == [
+        "none",
+        HALF,
+        "bgt(tau=0.01)",
+    ]
+    with pytest.raises(ValueError, match="nonsense"):
+        candidates_of(RunSpec(), ["nonsense"])
+
+
+def test_tables_have_every_prediction():
+    comparisons = plan(CALIBRATION, candidates(), [Link(rate=1e7), Link(rate=1e9, delay=0.01)], [2, 16])
+    lines = table.as_csv(comparisons).splitlines()
+    assert len(lines) == 1 + 2 * 2 * 3
+    assert "1gbit,10ms" in lines[-1]
+    text = table.markdown(comparisons)
+    assert text.count(r"strom(density(0.01)) \| golomb_rice | allgather") == 4
+    assert table.LIMITS in text
