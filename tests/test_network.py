@@ -144,9 +144,8 @@ def test_nothing_stays_behind_where_processes_are_killed(link: str, killed: str)
         else:
             program.send_signal(signal.SIGINT)
         program.wait(TIMEOUT_S)
-        if killed == "both":  # nobody is left who could: the next network does it
+        if killed == "both":  # nobody is left who could: the next network does it, a test's beside this one, too
             assert until(lambda: not os.path.exists(f"/proc/{keeper}/exe"))
-            assert keeper in namespaces().values()
             with Network(uniform(1, Link(1e9))):
                 pass
         assert until(lambda: keeper not in namespaces().values())

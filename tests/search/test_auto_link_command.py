@@ -135,14 +135,6 @@ class Train:
         (["--target", "loss=1", "--measure", "a:b"], "--measure a:b: must be HOST or HOST:PORT"),
         (["--target", "loss=1", "--link", "1gbit", "--sync.mode", "hybrid"], "sync.mode = hybrid"),
         (
-            [
-                *("--target", "loss=1", "--link", "1gbit", "--sync.mode", "allgather"),
-                "--sync.exchange",
-                "hierarchical",
-            ],
-            "hierarchical: is not planned",
-        ),
-        (
             ["--target", "loss=1", "--link", "1gbit", "--workers.count", "1"],
             "workers.count = 1: nothing goes",
         ),
