@@ -159,6 +159,7 @@ def comparison(
                     )
                 ],
             ),
+            **(_following() if names.ADAPT_DENSITY in metrics else {}),
         },
         [
             *_FIRST_COLUMNS,
@@ -260,6 +261,18 @@ def dimensions(trials: Sequence[Mapping[str, str]]) -> list[str]:
         and (param in moved or param == names.PARAM_RULE or param in KNOBS)
     ]
     return sorted(varied, key=lambda param: (not param.startswith("compressor."), param))
+
+
+def _following() -> dict[str, tuple[int, int, Sequence[charts.Chart]]]:
+    """Of runs with `sync.adapt`."""
+    lines = (
+        ("density", "Share of elements aimed at (log)", names.ADAPT_DENSITY, True),
+        ("local-steps", "Local steps between two exchanges", names.ADAPT_LOCAL_STEPS, False),
+        ("rate", "The link's rate as exchanges show it, Mbit/s (log)", names.ADAPT_RATE, True),
+        ("waiting", "Share of a step spent waiting, without slower workers", names.ADAPT_WAIT, False),
+    )
+    drawn = [charts.line(f"adapt-{name}", title, [metric], log=log) for name, title, metric, log in lines]
+    return {"Following the link: what sync.adapt chose, and why": (2, 280, drawn)}
 
 
 def _by_dimensions(

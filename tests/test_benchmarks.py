@@ -333,6 +333,18 @@ def test_network_overlap(tmp_path: Path) -> None:
     assert numbers(row[11])[0] > 0
 
 
+def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    if reason := importlib.import_module("network").why_not():
+        missing(reason)
+    ((row,),) = tables(run("network_adapt", tmp_path))
+    assert row[:3] == ["0ms", "2", "follows"]
+    before, slow, after = (numbers(cell)[0] for cell in row[6:9])  # percent, after at most 50 steps each
+    assert 0.05 <= slow < before / 2
+    assert 2 * slow < after <= 10
+    assert row[-1] == "yes", "replicas differ"
+
+
 def test_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sys.path.insert(0, str(ROOT / "benchmarks"))

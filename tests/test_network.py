@@ -144,7 +144,7 @@ def test_nothing_stays_behind_where_processes_are_killed(link: str, killed: str)
         else:
             program.send_signal(signal.SIGINT)
         program.wait(TIMEOUT_S)
-        if killed == "both":  # nobody is left who could: the next network does it, a test's beside this one, too
+        if killed == "both":  # the next network does it, that of another test, too
             assert until(lambda: not os.path.exists(f"/proc/{keeper}/exe"))
             with Network(uniform(1, Link(1e9))):
                 pass

@@ -9,19 +9,18 @@ tests read those files (`run_group`) and judge; nothing is asserted here.
 import hashlib
 import inspect
 import math
-import os
-import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from forked import run_workers
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -758,28 +757,7 @@ def run_group(script: Path, group: str, workers: int, folder: Path) -> list[Resu
     Raises:
         AssertionError: a worker failed, or hung.
     """
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    logs = [folder / f"{group}-{rank}.log" for rank in range(workers)]
-    processes = []
-    try:
-        for rank in range(workers):
-            command = [sys.executable, str(script), group, str(rank), str(workers), str(folder)]
-            with logs[rank].open("w") as log:
-                processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-        deadline = monotonic() + TIMEOUT_S
-        while any(process.poll() is None for process in processes) and monotonic() < deadline:
-            if any(process.poll() for process in processes):
-                break
-            sleep(0.05)
-        codes = [process.poll() for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-    output = "\n".join(log.read_text()[-3000:] for log in logs)
-    ended = f"the workers of {group} ended with {codes} (None: they hung)\n{output}"
-    assert codes == [0] * workers, ended
+    run_workers(script, lambda rank: (group, rank, workers, folder), workers, timeout_s=TIMEOUT_S)
     return [torch.load(folder / f"{group}-{rank}.pt", weights_only=True) for rank in range(workers)]
 
 

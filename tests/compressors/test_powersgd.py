@@ -6,10 +6,7 @@ and each test here judges what they brought back.
 
 import logging
 import math
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from cases import in_turn
+from forked import run_workers
 from torch import nn
 
 from taugrad.compressors.peers import powersgd
@@ -49,24 +47,7 @@ every_variant = in_turn("variant", VARIANTS)
 def run_group(group: str, workers: int, folder: Path) -> Results:
     """Runs a group of scenarios; fails when a worker fails, or hangs."""
     script = Path(__file__).with_name("powersgd_worker.py")
-    hidden = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    logs = [folder / f"{group}-{rank}.log" for rank in range(workers)]
-    processes = []
-    try:
-        for rank, path in enumerate(logs):
-            command = [sys.executable, str(script), group, str(rank), str(workers), str(folder)]
-            with path.open("w") as log:
-                processes.append(subprocess.Popen(command, env=os.environ | hidden, stdout=log, stderr=log))
-        codes = [process.wait(TIMEOUT_S) for process in processes]
-    except subprocess.TimeoutExpired:
-        codes = [process.poll() for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    if codes != [0] * workers:
-        output = "\n".join(log.read_text()[-3000:] for log in logs)
-        pytest.fail(f"the workers of {group} ended with {codes} (None: they hung)\n{output}")
+    run_workers(script, lambda rank: (group, rank, workers, folder), workers, timeout_s=TIMEOUT_S)
     return [torch.load(folder / f"{group}-{rank}.pt", weights_only=True) for rank in range(workers)]
 
 

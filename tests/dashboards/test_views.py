@@ -124,6 +124,16 @@ def test_every_trial_of_a_search_over_methods_has_a_line() -> None:
     assert across == ["compressor.floor", "view/compressor.tau_log10"]
 
 
+def test_runs_that_follow_the_link_have_charts_of_it() -> None:
+    def shown(metrics: list[str]) -> set[str]:
+        state = views.comparison([], metrics)
+        return {key for card in cards(state) for key in card.get("selectedMetricKeys", [])}
+
+    followed = {names.ADAPT_DENSITY, names.ADAPT_LOCAL_STEPS, names.ADAPT_RATE, names.ADAPT_WAIT}
+    assert not followed & shown([names.TIME_WAIT])
+    assert followed <= shown([names.ADAPT_DENSITY])
+
+
 def test_the_run_without_compression_has_a_line_in_the_comparison(
     prepared: Any, written: list[prepare.View]
 ) -> None:

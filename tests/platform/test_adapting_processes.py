@@ -1,9 +1,6 @@
 """Real workers that follow a link whose seconds are reckoned: alike, exactly resumed, and within 50 steps."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,6 +9,7 @@ import pytest
 import torch
 from adapt_process import COMPUTE_S, DELAY_S, FASTER_FROM, LATE, SLOWER_FROM, STEPS, rate_at
 from cases import in_turn
+from forked import run_workers
 
 WORKERS, MIDDLE, FOLLOWS, WAIT = 2, 64, 50, 0.2
 BASE: dict[str, Any] = {
@@ -45,23 +43,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
     folder = tmp_path_factory.mktemp("adapting")
     (folder / "specs.json").write_text(json.dumps(SPECS))
     script = Path(__file__).with_name("adapt_process.py")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(WORKERS), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORKERS)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
+    run_workers(script, lambda rank: (rank, WORKERS, folder), WORKERS, timeout_s=240)
     ranks = [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(WORKERS)]
     return {name: [rank[name] for rank in ranks] for name in SPECS}
 

@@ -1,13 +1,11 @@
 """Runs whose batches and rates change, through the trainer, against a single process that is written out."""
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked import run_workers
 from torch import nn
 
 from taugrad.platform.data import load
@@ -46,23 +44,8 @@ def train(workers: int, folder: Path, spec: dict, checkpoint: Path | None = None
     folder.mkdir()
     script = Path(__file__).with_name("batches_process.py")
     text = RunSpec.model_validate(spec).model_dump_json()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(workers), str(folder), text]
-            + ([str(checkpoint)] if checkpoint else []),
-            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(workers)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=TIMEOUT_S)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
+    more = [checkpoint] if checkpoint else []
+    run_workers(script, lambda rank: (rank, workers, folder, text, *more), workers, timeout_s=TIMEOUT_S)
     return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(workers)]
 
 

@@ -1,14 +1,12 @@
 """Exchanges that begin in the backward pass: the bits and bytes of those that begin after it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cases import in_turn
+from forked import run_workers
 from overlap_process import (
     BROKEN,
     CASES,
@@ -31,23 +29,7 @@ Found = list[dict[str, Any]]
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("overlap")
     script = Path(__file__).with_name("overlap_process.py")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(WORKERS), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORKERS)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
+    run_workers(script, lambda rank: (rank, WORKERS, folder), WORKERS, timeout_s=240)
     return [torch.load(folder / f"overlap_{rank}.pt", weights_only=False) for rank in range(WORKERS)]
 
 

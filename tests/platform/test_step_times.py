@@ -1,15 +1,13 @@
 """Where a step's time goes, in every mode: a worker that comes late makes the other one wait, not compute."""
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import in_turn
+from forked import run_workers
 from times_process import LATE_S
 
 from taugrad.platform.spec import RunSpec
@@ -53,23 +51,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("times")
     (folder / "specs.json").write_text(json.dumps(MODES))
     script = Path(__file__).with_name("times_process.py")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(WORKERS), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORKERS)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
+    run_workers(script, lambda rank: (rank, WORKERS, folder), WORKERS, timeout_s=240)
     ranks = [json.loads((folder / f"times_{rank}.json").read_text()) for rank in range(WORKERS)]
     return {mode: [rank[mode] for rank in ranks] for mode in MODES}
 

@@ -5,15 +5,13 @@ Legend: N = 3 workers, P parameters, T iterations.
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cases import in_turn
+from forked import run_workers
 
 from taugrad.platform.spec import RunSpec
 
@@ -166,23 +164,7 @@ def train(specs: dict[str, dict[str, Any]], processes: int, folder: Path) -> lis
     folder.mkdir()
     (folder / "specs.json").write_text(json.dumps(specs))
     script = Path(__file__).with_name("sync_process.py")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(processes), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-    try:
-        for process in started:
-            _, errors = process.communicate(timeout=TIMEOUT_S)
-            assert process.returncode == 0, errors
-    finally:
-        for process in started:
-            process.kill()
+    run_workers(script, lambda rank: (rank, processes, folder), processes, timeout_s=TIMEOUT_S)
     return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(processes)]
 
 

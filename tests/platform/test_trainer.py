@@ -1,15 +1,13 @@
 """The trainer against single-process SGD."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forked import run_workers
 from torch import nn
 
 from taugrad.platform.data import load
@@ -53,23 +51,7 @@ def train(workers: int, folder: Path, specs: dict[str, dict]) -> Results:
     """Trains specs with so many real workers."""
     (folder / "specs.json").write_text(json.dumps(specs))
     script = Path(__file__).with_name("trainer_process.py")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(workers), str(folder)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(workers)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=TIMEOUT_S)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
+    run_workers(script, lambda rank: (rank, workers, folder), workers, timeout_s=TIMEOUT_S)
     return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(workers)]
 
 

@@ -1,0 +1,66 @@
+"""One host of a training that follows its link: `python network_adapt_step.py RANK HOSTS ADDRESS SPEC`.
+
+Trains a spec, which is JSON. Host 0 prints a line of JSON for each step: how many there were, the share of
+elements that is aimed at (null where nothing follows the link), seconds since the one before, and the
+training loss. All print a hash of the weights at the end.
+"""
+
+import hashlib
+import json
+import sys
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from in_process import Following, fit
+
+from taugrad.platform.synchronization.hooked import HookedGradients
+
+PORT = 29400
+
+
+class Telling(Following):
+    """Prints a line for each step."""
+
+    def stage(self, name: str) -> None:
+        """Begins when the first step does."""
+        if name != "first iteration":
+            return
+        trainer = self.trainer
+        sync = trainer.sync
+        iterate = sync.iterate
+        adapter = sync.adapter if isinstance(sync, HookedGradients) else None
+        last = perf_counter()
+
+        def told(*arguments: Any) -> float:
+            nonlocal last
+            loss = iterate(*arguments)
+            now = perf_counter()
+            found = {
+                "step": trainer.done + 1,
+                "density": None if adapter is None else adapter.choice.density,
+                "seconds": now - last,
+                "loss": loss,
+            }
+            print(json.dumps(found), flush=True)
+            last = now
+            return loss
+
+        sync.iterate = told  # type: ignore[method-assign]
+
+
+def main(rank: int, hosts: int, address: str, text: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://{address}:{PORT}", rank=rank, world_size=hosts)
+    trainer = fit(text, Telling() if rank == 0 else Following())
+    digest = hashlib.sha256()
+    for each in trainer.model.state_dict().values():
+        digest.update(each.numpy().tobytes())
+    print(digest.hexdigest(), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

@@ -1,0 +1,70 @@
+"""Workers of tests, a process each, forked from a server that has imported torch once.
+
+A worker that imports torch itself spends two seconds on it, and the tests start some hundred workers.
+"""
+
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from time import monotonic, sleep
+
+_FORKED = get_context("forkserver")
+_FORKED.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "numba"])
+_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def run_workers(
+    script: Path, arguments: Callable[[int], Sequence[object]], workers: int, *, timeout_s: float = 400
+) -> None:
+    """Runs a script by so many processes, and ends the others when one fails.
+
+    Args:
+        script: run as `python SCRIPT ARGUMENTS` would.
+        arguments: of a rank.
+        workers: how many.
+        timeout_s: after which those that still run have hung.
+
+    Raises:
+        AssertionError: a worker failed, or hung; with the end of what each one printed.
+    """
+    with tempfile.TemporaryDirectory(prefix="taugrad-workers-") as folder:
+        logs = [Path(folder) / f"{rank}.log" for rank in range(workers)]
+        processes = [
+            _FORKED.Process(
+                target=_work,
+                args=(str(script), [str(each) for each in arguments(rank)], str(log), dict(os.environ)),
+                daemon=True,
+            )
+            for rank, log in enumerate(logs)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            deadline = monotonic() + timeout_s
+            while any(process.is_alive() for process in processes) and monotonic() < deadline:
+                if any(process.exitcode for process in processes):
+                    break
+                sleep(0.05)
+            codes = [process.exitcode for process in processes]
+        finally:
+            for process in processes:
+                if process.pid is not None:
+                    process.kill()
+                    process.join()
+        output = "\n".join(log.read_text()[-3000:] for log in logs if log.exists())
+    assert codes == [0] * workers, f"{script.name}: workers ended with {codes} (None: they hung)\n{output}"
+
+
+def _work(script: str, arguments: list[str], log: str, environment: dict[str, str]) -> None:
+    """Runs the script in a forked process, in the environment of the tests in place of the server's."""
+    os.environ.update(environment | _ENVIRONMENT)
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
+    runpy.run_path(script, run_name="__main__")
