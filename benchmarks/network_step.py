@@ -2,8 +2,8 @@
 
     python benchmarks/network_step.py RANK WORKERS ADDRESS STEPS ELEMENTS METHODS
 
-METHODS is a JSON list of compressors' lines, or of fp16 and powersgd, torch's own hooks. Worker 0 prints what
-was found as JSON.
+METHODS is a JSON list of compressors' lines, or of fp16 and powersgd, torch's own hooks, or bare, which
+exchanges nothing. Worker 0 prints what was found as JSON.
 """
 
 import json
@@ -67,12 +67,21 @@ def power_sgd(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> Fu
     return mean
 
 
+def nothing(_: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    """Leaves a bucket as it is."""
+    done: Future[torch.Tensor] = Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
 def measure(method: str, elements: int, steps: int) -> dict[str, Any]:
     """Seconds of each step, of the slowest worker, and worker 0's parts of them."""
     torch.manual_seed(0)
     ddp = DistributedDataParallel(Given(elements))
     state = None
-    if method == "fp16":
+    if method == "bare":
+        ddp.register_comm_hook(None, nothing)
+    elif method == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif method == "powersgd":
         peer = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=_RANK, start_powerSGD_iter=2)

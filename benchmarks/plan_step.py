@@ -3,7 +3,7 @@
     python benchmarks/plan_step.py RANK HOSTS ADDRESS STEPS FILE
 
 FILE has a spec and methods as JSON: compressors' lines, or torch's hook that all-reduces in 16 bits. Host 0
-prints seconds of each step, of the slowest host, as JSON.
+prints seconds a step, of the slowest host, for some steps at a time, as JSON.
 """
 
 import json
@@ -31,10 +31,15 @@ from taugrad.search.plan.calibrated import HALF
 PORT = 29400
 WARM_UP = 8
 """Steps in which DDP forms its buckets anew, connections speed up and tau is found."""
+WINDOW = 4
 
 
 def measure(spec: RunSpec, data: Data, method: str, steps: int) -> list[float]:
-    """Seconds from the end of each step to the end of the next one, of the slowest worker."""
+    """Seconds a step, means of WINDOW steps one after the other, of the slowest worker.
+
+    Not of single steps: over a long link one worker may begin a step while another one still waits for it,
+    so that long and short steps take turns on each.
+    """
     torch.manual_seed(spec.seed)
     model, task = build(spec.model, data.shape), build_task(spec.task, data.shape)
     replica = Replica(model, task, spec.training, spec.workers.count)
@@ -55,7 +60,7 @@ def measure(spec: RunSpec, data: Data, method: str, steps: int) -> list[float]:
         replica.backward(Batch(inputs, targets, 1.0), ddp, ddp.no_sync)
         replica.step(position)
         ends.append(perf_counter())
-    seconds = torch.tensor(np.diff(ends[WARM_UP:]))
+    seconds = torch.tensor(np.diff(ends[WARM_UP::WINDOW]) / WINDOW)
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
     return [float(each) for each in seconds]
 

@@ -264,6 +264,9 @@ def test_network_exchange(tmp_path: Path) -> None:
     if reason := importlib.import_module("network").why_not():
         missing(reason)
     times, shares = tables(run("network_exchange", tmp_path))
+    (*_, bare, ms, faster, than_half), *times = times
+    assert (bare, faster, than_half) == ("bare", "", "")
+    assert numbers(ms)[0] > 0
     methods = [row[3] for row in times]
     assert methods[:3] == ["`none`", "`fp16`", "`powersgd`"]
     assert methods[3:] == [row[2] for row in shares]

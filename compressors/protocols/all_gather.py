@@ -178,7 +178,7 @@ class AllGather(Protocol):
         summed = gate.then(Once(finish))
         self._unsent.append(_Turn(gathering, gate))
         if bucket.ddp.is_last():
-            self._send()
+            self._send(last=True)
             self._finish_waiting()
         return summed
 
@@ -195,7 +195,7 @@ class AllGather(Protocol):
             )
         return plan
 
-    def _send(self) -> None:
+    def _send(self, *, last: bool = False) -> None:
         """Sends the messages of buckets whose lengths were told in hooks before: those are here by now.
 
         Of the last bucket it does wait: no hook follows.
@@ -204,6 +204,8 @@ class AllGather(Protocol):
         started = perf_counter()
         for turn in unsent:
             turn.gathering.send()
+            if not last:
+                turn.gathering.follow()
             if turn.gathering.arrived is None or turn.gathering.may_go_on:
                 self._waiting.append(turn)
             if turn.gathering.arrived is not None:

@@ -1,11 +1,9 @@
 """Every worker's message to every worker, through torch.distributed (gloo or NCCL), in one of four forms.
 
 Messages have different lengths, and no worker knows the others'. Through gloo a message goes at once, with
-its length before it: a receiver makes more room than was usual, and gloo takes a shorter message. NCCL wants
-equal lengths on both sides: lengths go first there, or all messages are made equally long.
-
-Gloo sends nothing before it has heard that the receiver is ready, which takes a delay of its own. Where links
-are long, workers say that they are ready for the next step's messages when they have read this one's.
+its length before it: a receiver has made more room than was usual, steps before (`mailbox.py`), and gloo
+takes a shorter message. NCCL wants equal lengths on both sides: lengths go first there, or all messages are
+made equally long.
 
 Where slow links join sites of workers, a message goes to each other site once, and is handed on there
 (`sites.py`).
@@ -23,14 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..ops.array import Bytes
-from .gathering import SIZE_BYTES, AtOnce, Exact, Gathering, Padded, PaddedOneShot, aligned
-from .mailbox import Expected, Mailbox, delay_of
+from .gathering import SIZE_BYTES, Exact, Gathering, Padded, PaddedOneShot, aligned
+from .mailbox import Expected, Mailbox
 from .sites import Sites
 
 ExchangeForm = Literal["padded", "exact", "one_shot", "hierarchical"]
 
-FAR_S = 2e-3
-"""From this delay of a collective on, receivers get ready a step before."""
 _ROOM, _ROOM_BYTES = 2, 4096
 """A receiver's room: so many times what was the longest, and so many bytes. It costs memory only."""
 
@@ -54,7 +50,6 @@ class Exchange:
         self.link_bytes: NDArray[np.int64] | None = None
         self.link_messages: NDArray[np.int64] | None = None
         self._mailbox: Mailbox | None = None
-        self._is_far: bool | None = None
 
     def start(
         self, message: Bytes | Tensor, bucket: int, group: dist.ProcessGroup, device: torch.device
@@ -76,13 +71,10 @@ class Exchange:
         if self.form == "hierarchical":
             return self._between_sites(own, bucket, group)
         if device.type == "cpu":
-            if self._is_far is None:
-                self._is_far = self.connections > 1 or delay_of(group) > FAR_S
-                self._mailbox = Mailbox(group, connections=self.connections) if self._is_far else None
-            if self._mailbox is not None and self._mailbox.expects(bucket):
-                return Expected(own, group, self._mailbox, bucket)
+            mailbox = self._mailbox = self._mailbox or Mailbox(group, connections=self.connections)
             if usual is not None:
-                return AtOnce(own, group, room_for(usual))
+                mailbox.expect(bucket, room_for(usual))  # after a checkpoint was loaded; else it is ready
+                return Expected(own, group, mailbox, bucket)
         if usual is None or self.form == "exact":
             return Exact(own, group, device)
         return PaddedOneShot(own, group, device, aligned(usual * 5 // 4))
@@ -91,9 +83,8 @@ class Exchange:
         if self._mailbox is None:
             self.sites = self.sites or Sites.by_place(places_of(group))
             self._mailbox = Mailbox(group, self.sites, self.connections)
-        if not self._mailbox.expects(bucket):
-            # Of what nobody knows yet much may follow later: to tell lengths first would cost a delay, too.
-            self._mailbox.expect(bucket, room_for(self.capacities.get(bucket, 0)))
+        # Of what nobody knows yet much may follow later: to tell lengths first would cost a delay, too.
+        self._mailbox.expect(bucket, room_for(self.capacities.get(bucket, 0)))
         return Expected(own, group, self._mailbox, bucket)
 
     def learn(self, bucket: int, sizes: Sequence[int]) -> None:

@@ -25,7 +25,7 @@ class Gathering(ABC):
 
     Attributes:
         arrived: resolves once the bytes that were sent so far are here; None where `complete` has to wait for
-            them. Valid after `send`.
+            them. Valid after `send` and `follow`.
         may_go_on: whether a second round may follow, which `complete` does.
         sizes: bytes of each worker's message; valid once they are here.
         wire_bytes: what all workers together handed to the transport, padding and lengths included; what one
@@ -53,6 +53,12 @@ class Gathering(ABC):
         """Hands the message over, if that is not done yet: once all lengths are here, for which it waits.
 
         All workers must send in the same order.
+        """
+
+    def follow(self) -> None:  # noqa: B027 (collectives have a future of their own)
+        """Has `arrived` resolve without anybody's waiting, where a thread is needed for that.
+
+        Whoever calls `complete` next needs none.
         """
 
     def is_whole(self) -> bool:
@@ -143,58 +149,6 @@ class Exact(LengthsFirst):
     def rows(self) -> Tensor:
         """See `Gathering.rows`."""
         return stacked(torch.split(self._arriving, self.sizes), pinned=self._pinned)
-
-
-class AtOnce(Gathering):
-    """Each message to each worker, as long as it is and with its length; what has no room follows later.
-
-    For gloo: a receiver's buffer may be longer there than what arrives, but not the own share of it.
-    """
-
-    may_go_on = True
-
-    def __init__(self, message: Tensor, group: dist.ProcessGroup, room: int) -> None:
-        super().__init__(group)
-        self._own, self._room = on_transport(message, message.numel(), torch.device("cpu")), room
-        self._rank = dist.get_rank(group)
-        self._first = self._to_others(with_length(self._own, room), [SIZE_BYTES + room] * self.workers)
-        self._rest: list[Tensor] | None = None
-        self.arrived = self.works[-1].get_future()
-
-    def _to_others(self, mine: Tensor, rooms: list[int]) -> list[Tensor]:
-        """Starts to send this to all others; where what they send will be, uint8 [room] of each worker."""
-        rooms[self._rank] = 0
-        sends = [0 if rank == self._rank else mine.numel() for rank in range(self.workers)]
-        arriving = torch.empty(sum(rooms), dtype=torch.uint8)
-        work = dist.all_to_all_single(
-            arriving, mine.repeat(self.workers - 1), rooms, sends, group=self.group, async_op=True
-        )
-        assert isinstance(work, dist.Work)
-        self.works.append(work)
-        return list(torch.split(arriving, rooms))
-
-    def is_whole(self) -> bool:
-        """See `Gathering.is_whole`."""
-        self.sizes = [told_length(each) for each in self._first]
-        self.sizes[self._rank] = self._own.numel()
-        self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
-        return max(self.sizes) <= self._room
-
-    def complete(self) -> None:
-        """See `Gathering.complete`."""
-        self.works[0].wait()
-        if not self.is_whole():
-            rests = [max(0, size - self._room) for size in self.sizes]
-            self._rest = self._to_others(self._own[self._room :], rests)
-            self.works[-1].wait()
-
-    def rows(self) -> Tensor:
-        """See `Gathering.rows`."""
-        messages = [each[SIZE_BYTES:][:size] for each, size in zip(self._first, self.sizes, strict=True)]
-        if self._rest is not None:
-            messages = [torch.cat(parts) for parts in zip(messages, self._rest, strict=True)]
-        messages[self._rank] = self._own
-        return stacked(messages, pinned=self._own.is_pinned())
 
 
 class PaddedOneShot(Gathering):

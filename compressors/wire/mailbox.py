@@ -1,22 +1,28 @@
-"""Receivers that are ready before a message is sent: for gloo over long links, and between sites.
+"""Receivers that are ready before a message is sent, for gloo.
 
-Gloo's sender waits until it has heard that there is a receiver. One that said so a step before costs no
-delay. Unlike collectives these sends and receipts have no future: the hook waits for them after the last
-bucket. And unlike collectives any thread may start them, in any order of the buckets: tags tell them apart.
+Gloo's sender waits until it has heard that there is a receiver. What a worker says of itself goes over the
+same connection as what it sends: where it gets ready after it has begun to send, the other one may not begin
+before all that has arrived, and a link carries one direction after the other. A worker that gets ready two
+steps before costs neither that nor a delay: one that gets ready when it has read the step before is heard of
+too late where a step is shorter than a delay.
+
+Unlike collectives any thread may start these sends and receipts, in any order of the buckets: tags tell them
+apart.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
-from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.futures import Future as Told
 
 from .courier import Courier
 from .gathering import SIZE_BYTES, Gathering, on_transport, stacked, told_length, with_length
@@ -27,21 +33,12 @@ _FIRST_TAG = 1 << 24
 """Far from what a program that uses the same group may have."""
 _TAGS_EACH = 1 << 20
 """Buckets have smaller numbers. They are their tags: callbacks get ready for them in any order."""
-_TRIES = 5
+_REST = 1 << 19
+"""From a bucket's tag to that of what had no room."""
+_AHEAD = 2
+"""Exchanges of a bucket for which a worker is ready."""
 _MAILBOXES: defaultdict[str, "count[int]"] = defaultdict(count)
 """How many there were, by group: tags are a group's own."""
-
-
-def delay_of(group: dist.ProcessGroup) -> float:
-    """Seconds that a small all-reduce takes at least, of the slowest worker: the same number on all."""
-    seconds = []
-    for _ in range(_TRIES):
-        started = perf_counter()
-        dist.all_reduce(torch.zeros(1), group=group)
-        seconds.append(perf_counter() - started)
-    least = torch.tensor([min(seconds)], dtype=torch.float64)
-    dist.all_reduce(least, op=dist.ReduceOp.MAX, group=group)
-    return float(least)
 
 
 _Receipts = dict[int, Receipt]
@@ -79,42 +76,46 @@ class Mailbox:
         self._senders = [(source, by) for source, by, to in self.sites.hops.tolist() if to == self.rank]
         self._senders.sort(key=lambda each: each[0] != each[1])
         """Sources and who hands over their messages; what comes from a worker itself is first."""
-        self._rooms: dict[int, int] = {}
-        self._receipts: dict[int, _Receipts] = {}
+        self._rooms: defaultdict[int, deque[int]] = defaultdict(deque)
+        """Of the exchanges to come."""
+        self._receipts: defaultdict[int, deque[_Receipts]] = defaultdict(deque)
         self._sent: dict[int, list[dist.Work]] = {}
-        self._courier = Courier()
+        self._courier, self._reader = Courier(), Courier()
         self._errands: dict[int, Future[list[dist.Work]]] = {}
 
-    def expects(self, bucket: int) -> bool:
-        """Whether it is ready for messages about a bucket."""
-        return bucket in self._receipts
-
     def expect(self, bucket: int, room: int) -> None:
-        """Gets ready for messages about a bucket, of so many bytes and their length; once for each exchange.
+        """Gets ready for messages about a bucket, of so many bytes and their length, unless it is.
 
-        All workers must make the same room.
+        All workers must make the same room, before the first exchange and after each one.
         """
         tag = self._tag + bucket
-        self._receipts[bucket] = {source: self._lanes.expect(room, by, tag) for source, by in self._senders}
-        self._rooms[bucket] = room
+        while len(self._rooms[bucket]) < _AHEAD:
+            receipts = {source: self._lanes.expect(room, by, tag) for source, by in self._senders}
+            self._receipts[bucket].append(receipts)
+            self._rooms[bucket].append(room)
 
     def send(self, bucket: int, message: Tensor) -> int:
         """Sends to all others what they have room for; returns how much that is, in bytes."""
-        room = self._rooms[bucket]
+        room = self._rooms[bucket].popleft()
         for work in self._sent.pop(bucket, ()):
             work.wait()  # of the step before: its messages have long arrived
-        self._sent[bucket] = self._send(bucket, with_length(message, room), self._receivers, told=True)
+        tag, whole = self._tag + bucket, with_length(message, room)
+        self._sent[bucket] = self._send(tag, whole, self._receivers, told=True)
         if self._handed_on:
-            errand = partial(self._hand_on, bucket, self._receipts[bucket], told=True)
+            errand = partial(self._hand_on, self._tag + bucket, self._receipts[bucket][0], told=True)
             self._errands[bucket] = self._courier.send(errand)
         return room
 
     def receive(self, bucket: int) -> list[Tensor]:
         """Waits for the messages about a bucket: uint8, from their lengths on; nothing of this worker."""
-        receipts = self._receipts.pop(bucket)
+        receipts = self._receipts[bucket].popleft()
         if self._handed_on:
             self._sent[bucket] += self._errands.pop(bucket).result()
         return self._received(receipts)
+
+    def follow(self, bucket: int) -> Future[list[Tensor]]:
+        """Has a thread `receive`, after the buckets that it was told of before."""
+        return self._reader.send(partial(self.receive, bucket))
 
     def exchange(self, bucket: int, rest: Tensor, lengths: Sequence[int]) -> list[Tensor]:
         """Sends what had no room to all others and waits for theirs, the same way; nothing of this worker.
@@ -124,28 +125,28 @@ class Mailbox:
             rest: uint8 [lengths of this worker].
             lengths: of each worker's rest, 0 for none.
         """
-        tag = self._tag + bucket
+        tag = self._tag + _REST + bucket
         receipts = {
             source: self._lanes.expect_over_one(lengths[source], by, tag)
             for source, by in self._senders
             if lengths[source]
         }
-        works = self._send(bucket, rest, self._receivers, told=False) if rest.numel() else []
-        works += self._hand_on(bucket, receipts, told=False)
+        works = self._send(tag, rest, self._receivers, told=False) if rest.numel() else []
+        works += self._hand_on(tag, receipts, told=False)
         arrived = self._received(receipts)
         for work in works:
             work.wait()
         return arrived
 
-    def _send(self, bucket: int, what: Tensor, receivers: Sequence[int], *, told: bool) -> list[dist.Work]:
+    def _send(self, tag: int, what: Tensor, receivers: Sequence[int], *, told: bool) -> list[dist.Work]:
         send = self._lanes.send if told else self._lanes.send_over_one
-        return [work for to in receivers for work in send(what, to, self._tag + bucket)]
+        return [work for to in receivers for work in send(what, to, tag)]
 
-    def _hand_on(self, bucket: int, receipts: _Receipts, *, told: bool) -> list[dist.Work]:
+    def _hand_on(self, tag: int, receipts: _Receipts, *, told: bool) -> list[dist.Work]:
         """Waits for each message that goes on from here, and sends it on as long as it is.
 
         Args:
-            bucket: what they are about.
+            tag: by which they go on.
             receipts: of all messages about it.
             told: whether their lengths stand before them; the receivers know them otherwise.
         """
@@ -156,7 +157,7 @@ class Mailbox:
                 what = receipts[source].arrived()
                 if told:  # a slice ends where what arrived does
                     what = what[: SIZE_BYTES + told_length(what)]
-                works += self._send(bucket, what, receivers, told=told)
+                works += self._send(tag, what, receivers, told=told)
         return works
 
     def _received(self, receipts: _Receipts) -> list[Tensor]:
@@ -171,21 +172,49 @@ class Mailbox:
 class Expected(Gathering):
     """Each message to each worker, who is ready for it; what has no room follows in a second round."""
 
+    may_go_on = True
+
     def __init__(self, message: Tensor, group: dist.ProcessGroup, mailbox: Mailbox, bucket: int) -> None:
         super().__init__(group)
         self._own = on_transport(message, message.numel(), torch.device("cpu"))
         self._mailbox, self._bucket = mailbox, bucket
         self._room = mailbox.send(bucket, self._own)
+        self._followed: Future[list[Tensor]] | None = None
         self._rests: list[Tensor] | None = None
+
+    def follow(self) -> None:
+        """See `Gathering.follow`."""
+        told: Told[Any] = Told()
+
+        def tell(followed: Future[list[Tensor]]) -> None:
+            problem = followed.exception()
+            if problem is None:
+                told.set_result(None)
+            else:
+                told.set_exception(problem)
+
+        self.arrived = told
+        self._followed = self._mailbox.follow(self._bucket)
+        self._followed.add_done_callback(tell)
+
+    def is_whole(self) -> bool:
+        """See `Gathering.is_whole`."""
+        if self._followed is not None:
+            self._take(self._followed.result())
+        return max(self.sizes) <= self._room
 
     def complete(self) -> None:
         """See `Gathering.complete`."""
-        self._arrived = self._mailbox.receive(self._bucket)
-        self.sizes = [told_length(each) for each in self._arrived]
+        if self._followed is None:
+            self._take(self._mailbox.receive(self._bucket))
+        if not self.is_whole():
+            self._rests = self._exchange_rests([max(0, size - self._room) for size in self.sizes])
+
+    def _take(self, arrived: list[Tensor]) -> None:
+        self._arrived = arrived
+        self.sizes = [told_length(each) for each in arrived]
         self.sizes[self._mailbox.rank] = self._own.numel()
         self.wire_bytes = int(self._lengths @ self._mailbox.sites.times_handed_over)
-        if max(self.sizes) > self._room:
-            self._rests = self._exchange_rests([max(0, size - self._room) for size in self.sizes])
 
     @property
     def received_bytes(self) -> int:

@@ -7,13 +7,12 @@ Where sites are joined by trunks, a site's trunk carries what leaves its workers
 what arrives for them. What goes round in a ring meets each trunk once each way.
 
 Gloo sends nothing before it has heard that the receiver is ready, so that a message of m bytes takes
-2 d + m / r with delay d and rate r, or d + m / r where the receiver said so a step before.
+2 d + m / r with delay d and rate r, or d + m / r where the receiver said so steps before, as the hook's do.
 """
 
 import math
 from dataclasses import dataclass
 
-from taugrad.compressors.wire.exchange import FAR_S
 from taugrad.compressors.wire.gathering import SIZE_BYTES
 
 from .link import Link
@@ -60,11 +59,6 @@ class Exchange:
 
 
 NOTHING = Exchange(0.0, 0.0, 0.0, 0.0)
-
-
-def is_far(link: Link, workers: int) -> bool:
-    """Whether the hook's receivers get ready a step before: where a small all-reduce takes FAR_S."""
-    return all_reduce(link, workers, 4).seconds > FAR_S
 
 
 def all_reduce(link: Link, workers: int, nbytes: float, processing_s: float = 0.0) -> Exchange:
@@ -145,7 +139,7 @@ def gathered(link: Link, workers: int, nbytes: float, form: str = "exact", longe
         return lengths + told_to_all(link, workers, nbytes * longest)
     if form == "hierarchical":
         return between_sites(link, workers, nbytes + SIZE_BYTES)
-    return to_all(link, workers, nbytes + SIZE_BYTES, ready=is_far(link, workers))
+    return to_all(link, workers, nbytes + SIZE_BYTES, ready=True)
 
 
 def sharded(link: Link, workers: int, out: float, back: float) -> Exchange:

@@ -96,9 +96,6 @@ def _hooked(calibration: Calibration, work: MethodWork, form: str, link: Link, w
         if work.blocks:
             now = arrivals[-1]
     now += calibration.backward_end_s - computed + work.hook_s
-    at_once = form == "hierarchical" or model.is_far(link, workers)
-    if not work.all_reduces and at_once:
-        arrivals = [max(arrivals)] * len(arrivals)  # nothing is read before everything is here
     for arrived, each in zip(arrivals, work.buckets, strict=True):
         messages = 0 if work.all_reduces else workers
         now = max(now, arrived) + each.fill_s + messages * each.read_s

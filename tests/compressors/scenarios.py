@@ -30,7 +30,7 @@ from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.wire import exchange, message
 from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
-from taugrad.compressors.wire.gathering import AtOnce, Gathering
+from taugrad.compressors.wire.gathering import Gathering
 from taugrad.compressors.wire.mailbox import Expected
 from taugrad.compressors.wire.update import Update
 
@@ -234,34 +234,28 @@ def every_form_of_exchange() -> Result:
         "refused": "wgt(0.03, nonfinite='skip')",
     }
     result: Result = {}
-    complete, exchange_rests, rounds = AtOnce.complete, Expected._exchange_rests, [0]
-
-    def counted(self: AtOnce) -> None:
-        complete(self)
-        rounds[0] += len(self.works) - 1
+    exchange_rests, rounds = Expected._exchange_rests, [0]
 
     def counted_rests(self: Expected, lengths: list[int]) -> list[Tensor]:
         rounds[0] += 1
         return exchange_rests(self, lengths)
 
-    AtOnce.complete, Expected._exchange_rests = counted, counted_rests  # type: ignore[method-assign]
-    usual = exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S
+    Expected._exchange_rests = counted_rests  # type: ignore[method-assign]
+    usual = exchange._ROOM, exchange._ROOM_BYTES
     tight = 1, 0  # no room but for what the step before had
-    forms: dict[str, tuple[ExchangeForm, tuple[float, ...]]] = {
+    forms: dict[str, tuple[ExchangeForm, tuple[int, int]]] = {
         "padded": ("padded", usual),
-        "exact": ("exact", (*usual[:2], math.inf)),
-        "one_shot": ("one_shot", (*usual[:2], math.inf)),
-        "tight": ("exact", (*tight, math.inf)),
-        "far": ("exact", (*usual[:2], 0.0)),
-        "far and tight": ("exact", (*tight, 0.0)),
+        "exact": ("exact", usual),
+        "one_shot": ("one_shot", usual),
+        "tight": ("exact", tight),
         "hierarchical": ("hierarchical", usual),
-        "hierarchical and tight": ("hierarchical", (*tight, math.inf)),
+        "hierarchical and tight": ("hierarchical", tight),
         "connections": ("exact", usual),
-        "connections, tight": ("exact", (*tight, math.inf)),
+        "connections, tight": ("exact", tight),
         "connections, hierarchical": ("hierarchical", usual),
     }
     for name, (form, constants) in forms.items():
-        exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S = constants  # type: ignore[assignment]
+        exchange._ROOM, exchange._ROOM_BYTES = constants
         for buckets, cap in {"many": TINY_BUCKETS, "one": 25}.items():
             for each, line in lines.items():
                 rounds[0] = 0
@@ -274,10 +268,9 @@ def every_form_of_exchange() -> Result:
                     skipped=run.skipped,
                     capacities=run.state.state_dict()["capacities"],
                     second_rounds=rounds[0],
-                    is_far=run.state.exchange._mailbox is not None,
                 )
-    AtOnce.complete, Expected._exchange_rests = complete, exchange_rests  # type: ignore[method-assign]
-    exchange._ROOM, exchange._ROOM_BYTES, exchange.FAR_S = usual
+    Expected._exchange_rests = exchange_rests  # type: ignore[method-assign]
+    exchange._ROOM, exchange._ROOM_BYTES = usual
     for form in ("padded", "exact", "one_shot", "hierarchical"):
         damaged = Run(thresholded("wgt"), exchange=form).steps(3)
         start = Exchange.start

@@ -426,7 +426,7 @@ def test_gradient_statistics_are_noted_in_the_steps_that_were_asked_for(two: Res
 
 # Forms of exchange.
 
-AT_ONCE = ("tight", "far", "far and tight", "connections", "connections, tight")
+AT_ONCE = ("tight", "connections", "connections, tight")
 BETWEEN_SITES = ("hierarchical", "hierarchical and tight", "connections, hierarchical")
 
 
@@ -477,17 +477,15 @@ def test_every_worker_knows_how_long_the_longest_message_was(several: Results) -
     assert not by_rank(several, "every_form_of_exchange", ("padded", "one", "growing"), "capacities")[0]
 
 
-@in_turn("way", ["", "far"])
-def test_what_has_no_room_follows(way: str, several: Results) -> None:
+def test_what_has_no_room_follows(several: Results) -> None:
     for buckets in ("many", "one"):
         tight, roomy = (
             by_rank(several, "every_form_of_exchange", (form, buckets, "growing"))
-            for form in (("far and tight", "far") if way else ("tight", "exact"))
+            for form in ("tight", "exact")
         )
         assert_all_equal([each["second_rounds"] for each in tight])
         assert tight[0]["second_rounds"] >= 1
         assert [each["second_rounds"] for each in roomy] == [0] * len(several)
-        assert all(each["is_far"] == bool(way) for each in (*tight, *roomy))
 
 
 @in_turn("form", ["padded", "exact", "one_shot", "hierarchical"])

@@ -66,9 +66,7 @@ def test_all_to_all_by_hand():
     assert model.to_all(LONG, 4, 1e5, ready=True).seconds == pytest.approx(0.35)
 
 
-def test_the_hook_has_receivers_ready_on_long_links_alone():
-    assert model.is_far(LONG, 2)
-    assert not model.is_far(PLAIN, 8)
+def test_the_hook_has_receivers_ready():
     assert model.gathered(LONG, 4, 1e5).seconds == pytest.approx(3 * 100_008 / 1e6 + 0.05)
     # Lengths and messages of 2 workers: each waits for readiness and arrival.
     padded = model.gathered(LONG, 2, 1e5, "padded", longest=1.5)
