@@ -18,6 +18,9 @@ TOGETHER = 2
 
 BUILD = Path(__file__).resolve().parent.parent / "build"
 
+KEPT = Path(__file__).resolve().parent / "kept"
+"""Trainings that took hours, and do not depend on the machine: committed files of the same names, if any."""
+
 Train = Callable[[str], dict[str, float]]
 """Trains a spec, as JSON, in a process of its own; a function of a module, not a closure."""
 
@@ -43,15 +46,20 @@ class Trainings:
         """
         self._path, self._train, self._work = path, train, work
         self._known: dict[str, dict[str, float]] = {}
+        committed = KEPT / path.name
+        if committed.exists():
+            self._read(committed.read_text(encoding="utf-8").splitlines())
         if path.exists():
             whole, _, torn = path.read_text(encoding="utf-8").rpartition("\n")
             if torn:  # the benchmark was killed while it wrote
                 path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
-            for line in whole.splitlines():
-                entry = json.loads(line)
-                self._known[entry["fingerprint"]] = {
-                    name: value for name, value in entry.items() if isinstance(value, float)
-                }
+            self._read(whole.splitlines())
+
+    def _read(self, lines: Sequence[str]) -> None:
+        for entry in map(json.loads, lines):
+            self._known[entry["fingerprint"]] = {
+                name: value for name, value in entry.items() if isinstance(value, float)
+            }
 
     def known(self, spec: RunSpec) -> Mapping[str, float] | None:
         """A training, or None where it is not done yet."""

@@ -31,6 +31,15 @@ from .rounds import (
 )
 
 
+def receipts_first(operations: list[dist.P2POp]) -> list[dist.P2POp]:
+    """In the order in which gloo should start them.
+
+    Its word that a receiver is ready goes over the connection on which this worker sends: behind a message,
+    the other worker hears of it when that has arrived, and a link carries one direction after the other.
+    """
+    return sorted(operations, key=lambda each: each.op is dist.isend)
+
+
 class ProcessCrew(Crew):
     """This process's worker, among those of the default process group."""
 
@@ -208,7 +217,7 @@ class ProcessCrew(Crew):
 def _wait_for(operations: list[dist.P2POp]) -> None:
     """Starts all of them and waits for their end."""
     if operations:
-        for work in dist.batch_isend_irecv(operations):
+        for work in dist.batch_isend_irecv(receipts_first(operations)):
             work.wait()
 
 

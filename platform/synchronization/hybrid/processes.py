@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..processes import receipts_first
 from ..rounds import Payload, Received, Traffic
 from .moves import Carrier, Course, Moves, Post, T, check, count
 
@@ -67,7 +68,7 @@ class ProcessCarrier(Carrier):
             if size := int(post.lengths[other, self._rank]):
                 arriving[other] = torch.empty(size, dtype=torch.uint8, device=self._device)
                 operations.append(dist.P2POp(dist.irecv, arriving[other], other, None, post.channel))
-        works = dist.batch_isend_irecv(operations) if operations else []
+        works = dist.batch_isend_irecv(receipts_first(operations)) if operations else []
         return _Pending(post, perf_counter(), works, arriving, leaving)
 
     def _fetch(self, pending: _Pending, course: Course) -> Received:
