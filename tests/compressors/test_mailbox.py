@@ -1,0 +1,118 @@
+"""Receivers that are ready before a message is sent: when they are, and by which room a message goes."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from taugrad.compressors.wire import mailbox as mailboxes
+from taugrad.compressors.wire.gathering import with_length
+from taugrad.compressors.wire.lanes import Receipt
+from taugrad.compressors.wire.mailbox import Expected, Mailbox
+
+BUCKET = 7
+OTHERS = (1, 2)
+Call = tuple[str, int, int]
+"""What was asked of the transport, of whom, and how many bytes of a message that is at most."""
+
+
+class Recorded:
+    """Connections on which every message is there at once: what the others send is as long as the room."""
+
+    calls: list[Call]
+    tags: dict[str, set[int]]
+    """By what they were used for."""
+
+    def __init__(self, group: dist.ProcessGroup, connections: int) -> None:
+        self.calls = []
+        self.tags = {"messages": set(), "rests": set()}
+
+    def expect(self, room: int, by: int, tag: int) -> Receipt:
+        self.tags["messages"].add(tag)
+        self.calls.append(("ready", by, room))
+        return Receipt([with_length(torch.full((room,), by, dtype=torch.uint8), room)], [], room)
+
+    def expect_over_one(self, length: int, by: int, tag: int) -> Receipt:
+        self.tags["rests"].add(tag)
+        self.calls.append(("ready for the rest", by, length))
+        return Receipt([torch.full((length,), by, dtype=torch.uint8)], [])
+
+    def send(self, message: Tensor, to: int, tag: int) -> list[dist.Work]:
+        self.calls.append(("send", to, message.numel() - 8))
+        return []
+
+    def send_over_one(self, what: Tensor, to: int, tag: int) -> list[dist.Work]:
+        self.tags["rests"].add(tag)
+        self.calls.append(("send the rest", to, what.numel()))
+        return []
+
+
+@pytest.fixture
+def group() -> Iterator[dist.ProcessGroup]:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=3)
+    assert dist.group.WORLD is not None
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def mailbox(group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> Mailbox:
+    monkeypatch.setattr(mailboxes, "Lanes", Recorded)
+    return Mailbox(group)
+
+
+def calls(mailbox: Mailbox) -> list[Call]:
+    """Since it was asked last."""
+    lanes = mailbox._lanes
+    assert isinstance(lanes, Recorded)
+    found, lanes.calls = lanes.calls, []
+    return found
+
+
+def exchanged(mailbox: Mailbox, group: dist.ProcessGroup, message: Tensor, *, followed: bool) -> Tensor:
+    exchange = Expected(message, group, mailbox, BUCKET)
+    if followed:
+        exchange.follow()
+        assert exchange.arrived is not None
+        exchange.arrived.wait()
+    exchange.complete()
+    return exchange.rows()
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_workers_are_ready_two_exchanges_before_and_before_they_send(
+    mailbox: Mailbox, group: dist.ProcessGroup, followed: bool
+) -> None:
+    message = torch.arange(5, dtype=torch.uint8)
+    ready = [("ready", other, 5) for other in OTHERS]
+    sent = [("send", other, 5) for other in OTHERS]
+    mailbox.expect(BUCKET, 5)
+    mailbox.expect(BUCKET, 5)  # it is ready
+    assert calls(mailbox) == [*ready, *ready]
+    for _ in range(3):
+        rows = exchanged(mailbox, group, message, followed=followed)
+        assert rows[:, :5].tolist() == [[0, 1, 2, 3, 4], [1] * 5, [2] * 5]
+        assert calls(mailbox) == sent
+        mailbox.expect(BUCKET, 5)
+        assert calls(mailbox) == ready
+
+
+def test_a_message_goes_by_the_room_that_was_made_for_it(mailbox: Mailbox, group: dist.ProcessGroup) -> None:
+    message = torch.arange(9, dtype=torch.uint8)
+    mailbox.expect(BUCKET, 4)
+    for room in (6, 9, 9):  # for the exchange after the next one
+        exchanged(mailbox, group, message, followed=True)
+        mailbox.expect(BUCKET, room)
+    found = [call for call in calls(mailbox) if call[0] != "ready" and call[1] == 1]
+    assert found == [
+        *(("send", 1, 4), ("send the rest", 1, 5)),
+        *(("send", 1, 4), ("send the rest", 1, 5)),
+        *(("send", 1, 6), ("send the rest", 1, 3)),
+    ]
+    assert isinstance(mailbox._lanes, Recorded)
+    tags = mailbox._lanes.tags
+    assert len(tags["messages"]) == len(tags["rests"]) == 1
+    assert not tags["messages"] & tags["rests"], "a rest would arrive where the next message is waited for"
