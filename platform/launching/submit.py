@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _STARTING_S = 30.0
-_NEVER_SHIPPED = [".git", ".venv", "mlruns", "mlflow.db*", "taugrad-runs", "**/__pycache__"]
+_NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", "taugrad-runs", "**/__pycache__"]
 
 
 def submit(
