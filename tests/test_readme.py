@@ -1,4 +1,7 @@
-"""The README's commands can be read: specs are there, fields exist, and a wrong one is told as it says."""
+"""The README's commands can be read: specs are there, fields exist, and a wrong one is told as it says.
+
+So can those of docs/clusters.md.
+"""
 
 import glob
 import re
@@ -14,17 +17,18 @@ from taugrad.search.reading import read_search
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def fenced() -> list[str]:
-    """Every line of a fenced block, as it stands."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+def fenced(page: str = "README.md") -> list[str]:
+    """Every line of a page's fenced blocks, as it stands."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
 
 
-def commands() -> list[tuple[dict[str, str], list[str]]]:
+def commands(page: str = "README.md") -> list[tuple[dict[str, str], list[str]]]:
     """Every `taugrad` line: the variables before it, and its arguments after the shell has had them."""
     found = []
-    for line in fenced():
-        words = shlex.split(line, comments=True) if "taugrad" in line and not line.startswith("$") else []
+    for line in fenced(page):
+        said = line.startswith(("$", "taugrad:"))
+        words = shlex.split(line, comments=True) if "taugrad" in line and not said else []
         variables = {}
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
             name, _, variables[name] = words.pop(0).partition("=")
@@ -42,8 +46,9 @@ def at_the_top(monkeypatch):
 
 
 def test_every_command_can_be_read(monkeypatch):
-    seen = set()
-    for variables, arguments in commands():
+    seen, further = set(), commands("docs/clusters.md")
+    assert {arguments[0] for _, arguments in further} >= {"submit", "report"}
+    for variables, arguments in commands() + further:
         if "--help" in arguments:
             with pytest.raises(SystemExit, match="0"):
                 cli.main(arguments)

@@ -1,22 +1,33 @@
 """Whether a cluster answers and takes us, asked before Ray, which tries for minutes and says little."""
 
 import http.client
+import json
 import os
 import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
 
 from ..deadline import in_time
 from ..spec import SpecError
 
+if TYPE_CHECKING:
+    import grpc
+
 _ANSWER_S = 2.0
 _HEARTBEAT = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _SILENT = (OSError, OverflowError, UnicodeError)
+_OK, _WANTS_TOKEN, _REFUSES_TOKEN = 200, 401, 403
+_MODE = "RAY_AUTH_MODE"
 
 
 def check_cluster(address: str, source: str = "RAY_ADDRESS") -> None:
-    """Asks a cluster's head, known within 5 s.
+    """Asks a cluster's head, known within 9 s.
+
+    Where nobody set RAY_AUTH_MODE, a token that is here is sent to a cluster that asks for one: `ray.init`
+    does so, too, and Ray's job client does not.
 
     Args:
         address: HOST:PORT or ray://HOST:PORT; others, such as auto, are Ray's matter.
@@ -38,35 +49,77 @@ def check_cluster(address: str, source: str = "RAY_ADDRESS") -> None:
 
 
 def check_job_server(address: str) -> None:
-    """Asks a cluster's job server, known within 5 s.
+    """Asks a cluster's job server, known within 5 s. A token is used as `check_cluster` says.
 
     Raises:
         SpecError: nobody answers there, or wants a token that we do not send.
     """
     source = f"--address {address}"
-    request = urllib.request.Request(f"{address.rstrip('/')}/api/version")
-    token = sent_token()
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
     try:
-        in_time(_ANSWER_S, lambda: urllib.request.urlopen(request, timeout=_ANSWER_S).close())
-    except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            raise SpecError(source, [_token_problem()]) from None
-        raise SpecError(
-            source, [f"what answers there is no Ray cluster ({error.code} {error.reason})"]
-        ) from None
+        code, reason = _status(address, sent_token())
+        if code == _WANTS_TOKEN and _spare_token():
+            code, reason = _status(address, _spare_token())
+            _use_token(accepted=code == _OK)
     except urllib.error.URLError as error:
         raise SpecError(source, [f"no cluster answers there ({error.reason})"]) from None
     except http.client.HTTPException:
         raise SpecError(source, ["what answers there is no Ray cluster"]) from None
     except (*_SILENT, ValueError) as error:
         raise SpecError(source, [f"no cluster answers there ({error})"]) from None
+    if code in (_WANTS_TOKEN, _REFUSES_TOKEN):
+        raise SpecError(source, [_token_problem()])
+    if code != _OK:
+        raise SpecError(source, [f"what answers there is no Ray cluster ({code} {reason})"])
+
+
+def _status(address: str, token: str) -> tuple[int, str]:
+    """What a job server answers: a code of HTTP, and its words."""
+    try:
+        in_time(_ANSWER_S, lambda: _read(_request(f"{address.rstrip('/')}/api/version", token)))
+    except urllib.error.HTTPError as error:
+        return error.code, error.reason
+    return _OK, ""
+
+
+def is_this_machine(address: str) -> bool:
+    """Whether the cluster of a job server, which answers, runs here.
+
+    An address on loopback may be one end of a tunnel; the cluster's machines have other names then.
+    """
+    if urlparse(address).hostname not in {"127.0.0.1", "localhost", "::1"}:
+        return False
+    request = _request(f"{address.rstrip('/')}/nodes?view=hostNameList", sent_token())
+    try:
+        answer = in_time(_ANSWER_S, lambda: _read(request))
+        names = json.loads(answer)["data"]["hostNameList"]
+    except (*_SILENT, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return True
+    return not names or socket.gethostname() in names
+
+
+def _read(request: urllib.request.Request) -> bytes:
+    with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
+        return bytes(answer.read())
+
+
+def _request(url: str, token: str) -> urllib.request.Request:
+    return urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
 
 
 def sent_token() -> str:
     """The token that Ray sends from here; empty where it sends none."""
-    return _token() if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" else ""
+    return _token() if os.environ.get(_MODE, "").lower() == "token" else ""
+
+
+def _spare_token() -> str:
+    """The token that is here while nobody said whether to send one; empty: there is none, or somebody did."""
+    return "" if _MODE in os.environ else _token()
+
+
+def _use_token(*, accepted: bool) -> None:
+    """Has Ray send the token from now on, if the cluster accepted it; Ray reads this when it is imported."""
+    if accepted:
+        os.environ[_MODE] = "token"
 
 
 def _connect(host: str, port: int) -> None:
@@ -77,7 +130,23 @@ def _call(target: str, address: str, source: str) -> None:
     """One request as Ray's clients send it. Whatever Ray says, but for a missing token, it is Ray."""
     import grpc  # noqa: PLC0415 - takes a second
 
-    token = sent_token()
+    refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+    code = _heartbeat(target, sent_token())
+    if code in refusals and _spare_token():
+        code = _heartbeat(target, _spare_token())
+        _use_token(accepted=code not in refusals)
+    if code in refusals:
+        raise SpecError(source, [f"{address}: {_token_problem()}"])
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        raise _no_cluster(source, address, f"connected, but no answer within {_ANSWER_S:.0f} s")
+    if code is grpc.StatusCode.UNAVAILABLE:
+        raise _no_cluster(source, address, "what answers there does not speak Ray's language")
+
+
+def _heartbeat(target: str, token: str) -> "grpc.StatusCode":
+    """How a head answers to its heartbeat."""
+    import grpc  # noqa: PLC0415
+
     options = [("grpc.enable_http_proxy", 0)]  # as Ray's own
     with grpc.insecure_channel(target, options=options) as channel:
         ask = channel.unary_unary(_HEARTBEAT)
@@ -85,17 +154,10 @@ def _call(target: str, address: str, source: str) -> None:
         try:
             in_time(_ANSWER_S, lambda: ask(b"", timeout=_ANSWER_S, metadata=metadata))
         except grpc.RpcError as error:
-            code = error.code()
+            return error.code()
         except TimeoutError:
-            code = grpc.StatusCode.DEADLINE_EXCEEDED
-        else:
-            return
-    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        raise SpecError(source, [f"{address}: {_token_problem()}"])
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        raise _no_cluster(source, address, f"connected, but no answer within {_ANSWER_S:.0f} s")
-    if code is grpc.StatusCode.UNAVAILABLE:
-        raise _no_cluster(source, address, "what answers there does not speak Ray's language")
+            return grpc.StatusCode.DEADLINE_EXCEEDED
+    return grpc.StatusCode.OK
 
 
 def _no_cluster(source: str, address: str, reason: str) -> SpecError:
@@ -104,13 +166,13 @@ def _no_cluster(source: str, address: str, reason: str) -> SpecError:
 
 def _token_problem() -> str:
     """What to do where a cluster does not take us."""
-    mode, token = os.environ.get("RAY_AUTH_MODE", ""), _token()
+    mode, token = os.environ.get(_MODE, "token"), _token()
     copy = "copy ~/.ray/auth_token of the cluster's head to ~/.ray here"
-    if mode.lower() == "token":
-        return f"the cluster refuses the token that is used here; {copy}" if token else (
-            f"the cluster wants a token, and there is none here; {copy}"
-        )  # fmt: skip
-    return "the cluster wants a token: export RAY_AUTH_MODE=token" + ("" if token else f", and {copy}")
+    if mode.lower() != "token":
+        return f"the cluster wants a token: export {_MODE}=token" + ("" if token else f", and {copy}")
+    if token:
+        return f"the cluster refuses the token that is used here; {copy}"
+    return f"the cluster wants a token, and there is none here; {copy}"
 
 
 def _token() -> str:

@@ -1,6 +1,5 @@
 """`taugrad submit`: a command as a Ray job, its log followed, its exit code passed on."""
 
-import asyncio
 import os
 import shlex
 import sys
@@ -10,17 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from ..exit_codes import FAILED, INTERRUPTED, OK
+from ..exit_codes import FAILED
 from ..spec import COMMAND_LINE, SpecError
 from ..spec.overrides import ENVIRONMENT_PREFIX
 from ..tracking.store import tracking_uri
-from .reaching import check_job_server
+from .following import follow
+from .reaching import check_job_server, is_this_machine
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _STARTING_S = 30.0
-_NEVER_SHIPPED = [".git", ".venv", "mlruns", "mlflow.db*", "taugrad-runs", "**/__pycache__"]
+_NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", "taugrad-runs", "**/__pycache__"]
 
 
 def submit(
@@ -30,7 +30,8 @@ def submit(
 
     The working directory travels along (what .gitignore excludes does not), so that specs and a user's own
     modules are found. So do `MLFLOW_TRACKING_URI` and `TAUGRAD_...`; when the cluster is this machine and
-    no tracking URI is set, runs go to the same store as those of `taugrad train`.
+    no tracking URI is set, runs go to the same store as those of `taugrad train`. Without one, another
+    machine's jobs have what its `ray start` had in the environment.
 
     Args:
         command: train, search or auto.
@@ -40,7 +41,8 @@ def submit(
         files: of the arguments those that are files, in the working directory too.
 
     Returns:
-        The job's exit code; 1 when the cluster cannot be reached.
+        The job's exit code; 1 when the cluster cannot be reached, 130 when Ctrl-C ended the command, not
+        necessarily the job.
 
     Raises:
         SpecError: a file lies outside the working directory, or the address is none.
@@ -53,41 +55,26 @@ def submit(
     entrypoint = shlex.join(["taugrad", command, *_relative(specs), *there])
     check_job_server(address)
     environment = {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIX)}
-    here = url.hostname in {"127.0.0.1", "localhost", "::1"}
-    if here or os.environ.get("MLFLOW_TRACKING_URI"):
+    if os.environ.get("MLFLOW_TRACKING_URI") or is_this_machine(address):
         environment["MLFLOW_TRACKING_URI"] = tracking_uri()
     runtime_env = {"working_dir": ".", "excludes": _NEVER_SHIPPED, "env_vars": environment}
-    return asyncio.run(_follow(address, entrypoint, runtime_env))
+    return _submit(address, entrypoint, runtime_env)
 
 
-async def _follow(address: str, entrypoint: str, runtime_env: Mapping[str, object]) -> int:
+def _submit(address: str, entrypoint: str, runtime_env: Mapping[str, object]) -> int:
+    """Submits a job and follows it; the job's exit code."""
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    from ray.job_submission import JobStatus, JobSubmissionClient  # noqa: PLC0415 - takes seconds
+    from ray.exceptions import RayError  # noqa: PLC0415 - takes seconds
+    from ray.job_submission import JobSubmissionClient  # noqa: PLC0415
 
     try:
         client = JobSubmissionClient(address)
         job_id = _submitted(client, entrypoint, runtime_env)
-    except (ConnectionError, RuntimeError) as error:
+    except (OSError, RuntimeError, RayError) as error:
         print(f"taugrad: {address} does not take the job: {error}", file=sys.stderr)
         return FAILED
     print(f"job {job_id}: {entrypoint}", flush=True)
-    try:
-        async for text in client.tail_job_logs(job_id):
-            print(text, end="", flush=True)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        client.stop_job(job_id)
-        print(f"job {job_id}: stopped", file=sys.stderr)
-        return INTERRUPTED
-    except (ConnectionError, RuntimeError) as error:
-        print(f"job {job_id}: the cluster does not answer any more: {error}", file=sys.stderr)
-        return FAILED
-    info = client.get_job_info(job_id)
-    if info.status == JobStatus.SUCCEEDED:
-        return OK
-    print(f"job {job_id}: {info.status}: {info.message}", file=sys.stderr)
-    if info.driver_exit_code == 127:
-        print("taugrad is not installed where the cluster's `ray start` was given", file=sys.stderr)
-    return info.driver_exit_code or FAILED
+    return follow(client, job_id, address)
 
 
 def _submitted(client: "JobSubmissionClient", entrypoint: str, runtime_env: Mapping[str, object]) -> str:

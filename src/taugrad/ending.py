@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from taugrad.platform.exit_codes import INTERRUPTED, TERMINATED, UNREAD
+from taugrad.platform.exit_codes import INTERRUPTED, TERMINATED, UNREAD, Terminated
 
 
 def run(command: Callable[[], int]) -> int:
@@ -24,7 +24,7 @@ def run(command: Callable[[], int]) -> int:
         nonlocal terminated
         if not terminated:  # a second one must not cut the first one's cleaning up short
             terminated = True
-            raise KeyboardInterrupt
+            raise Terminated
 
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, terminate) if in_main else None

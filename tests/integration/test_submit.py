@@ -1,13 +1,17 @@
-"""The same run as a Ray job; Ray's own command is in test_readme_cluster."""
+"""The same run as a Ray job, on a cluster that wants a token; Ray's own command is in test_readme_cluster."""
 
 import os
+import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,6 +24,7 @@ from taugrad.platform.spec.reading import read_spec
 
 pytestmark = pytest.mark.ray
 
+TOKEN = "0123456789abcdef0123456789abcdef"
 SEARCH = """
 experiment: found
 data: {kind: digits}
@@ -52,10 +57,13 @@ def free_ports(count: int) -> set[int]:
 def head(tmp_path_factory, environment):
     """A Ray head of this test's own: its job server's address, and the environment to reach it with."""
     folder = tmp_path_factory.mktemp("head")
+    (folder / ".ray").mkdir()
+    (folder / ".ray" / "auth_token").write_text(TOKEN)
     port, dashboard, client, agent, runtime_agent, metrics = free_ports(6)
     variables = environment | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
-        "HOME": str(folder),  # jobs without a tracking URI keep their runs there
+        "HOME": str(folder),  # jobs without a tracking URI keep their runs there; it has the token
+        "RAY_AUTH_MODE": "token",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     }
     command = [
@@ -78,9 +86,9 @@ def head(tmp_path_factory, environment):
             assert time.monotonic() < deadline, (folder / "head.txt").read_text()
             try:
                 urllib.request.urlopen(f"{address}/api/version", timeout=2)
-                break
+                pytest.fail("it takes those without a token")
             except urllib.error.HTTPError:
-                break  # it is up, and wants a token
+                break  # 401: it is up
             except OSError:
                 time.sleep(0.5)
         yield address, variables, folder
@@ -123,12 +131,109 @@ def the_run(uri: str):
 def test_submit_follows_the_job_and_keeps_its_runs_in_our_store(head, folder):
     address, variables, _ = head
     command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
+    del (variables := dict(variables))["RAY_AUTH_MODE"]  # it asks for the token, which is in its place
     answer = run([*command, "--training.optimizer.lr", "0.05"], folder, variables)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "epoch 1/1" in answer.stdout
     found = the_run(f"sqlite:///{folder}/mlflow.db")
     assert found.info.run_name == "submitted"
     assert found.data.params["training.optimizer.lr"] == "0.05"
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        (
+            {"HOME": "/nowhere"},
+            "the cluster wants a token, and there is none here; copy ~/.ray/auth_token of",
+        ),
+        ({"RAY_AUTH_MODE": "disabled"}, "the cluster wants a token: export RAY_AUTH_MODE=token"),
+        (
+            {"RAY_AUTH_TOKEN": TOKEN[::-1]},
+            "the cluster refuses the token that is used here; copy ~/.ray/auth_",
+        ),
+    ],
+)
+def test_who_has_not_the_token_is_refused_in_one_line(head, folder, changed, problem):
+    address, variables, _ = head
+    command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
+    answer = run(command, folder, variables | changed)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"taugrad: --address {address}: {problem}")
+    assert answer.stderr.count("\n") == 1
+
+
+def left(command: list[str], folder: Path, variables: dict[str, str], typed: str) -> tuple[int, str, str]:
+    """Submits a job that takes long, and presses Ctrl-C.
+
+    Args:
+        command: the submission.
+        folder: where it is given.
+        variables: its environment.
+        typed: at a terminal, after Ctrl-C; empty: there is no terminal.
+
+    Returns:
+        The exit code, the job's id, and what was said since.
+    """
+    ours, theirs = pty.openpty() if typed else os.pipe()
+    process = subprocess.Popen(
+        ["env", "--default-signal=INT", *command, "--training.epochs", "100000"],
+        cwd=folder,
+        env=variables,
+        stdin=theirs if typed else subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+
+    def read() -> bytes:
+        chunk = os.read(ours, 4096)
+        assert chunk, said
+        return chunk
+
+    said = b""
+    patience = threading.Timer(300, process.kill)  # what is read ends with it
+    patience.start()
+    try:
+        while not (
+            found := re.search(rb"^job (raysubmit_\w+): .*epoch +\d+/", said, re.MULTILINE | re.DOTALL)
+        ):
+            said += read()
+        process.send_signal(signal.SIGINT)
+        said = b""
+        if typed:
+            while not said.endswith(b"Stop it? [y/N] "):
+                said += read()
+            os.write(ours, typed.encode())
+        with suppress(OSError):  # a terminal's end
+            while more := os.read(ours, 4096):
+                said += more
+        return process.wait(60), found[1].decode(), said.decode()
+    finally:
+        patience.cancel()
+        process.kill()
+        os.close(ours)
+
+
+def test_ctrl_c_leaves_a_job_running_or_stops_it(head, folder):
+    address, variables, _ = head
+    command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
+    code, job, said = left(command, folder, variables, typed="")
+    assert code == 130
+    stop = f"RAY_AUTH_MODE=token ray job stop --address {address} {job}"
+    assert said.endswith(f"job {job}: goes on; to stop it: {stop}\n")
+    status = ["ray", "job", "status", "--address", address, job]
+    assert "RUNNING" in run(status, folder, variables).stdout
+    in_a_new_shell = {name: value for name, value in variables.items() if name != "RAY_AUTH_MODE"}
+    stopped = run(["sh", "-c", stop], folder, in_a_new_shell)
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+
+    code, job, said = left(command, folder, variables, typed="y\n")
+    assert code == 130
+    assert f"job {job}: stopped\r\n" in said  # a library resets the colours behind it
+    status = ["ray", "job", "status", "--address", address, job]
+    assert "STOPPED" in run(status, folder, variables).stdout
 
 
 def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
@@ -202,12 +307,13 @@ def test_what_is_wrong_never_reaches_the_cluster(wrong_input, folder, arguments,
 def test_the_job_gets_the_command_with_its_options(folder, monkeypatch, arguments, command):
     given = []
 
-    async def follow(address: str, entrypoint: str, runtime_env: object) -> int:
+    def submitted(address: str, entrypoint: str, runtime_env: dict[str, list[str]]) -> int:
+        assert ".ray" in runtime_env["excludes"]  # where the token is
         given.append(entrypoint)
         return 7
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("taugrad.platform.launching.submit._follow", follow)
+    monkeypatch.setattr("taugrad.platform.launching.submit._submit", submitted)
     monkeypatch.setattr("taugrad.platform.launching.submit.check_job_server", lambda address: None)
     arguments = [each.format(here=folder) for each in arguments]
     assert cli.main(["submit", *arguments, "--address", "http://127.0.0.1:9"]) == 7

@@ -1,5 +1,7 @@
 """What is looked at before anything starts: the cluster that RAY_ADDRESS names."""
 
+import json
+import os
 import socket
 import threading
 import time
@@ -13,7 +15,7 @@ import grpc
 import pytest
 
 from taugrad import cli
-from taugrad.platform.launching.reaching import check_cluster, check_job_server
+from taugrad.platform.launching.reaching import check_cluster, check_job_server, is_this_machine
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
 
@@ -62,12 +64,35 @@ class JobServer(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def job_server() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), JobServer) as server:
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server's address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.fixture
+def job_server() -> Iterator[str]:
+    with serving(JobServer) as address:
+        yield address
+
+
+@pytest.fixture
+def open_server() -> Iterator[tuple[str, list[str | None]]]:
+    """A job server that wants no token: its address, and what it was given each time."""
+    given: list[str | None] = []
+
+    class Open(JobServer):
+        def do_GET(self) -> None:
+            given.append(self.headers.get("Authorization"))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with serving(Open) as address:
+        yield address, given
 
 
 @pytest.fixture
@@ -116,18 +141,36 @@ def test_a_cluster_that_wants_a_token_says_what_helps(
     copy = "copy ~/.ray/auth_token of the cluster's head to ~/.ray here"
     with head(TOKEN) as there:
         for ask, address in ((check_cluster, there), (check_job_server, job_server)):
-            no_token.unlink(missing_ok=True)
-            monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+            for mode in ("token", None):
+                monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+                if mode:
+                    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+                no_token.unlink(missing_ok=True)
+                assert said_of(ask, address).endswith(f"wants a token, and there is none here; {copy}")
+                no_token.write_text("another")
+                assert said_of(ask, address).endswith(f"refuses the token that is used here; {copy}")
+                assert os.environ.get("RAY_AUTH_MODE") == mode
+                no_token.write_text(TOKEN + "\n")
+                ask(address)  # is taken
+                assert os.environ["RAY_AUTH_MODE"] == "token"  # for Ray, which sends it from now on
+            monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
             wanted = "the cluster wants a token: export RAY_AUTH_MODE=token"
-            assert said_of(ask, address).endswith(f"{wanted}, and {copy}")
-            no_token.write_text(TOKEN + "\n")
             assert said_of(ask, address).endswith(wanted)
-            monkeypatch.setenv("RAY_AUTH_MODE", "token")
-            ask(address)  # is taken
-            no_token.write_text("another")
-            assert said_of(ask, address).endswith(f"refuses the token that is used here; {copy}")
             no_token.unlink()
-            assert said_of(ask, address).endswith(f"wants a token, and there is none here; {copy}")
+            assert said_of(ask, address).endswith(f"{wanted}, and {copy}")
+
+
+def test_a_token_is_not_sent_to_who_does_not_ask(
+    no_token: Path, open_server: tuple[str, list[str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_token.write_text(TOKEN)
+    address, given = open_server
+    check_job_server(address)
+    assert given == [None]
+    assert "RAY_AUTH_MODE" not in os.environ
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    check_job_server(address)
+    assert given == [None, f"Bearer {TOKEN}"]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999999", "[::1]:1", "nowhere.invalid:6379", "a..b:6379"])
@@ -156,3 +199,26 @@ def test_every_command_says_so_before_it_starts(
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert cli.main([command, "spec.yaml"]) == cli.WRONG_INPUT
     assert "127.0.0.1:1: no cluster answers there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("names", "here"),
+    [
+        ([socket.gethostname()], True),
+        (["another", socket.gethostname()], True),
+        (["another"], False),
+        ([], True),
+    ],
+)
+def test_a_tunnels_end_is_not_the_cluster(names: list[str], here: bool) -> None:
+    class Cluster(JobServer):
+        def do_GET(self) -> None:
+            body = json.dumps({"result": True, "data": {"hostNameList": names}}).encode()
+            self.send_response(200 if self.path == "/nodes?view=hostNameList" else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with serving(Cluster) as address:
+        assert is_this_machine(address) is here
+        assert not is_this_machine(address.replace("127.0.0.1", "10.9.8.7"))

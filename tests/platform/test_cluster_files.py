@@ -1,0 +1,290 @@
+"""The files in examples/clusters, read by what would read them; no cluster is started.
+
+That is Ray's loader and its schema, Kubernetes' and KubeRay's fields, the options of `ray start` and of
+`mlflow server`, and our own specs.
+
+`TAUGRAD_KUBERAY_CRD=FILE` also holds the RayJobs against KubeRay's whole definition, ray.io_rayjobs.yaml.
+"""
+
+import copy
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from kubernetes_kinds import KINDS, of_definition
+from mlflow.cli import server as mlflow_server
+from mlflow.server.security_utils import get_default_allowed_hosts, is_allowed_host_header
+from ray.autoscaler._private.commands import _bootstrap_config
+from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.scripts.scripts import start as ray_start
+
+from taugrad.platform.launching.storing import storage_path
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.reading import read_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTERS = ROOT / "examples" / "clusters"
+LAUNCHED = ("on_premise.yaml", "aws.yaml")
+JOBS = ("rayjob_cpu.yaml", "rayjob_gpu.yaml")
+BESIDE = ("storage.yaml", "mlflow.yaml")
+PINNED = dict(
+    line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+)
+COMMANDS = (
+    "setup_commands",
+    "head_setup_commands",
+    "worker_setup_commands",
+    "head_start_ray_commands",
+    "worker_start_ray_commands",
+)
+Changed = Callable[[dict[str, Any]], object]
+
+
+def launched(name: str) -> dict[str, Any]:
+    """A cluster for `ray up`."""
+    config: dict[str, Any] = yaml.safe_load((CLUSTERS / name).read_text())
+    return config
+
+
+def objects(*names: str) -> list[dict[str, Any]]:
+    """What files give to Kubernetes."""
+    folder = CLUSTERS / "kubernetes"
+    return [each for name in names for each in yaml.safe_load_all((folder / name).read_text())]
+
+
+def the(kind: str, *names: str) -> dict[str, Any]:
+    """The only object of a kind."""
+    (found,) = (each for each in objects(*names) if each["kind"] == kind)
+    return found
+
+
+def pods(name: str) -> dict[str, dict[str, Any]]:
+    """The pods of a RayJob's head and workers."""
+    cluster = the("RayJob", name)["spec"]["rayClusterSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    return {"head": cluster["headGroupSpec"]["template"]["spec"], "worker": workers["template"]["spec"]}
+
+
+def variables(pod: dict[str, Any]) -> dict[str, str]:
+    """A pod's only container's environment."""
+    (container,) = pod["containers"]
+    return {each["name"]: each["value"] for each in container.get("env", [])}
+
+
+def specs(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunSpec]:
+    """What a RayJob trains: its entrypoint's specs, from the volume, in the head's environment."""
+    job, head = the("RayJob", name), pods(name)["head"]
+    (container,) = head["containers"]
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "specs")
+    (volume,) = (each for each in head["volumes"] if each["name"] == "specs")
+    texts = the("ConfigMap", name)
+    assert volume["configMap"]["name"] == texts["metadata"]["name"]
+    for variable, value in variables(head).items():
+        monkeypatch.setenv(variable, value)
+    program, command, *paths = shlex.split(job["spec"]["entrypoint"])
+    assert (program, command) == ("taugrad", "train")
+    read = []
+    for path in map(Path, paths):
+        assert str(path.parent) == mount["mountPath"]
+        (folder / path.name).write_text(texts["data"][path.name])
+        read.append(read_spec(folder / path.name, []))
+    return read
+
+
+def words_after(program: tuple[str, str], commands: list[str]) -> Iterator[list[str]]:
+    """The arguments of every call of a program, such as `ray start`, in commands of a shell."""
+    for command in commands:
+        lexer = shlex.shlex(command, posix=True, punctuation_chars="();<>|&")
+        lexer.whitespace_split = True
+        words = list(lexer)
+        for place in range(len(words) - 1):
+            if (Path(words[place]).name, words[place + 1]) == program:
+                rest = words[place + 2 :]
+                end = next((i for i, word in enumerate(rest) if set(word) <= set("();<>|&")), len(rest))
+                yield rest[:end]
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_ray_takes_what_ray_up_is_given(name: str) -> None:
+    validate_config(prepare_config(launched(name)))
+
+
+def test_ray_makes_a_cluster_of_the_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    given = launched("on_premise.yaml")
+    made = _bootstrap_config(copy.deepcopy(given), no_config_cache=True)
+    (node_type,) = made["available_node_types"].values()
+    assert node_type["min_workers"] == len(given["provider"]["worker_ips"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("aws.yaml", lambda c: c.update(workers=2)),
+        ("aws.yaml", lambda c: c.update(head_node_type="boss")),
+        ("aws.yaml", lambda c: c["available_node_types"]["cpu"].update(min_workers=9)),
+        ("aws.yaml", lambda c: c["available_node_types"]["gpu"].update(replicas=2)),
+        ("aws.yaml", lambda c: c["auth"].update(user="ubuntu")),
+        ("on_premise.yaml", lambda c: c.update(initialization_commands="true")),
+        ("on_premise.yaml", lambda c: c["provider"].pop("type")),
+    ],
+)
+def test_ray_refuses_what_is_wrong(name: str, change: Changed) -> None:
+    config = launched(name)
+    change(config)
+    with pytest.raises((jsonschema.ValidationError, ValueError, KeyError)):
+        validate_config(prepare_config(config))
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_the_shell_and_ray_take_the_commands(name: str) -> None:
+    config = launched(name)
+    for command in [each for group in COMMANDS for each in config.get(group, [])]:
+        read = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True, check=False)
+        assert (read.returncode, read.stderr) == (0, ""), command
+    for group, place in (("head_start_ray_commands", "--head"), ("worker_start_ray_commands", "--address")):
+        (words,) = words_after(("ray", "start"), config[group])
+        options = ray_start.make_context("ray start", list(words)).params
+        assert any(word.startswith(place) for word in words)
+        if options["head"]:
+            assert options["dashboard_host"] == "127.0.0.1"
+            assert options["autoscaling_config"]
+        else:
+            assert options["address"] == f"$RAY_HEAD_IP:{6379}"
+        (command,) = (each for each in config[group] if "ray start" in each)
+        assert re.search(r"export [^;]*RAY_AUTH_MODE=token\b[^;]*;.*ray start", command)
+    assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_the_heads_mlflow_is_the_one_that_jobs_use(name: str) -> None:
+    commands = launched(name)["head_start_ray_commands"]
+    # A shell's $(...) is one word to it, and many to us.
+    commands = [re.sub(r"\$\(hostname[^)]*\)", "10.0.0.1", each) for each in commands]
+    (words,) = words_after(("mlflow", "server"), commands)
+    options = mlflow_server.make_context("mlflow server", list(words)).params
+    (uri,) = {found for each in commands for found in re.findall(r"MLFLOW_TRACKING_URI=(\S+?)[; ]", each)}
+    assert uri == f"http://{options['host']}:{options['port']}"
+    assert is_allowed_host_header(get_default_allowed_hosts(), uri.removeprefix("http://"))
+    (storage,) = {found for each in commands for found in re.findall(r"TAUGRAD_STORAGE=(\S+?)[; ]", each)}
+    kept = storage_path(RunSpec.model_validate({"storage": storage}))
+    assert kept == storage  # the same place on every machine: a bucket, or an absolute path
+
+
+@pytest.mark.parametrize("name", [*BESIDE, *JOBS])
+def test_kubernetes_takes_every_object(name: str) -> None:
+    there = objects(name)
+    assert there
+    for each in there:
+        jsonschema.validate(each, KINDS[each["kind"]])
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_kuberays_own_definition_takes_the_jobs(name: str) -> None:
+    file = os.environ.get("TAUGRAD_KUBERAY_CRD")
+    if not file:
+        pytest.skip("needs TAUGRAD_KUBERAY_CRD=FILE, KubeRay's ray.io_rayjobs.yaml")
+    schema = of_definition(yaml.safe_load(Path(file).read_text()), "v1")
+    jsonschema.validate(the("RayJob", name), schema)
+    wrong = the("RayJob", name)
+    wrong["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["envs"] = []
+    with pytest.raises(jsonschema.ValidationError, match="envs"):
+        jsonschema.validate(wrong, schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("RayJob", lambda s: s.pop("entrypoint")),
+        ("RayJob", lambda s: s.update(shutdown=True)),
+        ("RayJob", lambda s: s["rayClusterSpec"].update(rayVersion=2.6)),
+        ("RayJob", lambda s: s["rayClusterSpec"].update(authOptions={"mode": "tokens"})),
+        ("RayJob", lambda s: s["rayClusterSpec"]["headGroupSpec"]["rayStartParams"].update({"num-cpus": 0})),
+        ("RayJob", lambda s: s["rayClusterSpec"]["workerGroupSpecs"][0].update(replicas="4")),
+        (
+            "Deployment",
+            lambda s: s["template"]["spec"]["containers"][0].update(env=[{"name": "A", "value": 1}]),
+        ),
+        ("Deployment", lambda s: s["template"]["spec"]["volumes"][0].update(emptyDir={})),
+        ("Service", lambda s: s["ports"][0].update(port="5000")),
+        ("PersistentVolumeClaim", lambda s: s["resources"]["requests"].update(storage="50 GB")),
+    ],
+)
+def test_kubernetes_refuses_what_is_wrong(kind: str, change: Changed) -> None:
+    wrong = next(each for each in objects(*JOBS, *BESIDE) if each["kind"] == kind)
+    change(wrong["spec"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, KINDS[kind])
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_jobs_pods_have_the_storage_the_token_and_the_version(name: str) -> None:
+    cluster = the("RayJob", name)["spec"]["rayClusterSpec"]
+    assert cluster["rayVersion"] == PINNED["ray"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    shared = the("PersistentVolumeClaim", "storage.yaml")
+    assert shared["spec"]["accessModes"] == ["ReadWriteMany"]
+    for pod in pods(name).values():
+        assert pod["enableServiceLinks"] is False  # no MLFLOW_PORT of Kubernetes' making
+        assert variables(pod) == variables(pods(name)["head"])
+        (container,) = pod["containers"]
+        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        assert mounts.keys() == volumes.keys()
+        (claim,) = (each for each in pod["volumes"] if "persistentVolumeClaim" in each)
+        assert claim["persistentVolumeClaim"]["claimName"] == shared["metadata"]["name"]
+        assert Path(variables(pod)["TAUGRAD_STORAGE"]).is_relative_to(mounts[claim["name"]])
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_jobs_pods_have_room_for_its_workers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (group,) = the("RayJob", name)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    (container,) = pods(name)["worker"]["containers"]
+    room = container["resources"]["limits"]
+    trained = specs(name, tmp_path, monkeypatch)
+    baseline = trained[0]
+    assert str(baseline.compressor) == "none"
+    for spec in trained:  # they differ in what is compared alone
+        alike = {"name": baseline.name, "compressor": baseline.compressor}
+        assert spec.model_copy(update=alike) == baseline
+    assert len({str(spec.compressor) for spec in trained}) == len(trained) == 2
+    for spec in trained:
+        assert storage_path(spec) == "/shared/taugrad-runs"
+        assert spec.workers.count == group["replicas"]
+        assert spec.workers.cpus <= float(room["cpu"])
+        assert (spec.workers.device == "cuda") == ("nvidia.com/gpu" in room) == (name == "rayjob_gpu.yaml")
+
+
+def test_mlflows_pod_is_the_one_that_the_jobs_use() -> None:
+    service = the("Service", "mlflow.yaml")
+    deployment, claim = the("Deployment", "mlflow.yaml")["spec"], the("PersistentVolumeClaim", "mlflow.yaml")
+    pod = deployment["template"]["spec"]
+    assert pod["enableServiceLinks"] is False
+    labels = deployment["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == deployment["selector"]["matchLabels"] == labels
+    (container,), (port,) = pod["containers"], service["spec"]["ports"]
+    (listening,) = container["ports"]
+    assert container["command"] == ["mlflow", "server"]
+    options = mlflow_server.make_context("mlflow server", list(container["args"])).params
+    assert port["targetPort"] == listening["name"] == container["readinessProbe"]["httpGet"]["port"]
+    assert port["port"] == listening["containerPort"] == options["port"]
+    (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert options["backend_store_uri"].startswith(f"sqlite:///{mount['mountPath']}/")
+    assert Path(options["artifacts_destination"]).is_relative_to(mount["mountPath"])
+    host = f"{service['metadata']['name']}:{port['port']}"
+    allowed = options["allowed_hosts"].split(",")
+    assert is_allowed_host_header(allowed, host)
+    assert is_allowed_host_header(allowed, "127.0.0.1:54321")
+    assert not is_allowed_host_header(allowed, "elsewhere.example:5000")
+    for name in JOBS:
+        assert variables(pods(name)["head"])["MLFLOW_TRACKING_URI"] == f"http://{host}"
