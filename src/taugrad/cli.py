@@ -50,9 +50,11 @@ def _main(arguments: Sequence[str] | None) -> int:
     handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
     from taugrad.platform.own_code import TRACEBACK  # noqa: PLC0415
     from taugrad.platform.spec import SpecError  # noqa: PLC0415
+    from taugrad.platform.spec.allowing import allowed  # noqa: PLC0415
 
     try:
-        return handler(options, overrides)
+        with allowed(getattr(options, "allow_custom", False)):
+            return handler(options, overrides)
     except SpecError as error:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
@@ -370,6 +372,11 @@ def _command(
         add_help=False,
     )
     command.add_argument("-h", "--help", nargs=0, action=fields_help, help="show this, and every field")
+    command.add_argument(
+        "--allow-custom",
+        action="store_true",
+        help="let the file name code to run: factories of kind custom, and search.evaluate",
+    )
     command.set_defaults(handler=handler, takes_fields=True)
     return command
 
