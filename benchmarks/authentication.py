@@ -69,8 +69,8 @@ def main(arguments: Sequence[str]) -> int:
 
 COLUMNS = ("workers", "message", "without ms", "with tags", "bytes more")
 NOTES = (
-    "`with tags` is a multiple of the time without: the median of the rounds' ratios, in brackets the 10th to "
-    "the 90th percentile. `bytes more` are those of all workers in one exchange.",
+    "`with tags` is a multiple of the time without: the median of the rounds' ratios, in brackets the 10th "
+    "to the 90th percentile. `bytes more` are those of all workers in one exchange.",
 )
 
 

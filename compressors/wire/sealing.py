@@ -180,7 +180,7 @@ class Seal:
     def _tag(self, message: Bytes, sender: int, receiver: int, about: int, turn: int) -> bytes:
         context = _CONTEXT.pack(sender, receiver, about, turn)
         made = hashlib.blake2b(context, key=self._key, digest_size=TAG_BYTES, person=b"taugrad message")
-        made.update(np.ascontiguousarray(message))
+        made.update(np.ascontiguousarray(message).data)
         return made.digest()
 
 
