@@ -283,4 +283,5 @@ def _exchange(
         field = "exchange = hierarchical" if form == "hierarchical" else f"connections = {connections}"
         raise ValueError(f"{field} with the backend nccl: it goes through gloo alone; use a group of gloo")
     placed = None if sites is None else Sites.of(sites, dist.get_world_size(group))
-    return Exchange(form, placed, connections, key)
+    alone = dist.get_world_size(group) == 1  # nothing goes anywhere
+    return Exchange(form, placed, connections, None if alone else key)

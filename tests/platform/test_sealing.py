@@ -153,3 +153,10 @@ def test_tags_define_no_other_computation_and_the_key_is_no_field() -> None:
     ]
     assert specs[0].fingerprint() == specs[1].fingerprint()
     assert not [name for name in specs[1].flat() if "key" in name]
+
+
+def test_a_worker_by_itself_needs_nobody_s_tags(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("sealing_process.py")
+    run_workers(script, lambda rank: (rank, 1, tmp_path), 1)
+    found = json.loads((tmp_path / "sealing_0.json").read_text())
+    assert found["alone"]["plain"] == found["alone"]["tagged"]
