@@ -69,12 +69,12 @@ def require_agreement(
     """
     text = json.dumps(list(description.items())).encode()
     works: list[dist.Work] = []
-    digests = _gathered(hashlib.sha256(text).digest(), group, device, works)
+    digests = gathered(hashlib.sha256(text).digest(), group, device, works)
     if all(digest == digests[0] for digest in digests):
         return works
-    lengths = _gathered(len(text).to_bytes(8, "little"), group, device, works)
+    lengths = gathered(len(text).to_bytes(8, "little"), group, device, works)
     longest = min(max(int.from_bytes(each, "little") for each in lengths), _MOST_BYTES)
-    texts = _gathered(text[:longest].ljust(longest), group, device, works)
+    texts = gathered(text[:longest].ljust(longest), group, device, works)
     raise WorkersDisagree(difference([_read(each) for each in texts]))
 
 
@@ -114,8 +114,8 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"ranks {listed}" + (f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else "")
 
 
-def _gathered(
-    own: bytes, group: dist.ProcessGroup, device: torch.device, works: list[dist.Work]
+def gathered(
+    own: bytes, group: dist.ProcessGroup | None, device: torch.device, works: list[dist.Work]
 ) -> list[bytes]:
     """Everybody's bytes, as many from each worker."""
     mine = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(device)

@@ -16,12 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 from .agreement import described, flattened, require_agreement
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
-from .config import Method, read_config
+from .config import CompressedMethod, Method, read_config
 from .errors import CompressionError, WorkersDisagree
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
 from .protocols.base import transport_of
 from .wire.exchange import Exchange, ExchangeForm
+from .wire.sealing import SHORTEST_KEY
 from .wire.sites import Sites
 
 _STATE_VERSION = 6
@@ -52,6 +53,7 @@ class CompressionState:
         exchange: ExchangeForm = "exact",
         sites: Sequence[Sequence[int]] | None = None,
         connections: int = 1,
+        key: bytes | None = None,
     ) -> None:
         """Prepares to compress what `ddp` synchronizes, in its process group.
 
@@ -65,6 +67,8 @@ class CompressionState:
             sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default the workers
                 of one host are one site.
             connections: how many each two workers have for their messages; through gloo, and not with padded.
+            key: the same on all workers, 16 bytes or more; each message gets a tag then, by which a changed
+                one, or another's, is refused (`wire/sealing.py`). By default there is none.
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
@@ -74,7 +78,11 @@ class CompressionState:
         """
         self.config = read_config(config)
         self.feedback = Feedback(self.config)
-        self.exchange = _exchange(exchange, sites, connections, ddp.process_group)
+        if key is not None and not isinstance(self.config, CompressedMethod):
+            raise ValueError(
+                f"a key with {self.config.kind}: it goes through torch's own all-reduce, without messages"
+            )
+        self.exchange = _exchange(exchange, sites, connections, key, ddp.process_group)
         self.last_step = Step()
         self.statistics: dict[str, GradientStatistics] = {}
         self.failure: CompressionError | None = None
@@ -234,6 +242,7 @@ class CompressionState:
             self._works += require_agreement(self._description(bucket), self._group, transport)
         except WorkersDisagree as problem:
             raise self._fail(problem) from None
+        self._protocol.meet(transport)
 
     def _description(self, bucket: Bucket) -> dict[str, str]:
         """What this worker does with a bucket, as far as all must do the same."""
@@ -259,8 +268,11 @@ def _exchange(
     form: ExchangeForm,
     sites: Sequence[Sequence[int]] | None,
     connections: int,
+    key: bytes | None,
     group: dist.ProcessGroup,
 ) -> Exchange:
+    if key is not None and len(key) < SHORTEST_KEY:
+        raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
     if connections < 1:
         raise ValueError(f"connections = {connections}: must be at least 1")
     if connections > 1 and form == "padded":
@@ -270,4 +282,6 @@ def _exchange(
     if dist.get_backend(group) == "nccl" and (form == "hierarchical" or connections > 1):
         field = "exchange = hierarchical" if form == "hierarchical" else f"connections = {connections}"
         raise ValueError(f"{field} with the backend nccl: it goes through gloo alone; use a group of gloo")
-    return Exchange(form, None if sites is None else Sites.of(sites, dist.get_world_size(group)), connections)
+    placed = None if sites is None else Sites.of(sites, dist.get_world_size(group))
+    alone = dist.get_world_size(group) == 1  # nothing goes anywhere
+    return Exchange(form, placed, connections, None if alone else key)

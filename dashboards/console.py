@@ -17,6 +17,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.store import home, to_copy
 
+from .escaping import in_path
 from .judging import common
 from .live import LiveRun
 from .palette import color_tag
@@ -97,26 +98,30 @@ def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
     if not histories:
         return []
     from .figures import fraction_per_iteration, save, value_against_mb  # noqa: PLC0415 - matplotlib
+    from .style import as_written  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "fraction_per_iteration.png"]
-    save(fraction_per_iteration(histories), paths[0])
-    for metric in common(run.metric for run in histories):
-        paths.append(folder / f"{metric.name}_against_mb.png")
-        save(value_against_mb([run for run in histories if run.metric == metric]), paths[-1])
+    with as_written():
+        save(fraction_per_iteration(histories), paths[0])
+        for metric in common(run.metric for run in histories):
+            paths.append(folder / f"{in_path(metric.name)}_against_mb.png")
+            save(value_against_mb([run for run in histories if run.metric == metric]), paths[-1])
     return paths
 
 
 def _draw_steps(client: "MlflowClient", history: RunHistory) -> None:
     """Gives a run the picture of its timeline, if it has one."""
     from .figures import save  # noqa: PLC0415 - matplotlib
+    from .style import as_written  # noqa: PLC0415
     from .timelines import read_timelines, steps_of_workers  # noqa: PLC0415
 
     found = read_timelines(client, [history])
     if found:
         with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
             path = Path(folder) / "timeline.png"
-            save(steps_of_workers(found), path)
+            with as_written():
+                save(steps_of_workers(found), path)
             client.log_artifact(history.run_id, str(path), _FIGURES)
 
 

@@ -116,7 +116,8 @@ def save(figure: Figure, path: Path) -> None:
         figure: The figure.
         path: The file.
     """
-    figure.savefig(path, dpi=style.DPI, format="png")
+    with style.as_written():
+        figure.savefig(path, dpi=style.DPI, format="png")
 
 
 @dataclass(frozen=True, eq=False)

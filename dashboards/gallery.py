@@ -14,6 +14,7 @@ from taugrad.platform.tracking import names
 from . import captions, figures, gradients, link, rates, step_time, style, sweeps, verdict
 from . import timelines as timelines_of
 from .dimensions import value_by_dimension
+from .escaping import in_path
 from .front import search_front
 from .groups import Group
 from .runs import RunHistory
@@ -38,10 +39,15 @@ class Picture:
     run_ids: tuple[str, ...]
     """The runs behind it."""
 
+    def drawn(self, page: style.Page) -> Figure:
+        """The figure; names in it are taken as they are."""
+        with style.as_written():
+            return self.draw(page)
+
     def svg(self, page: style.Page) -> str:
         """The figure as SVG, the same text for the same data."""
         text = io.StringIO()
-        with rc_context({"svg.hashsalt": self.key, "path.simplify": True}):
+        with style.as_written(), rc_context({"svg.hashsalt": self.key, "path.simplify": True}):
             self.draw(page).savefig(text, format="svg", metadata={"Date": None, "Creator": "taugrad"})
         return text.getvalue()
 
@@ -104,7 +110,7 @@ def _pictures(
     reached = metric.label[0].upper() + metric.label[1:]
     shown_groups = [group for group in groups if any(run.run_id in chosen for run in group.runs)]
     yield Picture(
-        f"{metric.name}_by_setting",
+        f"{in_path(metric.name)}_by_setting",
         f"{reached} against bytes, for every threshold",
         "Each panel is a method, each point one of its settings. Left is cheaper, "
         f"{'up' if metric.more_is_better else 'down'} is better.",
@@ -112,7 +118,7 @@ def _pictures(
         everything,
     )
     yield Picture(
-        f"{metric.name}_against_mb",
+        f"{in_path(metric.name)}_against_mb",
         "One setting of each method",
         "Means over seeds. Of each method the setting that sends least within "
         f"{metric.amount(verdict.allowed_losses(groups)[:2][-1])} of the baseline; where none is, the best.",
@@ -144,7 +150,7 @@ def _pictures(
         run.run_id for group in groups if group.param(sweeps.PARAM_FLOOR) is not None for run in group.runs
     )
     yield Picture(
-        f"{metric.name}_by_floor",
+        f"{in_path(metric.name)}_by_floor",
         f"{reached} by floor",
         "The bits that a layer gets beyond its entropy.",
         lambda page: sweeps.value_by_floor(groups, page),
@@ -207,5 +213,5 @@ def _pictures(
 def _drawable(pictures: Iterator[Picture]) -> Iterator[Picture]:
     for picture in pictures:
         with contextlib.suppress(ValueError):  # the runs do not have what this figure shows
-            picture.draw(style.WIDE)
+            picture.drawn(style.WIDE)
             yield picture

@@ -83,7 +83,11 @@ def layer_charts(run: RunHistory) -> "list[tuple[str, Figure]]":
     if not layers:
         return []
     choices = [
-        {"label": layer, "method": "update", "args": [{"visible": [owner == layer for owner in owners]}]}
+        {
+            "label": html.escape(layer),
+            "method": "update",
+            "args": [{"visible": [owner == layer for owner in owners]}],
+        }
         for layer in layers
     ]
     figure.update_layout(updatemenus=[{"buttons": choices, "x": 1, "xanchor": "right", "y": 1.18}])
@@ -163,6 +167,7 @@ def _lines(runs: Sequence[RunHistory], metric: str, unit: str, factor: float, *,
             continue
         steps, values = thinned(history, _MOST_POINTS)
         name = html.escape(run.name)
+        behind = html.escape(unit)
         figure.add_trace(
             Scatter(
                 x=steps,
@@ -170,7 +175,7 @@ def _lines(runs: Sequence[RunHistory], metric: str, unit: str, factor: float, *,
                 name=name,
                 mode="lines+markers" if len(steps) < 60 else "lines",
                 line={"color": rule_style(run.rule).color, "width": 1.4},
-                hovertemplate=f"<b>{name}</b><br>iteration %{{x}}<br>%{{y:.4g}} {unit}<extra></extra>",
+                hovertemplate=f"<b>{name}</b><br>iteration %{{x}}<br>%{{y:.4g}} {behind}<extra></extra>",
             )
         )
     _dress(figure, "iteration", unit, log_y=log)
@@ -180,7 +185,7 @@ def _lines(runs: Sequence[RunHistory], metric: str, unit: str, factor: float, *,
 def _dress(figure: "Figure", xlabel: str, ylabel: str, *, log_x: bool = False, log_y: bool = False) -> None:
     def axis(title: str, log: bool) -> dict[str, Any]:
         scale: dict[str, Any] = {"type": "log", "dtick": 1} if log else {}
-        return {"title": {"text": title}, "gridcolor": "#E4E4E4", "zeroline": False, **scale}
+        return {"title": {"text": html.escape(title)}, "gridcolor": "#E4E4E4", "zeroline": False, **scale}
 
     figure.update_layout(
         height=_HEIGHT,

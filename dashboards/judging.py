@@ -1,9 +1,12 @@
 """The metric that counts, as figures and tables name it."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
+
+from .escaping import printable
 
 
 def metric_of(tags: Mapping[str, str]) -> Metric:
@@ -13,7 +16,10 @@ def metric_of(tags: Mapping[str, str]) -> Metric:
         ValueError: the tag holds no metric.
     """
     text = tags.get(names.TAG_METRIC)
-    return ACCURACY if text is None else Metric.from_json(text)
+    if text is None:
+        return ACCURACY
+    metric = Metric.from_json(text)
+    return replace(metric, label=printable(metric.label), unit=printable(metric.unit))
 
 
 def common(metrics: Iterable[Metric]) -> list[Metric]:

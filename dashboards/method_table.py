@@ -11,6 +11,7 @@ from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
 from . import verdict
+from .escaping import in_csv, in_markdown
 from .groups import SIXTEEN_BITS, Estimate, Group, baseline
 from .table import MISSING, significant
 
@@ -143,11 +144,14 @@ def methods_to_markdown(rows: Sequence[MethodRow], metric: Metric) -> str:
     """The table in Markdown, ending with a newline; all rows are judged by the metric."""
     shown = columns(metric)
     headings = ["method", "threshold", "seeds", *(column.heading for column in shown), change_heading(metric)]
-    lines = ["| " + " | ".join(headings) + " |", "| --- | --- |" + " ---: |" * (2 + len(shown))]
+    lines = [
+        "| " + " | ".join(map(in_markdown, headings)) + " |",
+        "| --- | --- |" + " ---: |" * (2 + len(shown)),
+    ]
     for row in rows:
         cells = [row.method, row.setting, str(row.seeds), *(cell(row, column) for column in shown)]
         cells.append(change_cell(row.change))
-        lines.append("| " + " | ".join(" ".join(each.replace("|", "\\|").split()) for each in cells) + " |")
+        lines.append("| " + " | ".join(map(in_markdown, cells)) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -159,7 +163,7 @@ def methods_to_csv(rows: Sequence[MethodRow], metric: Metric) -> str:
     writer = csv.writer(text, lineterminator="\n")
     ends = [f"{column.csv_heading}{end}" for column in shown for end in ("", "_low", "_high")]
     ends += [f"{moved_by}{end}" for end in ("", "_low", "_high")]
-    writer.writerow(["method", "threshold", "seeds", *ends, "runs"])
+    writer.writerow(["method", "threshold", "seeds", *map(in_csv, ends), "runs"])
     for row in rows:
         values: list[str] = []
         for column in shown:
@@ -170,5 +174,5 @@ def methods_to_csv(rows: Sequence[MethodRow], metric: Metric) -> str:
         moved = row.change
         ends_of_change = (moved.mean, moved.low, moved.high) if moved else (None, None, None)
         values += ["" if value is None else f"{value:.12g}" for value in ends_of_change]
-        writer.writerow([row.method, row.setting, row.seeds, *values, " ".join(row.run_ids)])
+        writer.writerow([in_csv(row.method), in_csv(row.setting), row.seeds, *values, " ".join(row.run_ids)])
     return text.getvalue()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
+from .escaping import printable
 from .judging import metric_of
 
 if TYPE_CHECKING:
@@ -95,17 +96,17 @@ def read_run(client: "MlflowClient", run_id: str, metrics: Iterable[str]) -> Run
 
 def to_history(run: "Run") -> RunHistory:
     """A run as the store returns it, without histories."""
-    params = dict(run.data.params)
+    params = {name: printable(value) for name, value in run.data.params.items()}
     return RunHistory(
         run_id=str(run.info.run_id),
-        name=names.shown(str(run.info.run_name or run.info.run_id)),
+        name=names.shown(printable(str(run.info.run_name or run.info.run_id))),
         rule=params.get(names.PARAM_RULE, BASELINE_RULE),
         tau=_number(params.get(names.PARAM_TAU)),
         params=params,
         metrics={},
         finals={name: _unclamped(value) for name, value in run.data.metrics.items()},
         metric=metric_of(run.data.tags),
-        paper=str(run.data.tags.get(names.TAG_PAPER, "")),
+        paper=printable(str(run.data.tags.get(names.TAG_PAPER, ""))),
         ended=str(run.info.status) == "FINISHED",
     )
 

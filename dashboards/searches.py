@@ -11,6 +11,7 @@ from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
 from .dimensions import Mark, Trial
+from .escaping import printable
 from .front import FrontPoint
 from .judging import common
 from .runs import RunHistory, to_history
@@ -46,7 +47,7 @@ class SearchRuns:
 def searches(found: "Sequence[Run]") -> "dict[str, SearchRuns]":
     """The searches among an experiment's runs, by their parent run's id."""
     parents = {
-        str(run.info.run_id): run.data.tags[names.TAG_SEARCH]
+        str(run.info.run_id): printable(run.data.tags[names.TAG_SEARCH])
         for run in found
         if names.TAG_SEARCH in run.data.tags
     }

@@ -5,9 +5,11 @@ Figures are built with matplotlib's objects, never with pyplot: no global state,
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backend_bases import RendererBase
@@ -330,3 +332,8 @@ def extent(text: Text) -> Bbox:
     if isinstance(text, Annotation):
         text.update_positions(renderer)
     return Text.get_window_extent(text, renderer)
+
+
+def as_written() -> AbstractContextManager[None]:
+    """Within it, texts in figures are taken as they are; matplotlib reads `$x$` as a formula otherwise."""
+    return rc_context({"text.parse_math": False})

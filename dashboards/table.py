@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
+from .escaping import in_csv, in_markdown
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -139,12 +141,12 @@ def to_markdown(table: Sequence[Row]) -> str:
     """
     columns = _columns(table)
     lines = [
-        "| run | " + " | ".join(" ".join(column.heading.split()) for column in columns) + " |",
+        "| run | " + " | ".join(in_markdown(column.heading) for column in columns) + " |",
         "| --- |" + " ---: |" * len(columns),
     ]
     for row in table:
-        name = " ".join(row.name.replace("\\", "\\\\").replace("|", "\\|").split())
-        lines.append(f"| {name} | " + " | ".join(_cells(row, columns)) + " |")
+        cells = [row.name, *_cells(row, columns)]
+        lines.append("| " + " | ".join(map(in_markdown, cells)) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -159,10 +161,10 @@ def to_csv(table: Sequence[Row]) -> str:
     """
     text, columns = io.StringIO(), _columns(table)
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", *(column.csv_heading for column in columns)])
+    writer.writerow(["run", *(in_csv(column.csv_heading) for column in columns)])
     for row in table:
         values = [column.of(row) for column in columns]
-        writer.writerow([row.name, *("" if value is None else f"{value:.12g}" for value in values)])
+        writer.writerow([in_csv(row.name), *("" if value is None else f"{value:.12g}" for value in values)])
     return text.getvalue()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from taugrad.compressors.config import CompressedMethod, NoCompression, PowerSGD
 from taugrad.compressors.config.sparse import ThresholdedMethod
 from taugrad.compressors.tau.layers import LayeredTau
+from taugrad.compressors.wire.sealing import KeyProblem, key_of_environment
 
 from .data import load
 from .launching.reaching import check_cluster
@@ -19,6 +20,7 @@ from .models import build, try_out
 from .own_code import OwnCodeError
 from .spec import RunSpec, SpecError
 from .synchronization.config import HybridSync, real
+from .synchronization.keys import wants_key
 from .tasks import build_task, try_task
 from .tracking.patience import patient
 from .tracking.probe import answering_client
@@ -63,6 +65,11 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
                 "to run all of them in one process"
             ],
         )
+    if local and wants_key(spec.sync):
+        try:
+            key_of_environment()
+        except KeyProblem as problem:
+            raise SpecError(source, [f"sync.authenticated = true: {problem}"]) from None
     if local and workers.device == "cuda":
         _check_cuda(spec, source)
     try:

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from taugrad.platform.spec import SpecError
+from taugrad.platform.spec.allowing import is_allowed, refusal
 from taugrad.platform.spec.fields import FieldHelp, type_name
 from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX
 from taugrad.platform.spec.yaml_file import read_value
@@ -28,17 +29,22 @@ def take_section(tree: dict[str, Any], given: dict[str, str], source: str) -> Se
         What the file says, over it the environment, over that the command line.
 
     Raises:
-        SpecError: a field is wrong or unknown.
+        SpecError: a field is wrong or unknown, or the file names code, which is not allowed.
     """
     section = tree.pop(_SECTION, None) or {}
     if not isinstance(section, dict):
         raise SpecError(source, [f"{_SECTION} = {section}: give its fields, {', '.join(_fields())}"])
     own = [name for name in given if name.partition(".")[0] == _SECTION]
     on_command_line = {name.partition(".")[2]: read_value(given.pop(name)) for name in own}
+    environment = _environment()
     try:
-        return SearchConfig.model_validate(section | _environment() | on_command_line)
+        settings = SearchConfig.model_validate(section | environment | on_command_line)
     except ValidationError as error:
         raise SpecError(source, [_explain(problem) for problem in error.errors()]) from None
+    own_words = "evaluate" in environment or "evaluate" in on_command_line
+    if settings.evaluate is not None and not own_words and not is_allowed():
+        raise SpecError(source, [refusal(f"{_SECTION}.evaluate", settings.evaluate)])
+    return settings
 
 
 def search_fields() -> list[FieldHelp]:

@@ -21,7 +21,7 @@ from ..bucket.feedback import Feedback
 from ..bucket.layout import Layout, Part
 from ..bucket.ledger import Step
 from ..config.methods import CompressedMethod
-from ..errors import CorruptMessage, NonFiniteGradient
+from ..errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
 from ..gloo_threads import Once
 from ..rules.base import Context
 from ..spans import RECORDER
@@ -109,6 +109,13 @@ class AllGather(Protocol):
         self._compressor = self._compressor.of(self._feedback.method)
         self._unsent, self._waiting = [], []
 
+    def meet(self, transport: torch.device) -> None:
+        """See `Protocol.meet`."""
+        try:
+            self._exchange.meet(self._group, transport)
+        except WorkersDisagree as problem:
+            raise self._fail(problem) from None
+
     def settle(self, *, skipped: bool) -> None:
         """See `Protocol.settle`."""
         if skipped:
@@ -121,6 +128,7 @@ class AllGather(Protocol):
         sites = self._exchange.sites
         return {
             "exchange": self._exchange.form,
+            "messages": "authenticated" if self._exchange.is_authenticated else "not authenticated",
             **({"sites": str(sites or "by host")} if self._exchange.form == "hierarchical" else {}),
             **({"connections": str(self._exchange.connections)} if self._exchange.connections != 1 else {}),
             "room": str(self._exchange.capacities.get(self._plan_of(bucket).number)),
@@ -158,7 +166,7 @@ class AllGather(Protocol):
                 raise problem
             received = perf_counter()
             self._exchange.learn(plan.number, gathering.sizes)
-            incoming = self._read(parts, plan.layout, gathering)
+            incoming = self._read(parts, plan, gathering)
             self._fill(buffer, incoming, parts)
             if buffer.is_cuda and transport.type == "cpu":
                 torch.cuda.current_stream(buffer.device).synchronize()  # gloo's futures know of no streams
@@ -226,10 +234,11 @@ class AllGather(Protocol):
                 turn.gate.set_result(None)  # decodes it, here and now
         self._times.held(started)
 
-    def _read(self, parts: Sequence[Part], layout: Layout, gathering: Gathering) -> list[Incoming]:
+    def _read(self, parts: Sequence[Part], plan: _Plan, gathering: Gathering) -> list[Incoming]:
         """Every worker's updates, checked; nothing of any is applied if one is not valid."""
         try:
-            incoming = self._compressor.read_all(gathering.rows(), gathering.sizes, layout)
+            rows, sizes = self._exchange.opened(gathering, plan.number)
+            incoming = self._compressor.read_all(rows, sizes, plan.layout)
         except CorruptMessage as reason:
             raise self._fail(reason) from None
         for rank, received in enumerate(incoming):

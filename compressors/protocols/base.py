@@ -79,6 +79,16 @@ class Protocol(ABC):
         Doing it again changes nothing.
         """
 
+    def meet(self, transport: torch.device) -> None:  # noqa: B027 (only who has a key shows it)
+        """Before the first exchange, once all workers have agreed on it; all call this at the same point.
+
+        Args:
+            transport: where the transport wants its buffers.
+
+        Raises:
+            WorkersDisagree: on every worker, where their keys differ.
+        """
+
     def ways(self, bucket: Bucket) -> dict[str, str]:
         """What all workers must do the same with a bucket, besides the method; by field."""
         return {}

@@ -23,6 +23,7 @@ from torch import Tensor
 from ..ops.array import Bytes
 from .gathering import SIZE_BYTES, Exact, Gathering, Padded, PaddedOneShot, aligned
 from .mailbox import Expected, Mailbox
+from .sealing import Seal
 from .sites import Sites
 
 ExchangeForm = Literal["padded", "exact", "one_shot", "hierarchical"]
@@ -44,8 +45,17 @@ class Exchange:
         connections: how many each two workers have.
     """
 
-    def __init__(self, form: ExchangeForm, sites: Sites | None = None, connections: int = 1) -> None:
+    def __init__(
+        self,
+        form: ExchangeForm,
+        sites: Sites | None = None,
+        connections: int = 1,
+        key: bytes | None = None,
+    ) -> None:
         self.form, self.sites, self.connections = form, sites, connections
+        self._key = key
+        self._seal: Seal | None = None
+        self._turns: dict[int, int] = {}
         self.capacities: dict[int, int] = {}
         self.link_bytes: NDArray[np.int64] | None = None
         self.link_messages: NDArray[np.int64] | None = None
@@ -64,7 +74,7 @@ class Exchange:
             group: whose workers take part; all must call this in the same order.
             device: where the transport wants its buffers: CPU for gloo, the GPU for NCCL.
         """
-        own = torch.as_tensor(message)
+        own = self._sealed(torch.as_tensor(message), bucket)
         usual = self.capacities.get(bucket)
         if self.form == "padded":
             return Padded(own, group, device)
@@ -78,6 +88,49 @@ class Exchange:
         if usual is None or self.form == "exact":
             return Exact(own, group, device)
         return PaddedOneShot(own, group, device, aligned(usual * 5 // 4))
+
+    def meet(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """Before the first exchange: makes sure that all workers have the same key, if messages get tags.
+
+        All must call this at the same point.
+
+        Raises:
+            WorkersDisagree: on every worker, where one has another key.
+        """
+        if self._key is not None and self._seal is None:
+            self._seal = Seal.meet(self._key, group, device)
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether messages get tags, which only who has the key can make."""
+        return self._key is not None
+
+    def _sealed(self, own: Tensor, bucket: int) -> Tensor:
+        """A message as it goes: with its tag, if messages get any."""
+        if self._key is None:
+            return own
+        assert self._seal is not None, "workers meet before their first exchange"
+        turn = self._turns[bucket] = self._seal.turn(bucket)
+        tagged = torch.from_numpy(self._seal.sealed(own.cpu().numpy(), bucket, turn))
+        return tagged.to(own.device)
+
+    def opened(self, gathering: Gathering, bucket: int) -> tuple[Tensor, Sequence[int]]:
+        """What has arrived about a bucket, and was written by who has the key, if messages get tags.
+
+        Args:
+            gathering: of this exchange about the bucket, complete.
+            bucket: its number.
+
+        Returns:
+            uint8 [workers, longest or more], row r begins with worker r's message, and the messages' lengths.
+
+        Raises:
+            CorruptMessage: a message does not have its tag.
+        """
+        rows = gathering.rows()
+        if self._seal is None:
+            return rows, gathering.sizes
+        return rows, self._seal.check_rows(rows, gathering.sizes, bucket, self._turns[bucket])
 
     def _between_sites(self, own: Tensor, bucket: int, group: dist.ProcessGroup) -> Gathering:
         if self._mailbox is None:

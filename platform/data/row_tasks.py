@@ -174,12 +174,35 @@ def read_group(file: pq.ParquetFile, path: str, group: int, columns: Sequence[st
     """Some columns of a row group.
 
     Raises:
-        DataError: it is damaged.
+        DataError: it is damaged, or a column holds pickled objects.
     """
     try:
-        return file.read_row_group(group, columns=list(columns), use_threads=False)
+        table = file.read_row_group(group, columns=list(columns), use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: row group {group} is damaged ({_line(error)})") from error
+    for field in table.schema:
+        require_no_objects(field, path, field.name)
+    return table
+
+
+_EXTENSION = b"ARROW:extension:name"
+_PICKLED = "ray.data.arrow_pickled_object"
+
+
+def require_no_objects(field: pa.Field, path: str, column: str) -> None:
+    """Refuses a column of a type whose values are made by Python code, such as Ray Data's pickled objects.
+
+    Where Ray Data is loaded, to look at such a value unpickles it, which runs whatever code it names. Where
+    it is not, the column looks like one of bytes: the name of its type stands beside it.
+    """
+    named = (field.metadata or {}).get(_EXTENSION, b"").decode(errors="replace")
+    if isinstance(field.type, pa.ExtensionType) or named == _PICKLED:
+        raise DataError(
+            f"{path}: column {column!r} holds {named or field.type.extension_name}; expected numbers, names "
+            "or encoded images: other objects are not read, since that could run code from the file"
+        )
+    for place in range(field.type.num_fields):
+        require_no_objects(field.type.field(place), path, column)
 
 
 def _line(error: Exception) -> str:

@@ -18,6 +18,7 @@ from ..exit_codes import FAILED, OK
 from ..own_code import TRACEBACK
 from ..preflight import check, usable_store
 from ..spec import COMMAND_LINE, RunSpec, SpecError
+from ..spec.allowing import OPTION, code_of, require_allowed
 from ..synchronization.config import HybridSync, real
 from ..terminal import say
 from ..tracking import names
@@ -125,8 +126,8 @@ def resume(run_id: str, display: Display, workers: int | None = None) -> int:
         0, or 1 when it failed again.
 
     Raises:
-        SpecError: there is no such run, it is finished, another process trains it, or no good checkpoint is
-            left.
+        SpecError: there is no such run, it is finished, another process trains it, no good checkpoint is
+            left, or its spec names code, which is not allowed.
     """
     console, timeline = display.console, Timeline()
     sys.path.insert(0, str(Path.cwd()))
@@ -134,6 +135,7 @@ def resume(run_id: str, display: Display, workers: int | None = None) -> int:
     check_run(run_id)
     client = usable_store()
     spec = _spec_of(client, run_id)
+    require_allowed(spec, f"run {run_id}")
     if workers is not None and workers != spec.workers.count:
         spec = _with_workers(spec, run_id, workers)
     folder = RunFolder.at(storage_path(spec), run_id)
@@ -194,17 +196,18 @@ def _run(
             if os.environ.get(TRACEBACK) and error.worker_traceback:
                 say(console, error.worker_traceback)
             say(console, f"{spec.title}: failed: {error}", style="red")
-            say(console, f"  {_what_helps(error, spec, _resuming(client, run_id))}")
+            say(console, f"  {_what_helps(error, spec, _resuming(client, spec, run_id))}")
             return False
         except KeyboardInterrupt:
-            say(console, f"{spec.title}: interrupted; go on with: {_resuming(client, run_id)}")
+            say(console, f"{spec.title}: interrupted; go on with: {_resuming(client, spec, run_id)}")
             raise
     display.add(client, spec, result)
     return True
 
 
-def _resuming(client: "MlflowClient", run_id: str) -> str:
-    return to_copy(f"taugrad train --resume {run_id}", client.tracking_uri)
+def _resuming(client: "MlflowClient", spec: RunSpec, run_id: str) -> str:
+    allowing = f" {OPTION}" if code_of(spec) else ""
+    return to_copy(f"taugrad train --resume {run_id}{allowing}", client.tracking_uri)
 
 
 def _what_helps(failed: RunFailed, spec: RunSpec, resuming: str) -> str:

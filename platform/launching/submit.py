@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
+from taugrad.compressors.wire.sealing import KEY
+
 from ..exit_codes import FAILED
 from ..spec import COMMAND_LINE, SpecError
 from ..spec.overrides import ENVIRONMENT_PREFIX
@@ -29,9 +31,9 @@ def submit(
     """Gives a command as a job to a Ray cluster whose machines have taugrad installed.
 
     The working directory travels along (what .gitignore excludes does not), so that specs and a user's own
-    modules are found. So do `MLFLOW_TRACKING_URI` and `TAUGRAD_...`; when the cluster is this machine and
-    no tracking URI is set, runs go to the same store as those of `taugrad train`. Without one, another
-    machine's jobs have what its `ray start` had in the environment.
+    modules are found. So do `MLFLOW_TRACKING_URI` and `TAUGRAD_...`, but for `TAUGRAD_KEY`; when the cluster
+    is this machine and no tracking URI is set, runs go to the same store as those of `taugrad train`.
+    Without one, another machine's jobs have what its `ray start` had in the environment.
 
     Args:
         command: train, search or auto.
@@ -54,7 +56,8 @@ def submit(
     there = [names.get(argument, argument) for argument in arguments]
     entrypoint = shlex.join(["taugrad", command, *_relative(specs), *there])
     check_job_server(address)
-    environment = {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIX)}
+    # Ray shows a job's environment to whoever asks: no key is in it, only the name of its file.
+    environment = {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIX) and k != KEY}
     if os.environ.get("MLFLOW_TRACKING_URI") or is_this_machine(address):
         environment["MLFLOW_TRACKING_URI"] = tracking_uri()
     runtime_env = {"working_dir": ".", "excludes": _NEVER_SHIPPED, "env_vars": environment}

@@ -12,6 +12,8 @@ from .config import Timm
 
 _MANY = 5
 """Names of networks in a message."""
+_LOADS = {"cache_dir", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay"}
+"""Arguments of timm.create_model by which it reads files; some versions unpickle them."""
 
 
 def timm_model(config: Timm, channels: int, height: int, width: int, classes: int) -> nn.Module:
@@ -38,6 +40,10 @@ def timm_model(config: Timm, channels: int, height: int, width: int, classes: in
             f"kind = timm: timm cannot be imported ({error}); pip install 'taugrad[timm]' brings it with "
             "torchvision, whose build must be for the same torch"
         ) from error
+    if loading := sorted(_LOADS & config.arguments.keys()):
+        raise ValueError(
+            f"arguments.{loading[0]}: timm would read a file, which may hold code; networks begin untrained"
+        )
     names: list[str] = timm.list_models()
     if config.name.partition(".")[0] not in names:
         near = difflib.get_close_matches(config.name, names, n=_MANY)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from .allowing import require_allowed
 from .errors import SpecError
 from .explaining import explain
 from .fields import METHOD, TAGS
@@ -29,7 +30,8 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
         overrides: command-line arguments, such as `["--compressor.tau", "1e-3"]`.
 
     Raises:
-        SpecError: there is no such file, it is no YAML, or a field is wrong or unknown.
+        SpecError: there is no such file, it is no YAML, a field is wrong or unknown, or the file names code,
+            which is not allowed.
     """
     tree = read_yaml(path)
     if "search" in tree:
@@ -46,16 +48,18 @@ def read_tree(tree: Mapping[str, Any], source: str, overrides: Overrides) -> Run
         overrides: the changes.
 
     Raises:
-        SpecError: a field is wrong or unknown.
+        SpecError: a field is wrong or unknown, or the tree names code, which is not allowed.
     """
     fields = spelled_out(tree, source)
     if overrides.whole_method:
         fields.pop(METHOD, None)
     try:
-        return RunSpec.model_validate(reduce(_laid_over, [*overrides.layers, fields, _default_kinds()]))
+        spec = RunSpec.model_validate(reduce(_laid_over, [*overrides.layers, fields, _default_kinds()]))
     except ValidationError as error:
         wrong, problems = zip(*explain(error.errors()), strict=True)
         raise SpecError(source, problems, [overrides.source_of(field) or source for field in wrong]) from None
+    require_allowed(spec, source, overrides)
+    return spec
 
 
 def _laid_over(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..synchronization.adapting.refusals import check_adapt
 from ..synchronization.asynchronous.refusals import check_asynchronous
 from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig, real
 from ..synchronization.hybrid.refusals import check_hybrid
-from ..synchronization.refusals import check_exchange, check_stages, check_sync
+from ..synchronization.refusals import check_authenticated, check_exchange, check_stages, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..training.config import TrainingConfig
 
@@ -88,6 +88,7 @@ class RunSpec(Config):
         check_hybrid(self.sync, self.compressor, training)
         check_asynchronous(self.sync, training, self.workers.count)
         check_exchange(self.sync, self.workers.device, self.workers.count)
+        check_authenticated(self.sync, self.compressor)
         check_adapt(self.sync, self.compressor, training, self.workers.count)
         check_stages(self.sync, training.batch_growth, self.workers.count)
         if training.pretraining.iterations and not isinstance(self.model, Mlp | SigmoidStack):
@@ -128,9 +129,9 @@ class RunSpec(Config):
     def fingerprint(self) -> str:
         """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""
         defining = self.model_copy(update={"name": "", "experiment": "taugrad", "storage": Path()})
-        # What is recorded, and when messages go, changes no result; nor does one bucket. Hashes from before
-        # there were the fields stay what they are.
-        needless = self._left_out | {"overlap"}
+        # What is recorded, and when messages go, changes no result; nor do one bucket, and tags. Hashes from
+        # before there were the fields stay what they are.
+        needless = self._left_out | {"overlap", "authenticated"}
         if getattr(real(self.sync), "buckets", 1) == 1:
             needless |= {"buckets"}
         text = defining.model_dump_json(exclude={"tracking": {"timeline"}, "sync": _in_sync(needless)})

@@ -33,6 +33,7 @@ from .config import (
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.building import build_hybrid
+from .keys import common_key
 from .overlap import Overlap
 from .patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
 from .processes import ProcessCrew
@@ -51,14 +52,21 @@ def build_synchronization(
         model: of the same weights on every worker.
         task: what it is trained for.
         device: the model's.
+
+    Raises:
+        KeyProblem: messages are to be authenticated, and a worker has no key.
+        WorkersDisagree: likewise, and the workers' keys differ.
     """
     simulated = isinstance(spec.sync, SimulatedSync)
     mode = real(spec.sync)
+    key = common_key(
+        spec.sync, device if not simulated and dist.get_backend() == "nccl" else torch.device("cpu")
+    )
     if isinstance(mode, AllGatherSync) and not simulated and not _clips_own(spec):
         randomness = Randomness(spec.seed, [dist.get_rank()])
         replica = Replica(model, task, spec.training, dist.get_world_size())
-        return HookedGradients(spec, _exchanged(spec), replica, device), randomness
-    crew: Crew = _simulated(spec) if simulated else ProcessCrew(device)
+        return HookedGradients(spec, _exchanged(spec), replica, device, key), randomness
+    crew: Crew = _simulated(spec) if simulated else ProcessCrew(device, key)
     if isinstance(mode, AsyncSync):
         return build_asynchronous(spec, model, task, device, crew)
     if isinstance(mode, HybridSync):
@@ -101,6 +109,7 @@ def _overlaps(spec: RunSpec, device: torch.device) -> bool:
     return (
         isinstance(mode, ShardedSync | ParameterServerSync)
         and mode.overlap
+        and not mode.authenticated
         and method.nonfinite == "refuse"
         and not _clips_own(spec)
         and device.type == "cpu"

@@ -54,6 +54,9 @@ class AllGatherSync(Config):
     not fill. Through gloo, and not with padded."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
+    authenticated: bool = False
+    """Put a tag behind each message, by which what was changed on its way, or is not of this run, is refused.
+    Workers take the key from TAUGRAD_KEY_FILE, or TAUGRAD_KEY, in their environment; it is no field."""
 
 
 class RingSync(Config):
@@ -74,6 +77,8 @@ class _Owned(_ThereAndBack):
     as soon as its gradients are computed; with more than 1 its sum comes back as soon as all have sent it."""
     overlap: bool = True
     """Send while gradients are computed, where that is possible. No result depends on it."""
+    authenticated: bool = False
+    """Put tags behind messages, as in the mode allgather. They go after the backward pass then."""
 
 
 class ParameterServerSync(_Owned):
@@ -121,6 +126,8 @@ class WeightsSync(_ThereAndBack):
     workers' mean once it is sent. For differences."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
+    authenticated: bool = False
+    """Put tags behind messages, as in the mode allgather; not with the pattern ring."""
 
 
 class HybridSync(_ThereAndBack):

@@ -31,7 +31,14 @@ class HookedGradients(Synchronization):
         adapter: follows the link, if the spec says so.
     """
 
-    def __init__(self, spec: RunSpec, method: Method, replica: Replica, device: torch.device) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        method: Method,
+        replica: Replica,
+        device: torch.device,
+        key: bytes | None = None,
+    ) -> None:
         self.ranks, self.workers = [dist.get_rank()], dist.get_world_size()
         self.replica = replica
         self.model = replica.model
@@ -47,6 +54,7 @@ class HookedGradients(Synchronization):
             exchange=spec.sync.exchange,
             sites=spec.sync.sites,
             connections=spec.sync.connections,
+            key=key,
         )
         self.adapter = build_adapter(spec.sync.adapt, method, device, self.state.aim_at)
         self._refuses = spec.compressor.nonfinite == "refuse"

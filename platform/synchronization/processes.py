@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.spans import RECORDER
+from taugrad.compressors.wire.sealing import TAG_BYTES, TO_ALL, Seal
 
 from .ahead import Ahead
 from .links import Links
@@ -30,6 +32,9 @@ from .rounds import (
     Traffic,
 )
 
+_HEADS, _SIZES, _MESSAGES = range(3)
+"""What tags are about in a round."""
+
 
 def receipts_first(operations: list[dist.P2POp]) -> list[dist.P2POp]:
     """In the order in which gloo should start them.
@@ -43,11 +48,15 @@ def receipts_first(operations: list[dist.P2POp]) -> list[dist.P2POp]:
 class ProcessCrew(Crew):
     """This process's worker, among those of the default process group."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, key: bytes | None = None) -> None:
         """Joins the others.
 
         Args:
             device: where the transport takes its buffers from: the GPU for NCCL, the CPU for gloo.
+            key: that of all workers: what goes between them in rounds gets tags; all of it must be `Sending`.
+
+        Raises:
+            WorkersDisagree: on every worker, where one has another key.
         """
         self.workers = dist.get_world_size()
         self._rank = dist.get_rank()
@@ -56,6 +65,7 @@ class ProcessCrew(Crew):
         self.ahead: Ahead | None = None
         """Sends parts of messages ahead of their rounds, where that is possible."""
         self._waited_until = 0.0
+        self._seal = None if key is None else Seal.meet(key, None, self._device)
 
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """See `Crew.run`."""
@@ -97,12 +107,71 @@ class ProcessCrew(Crew):
 
     def _carry(self, move: Sending | Passing, traffic: Traffic) -> Received:
         """What this worker receives in one round."""
+        if self._seal is not None:
+            assert isinstance(move, Sending), "a spec with anything else is refused"
+            return self._carry_sealed(move, self._seal, traffic)
         if isinstance(move, Passing):
             return self._pass_on(move, traffic)
         heads = self._tell(move.head())
         sizes = self._tell_sizes(move) if heads["single_messages"].any() else None
         traffic.count(heads, sizes)
         return self._exchange(move, heads["to_all"], sizes)
+
+    def _carry_sealed(self, sending: Sending, seal: Seal, traffic: Traffic) -> Received:
+        """The same with a tag behind whatever goes to another worker, lengths included.
+
+        Raises:
+            CorruptMessage: something does not have its tag.
+        """
+        turn = seal.turn(_HEADS)
+        rank = self._rank
+        tagged = replace(
+            sending,
+            to={
+                other: seal.sealed(payload, _MESSAGES, turn, other)
+                for other, payload in sending.to.items()
+                if payload.size
+            },
+            to_all=None if sending.to_all is None else seal.sealed(sending.to_all, _MESSAGES, turn),
+        )
+        heads = self._tell_sealed(tagged.head(), seal, turn)
+        single = bool(heads["single_messages"].any())
+        sizes = self._tell_sizes_sealed(tagged, seal, turn) if single else None
+        traffic.count(heads, sizes, TAG_BYTES)
+        opened: dict[int, Payload] = {}
+        for other, arrived in self._exchange(tagged, heads["to_all"], sizes).items():
+            if other != rank:
+                alone = sizes is not None and sizes[other, rank] > 0
+                opened[other] = seal.opened(arrived, other, _MESSAGES, turn, rank if alone else TO_ALL)
+            elif sending.to_all is not None:
+                opened[other] = sending.to_all
+        return opened
+
+    def _tell_sealed(self, head: Head, seal: Seal, turn: int) -> Heads:
+        """Everybody's heads, with tags."""
+        own = seal.sealed(_as_bytes(head), _HEADS, turn)
+        mine = torch.from_numpy(own).to(self._device)
+        everybody = torch.empty((self.workers, mine.numel()), dtype=torch.uint8, device=self._device)
+        dist.all_gather(list(everybody.unbind()), mine)
+        told = [
+            seal.opened(each, other, _HEADS, turn) if other != self._rank else each[:-TAG_BYTES]
+            for other, each in enumerate(everybody.cpu().numpy())
+        ]
+        return np.concatenate(told).view(HEAD)
+
+    def _tell_sizes_sealed(self, sending: Sending, seal: Seal, turn: int) -> NDArray[np.int64]:
+        """As `_tell_sizes`, with tags."""
+        numbers = [sending.to[rank].size if rank in sending.to else 0 for rank in range(self.workers)]
+        own = [seal.sealed(_as_bytes([each]), _SIZES, turn, to) for to, each in enumerate(numbers)]
+        mine = torch.from_numpy(np.concatenate(own)).to(self._device)
+        arriving = torch.empty_like(mine)
+        dist.all_to_all_single(arriving, mine)
+        sizes = np.zeros((self.workers, self.workers), np.int64)
+        for other, each in enumerate(np.split(arriving.cpu().numpy(), self.workers)):
+            told = seal.opened(each, other, _SIZES, turn, self._rank)
+            sizes[other, self._rank] = told.view(np.int64)[0]
+        sizes[self._rank] = numbers
+        return sizes
 
     @contextmanager
     def _waiting(self, about: str, since: float | None = None) -> Iterator[None]:
@@ -219,6 +288,10 @@ def _wait_for(operations: list[dist.P2POp]) -> None:
     if operations:
         for work in dist.batch_isend_irecv(receipts_first(operations)):
             work.wait()
+
+
+def _as_bytes(numbers: Sequence[int]) -> Payload:
+    return np.array(numbers, np.int64).view(np.uint8)
 
 
 def _payload(tensor: Tensor) -> Payload:

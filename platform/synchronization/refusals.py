@@ -205,3 +205,32 @@ def _check_back(mode: RealSync, where: str, back: Method) -> None:
         raise ValueError(
             f"{where}.back.kind = {back.kind}: weights need a method that sends every element, such as linear"
         )
+
+
+def check_authenticated(sync: SyncConfig, method: Method) -> None:
+    """Refuses tags where messages are not ours, or do not get any.
+
+    Args:
+        sync: the mode.
+        method: what gradients or weights are compressed with.
+
+    Raises:
+        ValueError: it names the fields, their values and what would do.
+    """
+    mode = real(sync)
+    if not getattr(mode, "authenticated", False):
+        return
+    if isinstance(sync, SimulatedSync):
+        raise ValueError(
+            "sync.of.authenticated = true with sync.mode = simulated: nothing is sent there; leave it out"
+        )
+    if isinstance(mode, AllGatherSync) and isinstance(method, NoCompression | PowerSGD):
+        raise ValueError(
+            f"sync.authenticated = true with compressor.kind = {method.kind}: it goes through torch's own "
+            "all-reduce, without messages of ours; use another compressor, or sync.mode: sharded"
+        )
+    if isinstance(mode, WeightsSync) and mode.pattern == "ring":
+        raise ValueError(
+            f"sync.authenticated = true with sync.pattern = {mode.pattern}: what hops pass on gets no tags; "
+            "use sync.pattern: allgather, sharded, parameter_server or hierarchical"
+        )

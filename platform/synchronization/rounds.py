@@ -226,20 +226,21 @@ class Traffic:
             setattr(self, name, int(number))
         self.link_bytes, self.link_messages, self.link_told = links
 
-    def count(self, heads: Heads, sizes: NDArray[np.int64] | None) -> None:
+    def count(self, heads: Heads, sizes: NDArray[np.int64] | None, tag: int = 0) -> None:
         """Counts one round; raises RefusedUpdate where a worker has no update.
 
         Args:
             heads: of all workers.
             sizes: int64 [workers, workers], bytes from row to column with 0 for nothing and for what is not
                 known here; None where nobody sends anything but to all.
+            tag: bytes of what goes behind each head and size, so that it is authentic.
         """
         others = self.workers - 1
-        self.wire_bytes += HEAD.itemsize * self.workers
-        told = HEAD.itemsize
+        told = HEAD.itemsize + tag
+        self.wire_bytes += told * self.workers
         if sizes is not None:
-            self.wire_bytes += NUMBER_BYTES * self.workers * others
-            told += NUMBER_BYTES
+            self.wire_bytes += (NUMBER_BYTES + tag) * self.workers * others
+            told += NUMBER_BYTES + tag
         self.link_told += told * ~np.eye(self.workers, dtype=bool)
         self.received_bytes += told * self.workers * others
         _look_for_refusals(heads)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 _MARGINS: Final = {"%": 0.5, "nats": 0.02}
+_MOST_DIGITS: Final = 17
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,14 @@ class Metric:
             ValueError: it did not write that.
         """
         try:
-            return cls(**json.loads(text))
+            made = cls(**json.loads(text))
         except (TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"no metric: {text!r:.100}") from error
+        texts = all(isinstance(each, str) for each in (made.name, made.label, made.unit))
+        numbers = isinstance(made.scale, float | int) and type(made.digits) is int
+        if not (texts and numbers and made.label and 0 <= made.digits <= _MOST_DIGITS):
+            raise ValueError(f"no metric: {text!r:.100}")
+        return made
 
 
 ACCURACY: Final = Metric("accuracy", "accuracy", "%", 100.0, 2, more_is_better=True, is_share=True)

@@ -50,9 +50,11 @@ def _main(arguments: Sequence[str] | None) -> int:
     handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
     from taugrad.platform.own_code import TRACEBACK  # noqa: PLC0415
     from taugrad.platform.spec import SpecError  # noqa: PLC0415
+    from taugrad.platform.spec.allowing import allowed  # noqa: PLC0415
 
     try:
-        return handler(options, overrides)
+        with allowed(getattr(options, "allow_custom", False)):
+            return handler(options, overrides)
     except SpecError as error:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
@@ -370,6 +372,11 @@ def _command(
         add_help=False,
     )
     command.add_argument("-h", "--help", nargs=0, action=fields_help, help="show this, and every field")
+    command.add_argument(
+        "--allow-custom",
+        action="store_true",
+        help="let the file name code to run: factories of kind custom, and search.evaluate",
+    )
     command.set_defaults(handler=handler, takes_fields=True)
     return command
 
@@ -528,13 +535,15 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> int:
 def _draw_plan(comparisons: "Sequence[Comparison]", path: Path) -> None:
     from taugrad.dashboards.figures import save  # noqa: PLC0415
     from taugrad.dashboards.plan import PlannedStep, planned_steps  # noqa: PLC0415
+    from taugrad.dashboards.style import as_written  # noqa: PLC0415
 
     steps = [
         PlannedStep(str(each.link), each.workers, str(made.candidate), made.seconds, made.step.compute_s)
         for each in comparisons
         for made in each.predictions
     ]
-    save(planned_steps(steps), path)
+    with as_written():
+        save(planned_steps(steps), path)
 
 
 def _law(options: argparse.Namespace, _: list[str]) -> int:
@@ -546,6 +555,7 @@ def _law(options: argparse.Namespace, _: list[str]) -> int:
 def _draw_front(progress: "Progress", path: Path) -> None:
     from taugrad.dashboards.figures import save  # noqa: PLC0415
     from taugrad.dashboards.front import FrontPoint, search_front  # noqa: PLC0415
+    from taugrad.dashboards.style import as_written  # noqa: PLC0415
 
     places = {point.number: place for place, point in enumerate(progress.front, start=1)}
     best = progress.objective.best(progress.points)
@@ -570,7 +580,8 @@ def _draw_front(progress: "Progress", path: Path) -> None:
         if trial.ending == "pruned" and (last := trial.course.get(trial.evaluation)) is not None
     ]
     points = [drawn(point) for point in progress.points]
-    save(search_front(progress.search.name, points, baseline, metric, stopped), path)
+    with as_written():
+        save(search_front(progress.search.name, points, baseline, metric, stopped), path)
 
 
 def _submit(options: argparse.Namespace, overrides: list[str]) -> int:

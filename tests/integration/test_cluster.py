@@ -172,7 +172,7 @@ def test_trials_of_a_search_run_on_both_machines(taugrad: RunOn, variables: dict
     (folder / "searched.yaml").write_text(
         text + "search: {trials: 6, baseline: false, evaluate: 'own:training'}"
     )
-    answer = taugrad("search", "searched.yaml")
+    answer = taugrad("search", "searched.yaml", "--allow-custom")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     trials = [run for run in runs(variables) if "taugrad.trial" in run.data.tags]
     assert [run.info.status for run in trials] == ["FINISHED"] * 6

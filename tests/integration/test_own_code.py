@@ -62,7 +62,7 @@ def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(taugrad, tmp
     (tmp_path / "diverges.yaml").write_text(NOT_FINITE)
     (tmp_path / "own.yaml").write_text(OWN)
     (tmp_path / "tires.yaml").write_text(TIRES)
-    answer = taugrad("train", "diverges.yaml", "tires.yaml", "own.yaml")
+    answer = taugrad("train", "diverges.yaml", "tires.yaml", "own.yaml", "--allow-custom")
     assert answer.returncode == 1, answer.stdout + answer.stderr  # two of three failed
     diverged, rest = answer.stdout.split("such as --training.optimizer.lr 1e+29")
     assert "diverges: failed" in diverged

@@ -84,7 +84,7 @@ def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(taugra
     (tmp_path / "mine.py").write_text(STAND_IN)
     (tmp_path / "known.yaml").write_text(ON_STAND_IN)
     # The first trial that is stopped takes longer to end than Tune waits, which then gives the next one up.
-    answer = taugrad("search", "known.yaml", TUNE_FUNCTION_THREAD_TIMEOUT_S="1")
+    answer = taugrad("search", "known.yaml", "--allow-custom", TUNE_FUNCTION_THREAD_TIMEOUT_S="1")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     folder = tmp_path / "taugrad-runs" / "searches" / "trial" / "known"
     events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
@@ -118,7 +118,7 @@ def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(taugra
     artifacts = {Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "search")}
     assert {"front.csv", "trials.csv", "front.png", "front"} <= artifacts
 
-    again = taugrad("search", "known.yaml")
+    again = taugrad("search", "known.yaml", "--allow-custom")
     assert again.returncode == 0
     assert "40 trials, 40 of them done" in again.stdout
     assert rows(folder / "front.csv") == front

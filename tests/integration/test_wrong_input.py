@@ -34,13 +34,14 @@ def test_a_model_too_large_for_the_images(refused):
 
 
 def test_a_factory_that_is_not_there(refused):
-    said = refused("model: {kind: custom, factory: 'mine:net'}")
+    said = refused("model: {kind: custom, factory: 'mine:net'}", "--allow-custom")
     assert "model.factory = mine:net: no module named 'mine' in this folder" in said
 
 
 def test_a_factory_with_other_arguments(refused, tmp_path):
     (tmp_path / "own_net.py").write_text("def net(hidden): pass\n")
-    said = refused("data: {kind: digits}\nmodel: {kind: custom, factory: 'own_net:net'}")
+    spec = "data: {kind: digits}\nmodel: {kind: custom, factory: 'own_net:net'}"
+    said = refused(spec, "--allow-custom")
     assert "model.factory = own_net:net: net(hidden) cannot be called with channels=1, height=8" in said
     assert said.count("\n") == 1
 

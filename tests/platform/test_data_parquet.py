@@ -1,5 +1,7 @@
 """Parquet files: rows of images and of numbers."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +12,7 @@ from image_files import noise, png
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Parquet
-from taugrad.platform.data.row_tasks import kept
+from taugrad.platform.data.row_tasks import kept, require_no_objects
 
 torch.set_num_threads(1)
 ROWS = 53
@@ -297,3 +299,57 @@ def test_the_fingerprint_follows_the_files(folder):
     rewritten(folder, label=labels(0, 2, pa.int32()))
     write(folder / "train-1.parquet", pq.read_table(folder / "train-1.parquet")[:20])
     assert load(Parquet(path=folder, input="x")).fingerprint != first
+
+
+class _Runs:
+    """When it is unpickled, a file is made: the code of whoever wrote the pickle has run."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("where", ["image", "label", "test image", "inside"])
+def test_pickled_objects_in_a_column_are_refused_and_not_unpickled(tmp_path, where):
+    """Ray Data reads columns of its own type by unpickling them, wherever it has been imported."""
+    from ray.data._internal.object_extensions.arrow import ArrowPythonObjectArray
+
+    ran = tmp_path / "ran"
+    rows = 6
+    pickled = ArrowPythonObjectArray.from_objects([_Runs(ran)] * rows)
+    good = {
+        "image": pa.array([png(noise(i, 6, 6)) for i in range(rows)], pa.large_binary()),
+        "label": pa.array([i % 2 for i in range(rows)]),
+    }
+    inside = pa.StructArray.from_arrays([good["image"], pickled], ["bytes", "more"])
+    bad = (
+        good
+        | {
+            "image": {"image": pickled},
+            "label": {"label": pickled},
+            "test image": {"image": pickled},
+            "inside": {"image": inside},
+        }[where]
+    )
+    write(tmp_path / "train" / "0.parquet", good if where == "test image" else bad)
+    write(tmp_path / "test" / "0.parquet", bad)
+    with pytest.raises(DataError, match=r"holds .*(extension|arrow_pickled_object)"):
+        for_each_row(tmp_path)
+    assert not ran.exists()
+
+
+def for_each_row(folder):
+    data = load(Parquet(path=folder, size=6))
+    all_examples(data.train)
+    all_examples(data.test)
+
+
+def test_pickled_objects_are_refused_where_ray_data_is_not_loaded(tmp_path):
+    """There the column looks like one of bytes, and a worker that has Ray Data would unpickle it."""
+    field = pa.field(
+        "image", pa.large_binary(), metadata={"ARROW:extension:name": "ray.data.arrow_pickled_object"}
+    )
+    with pytest.raises(DataError, match=r"holds ray\.data\.arrow_pickled_object; expected numbers"):
+        require_no_objects(field, "train.parquet", "image")

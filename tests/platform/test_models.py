@@ -607,6 +607,7 @@ def test_a_timm_network_is_made_for_the_data_and_without_download(fake_timm):
             {"num_classes": 3},
             r"returns \[1, 3\] for an image; expected scores of shape \[1, 5\]",
         ),
+        ("tiny_pool", {"checkpoint_path": "model.pth"}, "arguments.checkpoint_path: timm would read a file"),
     ],
 )
 def test_what_timm_refuses_is_said_in_one_line(fake_timm, name, arguments, said):

@@ -1,0 +1,33 @@
+"""Texts that others wrote, such as names of runs in a shared store, where they could be more than texts.
+
+The HTML page escapes all that it shows by itself (`report_page.py`), figures take texts as they are
+(`style.as_written`); here is the rest.
+"""
+
+import html
+import re
+
+_MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
+"""What means something in a line of Markdown; an underscore within a word does not."""
+_FORMULA = ("=", "+", "-", "@")
+"""How a formula begins, for a spreadsheet that opens CSV."""
+
+
+def printable(text: str) -> str:
+    """A text on one line, without what steers a terminal or turns the direction of letters around."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def in_markdown(text: str) -> str:
+    """A text for a cell of a Markdown table: on one line, without markup, HTML, links and formulas."""
+    return _MARKUP.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+
+
+def in_csv(text: str) -> str:
+    """A text for a cell of CSV: what a spreadsheet would take for a formula has a `'` before it."""
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
+
+
+def in_path(text: str) -> str:
+    """A text as a file's name, or a part of one: without slashes, and dots that lead to other folders."""
+    return re.sub(r"[^\w-]", "_", text)

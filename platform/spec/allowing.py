@@ -1,0 +1,85 @@
+"""Whether a spec may name code: a `factory` of kind `custom` is imported and called, whatever it does.
+
+A file can come from anywhere, so that who gives the command has to allow it. What stands on the command line
+or in the environment is their own word already.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..data.config import CustomData
+from ..models.config import CustomModel
+from ..tasks.config import CustomTask
+from .errors import SpecError
+from .run import RunSpec
+
+if TYPE_CHECKING:
+    from .overrides import Overrides
+
+OPTION = "--allow-custom"
+VARIABLE = "TAUGRAD_ALLOW_CUSTOM"
+
+
+def is_allowed() -> bool:
+    """Whether the environment says so."""
+    return os.environ.get(VARIABLE, "") not in ("", "0")
+
+
+@contextmanager
+def allowed(given: bool) -> Iterator[None]:
+    """Within it files may name code, if the command line said so; processes that are started learn of it."""
+    before = os.environ.get(VARIABLE)
+    if given:
+        os.environ[VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if given and before is None:
+            del os.environ[VARIABLE]
+        elif given and before is not None:
+            os.environ[VARIABLE] = before
+
+
+def code_of(spec: RunSpec) -> dict[str, str]:
+    """The fields of a spec that name code, and what they name."""
+    sections = {"task": spec.task, "data": spec.data, "model": spec.model}
+    return {
+        f"{name}.factory": each.factory
+        for name, each in sections.items()
+        if isinstance(each, CustomTask | CustomData | CustomModel)
+    }
+
+
+def require_allowed(spec: RunSpec, source: str, overrides: "Overrides | None" = None) -> None:
+    """Refuses a spec that names code, unless that is allowed; nothing has been imported then.
+
+    Args:
+        spec: read, and not used yet.
+        source: its file's name, for messages.
+        overrides: what the command line and the environment said; code that these name is allowed.
+
+    Raises:
+        SpecError: it is not allowed; a line for each field.
+    """
+    if is_allowed():
+        return
+    theirs = {
+        field: path
+        for field, path in code_of(spec).items()
+        if overrides is None or not _said(overrides, field)
+    }
+    if theirs:
+        raise SpecError(source, [refusal(field, path) for field, path in theirs.items()])
+
+
+def _said(overrides: "Overrides", field: str) -> bool:
+    """Whether the command line or the environment gives a field its value."""
+    section, _, name = field.partition(".")
+    return any(name in each for layer in overrides.layers if isinstance(each := layer.get(section), Mapping))
+
+
+def refusal(field: str, path: str) -> str:
+    """What is said of code that is not allowed."""
+    return f"{field} = {path}: names code, which would run; if you trust it, add {OPTION} or set {VARIABLE}=1"

@@ -1,0 +1,209 @@
+"""Whoever can write into a store can name things; names stay texts wherever they are shown."""
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import mlflow_data
+import pytest
+from rich.console import Console
+
+from taugrad.dashboards import report
+from taugrad.dashboards.escaping import in_csv, in_markdown, in_path, printable
+from taugrad.dashboards.experiment import all_runs, compared_runs
+from taugrad.dashboards.table import render, rows
+from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.tracking import names
+
+SERVER = "http://mlflow.example:5000"
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(2)>",
+    '"><svg onload=alert(3)>',
+    "' onmouseover='alert(4)",
+    "$x$ $\\undefined{$ and $",
+    "=cmd|' /C calc'!A0",
+    "[click](javascript:alert(5)) | `code` <b>",
+    "a\x1b]0;title\x07\x1b[2Jb\u202ec",
+    "{{ 7 * 7 }} {% raw %} %{x} --> ]]>",
+)
+HARMLESS = tuple(f"name {i}" for i in range(len(HOSTILE)))
+
+
+@dataclass
+class Pages:
+    folder: Path
+    client: Any
+    experiment_id: str
+
+    def text(self, name: str) -> str:
+        return (self.folder / name).read_text(encoding="utf-8")
+
+
+class Skeleton(HTMLParser):
+    """What a browser makes of a page: its elements, and which attributes they have."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, tuple[str, ...]]] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.said: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, tuple(name for name, _ in attrs)))
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.said).split())
+
+
+def written(client: Any, folder: Path, experiment: str, given: tuple[str, ...]) -> Pages:
+    """An experiment whose runs, metric, search, paper and seeds' tags have these names, and its report."""
+    for i, name in enumerate(given):
+        # Methods of other kinds, so that each is among those that figures show.
+        chain, density, accuracy = mlflow_data.CHAINS[i % len(mlflow_data.CHAINS)]
+        spec = mlflow_data.spec_of(chain, experiment, seed=i // len(mlflow_data.CHAINS))
+        run_id = mlflow_data.write_run(client, spec, density, accuracy)
+        client.set_tag(run_id, "mlflow.runName", name)
+        client.set_tag(run_id, names.TAG_PAPER, name)
+        label = replace(ACCURACY, label=given[0], unit=given[4][:12])
+        client.set_tag(run_id, names.TAG_METRIC, label.to_json())
+    _, trials = mlflow_data.write_search(client, experiment, given[1])
+    for run_id in trials:
+        client.set_tag(run_id, names.TAG_METRIC, label.to_json())
+    found = client.get_experiment_by_name(experiment)
+    report.write_report(client, found.name, found.experiment_id, folder, SERVER)
+    return Pages(folder, client, found.experiment_id)
+
+
+@pytest.fixture(scope="module")
+def hostile(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    folder = tmp_path_factory.mktemp("hostile")
+    return written(prepared.client, folder, '"><img src=x onerror=alert(0)> $x$ $\\y$', HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def harmless(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    return written(prepared.client, tmp_path_factory.mktemp("harmless"), "an experiment", HARMLESS)
+
+
+@pytest.mark.parametrize("name", ["report.html", "interactive.html"])
+def test_names_add_no_element_and_no_attribute(hostile: Pages, harmless: Pages, name: str) -> None:
+    """The same experiment with other names has the same page but for its texts."""
+    bad, good = Skeleton(hostile.text(name)), Skeleton(harmless.text(name))
+    assert len(good.elements) > 20
+    assert bad.elements == good.elements
+
+
+def test_the_report_runs_nothing_and_leads_nowhere_else(hostile: Pages) -> None:
+    page = Skeleton(hostile.text("report.html"))
+    assert not {tag for tag, _ in page.elements} & {"script", "iframe", "object", "embed", "base", "form"}
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    links = [value for name, value in page.attributes if name == "href"]
+    assert links
+    assert all(link.startswith(f"{SERVER}/#/experiments/") for link in links)
+    assert "alert(0)" in page.text  # the experiment's name is there, as a text
+
+
+def pictures(page: Skeleton) -> Iterator[ElementTree.Element]:
+    start = "data:image/svg+xml;base64,"
+    for name, value in page.attributes:
+        if name in ("src", "srcset"):
+            assert value.startswith(start)
+            yield ElementTree.fromstring(base64.b64decode(value.removeprefix(start)))
+
+
+def test_figures_hold_shapes_and_nothing_else(hostile: Pages) -> None:
+    seen = list(pictures(Skeleton(hostile.text("report.html"))))
+    assert len(seen) >= 20
+    for picture in seen:
+        for element in picture.iter():
+            tag = element.tag.rpartition("}")[2]
+            assert tag in {
+                "svg", "metadata", "RDF", "Work", "type", "title", "date", "format", "creator", "Agent",
+                "defs", "style", "g", "path", "use", "clipPath", "rect", "image",
+            }, tag  # fmt: skip
+            for attribute, value in element.attrib.items():
+                name = attribute.rpartition("}")[2]
+                assert not name.startswith("on")
+                if name == "href":
+                    assert value.startswith(("#", "data:image/png;base64,"))
+
+
+def test_formulas_in_names_take_no_figure_away(hostile: Pages, harmless: Pages) -> None:
+    """Matplotlib would read what stands between dollars, and fail where it cannot."""
+    shown = [sorted(each.name for each in pages.folder.glob("figures/*")) for pages in (hostile, harmless)]
+    assert shown[0] == shown[1]
+    assert len(shown[1]) > 10
+
+
+def test_charts_show_names_as_texts(hostile: Pages) -> None:
+    page = hostile.text("interactive.html")
+    # Plotly takes some HTML in names and titles; JSON may write `<` as \u003c.
+    for payload in ("img src=x", "script\\u003ealert", "script>alert", "svg onload"):
+        assert f"\\u003c{payload}" not in page
+        assert f"<{payload}" not in page
+    assert "&lt;script" in page.replace("\\u0026", "&")
+
+
+def test_tables_are_texts(hostile: Pages) -> None:
+    for name in ("runs.md", "methods.md"):
+        text = hostile.text(name)
+        assert "<" not in text
+        assert "](" not in text.replace("\\](", "")
+        widths = {line.replace("\\|", "").count("|") for line in text.splitlines()}
+        assert len(widths) == 1, name
+    cells = [row[0] for row in csv.reader(io.StringIO(hostile.text("runs.csv")))]
+    assert "'=cmd|' /C calc'!A0" in cells
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
+
+
+def test_a_terminal_gets_no_orders(hostile: Pages) -> None:
+    runs = compared_runs(all_runs(hostile.client, hostile.experiment_id))
+    screen = io.StringIO()
+    Console(file=screen, width=300, force_terminal=False).print(render(rows(runs)))
+    shown = screen.getvalue()
+    assert "title" in shown
+    assert all(each.isprintable() for line in shown.splitlines() for each in line)
+
+
+def test_a_metric_cannot_name_a_file_elsewhere(prepared: Any, tmp_path: Path) -> None:
+    spec = mlflow_data.spec_of("none", "elsewhere")
+    run_id = mlflow_data.write_run(prepared.client, spec, 1.0, 0.9)
+    name = "folder/x"
+    prepared.client.set_tag(run_id, names.TAG_METRIC, Metric(name, "a label").to_json())
+    prepared.client.log_metric(run_id, names.eval_metric(name), 1.0, step=60)
+    experiment = prepared.client.get_experiment_by_name("elsewhere")
+    report.write_report(prepared.client, experiment.name, experiment.experiment_id, tmp_path, SERVER)
+    assert (tmp_path / "figures" / "folder_x_by_setting.png").exists()
+    assert {each.name for each in tmp_path.rglob("*") if each.is_dir()} == {"figures"}
+    assert in_path("../../outside/x") == "______outside_x"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"digits": 10**9}, {"digits": "3"}, {"label": 3}, {"label": ""}, {"unit": None}, {"scale": "1"}],
+)
+def test_a_metric_of_other_types_is_refused(change: dict[str, Any]) -> None:
+    text = json.dumps(json.loads(ACCURACY.to_json()) | change)
+    with pytest.raises(ValueError, match="no metric"):
+        Metric.from_json(text)
+
+
+def test_harmless_texts_stay_as_they_are() -> None:
+    for text in ("wgt(tau=0.01)", "golomb_rice", "ResNet-20, 3 seeds", "tau at 1e-3", "Größe 10"):
+        assert in_markdown(text) == in_csv(text) == printable(text) == text
+    assert in_markdown("a | b_c _d_ <e> & [f](g)") == "a \\| b_c \\_d\\_ &lt;e&gt; &amp; \\[f\\](g)"

@@ -1,0 +1,155 @@
+"""One of three workers whose messages are authenticated: `python sealing_process.py RANK WORKERS FOLDER`.
+
+What each case came to is in FOLDER/sealing_RANK.json.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from overlap_process import CLASSES, DEADLINE_S, INPUTS, STROM, batch, build, moment, spec
+
+from taugrad.compressors.wire import sealing
+from taugrad.compressors.wire.sealing import KEY, KEY_FILE, Seal
+
+STEPS = 3
+RIGHT, WRONG = "the key of all workers", "the key of somebody else"
+MODES: dict[str, dict[str, Any]] = {
+    "exact": {"mode": "allgather"},
+    "padded": {"mode": "allgather", "exchange": "padded"},
+    "one_shot": {"mode": "allgather", "exchange": "one_shot"},
+    "hierarchical": {"mode": "allgather", "exchange": "hierarchical", "sites": [[0, 1], [2]]},
+    "sharded": {"mode": "sharded"},
+    "sharded, in buckets": {"mode": "sharded", "buckets": 3},
+    "server": {"mode": "parameter_server"},
+    "weights": {"mode": "weights", "every": 1},
+    "weights, sharded": {"mode": "weights", "every": 1, "pattern": "sharded"},
+    "weights, hierarchical": {
+        "mode": "weights",
+        "every": 1,
+        "pattern": "hierarchical",
+        "sites": [[0, 1], [2]],
+    },
+}
+"""All that can be authenticated."""
+CHANGED: tuple[tuple[str, int | None], ...] = (
+    ("exact", None),
+    ("hierarchical", None),
+    ("sharded", 0),
+    ("sharded", 1),
+    ("sharded", 2),
+    ("weights", 2),
+)
+"""Modes, and what is changed there: of rounds heads (0), sizes (1) or messages (2)."""
+
+
+def trained(mode: dict[str, Any]) -> Any:
+    sync = build(spec(STROM, mode), model())
+    for step in range(STEPS):
+        sync.iterate([batch(rank, step) for rank in sync.ranks], moment(step))
+    return sync
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(INPUTS, 30), torch.nn.Tanh(), torch.nn.Linear(30, CLASSES))
+
+
+def outcome(name: str, *, authenticated: bool) -> dict[str, Any]:
+    """Weights, ledger, and what went over which link where that is known."""
+    sync = trained(MODES[name] | ({"authenticated": True} if authenticated else {}))
+    links = sync.links()
+    return {
+        "weights": [each.detach().flatten().tolist() for each in sync.model.parameters()],
+        "totals": sync.totals.state_dict(),
+        "links": None if links is None else links.nbytes.tolist(),
+        "messages": None if links is None else links.messages.tolist(),
+    }
+
+
+def error_of(mode: dict[str, Any]) -> tuple[str, str]:
+    try:
+        trained(mode | {"authenticated": True})
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+class Changing:
+    """Worker 1's messages are changed on their way, from the second about something on."""
+
+    def __init__(self, change: str, about: int | None) -> None:
+        """Says how.
+
+        Args:
+            change: `flipped`, a bit of the message; or `repeated`, what was sent first stands in for it.
+            about: what they are about; None: whatever it is.
+        """
+        self._change, self._about = change, about
+        self._first: dict[tuple[int, int], Any] = {}
+        self._original = Seal.sealed
+
+    def __enter__(self) -> None:
+        def sealed(seal: Seal, message: Any, about: int, turn: int, receiver: int = sealing.TO_ALL) -> Any:
+            made = self._original(seal, message, about, turn, receiver)
+            first = self._first.setdefault((about, receiver), made)
+            if not turn or self._about not in (None, about):
+                return made
+            if self._change == "repeated":
+                return first
+            made[0] ^= 1
+            return made
+
+        Seal.sealed = sealed  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        Seal.sealed = self._original  # type: ignore[method-assign]
+
+
+def main(rank: int, workers: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    groups = count()
+
+    def go(work: Callable[[], Any], key: str | None = RIGHT) -> Any:
+        for name in (KEY, KEY_FILE):
+            os.environ.pop(name, None)
+        if key is not None:
+            os.environ[KEY] = key
+        store = dist.FileStore(str(folder / f"store_{next(groups)}"), workers)
+        timeout = timedelta(seconds=DEADLINE_S)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=timeout)
+        try:
+            return work()
+        finally:
+            dist.destroy_process_group()
+
+    if workers == 1:
+        ways = {"plain": False, "tagged": True}
+        alone = {way: go(partial(outcome, "exact", authenticated=tags)) for way, tags in ways.items()}
+        (folder / f"sealing_{rank}.json").write_text(json.dumps({"alone": alone}))
+        return
+    found: dict[str, Any] = {"alike": {}, "keys": {}, "changed": {}}
+    for name in MODES:
+        found["alike"][name] = [go(partial(outcome, name, authenticated=tags)) for tags in (False, True)]
+    for name in ("exact", "sharded"):
+        for case, key in (("wrong", WRONG), ("missing", None)):
+            own = key if rank == 1 else RIGHT
+            found["keys"][f"{name}, {case}"] = go(partial(error_of, MODES[name]), own)
+    for name, about in CHANGED:
+        for change in ("flipped", "repeated"):
+            with Changing(change, about) if rank == 1 else nullcontext():
+                found["changed"][f"{name}, {about}, {change}"] = go(partial(error_of, MODES[name]))
+    (folder / f"sealing_{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
