@@ -20,7 +20,6 @@ MAY_IMPORT_BY_NAME = {
     "compressors/lazy.py": "names of ours",
     "platform/data/optional.py": "names of ours",
     "platform/importing.py": "what a spec or a search names, once that is allowed",
-    "platform/models/timm_models.py": "timm",
 }
 """Where modules are imported by a name that is no constant of the module."""
 
