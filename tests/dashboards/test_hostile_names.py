@@ -16,11 +16,13 @@ import pytest
 from rich.console import Console
 
 from taugrad.dashboards import report
-from taugrad.dashboards.escaping import in_csv, in_markdown, in_path, printable
+from taugrad.dashboards.escaping import in_csv, in_markdown, in_path
 from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.table import render, rows
 from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.glance import no_experiment
 
 SERVER = "http://mlflow.example:5000"
 HOSTILE = (
@@ -178,6 +180,7 @@ def test_a_terminal_gets_no_orders(hostile: Pages) -> None:
     shown = screen.getvalue()
     assert "title" in shown
     assert all(each.isprintable() for line in shown.splitlines() for each in line)
+    assert str(no_experiment("x", [HOSTILE[7]], "sqlite:///x")).isprintable()
 
 
 def test_a_metric_cannot_name_a_file_elsewhere(prepared: Any, tmp_path: Path) -> None:
