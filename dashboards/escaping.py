@@ -13,11 +13,6 @@ _FORMULA = ("=", "+", "-", "@")
 """How a formula begins, for a spreadsheet that opens CSV."""
 
 
-def printable(text: str) -> str:
-    """A text on one line, without what steers a terminal or turns the direction of letters around."""
-    return "".join(each if each.isprintable() else " " for each in text)
-
-
 def in_markdown(text: str) -> str:
     """A text for a cell of a Markdown table: on one line, without markup, HTML, links and formulas."""
     return _MARKUP.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))

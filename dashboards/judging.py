@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
-
-from .escaping import printable
 
 
 def metric_of(tags: Mapping[str, str]) -> Metric:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
 
-from .escaping import printable
 from .judging import metric_of
 
 if TYPE_CHECKING:

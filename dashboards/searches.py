@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
 
 from .dimensions import Mark, Trial
-from .escaping import printable
 from .front import FrontPoint
 from .judging import common
 from .runs import RunHistory, to_history

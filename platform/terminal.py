@@ -1,4 +1,4 @@
-"""What every command prints through: one width, text as it is, paths as seen from here."""
+"""What every command prints through: one width, text as it is and nothing else, paths as seen from here."""
 
 from pathlib import Path
 
@@ -22,3 +22,8 @@ def say(console: Console, text: str, style: str = "") -> None:
 def short(path: Path) -> str:
     """A path as seen from here: relative where it lies in this folder."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def printable(text: str) -> str:
+    """A text on one line, without what steers a terminal or turns the direction of letters around."""
+    return "".join(each if each.isprintable() else " " for each in text)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..spec import COMMAND_LINE, SpecError
+from ..terminal import printable
 from .masking import masked
 from .store import sqlite_path, tracking_uri
 
@@ -28,7 +29,7 @@ def check_experiment(name: str) -> None:
 
 def no_experiment(name: str, others: Sequence[str], uri: str) -> SpecError:
     """What is said of an experiment that is not there."""
-    there = ", ".join(others) if others else "none"
+    there = ", ".join(map(printable, others)) if others else "none"
     return SpecError(COMMAND_LINE, [f"EXPERIMENT {name!r}: not in {masked(uri)}; there is: {there}"])
 
 
