@@ -233,7 +233,7 @@ def test_ctrl_c_leaves_a_job_running_or_stops_it(head, folder):
     assert code == 130
     assert f"job {job}: stopped\r\n" in said  # a library resets the colours behind it
     status = ["ray", "job", "status", "--address", address, job]
-    assert "STOPPED" in run(status, folder, variables).stdout
+    assert f"Job '{job}' was stopped" in run(status, folder, variables).stdout
 
 
 def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
