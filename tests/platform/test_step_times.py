@@ -78,7 +78,7 @@ def test_a_late_worker_makes_the_other_one_wait(found: Found, mode: str) -> None
     assert middle(on_time, "wait") > 0.5 * lateness
     assert least(on_time, "compute") < 0.5 * LATE_S
     assert least(late, "wait") < middle(on_time, "wait")
-    assert least(late, "compute") > LATE_S
+    assert least(late, "compute") > 0.5 * LATE_S
 
 
 @EVERY_MODE
