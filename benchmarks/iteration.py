@@ -2,13 +2,13 @@
 
     python benchmarks/iteration.py [--quick] [--write]
 
-Two workers on the loopback interface run a block of the platform's iterations, then a block of the
-bare loop's, and so on: same processes, model, batches and optimizer. Worker 0 stores metrics in MLflow as
-a platform worker does, in a database of its own that is thrown away.
+Workers on the loopback interface run a block of the platform's iterations, then a block of the bare loop's,
+and so on: same processes, model, batches and optimizer. Worker 0 stores metrics in MLflow as a platform
+worker does, in a database of its own that is thrown away. One worker leaves a core to the thread that does
+so; two may not.
 """
 
 import json
-import math
 import os
 import sys
 import tempfile
@@ -27,11 +27,6 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState
-from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.config import NoCompression
-from taugrad.compressors.config.sparse import ThresholdedMethod
-from taugrad.compressors.protocols.all_gather import AllGather
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order
@@ -50,25 +45,26 @@ from taugrad.platform.training.optimizer import build_optimizer
 from taugrad.platform.training.reporting import Progress
 from taugrad.platform.training.trainer import Trainer
 
-KINDS = ("none", "wgt", "bgt", "qgt")
-WORKERS = 2
+ALONE = "none, 1 worker"
+CASES = {ALONE: 1, "none": 2, "wgt": 2, "bgt": 2, "qgt": 2}
+"""How many workers each has."""
 GOAL = 1.02
 """How often the bare loop's time the platform's iteration may take, without compression."""
 LEAST_MS = 20
 """The goal is for iterations at least this long."""
 TARGET = 0.01
-"""The share of elements that tau is chosen for."""
-_FIRST_TAU = 1e-3
+"""The share of elements that are sent."""
 _DELIVERY_S = 60.0
 _SPLIT = (names.TIME_COMPUTE, names.TIME_COMPRESS, names.TIME_EXCHANGE, names.TIME_DECOMPRESS)
 
 INTRODUCTION = (
-    "{workers} workers with one thread each, gloo on loopback; Network in Network ({parameters:,} "
-    "parameters) on images of {side} x {side} x 3, {share} of them a worker a step. Blocks of {block} "
-    "iterations of the platform and of the bare loop take turns; the clock is worker 0's. The platform logs "
-    "every iteration to MLflow (sqlite) at the default intervals, and a block of it ends only when the "
-    "database has all of its metrics: stricter than a real run, which stores the last of them beside the "
-    "next iterations. Evaluation, checkpoints and what Ray does for them are not in it."
+    "2 workers where nothing else is said, with one thread each, gloo on loopback; this machine has {cores} "
+    "cores. Network in Network ({parameters:,} parameters) on images of {side} x {side} x 3, {share} of them "
+    "a worker a step. Blocks of {block} iterations of the platform and of the bare loop take turns; the "
+    "clock is worker 0's. The platform logs every iteration to MLflow (sqlite) at the default intervals, and "
+    "a block of it ends only when the database has all of its metrics: stricter than a real run, which "
+    "stores the last of them beside the next iterations. Evaluation, checkpoints and what Ray does for them "
+    "are not in it."
 )
 
 
@@ -90,25 +86,23 @@ class Sizes:
     """The same with a rule."""
     warm_up: int
     """Pairs of blocks that run before and do not count."""
-    calibration: int
-    """Iterations in which to find tau."""
+    settling: int
+    """Backward passes that fill residuals before the first of them."""
 
-    def iterations(self, kind: str) -> int:
+    def iterations(self, rule: str) -> int:
         """The platform's iterations, without the one that ends the epoch, and with it the run."""
-        return self.block * (self.warm_up + (self.pairs if kind == "none" else self.compressed_pairs))
+        return self.block * (self.warm_up + (self.pairs if rule == "none" else self.compressed_pairs))
 
 
-FULL = Sizes(16, 1.0, 8, block=100, pairs=15, compressed_pairs=6, warm_up=1, calibration=300)
-QUICK = Sizes(8, 0.25, 2, block=4, pairs=2, compressed_pairs=2, warm_up=1, calibration=20)
+FULL = Sizes(16, 1.0, 8, block=100, pairs=15, compressed_pairs=6, warm_up=1, settling=300)
+QUICK = Sizes(8, 0.25, 2, block=4, pairs=2, compressed_pairs=2, warm_up=1, settling=20)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Worker 0's figures for one compressor."""
+    """Worker 0's figures of one case."""
 
     parameters: int
-    tau: float
-    """0 where nothing is thresholded."""
     platform_s: list[float]
     """Seconds an iteration, by block."""
     bare_s: list[float]
@@ -120,17 +114,23 @@ class Measured:
     """Elements sent over elements."""
 
 
-def make_spec(sizes: Sizes, kind: str) -> RunSpec:
+def rule_of(case: str) -> str:
+    """The kind of a case's compressor."""
+    return case.partition(",")[0]
+
+
+def make_spec(sizes: Sizes, case: str) -> RunSpec:
     """A run that is one epoch long, so that it is evaluated only after the last block."""
-    compressor: Any = {"kind": kind} if kind == "none" else {"kind": kind, "tau": _FIRST_TAU}
-    batch = WORKERS * sizes.share
+    rule = rule_of(case)
+    compressor: Any = {"kind": rule} if rule == "none" else {"kind": rule, "tau": f"density({TARGET})"}
+    batch = CASES[case] * sizes.share
     return RunSpec(
         experiment="benchmark",
         model=NetworkInNetwork(width_multiplier=sizes.width_multiplier),
-        # The rate is so small that weights stay what they are, and a tau keeps the fraction it began with.
+        # The rate is so small that weights stay what they are, and with them what gradients look like.
         data=Synthetic(
-            train_examples=batch * (sizes.iterations(kind) + 1),
-            test_examples=WORKERS,
+            train_examples=batch * (sizes.iterations(rule) + 1),
+            test_examples=CASES[case],
             channels=3,
             height=sizes.side,
             width=sizes.side,
@@ -151,7 +151,8 @@ class BareLoop:
         self._optimizer = build_optimizer(spec.training.optimizer, model.parameters())
         self._inputs, self._labels = data.train_inputs, data.train_labels
         order_N = epoch_order(len(data.train), spec.seed, 0)
-        shares = order_N.reshape(-1, WORKERS, spec.training.batch_size // WORKERS)[:, dist.get_rank()]
+        workers = dist.get_world_size()
+        shares = order_N.reshape(-1, workers, spec.training.batch_size // workers)[:, dist.get_rank()]
         self._shares = iter(torch.from_numpy(shares.copy()))
 
     def run(self, iterations: int) -> float:
@@ -218,49 +219,20 @@ class TakingTurns:
         return []
 
 
-def find_tau(trainer: Trainer, iterations: int) -> float:
-    """Sets the trainer's tau so that about TARGET of the elements are sent, and fills its residuals.
-
-    Follows the fraction over some backward passes of the trainer's own replica, in ever smaller steps: large
-    ones would make it swing around the target and overshoot its mean. All workers see the same fraction,
-    and so come to the same tau.
-    """
-    sync = hooked(trainer)
-    config = sync.state.config
-    assert isinstance(config, ThresholdedMethod)
-    assert isinstance(config.tau, float)
-    share = trainer.spec.training.batch_size // WORKERS
-    tau, taus = config.tau, []
-    for i in range(iterations):
-        set_tau(sync.state, config, tau)
-        start = (WORKERS * i + trainer.rank) * share % (len(trainer.data.train) - share)
+def settle(trainer: Trainer, passes: int) -> None:
+    """Fills the residuals and lets the thresholds find their level, by backward passes that count nothing."""
+    sync = trainer.sync
+    assert isinstance(sync, HookedGradients)
+    share = trainer.spec.training.batch_size // sync.workers
+    for i in range(passes):
+        start = (sync.workers * i + trainer.rank) * share % (len(trainer.data.train) - share)
         batch = Batch(*trainer.data.train.batch(np.arange(start, start + share), None), 1.0)
         sync.replica.backward(batch, sync.ddp)
-        taus.append(tau)
-        excess = float(np.clip(sync.last_step.fraction / TARGET - 1, -1, 1))
-        tau *= math.exp(0.4 * excess / (1 + i / 15))
-    tau = float(np.exp(np.mean(np.log(taus[-iterations // 3 :]))))
-    set_tau(sync.state, config, tau)
-    return tau
 
 
-def hooked(trainer: Trainer) -> HookedGradients:
-    """The trainer's synchronization, which is that of the default mode."""
-    assert isinstance(trainer.sync, HookedGradients)
-    return trainer.sync
-
-
-def set_tau(state: CompressionState, config: ThresholdedMethod, tau: float) -> None:
-    """Replaces the method of a state, which has one for life everywhere but here."""
-    changed = config.model_copy(update={"tau": tau})
-    state.config = changed
-    assert isinstance(state._protocol, AllGather)
-    state._protocol._compressor = Compressor(changed)
-
-
-def measure_kind(kind: str, sizes: Sizes, folder: Path) -> Measured:
-    """One compressor's run, interleaved with the bare loop; every worker calls this together."""
-    spec = make_spec(sizes, kind)
+def measure_case(case: str, sizes: Sizes, folder: Path) -> Measured:
+    """One case's run, interleaved with the bare loop; every worker calls this together."""
+    spec = make_spec(sizes, case)
     data = load_data(spec.data)
     writer = None
     notices: list[str] = []
@@ -269,7 +241,8 @@ def measure_kind(kind: str, sizes: Sizes, folder: Path) -> Measured:
         writer = MetricWriter(client, start_run(client, spec), notify=notices.append)
     listener = TakingTurns(BareLoop(spec, data), sizes.block, writer)
     trainer = Trainer(spec, data, torch.device("cpu"), listener)
-    tau = 0.0 if isinstance(spec.compressor, NoCompression) else find_tau(trainer, sizes.calibration)
+    if rule_of(case) != "none":
+        settle(trainer, sizes.settling)
 
     listener.begin()
     trainer.fit()
@@ -278,14 +251,10 @@ def measure_kind(kind: str, sizes: Sizes, folder: Path) -> Measured:
     if notices:
         raise RuntimeError("; ".join(notices))
 
-    counted = [
-        metrics
-        for iteration, metrics in listener.logged
-        if sizes.warm_up * sizes.block < iteration <= sizes.iterations(kind) and names.TIME_COMPUTE in metrics
-    ]
+    counted_s = slice(sizes.warm_up * sizes.block, sizes.iterations(rule_of(case)))
+    counted = [metrics for _, metrics in listener.logged[counted_s] if names.TIME_COMPUTE in metrics]
     return Measured(
         parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
-        tau=tau,
         platform_s=listener.platform_s[sizes.warm_up :],
         bare_s=listener.bare_s[sizes.warm_up :],
         delivery_s=listener.delivery_s[sizes.warm_up :],
@@ -294,43 +263,43 @@ def measure_kind(kind: str, sizes: Sizes, folder: Path) -> Measured:
     )
 
 
-def work(rank: int, sizes: Sizes, folder: Path) -> None:
-    """A worker's process: every compressor in turn; worker 0 leaves the figures in figures.json."""
+def work(rank: int, case: str, sizes: Sizes, folder: Path) -> None:
+    """A worker's process; worker 0 leaves the figures in figures.json."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORKERS)
-    figures = {kind: asdict(measure_kind(kind, sizes, folder)) for kind in KINDS}
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=CASES[case])
+    measured = measure_case(case, sizes, folder)
     if rank == 0:
-        (folder / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
+        (folder / "figures.json").write_text(json.dumps(asdict(measured)), encoding="utf-8")
     dist.barrier()  # nobody leaves while a collective's last reference is being dropped elsewhere
     dist.destroy_process_group()
 
 
-def measure(sizes: Sizes) -> dict[str, Measured]:
-    """All figures, by compressor."""
+def measure(case: str, sizes: Sizes) -> Measured:
+    """The figures of one case, from processes of its own."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
         folder = Path(name)
-        spawn(work, (sizes, folder), nprocs=WORKERS)  # type: ignore[no-untyped-call]
-        figures = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
-    return {kind: Measured(**values) for kind, values in figures.items()}
+        spawn(work, (case, sizes, folder), nprocs=CASES[case])  # type: ignore[no-untyped-call]
+        return Measured(**json.loads((folder / "figures.json").read_text(encoding="utf-8")))
 
 
 def tabulate(figures: Mapping[str, Measured], sizes: Sizes) -> list[Table]:
     """The figures as tables."""
     times: list[tuple[str, ...]] = []
     splits: list[tuple[str, ...]] = []
-    for kind, measured in figures.items():
+    for case, measured in figures.items():
         platform, bare = Spread.of(measured.platform_s), Spread.of(measured.bare_s)
         pairs = [a / b for a, b in zip(measured.platform_s, measured.bare_s, strict=True)]
         ratio = Spread.of(pairs, platform.middle / bare.middle)
-        goal = verdict(ratio.middle, GOAL) if kind == "none" else ""
-        times.append((kind, _ms(bare.middle), _ms(platform.middle), _ratio(ratio), goal))
-        tau = number(measured.tau) if measured.tau else ""
-        splits.append(
-            (kind, tau, f"{measured.fraction:.2%}", *(_ms(measured.split_s[name]) for name in _SPLIT))
-        )
-    none = figures["none"]
+        goal = verdict(ratio.middle, GOAL) if case == ALONE else ""
+        times.append((case, _ms(bare.middle), _ms(platform.middle), _ratio(ratio), goal))
+        splits.append((case, f"{measured.fraction:.2%}", *(_ms(measured.split_s[name]) for name in _SPLIT)))
+    none = figures[ALONE]
+    waiting = [
+        f"{_ms(float(np.median(figures[case].delivery_s)) / sizes.block)} ms" for case in (ALONE, "none")
+    ]
     long_enough = "" if 1e3 * np.median(none.bare_s) >= LEAST_MS else ", which these are not"
     return [
         Table(
@@ -341,9 +310,9 @@ def tabulate(figures: Mapping[str, Measured], sizes: Sizes) -> list[Table]:
                 "The ratio is that of the medians of the blocks' means; in brackets the 10th to the 90th "
                 f"percentile of the ratios of neighbouring blocks ({sizes.pairs} pairs without compression, "
                 f"{sizes.compressed_pairs} with it). The goal is for iterations of {LEAST_MS} ms and "
-                f"more{long_enough}.",
+                f"more{long_enough}, where a core is free for the thread that stores metrics.",
                 "Without compression, waiting for MLflow at the end of a block makes up "
-                f"{_ms(float(np.median(none.delivery_s)) / sizes.block)} ms of an iteration.",
+                f"{waiting[0]} of an iteration of 1 worker, and {waiting[1]} of 2.",
                 "The bare loop never compresses. On loopback bytes cost next to nothing: compression has "
                 "nothing to gain here, and no speed-up is expected. It pays on links that are slow for the "
                 "model.",
@@ -351,7 +320,7 @@ def tabulate(figures: Mapping[str, Measured], sizes: Sizes) -> list[Table]:
         ),
         Table(
             "Where the platform's iteration goes, in ms",
-            ("compressor", "tau", "sent", "compute", "compress", "exchange", "decompress"),
+            ("compressor", "sent", "compute", "compress", "exchange", "decompress"),
             splits,
             (
                 "Medians of the trainer's own time/* metrics, which are means of the workers. Exchange lasts "
@@ -375,9 +344,9 @@ def main(arguments: Sequence[str]) -> None:
     options: Options = read_options("iteration.py", "What the platform costs an iteration.", arguments)
     sizes = QUICK if options.quick else FULL
     load_before = load()
-    figures = measure(sizes)
+    figures = {case: measure(case, sizes) for case in CASES}
     introduction = INTRODUCTION.format(
-        workers=WORKERS,
+        cores=len(os.sched_getaffinity(0)),
         parameters=figures["none"].parameters,
         side=sizes.side,
         share=sizes.share,
