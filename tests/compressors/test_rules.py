@@ -179,3 +179,9 @@ def test_scratch_serves_rules_of_different_types_in_turn() -> None:
             expected = {"wgt": [2.5] * n, "bgt": [], "qgt": [2] * n, "strom": []}[rule]
             assert update.values.tolist() == expected
             assert update.values.dtype == VALUE_DTYPE[rule]
+
+
+@in_turn("line, keeps", [("linear(8, decay=0)", False), ("linear(8)", True), ("strom(0.1, decay=0)", True)])
+def test_only_what_is_added_to_the_next_gradient_takes_memory(line: str, keeps: bool) -> None:
+    """A dense rule without a residual needs none; a sparse one builds its sum in it."""
+    assert Compressor(read_config(line), CpuOps()).keeps_residuals == keeps
