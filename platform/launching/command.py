@@ -19,7 +19,7 @@ from ..own_code import TRACEBACK
 from ..preflight import check, usable_store
 from ..spec import COMMAND_LINE, RunSpec, SpecError
 from ..spec.allowing import OPTION, code_of, require_allowed
-from ..synchronization.config import HybridSync, real
+from ..spec.resizing import with_workers
 from ..terminal import say
 from ..tracking import names
 from ..tracking.glance import check_run, no_run
@@ -114,13 +114,14 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
     return OK if len(finished) == len(specs) else FAILED
 
 
-def resume(run_id: str, display: Display, workers: int | None = None) -> int:
+def resume(run_id: str, display: Display, workers: int | None = None, on_resize: str | None = None) -> int:
     """Goes on with a run that was interrupted, from its last checkpoint.
 
     Args:
         run_id: its MLflow run.
         display: shows it.
-        workers: how many train from now on, where its checkpoints can be cut anew; by default as many as did.
+        workers: how many train from now on, by default as many as did.
+        on_resize: `workers.on_resize`, by default the run's own.
 
     Returns:
         0, or 1 when it failed again.
@@ -136,8 +137,10 @@ def resume(run_id: str, display: Display, workers: int | None = None) -> int:
     client = usable_store()
     spec = _spec_of(client, run_id)
     require_allowed(spec, f"run {run_id}")
-    if workers is not None and workers != spec.workers.count:
-        spec = _with_workers(spec, run_id, workers)
+    if workers is not None or on_resize is not None:
+        given = {"count": workers, "on_resize": on_resize}
+        fields = [f"--workers.{name} {value}" for name, value in given.items() if value is not None]
+        spec = with_workers(spec, " ".join([f"--resume {run_id}", *fields]), workers, on_resize)
     folder = RunFolder.at(storage_path(spec), run_id)
     try:
         with Hold(client, run_id, folder.local) as hold:
@@ -242,23 +245,6 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
         return spec
     # The command may be given in another folder than the first time.
     return spec.model_copy(update={"storage": Path(checkpoints.removesuffix(f"/{run_id}"))})
-
-
-def _with_workers(spec: RunSpec, run_id: str, workers: int) -> RunSpec:
-    """The same run with another number of workers; whole batches stay what they are."""
-    mode = real(spec.sync)
-    if not isinstance(mode, HybridSync):
-        raise SpecError(
-            COMMAND_LINE,
-            [
-                f"--workers.count {workers} with --resume {run_id}: it has sync.mode = {mode.mode} and "
-                f"{spec.workers.count} workers, whose residuals belong to their parts of the data; only "
-                "checkpoints of hybrid can be cut anew"
-            ],
-        )
-    training = spec.training.model_copy(update={"batch_per_worker": None})
-    others = spec.workers.model_copy(update={"count": workers})
-    return spec.model_copy(update={"workers": others, "training": training})
 
 
 def _check_checkpoints(folder: RunFolder, run_id: str) -> None:

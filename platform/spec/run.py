@@ -33,6 +33,9 @@ class WorkersConfig(Config):
     device: Literal["cpu", "cuda"] = "cpu"
     max_restarts: int = Field(default=0, ge=0)
     """How often the run may go on from its last checkpoint after a worker died."""
+    on_resize: Literal["refuse", "merge"] = "refuse"
+    """With --resume and another workers.count: whether the workers take over what the former ones have not
+    sent yet. In the mode hybrid they do in any case."""
 
 
 class TrackingConfig(Config):
@@ -129,12 +132,17 @@ class RunSpec(Config):
     def fingerprint(self) -> str:
         """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""
         defining = self.model_copy(update={"name": "", "experiment": "taugrad", "storage": Path()})
-        # What is recorded, and when messages go, changes no result; nor do one bucket, and tags. Hashes from
-        # before there were the fields stay what they are.
+        # What is recorded, and when messages go, changes no result; nor do one bucket, tags, and what is done
+        # when a run goes on. Hashes from before there were the fields stay what they are.
         needless = self._left_out | {"overlap", "authenticated"}
         if getattr(real(self.sync), "buckets", 1) == 1:
             needless |= {"buckets"}
-        text = defining.model_dump_json(exclude={"tracking": {"timeline"}, "sync": _in_sync(needless)})
+        excluded: dict[str, Any] = {
+            "tracking": {"timeline"},
+            "workers": {"on_resize"},
+            "sync": _in_sync(needless),
+        }
+        text = defining.model_dump_json(exclude=excluded)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

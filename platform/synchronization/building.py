@@ -201,7 +201,7 @@ def _pattern(
         case "parameter_server":
             return Sharded(method, back, setting, owners=1, buckets=buckets)
         case "sharded":
-            return Sharded(method, back, setting, owners=setting.workers, buckets=buckets)
+            return Sharded(method, back, setting, owners=None, buckets=buckets)
 
 
 def _returning(method: Method) -> Method:

@@ -1,6 +1,6 @@
 """Gradients exchanged in rounds: ring, parameter server, shards; and simulations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -100,10 +100,18 @@ class GradientsInRounds(InRounds):
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
         self._require_own(own["patterns"])
+        self._load_agreed(shared)
+        self._load_patterns(own["patterns"])
+
+    def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
+        """See `Synchronization.reshard`."""
+        self._reshard_patterns([each["patterns"] for each in workers])
+        self._load_agreed(shared)
+
+    def _load_agreed(self, shared: dict[str, Any]) -> None:
         self.model.load_state_dict(shared["model"])
         self._replica.load_state_dict(shared["replica"])
         self._load_ledger(shared["ledger"])
-        self._load_patterns(own["patterns"])
 
 
 @torch.no_grad()

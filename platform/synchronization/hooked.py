@@ -1,6 +1,6 @@
 """Gradients through a DDP hook, exchanged while the backward pass goes on: the mode `allgather`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +19,7 @@ from .adapting.building import build_adapter
 from .base import Moment, Synchronization
 from .config import AllGatherSync
 from .links import Links
+from .resizing import merged, model_of, ranks_together, share_of
 
 
 class HookedGradients(Synchronization):
@@ -128,3 +129,17 @@ class HookedGradients(Synchronization):
         self.state.load_state_dict(own)
         if self.adapter is not None:
             self.adapter.load(shared["adapter"], own["measured"])
+
+    def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
+        """See `Synchronization.reshard`. Links are counted anew."""
+        former = ranks_together(
+            [{each["rank"]: each} for each in workers], [each["workers"] for each in workers]
+        )
+        (rank,), share = self.ranks, share_of(len(former), self.workers, self.state.config.reduction)
+        kept = {
+            part: merged([each[part] for each in former], self.workers, share)[rank]
+            for part in ("residuals", "velocities")
+        }
+        model = former[model_of(rank, len(former))]
+        own = {key: value for key, value in model.items() if key not in self.state.exchange.links_state()}
+        self.load(shared, {**own, **kept, "rank": rank, "workers": self.workers})

@@ -1,6 +1,6 @@
 """What the modes that go in rounds have in common: patterns at work, and their ledger."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from time import perf_counter
@@ -15,6 +15,7 @@ from taugrad.compressors.observe import GradientStatistics
 from .base import Synchronization
 from .links import Links
 from .patterns import Pattern, Spent
+from .resizing import ranks_together, resized, share_of
 from .rounds import Crew, RefusedUpdate, Rounds, Side, Traffic
 
 _STATE_VERSION = 2
@@ -162,6 +163,29 @@ class InRounds(Synchronization):
                 f"the states of ranks {theirs} of {states['workers']} workers, this process has ranks {ours} "
                 f"of {self.workers}: each worker's residual belongs to its part of the data"
             )
+
+    def _reshard_patterns(self, states: Sequence[Mapping[str, Any]]) -> int:
+        """Takes over what `_pattern_states` gave to the processes of another crew; links are counted anew.
+
+        Returns:
+            How many workers that crew had.
+
+        Raises:
+            ValueError: they are not the states of all workers of a crew.
+        """
+        former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
+        for local, rank in enumerate(self.ranks):
+            pattern = self._patterns[local]
+            resized_to = resized(
+                former,
+                pattern.ranges_of(len(former)),
+                pattern.ranges_of(self.workers),
+                pattern.setting.names,
+                pattern.setting.sizes,
+                share_of(len(former), self.workers, pattern.reduction),
+            )
+            pattern.load_state_dict(resized_to[rank])
+        return len(former)
 
     def _load_patterns(self, states: dict[str, Any]) -> None:
         for rank, pattern in zip(self.ranks, self._patterns, strict=True):

@@ -1,7 +1,7 @@
 """Workers train alone, and exchange weights or differences now and then (Oland-Raj, section 2; DiLoCo)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from time import perf_counter
@@ -22,6 +22,7 @@ from .base import Moment
 from .config import WeightsSync
 from .in_rounds import InRounds
 from .patterns import Pattern
+from .resizing import merged, model_of, owed, ranks_together, share_of
 from .rounds import Crew
 
 
@@ -205,13 +206,60 @@ class LocalTraining(InRounds):
         measured = {} if self.adapter is None else {"measured": self.adapter.own_state()}
         return {"replicas": replicas, "patterns": self._pattern_states(), **measured}
 
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
-        self._require_own(own["patterns"])
+    def _load_agreed(self, shared: dict[str, Any]) -> None:
         self.model.load_state_dict(shared["model"])
         self._outer.load_state_dict(shared["outer"])
         self._load_ledger(shared["ledger"])
         self._steps = int(shared["steps"])
+
+    def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
+        """See `Synchronization.reshard`.
+
+        How far workers have moved since the last exchange is owed as a residual is, and merged likewise: by
+        the weights of those that take it over. Optimizers of workers that leave end with them; one that joins
+        begins with a copy of another's.
+        """
+        self._load_agreed(shared)
+        patterns = [each["patterns"] for each in workers]
+        counts = [each["workers"] for each in patterns]
+        former = ranks_together([each["replicas"] for each in workers], counts)
+        kept = ranks_together([each["ranks"] for each in patterns], counts)
+        moved = [self._moved(*each, len(former)) for each in zip(former, kept, strict=True)]
+        self._reshard_patterns(patterns)
+        share = share_of(len(former), self.workers, self._patterns[0].reduction)
+        moves = merged(moved, self.workers, share)
+        self._squares = []
+        for local, (rank, replica) in enumerate(zip(self.ranks, self._replicas, strict=True)):
+            model = former[model_of(rank, len(former))]
+            replica.model.load_state_dict(model["model"])
+            replica.load_state_dict(model["replica"])
+            self._squares.append(dict(model["squares"]))
+            starts = zip(self._names, self._starts(local), strict=True)
+            weights = [start - moves[rank][name] if name in moves[rank] else start for name, start in starts]
+            _copy(replica.parameters, weights)
+
+    def _moved(self, worker: Mapping[str, Any], kept: Mapping[str, Any], former: int) -> dict[str, Tensor]:
+        """How far a former worker has moved since the last exchange, by parameter, flat [numel].
+
+        Args:
+            worker: what it has saved of its model.
+            kept: what its pattern has.
+            former: of how many it was one.
+        """
+        setting = self._patterns[0].setting
+        unsent = owed(kept, self._patterns[0].ranges_of(former), setting.names, setting.sizes)
+        moved = {}
+        for name, agreed in zip(self._names, self._agreed, strict=True):
+            start = agreed.detach().reshape(-1)
+            if self._sync.unsent and name in unsent:
+                start = start - self._sync.unsent * unsent[name].to(start.device)
+            moved[name] = (start - worker["model"][name].reshape(-1).to(start.device)).cpu()
+        return moved
+
+    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        """See `Synchronization.load`."""
+        self._require_own(own["patterns"])
+        self._load_agreed(shared)
         for rank, replica in zip(self.ranks, self._replicas, strict=True):
             replica.model.load_state_dict(own["replicas"][str(rank)]["model"])
             replica.load_state_dict(own["replicas"][str(rank)]["replica"])

@@ -18,6 +18,7 @@ from ..data import Data, Draw
 from ..data.feeding import Feed
 from ..models import build
 from ..spec import RunSpec
+from ..spec.resizing import why_no_other_number
 from ..synchronization.base import Moment
 from ..synchronization.building import build_synchronization
 from ..tasks import build_task
@@ -176,8 +177,16 @@ class Trainer:
         return list(shared["undelivered"])
 
     def _reshard(self, saved: Saved) -> None:
-        """Takes over what another number of workers saved; their random numbers end there."""
+        """Takes over what another number of workers saved; their random numbers end there.
+
+        Raises:
+            CheckpointError: it may not, or the states do not fit.
+        """
         former = saved.shared["workers"]
+        if reason := why_no_other_number(self.spec):
+            raise CheckpointError(
+                f"the checkpoint is of {former} workers, this run has {self.sync.workers}: {reason}"
+            )
         try:
             self.sync.reshard(saved.shared["agreed"], [each["workers"] for each in saved.every])
         except ValueError as error:

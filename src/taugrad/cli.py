@@ -80,8 +80,8 @@ def _parser() -> argparse.ArgumentParser:
         "--resume",
         metavar="RUN",
         help=(
-            "go on with an interrupted run, by its MLflow run id; one with sync.mode hybrid also with "
-            "another --workers.count"
+            "go on with an interrupted run, by its MLflow run id; with --workers.count N "
+            "--workers.on_resize merge with another number of workers"
         ),
     )
 
@@ -383,24 +383,44 @@ def _command(
 
 def _train(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.resume:
-        others = [*overrides, *map(str, options.specs)]  # a field's value may have been taken for a SPEC
-        workers = _other_workers(others)
-        if others and workers is None:
-            _refuse("--resume takes the run's own spec, and no other arguments than --workers.count N")
+        changes = _resizing(overrides, [str(spec) for spec in options.specs])
+        if changes is None:
+            _refuse(
+                "--resume takes the run's own spec, and no other arguments than --workers.count N and "
+                "--workers.on_resize merge"
+            )
         from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
         from taugrad.platform.launching.command import resume  # noqa: PLC0415
 
-        return resume(options.resume, ConsoleDisplay(), workers)
+        workers = changes.get("--workers.count")
+        return resume(
+            options.resume,
+            ConsoleDisplay(),
+            None if workers is None else int(workers),
+            changes.get("--workers.on_resize"),
+        )
     return _run_training(_read_train(options, overrides))
 
 
-def _other_workers(overrides: list[str]) -> int | None:
-    """N of `--workers.count N` or `--workers.count=N`, if there is nothing else."""
-    field, _, joined = overrides[0].partition("=") if overrides else ("", "", "")
-    values = [joined, *overrides[1:]] if joined else overrides[1:]
-    if field != "--workers.count" or len(values) != 1 or not values[0].isdecimal() or not int(values[0]):
-        return None
-    return int(values[0])
+def _resizing(overrides: Sequence[str], taken: Sequence[str]) -> dict[str, str] | None:
+    """What `--resume` may change, by field; None where anything else is there.
+
+    Args:
+        overrides: fields and values.
+        taken: the first value, where it was taken for a SPEC.
+    """
+    words, values = list(overrides), list(taken)
+    changes: dict[str, str] = {}
+    while words:
+        field, _, value = words.pop(0).partition("=")
+        if not value:
+            from_words = bool(words) and not words[0].startswith("--")
+            value = words.pop(0) if from_words else values.pop(0) if values else ""
+        is_count = field == "--workers.count" and value.isdecimal() and int(value) > 0
+        if not is_count and not (field == "--workers.on_resize" and value):
+            return None
+        changes[field] = value
+    return None if values else changes
 
 
 def _run_training(specs: "Sequence[tuple[str, RunSpec]]") -> int:

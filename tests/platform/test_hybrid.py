@@ -19,8 +19,8 @@ from taugrad import cli
 from taugrad.platform import preflight
 from taugrad.platform.data import load
 from taugrad.platform.launching import command
-from taugrad.platform.launching.command import _with_workers
 from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.resizing import with_workers
 from taugrad.platform.synchronization.hybrid.mode import HybridTraining
 from taugrad.platform.synchronization.pieces import cut
 from taugrad.platform.training.checkpoint import SHARED, Saved, save_shared, save_worker, unpack, worker_file
@@ -357,23 +357,6 @@ def test_a_checkpoint_without_all_workers_is_refused(real, alone, folder, tmp_pa
             trainer.resume(Saved(saved.shared, {}, every))
 
 
-def test_other_modes_take_no_checkpoint_of_other_workers(alone, tmp_path):
-    of = {"mode": "simulated", "of": {"mode": "sharded"}}
-    trained(BASE | {"sync": of}, tmp_path)
-    saved = saved_of_folder(tmp_path)
-    read = RunSpec.model_validate(BASE | {"sync": of, "workers": {"count": 2}})
-    other = Trainer(read, load(read.data), torch.device("cpu"), Recorder(tmp_path))
-    with pytest.raises(
-        CheckpointError, match=r"^the checkpoint is of 3 workers, this run has 2: each worker's"
-    ):
-        other.resume(saved)
-
-
-def saved_of_folder(folder: Path) -> Saved:
-    there = folder / str(MIDDLE)
-    return Saved(unpack((there / SHARED).read_bytes()), {}, (unpack((there / worker_file(0)).read_bytes()),))
-
-
 def test_every_workers_file_is_read_where_their_number_is_another(tmp_path):
     save_shared(tmp_path, {"workers": 2})
     for rank in range(2):
@@ -466,38 +449,39 @@ def test_a_model_without_two_parts_is_refused_before_a_worker_starts(model):
         preflight.check(read, "spec.yaml", local=True)
 
 
-def test_only_a_hybrid_run_goes_on_with_other_workers():
+def test_a_hybrid_run_goes_on_with_other_workers_unasked():
     read = RunSpec.model_validate(spec(training={"batch_per_worker": 8}))
     assert read.training.batch_size == 8 * K
-    other = _with_workers(read, "RUN", 2)
+    other = with_workers(read, "", 2, None)
     assert (other.workers.count, other.training.batch_size) == (2, 8 * K)
     again = RunSpec.model_validate_json(other.model_dump_json())  # as workers read it
     assert again == other
-    ring = RunSpec.model_validate(BASE | {"sync": {"mode": "ring"}})
-    with pytest.raises(SpecError, match=r"--workers\.count 2 with --resume RUN: it has sync\.mode = ring"):
-        _with_workers(ring, "RUN", 2)
 
 
 @in_turn(
-    "words, workers",
+    "words, asked",
     [
-        (["--workers.count", "3"], 3),
-        (["--workers.count=4"], 4),
+        (["--workers.count", "3"], (3, None)),
+        (["--workers.count=4"], (4, None)),
+        (["--workers.count", "3", "--workers.on_resize", "merge"], (3, "merge")),
+        (["--workers.on_resize=merge", "--workers.count", "3"], (3, "merge")),
+        (["--workers.on_resize", "merge"], (None, "merge")),
+        (["--workers.on_resize"], None),
         (["--workers.count", "0"], None),
         (["--workers.count", "two"], None),
         (["--workers.count"], None),
         (["--workers.count", "2", "spec.yaml"], None),
         (["--training.epochs", "3"], None),
         (["spec.yaml"], None),
-        ([], "the run's own"),
+        ([], (None, None)),
     ],
 )
-def test_resume_takes_a_number_of_workers_and_nothing_else(words, workers, monkeypatch, capsys):
+def test_resume_takes_a_number_of_workers_and_nothing_else(words, asked, monkeypatch, capsys):
     taken = []
-    monkeypatch.setattr(command, "resume", lambda run, _, count: taken.append((run, count)) or 0)
+    monkeypatch.setattr(command, "resume", lambda run, _, *rest: taken.append((run, rest)) or 0)
     ended = cli.main(["train", "--resume", "RUN", *words])
-    if workers is None:
+    if asked is None:
         assert (ended, taken) == (cli.WRONG_INPUT, [])
         assert "--resume takes the run's own spec" in capsys.readouterr().err
     else:
-        assert (ended, taken) == (0, [("RUN", workers if words else None)])
+        assert (ended, taken) == (0, [("RUN", asked)])

@@ -10,6 +10,7 @@ from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.config import Method
 
 from ..pieces import cut
+from ..resizing import Ranges
 from ..rounds import Agreed, Rounds, Sending
 from .base import Pattern, Setting, refused_by
 
@@ -59,6 +60,10 @@ class AllGather(Pattern):
     def unsent(self) -> list[Tensor]:
         """See `Pattern.unsent`."""
         return self._unsent([self._whole], [self._own])
+
+    def ranges_of(self, workers: int) -> Ranges:
+        """See `Pattern.ranges_of`."""
+        return Ranges([self._whole], [()] * workers)
 
     def compressors(self) -> list[FeedbackCompressor]:
         """See `Pattern.compressors`."""

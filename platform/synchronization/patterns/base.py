@@ -19,6 +19,7 @@ from taugrad.compressors.wire.message import NonFinite, is_refusal
 from taugrad.compressors.wire.update import Update
 
 from ..pieces import Shard
+from ..resizing import Ranges
 from ..rounds import Agreed, Payload, Rounds
 
 
@@ -84,6 +85,10 @@ class Pattern(ABC):
     @abstractmethod
     def compressors(self) -> list[FeedbackCompressor]:
         """Whatever keeps something from one synchronization to the next."""
+
+    @abstractmethod
+    def ranges_of(self, workers: int) -> Ranges:
+        """What the `compressors` of each worker are about in a crew of this size, with the same setting."""
 
     def unsent(self) -> list[Tensor]:
         """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.

@@ -16,6 +16,7 @@ from taugrad.compressors.config import Method
 from taugrad.compressors.wire.message import is_refusal
 
 from ..pieces import cut
+from ..resizing import Ranges
 from ..rounds import HEAD, NUMBER_BYTES, Agreed, Head, Heads, Known, Passed, Passing, Payload, Rounds
 from .base import Pattern, Setting, divide, refused_by
 
@@ -115,6 +116,10 @@ class Ring(Pattern):
             if self.reduction == "mean":
                 divide(total, self.setting.workers)
         return total
+
+    def ranges_of(self, workers: int) -> Ranges:
+        """See `Pattern.ranges_of`. A residual holds what others sent, too: all are owed to the same sum."""
+        return Ranges(cut(self.setting.sizes, workers), [()] * workers)
 
     def compressors(self) -> list[FeedbackCompressor]:
         """See `Pattern.compressors`."""

@@ -19,6 +19,7 @@ from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.wire.message import is_refusal
 
 from ..pieces import Shard, cut
+from ..resizing import Ranges
 from ..rounds import NUMBER_BYTES, Agreed, Payload, Received, Rounds, Sending
 from .base import Pattern, Setting, divide, refused_by
 
@@ -47,19 +48,22 @@ class Sharded(Pattern):
         outlet: takes parts as they are made, where somebody sends them ahead of the rounds.
     """
 
-    def __init__(self, method: Method, back: Method, setting: Setting, owners: int, buckets: int = 1) -> None:
+    def __init__(
+        self, method: Method, back: Method, setting: Setting, owners: int | None, buckets: int = 1
+    ) -> None:
         """Cuts the elements among the owners.
 
         Args:
             method: what workers send by.
             back: what owners send by.
             setting: see there.
-            owners: worker 0 and those behind it; all workers for shards, 1 for a parameter server.
+            owners: worker 0 and those behind it, 1 for a parameter server; None: all workers, for shards.
             buckets: ranges of an owner.
         """
         super().__init__(method, setting)
-        self.owners, self.buckets = owners, buckets
-        self.ranges = cut(setting.sizes, owners * buckets)
+        self.owners, self.buckets = owners or setting.workers, buckets
+        self._all_own = owners is None
+        self.ranges = cut(setting.sizes, self.owners * buckets)
         self.outlet: Outlet | None = None
         self._out = [self._compressor(method, shard) for shard in self.ranges]
         self._back = [self._compressor(back, shard) for shard in self.ranges]
@@ -69,7 +73,14 @@ class Sharded(Pattern):
 
     def numbers_of(self, owner: int) -> range:
         """Which ranges a worker owns; none where it is no owner."""
-        return range(owner, len(self.ranges) if owner < self.owners else 0, self.owners)
+        return _numbers_of(owner, self.owners, len(self.ranges))
+
+    def ranges_of(self, workers: int) -> Ranges:
+        """See `Pattern.ranges_of`."""
+        owners = workers if self._all_own else self.owners
+        ranges = cut(self.setting.sizes, owners * self.buckets)
+        numbers = [_numbers_of(worker, owners, len(ranges)) for worker in range(workers)]
+        return Ranges(ranges, [[ranges[number] for number in each] for each in numbers])
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         """See `Pattern.rounds`. What `send` and `send_back` have done already is not done again."""
@@ -216,6 +227,10 @@ class Sharded(Pattern):
     def compressors(self) -> list[FeedbackCompressor]:
         """See `Pattern.compressors`."""
         return [*self._out, *(self._back[number] for number in self.numbers_of(self.setting.rank))]
+
+
+def _numbers_of(owner: int, owners: int, ranges: int) -> range:
+    return range(owner, ranges if owner < owners else 0, owners)
 
 
 def has_refusal(payloads: Mapping[int, Payload]) -> bool:
