@@ -26,7 +26,7 @@ from ..tracking.glance import check_run, no_run
 from ..tracking.holding import Hold, RunHeld
 from ..tracking.masking import masked
 from ..tracking.probe import probe
-from ..tracking.store import TrackingError, start_run, to_copy, tracking_uri
+from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
 from ..training.manifest import CheckpointError
 from .board import News
 from .cluster import import_ray, is_local, ray_cluster
@@ -114,14 +114,13 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
     return OK if len(finished) == len(specs) else FAILED
 
 
-def resume(run_id: str, display: Display, workers: int | None = None, on_resize: str | None = None) -> int:
+def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = None) -> int:
     """Goes on with a run that was interrupted, from its last checkpoint.
 
     Args:
         run_id: its MLflow run.
         display: shows it.
-        workers: how many train from now on, by default as many as did.
-        on_resize: `workers.on_resize`, by default the run's own.
+        workers: fields of `workers` that are others from now on (`spec.resizing.CHANGEABLE`).
 
     Returns:
         0, or 1 when it failed again.
@@ -137,10 +136,9 @@ def resume(run_id: str, display: Display, workers: int | None = None, on_resize:
     client = usable_store()
     spec = _spec_of(client, run_id)
     require_allowed(spec, f"run {run_id}")
-    if workers is not None or on_resize is not None:
-        given = {"count": workers, "on_resize": on_resize}
-        fields = [f"--workers.{name} {value}" for name, value in given.items() if value is not None]
-        spec = with_workers(spec, " ".join([f"--resume {run_id}", *fields]), workers, on_resize)
+    if workers:
+        asked = [f"--workers.{field} {value}" for field, value in workers.items()]
+        spec = with_workers(spec, " ".join([f"--resume {run_id}", *asked]), workers)
     folder = RunFolder.at(storage_path(spec), run_id)
     try:
         with Hold(client, run_id, folder.local) as hold:
@@ -148,6 +146,8 @@ def resume(run_id: str, display: Display, workers: int | None = None, on_resize:
             check(spec, f"run {run_id}", local=is_local())
             with _started(console, timeline):
                 client.update_run(run_id, status="RUNNING")
+                if workers:
+                    keep_spec(client, run_id, spec)  # the next `--resume` goes on with these workers
                 finished = _run(display, client, spec, run_id, len(spec.title), timeline, hold)
     except RunHeld as error:
         raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None

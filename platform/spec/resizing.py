@@ -1,5 +1,6 @@
 """A run that goes on with another number of workers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,23 +12,25 @@ from .errors import COMMAND_LINE, SpecError
 from .explaining import explain
 from .run import RunSpec
 
+CHANGEABLE = ("count", "cpus", "on_resize")
+"""What `--resume` may change of `workers`."""
 
-def with_workers(spec: RunSpec, asked: str, workers: int | None, on_resize: str | None) -> RunSpec:
-    """The same run with another number of workers; whole batches stay what they are.
+
+def with_workers(spec: RunSpec, asked: str, changes: Mapping[str, str]) -> RunSpec:
+    """The same run with other workers; whole batches stay what they are.
 
     Args:
         spec: the run's own.
         asked: the command's words, for messages.
-        workers: how many; None: as many as the spec has.
-        on_resize: `workers.on_resize`; None: the spec's.
+        changes: fields of `workers`, those of `CHANGEABLE`, with what they shall be.
 
     Raises:
         SpecError: it may not, or cannot, have another number.
     """
     fields: dict[str, Any] = spec.model_dump(mode="json")
-    fields["workers"]["count"] = workers or spec.workers.count
-    fields["workers"]["on_resize"] = on_resize or spec.workers.on_resize
-    fields["training"]["batch_per_worker"] = None
+    fields["workers"] |= changes
+    if "count" in changes:
+        fields["training"]["batch_per_worker"] = None
     try:
         other = RunSpec.model_validate(fields)
     except ValidationError as error:

@@ -129,6 +129,14 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
     return str(experiment.experiment_id)
 
 
+def keep_spec(client: "MlflowClient", run_id: str, spec: "RunSpec") -> None:
+    """Keeps the spec by which a run goes on, as the artifact `spec.yaml`."""
+    import yaml  # noqa: PLC0415 - only needed here
+
+    text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    client.log_text(run_id, text, "spec.yaml")
+
+
 def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str] | None = None) -> str:
     """Creates a run with its params, its tags and its spec as the artifact `spec.yaml`.
 
@@ -143,7 +151,6 @@ def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str
     Raises:
         TrackingError: The spec's experiment was deleted.
     """
-    import yaml  # noqa: PLC0415 - only needed here
     from mlflow.entities import Param  # noqa: PLC0415 - takes two seconds
 
     experiment = open_experiment(client, spec.experiment)
@@ -153,8 +160,7 @@ def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str
         params = [Param(key, value[:MAX_PARAM_LENGTH]) for key, value in spec.flat().items()]
         for start in range(0, len(params), MAX_PARAMS_PER_BATCH):
             client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])
-        text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-        client.log_text(run_id, text, "spec.yaml")
+        keep_spec(client, run_id, spec)
     except BaseException:
         # A run that never began must not look as if it were running.
         with contextlib.suppress(Exception):

@@ -386,29 +386,25 @@ def _train(options: argparse.Namespace, overrides: list[str]) -> int:
         changes = _resizing(overrides, [str(spec) for spec in options.specs])
         if changes is None:
             _refuse(
-                "--resume takes the run's own spec, and no other arguments than --workers.count N and "
-                "--workers.on_resize merge"
+                "--resume takes the run's own spec, and no other arguments than --workers.count N, "
+                "--workers.cpus N and --workers.on_resize merge"
             )
         from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
         from taugrad.platform.launching.command import resume  # noqa: PLC0415
 
-        workers = changes.get("--workers.count")
-        return resume(
-            options.resume,
-            ConsoleDisplay(),
-            None if workers is None else int(workers),
-            changes.get("--workers.on_resize"),
-        )
+        return resume(options.resume, ConsoleDisplay(), changes)
     return _run_training(_read_train(options, overrides))
 
 
 def _resizing(overrides: Sequence[str], taken: Sequence[str]) -> dict[str, str] | None:
-    """What `--resume` may change, by field; None where anything else is there.
+    """The fields of `workers` that `--resume` changes; None where anything else is there.
 
     Args:
         overrides: fields and values.
         taken: the first value, where it was taken for a SPEC.
     """
+    from taugrad.platform.spec.resizing import CHANGEABLE  # noqa: PLC0415
+
     words, values = list(overrides), list(taken)
     changes: dict[str, str] = {}
     while words:
@@ -416,10 +412,10 @@ def _resizing(overrides: Sequence[str], taken: Sequence[str]) -> dict[str, str] 
         if not value:
             from_words = bool(words) and not words[0].startswith("--")
             value = words.pop(0) if from_words else values.pop(0) if values else ""
-        is_count = field == "--workers.count" and value.isdecimal() and int(value) > 0
-        if not is_count and not (field == "--workers.on_resize" and value):
+        name = field.removeprefix("--workers.")
+        if name == field or name not in CHANGEABLE or not value:
             return None
-        changes[field] = value
+        changes[name] = value
     return None if values else changes
 
 

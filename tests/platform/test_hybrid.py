@@ -336,6 +336,11 @@ def test_a_checkpoint_reloads_with_another_number_of_workers(
         assert all(torch.isfinite(each).all() for each in other.model.state_dict().values())
 
 
+def saved_of_folder(folder: Path) -> Saved:
+    there = folder / str(MIDDLE)
+    return Saved(unpack((there / SHARED).read_bytes()), {}, (unpack((there / worker_file(0)).read_bytes()),))
+
+
 def test_workers_without_neurons_leave_checkpoints_that_others_reload(alone, tmp_path):
     """12 workers, 10 classes: two have none of the last layer's neurons."""
     one = BASE | {"workers": {"count": 1}, "sync": {"mode": "simulated"}}
@@ -452,7 +457,7 @@ def test_a_model_without_two_parts_is_refused_before_a_worker_starts(model):
 def test_a_hybrid_run_goes_on_with_other_workers_unasked():
     read = RunSpec.model_validate(spec(training={"batch_per_worker": 8}))
     assert read.training.batch_size == 8 * K
-    other = with_workers(read, "", 2, None)
+    other = with_workers(read, "", {"count": "2"})
     assert (other.workers.count, other.training.batch_size) == (2, 8 * K)
     again = RunSpec.model_validate_json(other.model_dump_json())  # as workers read it
     assert again == other
@@ -461,24 +466,22 @@ def test_a_hybrid_run_goes_on_with_other_workers_unasked():
 @in_turn(
     "words, asked",
     [
-        (["--workers.count", "3"], (3, None)),
-        (["--workers.count=4"], (4, None)),
-        (["--workers.count", "3", "--workers.on_resize", "merge"], (3, "merge")),
-        (["--workers.on_resize=merge", "--workers.count", "3"], (3, "merge")),
-        (["--workers.on_resize", "merge"], (None, "merge")),
+        (["--workers.count", "3"], {"count": "3"}),
+        (["--workers.count=4"], {"count": "4"}),
+        (["--workers.count", "3", "--workers.cpus", "0.5"], {"count": "3", "cpus": "0.5"}),
+        (["--workers.on_resize=merge", "--workers.count", "3"], {"count": "3", "on_resize": "merge"}),
         (["--workers.on_resize"], None),
-        (["--workers.count", "0"], None),
-        (["--workers.count", "two"], None),
         (["--workers.count"], None),
+        (["--workers.device", "cuda"], None),
         (["--workers.count", "2", "spec.yaml"], None),
         (["--training.epochs", "3"], None),
         (["spec.yaml"], None),
-        ([], (None, None)),
+        ([], {}),
     ],
 )
 def test_resume_takes_a_number_of_workers_and_nothing_else(words, asked, monkeypatch, capsys):
     taken = []
-    monkeypatch.setattr(command, "resume", lambda run, _, *rest: taken.append((run, rest)) or 0)
+    monkeypatch.setattr(command, "resume", lambda run, _, workers: taken.append((run, workers)) or 0)
     ended = cli.main(["train", "--resume", "RUN", *words])
     if asked is None:
         assert (ended, taken) == (cli.WRONG_INPUT, [])

@@ -264,16 +264,19 @@ def test_nobody_takes_over_another_crews_state_unasked(begun, tmp_path):
 def test_who_cannot_go_on_with_others_says_so(fields, said):
     spec = RunSpec.model_validate(fields)
     with pytest.raises(SpecError) as refused:
-        with_workers(spec, "--resume RUN --workers.count 5", 5, None)
+        with_workers(spec, "--resume RUN --workers.count 5", {"count": "5"})
     assert str(refused.value).startswith("command line: --resume RUN --workers.count 5: ")
     assert said in str(refused.value)
-    assert with_workers(spec, "", 2, None).workers.count == 2  # as many as it has
+    assert with_workers(spec, "", {"count": "2"}).workers.count == 2  # as many as it has
 
 
 def test_a_field_of_a_resumed_run_is_checked_as_any_other():
     spec = RunSpec()
     with pytest.raises(SpecError, match=r"workers\.on_resize = both: input should be 'refuse' or 'merge'"):
-        with_workers(spec, "--resume RUN", 5, "both")
-    merging = with_workers(spec, "--resume RUN", 5, "merge")
+        with_workers(spec, "--resume RUN", {"count": "5", "on_resize": "both"})
+    for wrong in ("0", "two"):
+        with pytest.raises(SpecError, match=f"workers.count = {wrong}: "):
+            with_workers(spec, "--resume RUN", {"count": wrong})
+    merging = with_workers(spec, "--resume RUN", {"count": "5", "on_resize": "merge"})
     assert (merging.workers.count, merging.training.batch_size) == (5, spec.training.batch_size)
     assert merging.model_copy(update={"workers": spec.workers}).fingerprint() == spec.fingerprint()
