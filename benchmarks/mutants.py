@@ -32,13 +32,13 @@ _TESTS = "tests/compressors/test_{}.py"
 ROOMS = {
     "rules": (
         "compressors/rules/*.py",
-        "rules topk chunked selection golden methods method_options method_refusals bucket_at_once "
+        "rules chain topk chunked selection golden methods method_options method_refusals bucket_at_once "
         "policies_allocation hook_methods",
     ),
     "wire": (
         "compressors/wire/**/*.py",
-        "message codecs sites golomb_rice huffman chunked golden bucket_at_once method_refusals agreement "
-        "hook_sites hook fuzz",
+        "message sealing codecs sites golomb_rice huffman chunked golden bucket_at_once method_refusals "
+        "agreement hook_sites hook fuzz",
     ),
     "tau": (
         "compressors/tau/*.py",

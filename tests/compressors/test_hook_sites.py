@@ -1,6 +1,7 @@
 """The hook in real DDP over gloo, with workers at several sites; see test_hook.py."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -147,5 +148,6 @@ def test_a_worker_s_death_ends_all_others(tmp_path: Path) -> None:
             worker.kill()
     assert workers[3].returncode == 0
     for worker, error in zip(workers[:3], errors[:3], strict=True):
-        assert worker.returncode == 1, error
+        # Python's 1, or SIGABRT: gloo's threads may still wait when the process ends by its error.
+        assert worker.returncode in (1, -signal.SIGABRT), error
         assert "RuntimeError" in error

@@ -72,6 +72,11 @@ def test_values_close_to_one_another_are_fitted_and_equal_ones_are_not(mean: flo
         assert fitted_tau(fit, equal, 0.01, 1) == pytest.approx(mean, rel=1e-6)
 
 
+@in_turn("fit", FITS)
+def test_nothing_reaches_a_tau_where_all_is_zero(fit: Fit) -> None:
+    assert fitted_tau(fit, np.zeros(4000, np.float32), 0.01, 3) == 0
+
+
 def magnitudes_of(kind: str, n: int = 2**14) -> NDArray[np.float32]:
     rng = np.random.default_rng(1)
     values = {

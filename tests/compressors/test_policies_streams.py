@@ -148,6 +148,21 @@ def test_dl4j_counts_a_layer_that_is_trained_from_later_on() -> None:
     assert ratios == pytest.approx([2.0] * 64 + [0.5] * 5)  # elements are counted in iteration 64
 
 
+def test_dl4j_holds_where_its_target_is_met_to_the_element() -> None:
+    """Also after more layers came to be trained: 500 of 1,000."""
+    policy = read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))").policy()  # type: ignore[arg-type]
+    layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
+    taus = []
+    for step in range(140):
+        parts = layers[:1] if step < 3 else layers
+        turn = [memory] * len(parts)
+        policy.settle(turn, step, {})
+        taus.append(policy.taus(parts, step, turn)[0])
+        policy.note(parts, [50] if step < 3 else [100, 400], step, turn)
+    assert taus[:3] == [1.0] * 3
+    assert len(set(taus[70:])) == 1
+
+
 def test_dl4j_steps_only_outside_of_its_range(workbench: ModuleType) -> None:
     worker = workbench.Worker("bgt(dl4j(0.5, low=0.1, high=0.2, decay=0.8))", (3000, 500))
     due, moves = 0.5, set()

@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.wire.sealing import (
@@ -105,6 +106,19 @@ def test_rows_are_checked_but_for_the_worker_s_own():
         seals[1].check_rows(rows, sizes, 9, 4)
     with pytest.raises(CorruptMessage, match="worker 2"):
         seals[0].check_rows(rows, [sizes[0], sizes[1], -3], 9, 4)
+
+
+def test_workers_with_one_key_meet(tmp_path):
+    """One worker alone has the same key as all; two with different ones: tests/platform/test_sealing.py."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        seals = [Seal.meet(GOOD.encode(), None, torch.device("cpu")) for _ in range(2)]
+    finally:
+        dist.destroy_process_group()
+    sealed = seals[0].sealed(MESSAGE, 3, 0)
+    assert seals[0].opened(sealed, 0, 3, 0).tobytes() == MESSAGE.tobytes()
+    with pytest.raises(CorruptMessage):  # of another meeting, with another nonce
+        seals[1].opened(sealed, 0, 3, 0)
 
 
 GOOD = "0123456789abcdef"
