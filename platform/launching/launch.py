@@ -119,12 +119,13 @@ def _fit(
 
     watch(News(stages=[stage("starting the workers")]))
     board: Any = ray.remote(num_cpus=0)(Board).remote()
-    gpu = spec.workers.device == "cuda"
+    gpu, fewest = spec.workers.device == "cuda", spec.workers.min_count
+    group: Any = spec.processes if fewest is None else (fewest, spec.processes)
     trainer = trainer_for(alone)(
         train_worker,
         train_loop_config={"job": Job(spec.model_dump_json(), tracking_uri, run_id, board)},
         scaling_config=ScalingConfig(
-            num_workers=spec.processes,
+            num_workers=group,
             use_gpu=gpu,
             resources_per_worker={"CPU": spec.workers.cpus} | ({"GPU": 1} if gpu else {}),
         ),

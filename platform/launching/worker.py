@@ -16,6 +16,7 @@ from ..data import load
 from ..deadline import in_time
 from ..own_code import placing_errors
 from ..spec import RunSpec
+from ..spec.resizing import with_present
 from ..synchronization.links import MOST_WORKERS
 from ..tracking import names
 from ..tracking.ended import UNDELIVERED
@@ -42,11 +43,14 @@ def train(job: Job) -> None:
     torch.set_num_threads(max(1, int(spec.workers.cpus)))
     device = get_device()
     assert isinstance(device, torch.device)
-    with process_group(device) as (rank, _):
-        spec = with_sites(spec)
+    with process_group(device) as (rank, present):
+        wanted = spec.workers.count
+        spec = with_sites(with_present(spec, present))
         tracker = _Tracker(job) if rank == 0 else None
         storage = Path(ray.train.get_context().get_storage().experiment_fs_path)
         notify = (lambda _: None) if tracker is None else tracker.notify
+        if spec.workers.count != wanted:
+            notify(f"the cluster has room for {present} of {wanted} workers: going on with these")
         log = logging.getLogger("taugrad")
         log.setLevel(logging.INFO)
         log.addHandler(_Telling(notify))

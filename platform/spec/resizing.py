@@ -5,14 +5,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from taugrad.compressors.config import PowerSGD
-
-from ..synchronization.config import AsyncSync, HybridSync, real
+from .elastic import why_no_other_number
 from .errors import COMMAND_LINE, SpecError
 from .explaining import explain
 from .run import RunSpec
 
-CHANGEABLE = ("count", "cpus", "on_resize")
+CHANGEABLE = ("count", "cpus", "max_restarts", "min_count", "on_resize")
 """What `--resume` may change of `workers`."""
 
 
@@ -36,28 +34,37 @@ def with_workers(spec: RunSpec, asked: str, changes: Mapping[str, str]) -> RunSp
     except ValidationError as error:
         problems = [f"{asked}: {problem}" for _, problem in explain(error.errors())]
         raise SpecError(COMMAND_LINE, problems) from None
-    reason = why_no_other_number(other)
+    reason = why_no_other_number(other.sync, other.compressor, other.workers)
     if reason and other.workers.count != spec.workers.count:
         raise SpecError(COMMAND_LINE, [f"{asked}: {reason}"])
     return other
 
 
-def why_no_other_number(spec: RunSpec) -> str | None:
-    """Why a run may not take over the checkpoint of another number of workers; None where it may."""
-    mode = real(spec.sync)
-    if isinstance(mode, HybridSync):
-        return None
-    if isinstance(mode, AsyncSync):
-        return (
-            "sync.mode = async: messages on their way have no worker any more; use as many workers as before"
-        )
-    if isinstance(spec.compressor, PowerSGD):
-        return "compressor.kind = powersgd: torch keeps its errors by worker; use as many workers as before"
-    if getattr(mode, "adapt", None) is not None:
-        return "sync.adapt follows what its workers have measured; use as many workers as before"
-    if spec.workers.on_resize == "refuse":
-        return (
-            "workers.on_resize = refuse: each worker's residual belongs to its part of the data; with "
-            "--workers.on_resize merge the workers take over what the former ones have not sent"
-        )
-    return None
+def with_present(spec: RunSpec, present: int) -> RunSpec:
+    """The spec of a run with `workers.min_count`, for those of its workers that there are.
+
+    Raises:
+        SpecError: so few cannot train it.
+    """
+    if present == spec.processes:
+        return spec
+    workers = spec.workers.model_copy(update={"min_count": None})
+    asked = f"workers.min_count = {spec.workers.min_count}: with {present} of {spec.workers.count} workers"
+    return with_workers(spec.model_copy(update={"workers": workers}), asked, {"count": str(present)})
+
+
+def check_present(spec: RunSpec, source: str) -> None:
+    """Makes sure that a run can go on with any number of workers that it may have.
+
+    Args:
+        spec: the run.
+        source: its file's name, for messages.
+
+    Raises:
+        SpecError: with one of them it cannot.
+    """
+    for present in range(spec.workers.min_count or spec.workers.count, spec.workers.count):
+        try:
+            with_present(spec, present)
+        except SpecError as error:
+            raise SpecError(source, error.problems) from None

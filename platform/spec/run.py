@@ -5,7 +5,7 @@ Each part of the platform owns its own branch; this module only joins them.
 
 import hashlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -21,21 +21,8 @@ from ..synchronization.hybrid.refusals import check_hybrid
 from ..synchronization.refusals import check_authenticated, check_exchange, check_stages, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..training.config import TrainingConfig
-
-
-class WorkersConfig(Config):
-    """Who trains."""
-
-    count: int = Field(default=2, ge=1)
-    """How many workers; each is a process with a replica of the model, unless sync.mode is simulated."""
-    cpus: float = Field(default=1, gt=0)
-    """CPUs that Ray reserves for a worker; its torch and numba threads follow (at least one)."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    max_restarts: int = Field(default=0, ge=0)
-    """How often the run may go on from its last checkpoint after a worker died."""
-    on_resize: Literal["refuse", "merge"] = "refuse"
-    """With --resume and another workers.count: whether the workers take over what the former ones have not
-    sent yet. In the mode hybrid they do in any case."""
+from .elastic import check_elastic
+from .workers import WorkersConfig
 
 
 class TrackingConfig(Config):
@@ -93,6 +80,7 @@ class RunSpec(Config):
         check_exchange(self.sync, self.workers.device, self.workers.count)
         check_authenticated(self.sync, self.compressor)
         check_adapt(self.sync, self.compressor, training, self.workers.count)
+        check_elastic(self.sync, self.compressor, self.workers)
         check_stages(self.sync, training.batch_growth, self.workers.count)
         if training.pretraining.iterations and not isinstance(self.model, Mlp | SigmoidStack):
             raise ValueError(
@@ -139,7 +127,7 @@ class RunSpec(Config):
             needless |= {"buckets"}
         excluded: dict[str, Any] = {
             "tracking": {"timeline"},
-            "workers": {"on_resize"},
+            "workers": {"on_resize", "min_count"},
             "sync": _in_sync(needless),
         }
         text = defining.model_dump_json(exclude=excluded)

@@ -18,7 +18,7 @@ from ..data import Data, Draw
 from ..data.feeding import Feed
 from ..models import build
 from ..spec import RunSpec
-from ..spec.resizing import why_no_other_number
+from ..spec.elastic import why_no_other_number
 from ..synchronization.base import Moment
 from ..synchronization.building import build_synchronization
 from ..tasks import build_task
@@ -183,7 +183,7 @@ class Trainer:
             CheckpointError: it may not, or the states do not fit.
         """
         former = saved.shared["workers"]
-        if reason := why_no_other_number(self.spec):
+        if reason := why_no_other_number(self.spec.sync, self.spec.compressor, self.spec.workers):
             raise CheckpointError(
                 f"the checkpoint is of {former} workers, this run has {self.sync.workers}: {reason}"
             )

@@ -383,11 +383,13 @@ def _command(
 
 def _train(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.resume:
+        from taugrad.platform.spec.resizing import CHANGEABLE  # noqa: PLC0415
+
         changes = _resizing(overrides, [str(spec) for spec in options.specs])
         if changes is None:
             _refuse(
-                "--resume takes the run's own spec, and no other arguments than --workers.count N, "
-                "--workers.cpus N and --workers.on_resize merge"
+                "--resume takes the run's own spec, and no other arguments than "
+                + ", ".join(f"--workers.{field}" for field in CHANGEABLE)
             )
         from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
         from taugrad.platform.launching.command import resume  # noqa: PLC0415

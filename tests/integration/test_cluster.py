@@ -9,7 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -177,3 +179,33 @@ def test_trials_of_a_search_run_on_both_machines(taugrad: RunOn, variables: dict
     trials = [run for run in runs(variables) if "taugrad.trial" in run.data.tags]
     assert [run.info.status for run in trials] == ["FINISHED"] * 6
     assert {each.name for each in (folder / "seen").iterdir()} == {HEAD, NODE}
+
+
+def test_a_run_goes_on_with_the_workers_that_are_left(
+    taugrad: RunOn, machines: tuple[str, str], variables: dict[str, str]
+) -> None:
+    """The last test: one of the machines is gone after it."""
+    folder = Path(variables["HOME"])
+    text = RUN.format(name="elastic", sync="{}").replace("epochs: 2", "epochs: 30")
+    few = "{count: 2, min_count: 1, max_restarts: 1, on_resize: merge}"
+    (folder / "elastic.yaml").write_text(
+        text.replace("{count: 2}", few) + "checkpoint: {interval: 40, keep: 100}\nstorage: elastic\n"
+    )
+    with ThreadPoolExecutor(1) as beside:
+        training = beside.submit(taugrad, "train", "elastic.yaml")
+        while not training.done() and not any(folder.glob("elastic/*/iteration_*/manifest.json")):
+            time.sleep(0.05)
+        for pid in ip(f"netns pids {machines[1]}").split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        answer = training.result()
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "the cluster has room for 1 of 2 workers: going on with these" in answer.stdout
+    (run,) = runs(variables, "elastic")
+    client = MlflowClient(variables["MLFLOW_TRACKING_URI"])
+    sent = client.get_metric_history(run.info.run_id, names.COMM_FRACTION)
+    steps = [each.step for each in sent]
+    assert steps == list(range(1, len(steps) + 1))
+    assert run.data.metrics[names.EVAL_ACCURACY] > 0.9
+    files = {len(list(each.glob("worker_*.pt"))) for each in folder.glob("elastic/*/iteration_*")}
+    assert files == {1, 2}  # a file for each worker, before and after

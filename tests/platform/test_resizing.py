@@ -16,13 +16,14 @@ from cases import in_turn
 from forked import run_workers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from resizing_process import saved_by
 from sync_process import Recorder, result
 
 from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.spec.resizing import with_workers
+from taugrad.platform.spec.resizing import check_present, with_present, with_workers
 from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.synchronization.pieces import cut
 from taugrad.platform.synchronization.resizing import merged, share_of
@@ -280,3 +281,35 @@ def test_a_field_of_a_resumed_run_is_checked_as_any_other():
     merging = with_workers(spec, "--resume RUN", {"count": "5", "on_resize": "merge"})
     assert (merging.workers.count, merging.training.batch_size) == (5, spec.training.batch_size)
     assert merging.model_copy(update={"workers": spec.workers}).fingerprint() == spec.fingerprint()
+
+
+ELASTIC = {"count": 4, "min_count": 2, "max_restarts": 1, "on_resize": "merge"}
+
+
+@in_turn(
+    "fields, said",
+    [
+        ({"workers": ELASTIC | {"min_count": 5}}, "workers.min_count = 5: must be at most workers.count = 4"),
+        ({"workers": ELASTIC | {"max_restarts": 0}}, "use max_restarts: 1 or more"),
+        ({"workers": ELASTIC | {"on_resize": "refuse"}}, "workers.on_resize = refuse: "),
+        ({"workers": ELASTIC, "sync": {"mode": "simulated"}}, "sync.mode = simulated: one process has all"),
+        ({"workers": ELASTIC, "compressor": "powersgd(rank=1)"}, "compressor.kind = powersgd: "),
+    ],
+)
+def test_what_cannot_be_elastic_is_refused(fields, said):
+    with pytest.raises(ValidationError) as refused:
+        RunSpec.model_validate(fields)
+    assert "workers.min_count = " in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_a_run_with_fewer_workers_than_wanted_keeps_its_batches():
+    spec = RunSpec.model_validate({"workers": ELASTIC, "training": {"batch_per_worker": 8}})
+    fewer = with_present(spec, 3)
+    assert (fewer.workers.count, fewer.training.batch_size) == (3, 32)
+    assert with_present(spec, 4) == spec
+    named = {"mode": "allgather", "exchange": "hierarchical", "sites": [[0, 1], [2, 3]]}
+    pinned = RunSpec.model_validate({"workers": ELASTIC, "sync": named})
+    with pytest.raises(SpecError, match=r"run\.yaml: workers\.min_count = 2: with 2 of 4 workers: sync"):
+        check_present(pinned, "run.yaml")
+    check_present(spec, "run.yaml")
