@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
+from rich.console import Console
 
+from taugrad.platform.advice import PAGE, Advice, Situation, advise, lines_of
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.synchronization.config import HybridSync, real
@@ -99,6 +101,7 @@ def run_plan(spec: RunSpec, source: str, wishes: Wishes, draw: Draw) -> int:
         f"A worker has {calibration.batch} examples in a step, and computes for "
         f"{table.number(calibration.compute_s)} s; more workers share larger batches. {table.LIMITS}",
     )
+    _advise(console, spec, comparisons)
     if wishes.output is not None:
         wishes.output.mkdir(parents=True, exist_ok=True)
         (wishes.output / "plan.md").write_text(table.markdown(comparisons), encoding="utf-8")
@@ -106,6 +109,26 @@ def run_plan(spec: RunSpec, source: str, wishes: Wishes, draw: Draw) -> int:
         draw(comparisons, wishes.output / "plan.png")
         say(console, f"{short(wishes.output.absolute())}: plan.md, plan.csv, plan.png")
     return OK
+
+
+def _advise(console: Console, spec: RunSpec, comparisons: Sequence[Comparison]) -> None:
+    """Prints which methods are known to learn well in such cases, which a plan of seconds does not tell."""
+    found = dict[str, Advice]()
+    for each in comparisons:
+        link, trunk = each.link, each.link.trunk
+        situation = Situation(
+            optimizer=spec.training.optimizer.kind,
+            rate=min(link.rate, trunk.link.rate) if trunk else link.rate,
+            delay=link.delay + (trunk.link.delay if trunk else 0.0),
+            workers=each.workers,
+            sites=trunk.sites if trunk else 1,
+            precision=spec.training.precision,
+        )
+        found |= {advice.name: advice for advice in advise(situation)}
+    console.print()
+    say(console, f"What was measured in such cases ({PAGE}):", "bold")
+    for line in lines_of(list(found.values())):
+        say(console, line)
 
 
 def run_answer(port: int) -> int:

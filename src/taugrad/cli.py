@@ -645,6 +645,7 @@ _MARKS = {"ok": "ok    ", "absent": "absent", "wrong": "WRONG "}
 
 
 def _doctor(_: argparse.Namespace, __: list[str]) -> int:
+    from taugrad.platform.advice import METHODS, PAGE, lines_of  # noqa: PLC0415
     from taugrad.platform.doctor import examine  # noqa: PLC0415
 
     wrong = 0
@@ -654,6 +655,8 @@ def _doctor(_: argparse.Namespace, __: list[str]) -> int:
         if finding.remedy:
             print(f"{'':8}{'':14} -> {finding.remedy}")
     print(f"{wrong} thing{'s' * (wrong != 1)} to mend" if wrong else "nothing to mend")
+    print(f"\nWhich method? The first that fits; {PAGE} says what was measured.")
+    print("\n".join(lines_of(METHODS)))
     return FAILED if wrong else OK
 
 
