@@ -93,7 +93,7 @@ BESIDES = (
     Advice(
         "sites",
         "Workers are at several sites, joined by a slow link",
-        ("sync: {mode: allgather, exchange: hierarchical}",),
+        ("sync: {mode: allgather, exchange: hierarchical}     # in the mode weights: pattern: hierarchical",),
         "a message crosses the slow link once for each other site, and not once for each worker there",
         lambda situation: situation.sites > 1,
     ),
@@ -112,7 +112,7 @@ BESIDES = (
         ("sync: {mode: allgather}                             # its exchange waits for one delay a step",),
         "PowerSGD and all-reduces wait for several delays one after the other; local steps (sync.mode: "
         "weights) wait for one in `every` steps",
-        lambda situation: situation.delay >= LONG_S,
+        lambda situation: situation.delay >= LONG_S and situation.optimizer not in _ADAPTIVE,
     ),
     Advice(
         "fp16",
