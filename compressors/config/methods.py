@@ -24,9 +24,10 @@ class Exempt(Group):
     """Parameters that are sent whole, as float32: norms and biases are few, and sensitive."""
 
     smaller_than: int = Field(default=0, ge=0)
-    """Parameters of fewer elements than this."""
+    """Send parameters with fewer elements than this without compression."""
     names: tuple[str, ...] = ()
-    """Patterns of names, such as ["*.bias", "norm*"]."""
+    """Send parameters whose name matches one of these patterns without compression, such as ["*.bias",
+    "norm*"]."""
 
 
 class Method(Settings):
@@ -97,7 +98,8 @@ class _Common(Method):
     reduction: Literal["mean", "sum"] = "mean"
     """How the workers' updates become one gradient: their mean (as DDP does) or their sum."""
     nonfinite: Literal["refuse", "skip"] = "refuse"
-    """A NaN or Inf in a gradient: raise an error that names the parameter, or skip the step and count it."""
+    """What to do about a NaN or Inf in a gradient: raise an error that names the parameter, or skip the step
+    and count it."""
 
 
 class NoCompression(_Common):
@@ -117,13 +119,13 @@ class PowerSGD(Method):
     start: int = Field(default=10, ge=2)
     """Iterations of plain all-reduce before the first compressed one."""
     min_rate: float = Field(default=2.0, gt=0, allow_inf_nan=False)
-    """A matrix is compressed only where that makes it this much smaller."""
+    """A matrix is compressed only if this makes it smaller by at least this factor."""
     warm_start: bool = True
-    """Begin each approximation from the one before."""
+    """Start each approximation from the previous one."""
     feedback: bool = True
-    """Keep what an approximation missed for the next iteration."""
+    """Error feedback: add what an approximation missed to the next iteration's gradient."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Of the first factors' random numbers."""
+    """Seed of the first random factors."""
     reduction: Literal["mean", "sum"] = "mean"
     """How the workers' updates become one gradient: their mean (as DDP does) or their sum."""
     nonfinite: Literal["refuse"] = "refuse"
@@ -136,7 +138,7 @@ class CompressedMethod(_Common):
     exempt: Exempt = Exempt()
     """Parameters that are sent whole."""
     decay: float = Field(default=1.0, ge=0, le=1)
-    """What becomes of the residual from one iteration to the next: 1 keeps it, 0 forgets it."""
+    """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
 
     @abstractmethod
     def build(self) -> "Rule":

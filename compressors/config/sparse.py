@@ -36,9 +36,9 @@ class Clip(Group):
     first_field: ClassVar[str] = "every"
 
     every: int = Field(default=5, ge=1)
-    """Iterations between two cuts."""
+    """Iterations between two clippings."""
     to: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-    """The largest magnitude left, in multiples of tau."""
+    """The largest magnitude that is kept, in multiples of tau."""
 
 
 def positions(*ours: str) -> Any:
@@ -61,10 +61,10 @@ class SparseMethod(CompressedMethod):
     """What is selected by residual + gradient is sent, the rest is kept."""
 
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Momentum correction (Deep Gradient Compression, section 3.2): momentum before the selection, in place
-    of the optimizer's, and forgotten where an element is sent."""
+    """Momentum correction (Deep Gradient Compression, section 3.2): momentum before the selection, instead of
+    in the optimizer. It is reset where an element is sent."""
     codec: Positions = "auto"
-    """How the positions of what is sent are written down; auto takes the smallest for each message."""
+    """Encoding of the positions of what is sent; auto takes the smallest for each message."""
 
     @property
     def position_codec(self) -> str:
@@ -162,7 +162,7 @@ class WholeValues(SparseMethod):
     quantize: AnyQuantizer | None = None
     """What the values sent are quantized with; the error stays in the residual."""
     symbols: Symbols = "auto"
-    """How the quantizer's symbols are written down."""
+    """Encoding of the quantizer's symbols."""
 
     @property
     def quantizer(self) -> "Quantizer | None":

@@ -28,13 +28,13 @@ class ChunkedTopK(WholeValues):
 
     kind: Literal["chunked_topk"] = "chunked_topk"
     chunk: int = Field(default=4096, ge=2, le=65536)
-    """Elements of a chunk, a power of two: an index takes its logarithm in bits, 12 for 4096."""
+    """Elements per chunk, a power of two. An index takes its logarithm in bits, 12 for 4096."""
     keep: int = Field(default=64, ge=1)
-    """Elements of a chunk that are sent."""
+    """Elements per chunk that are sent."""
     quantize: AnyQuantizer | None = QuantileLink(bits=2)
     """What the values sent are quantized with; the error stays in the residual."""
     decay: float = Field(default=0.95, ge=0, le=1)
-    """What becomes of the residual from one iteration to the next: 1 keeps it, 0 forgets it."""
+    """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
     codec: Positions = "auto"
     """How the positions of what is sent are written down; chunked takes indices within chunks."""
 

@@ -41,7 +41,7 @@ class AllocatedTau(Policy):
 
     kind: Literal["allocate"] = "allocate"
     density: Share
-    """The error budget: what one tau for all layers leaves unsent when it sends this share of elements."""
+    """The error budget: the error that one tau for all layers would have at this density."""
     every: int = Field(default=400, ge=1)
     """Iterations from one allocation to the next; in between each tau is corrected by what was sent."""
 

@@ -43,7 +43,7 @@ class Law(Settings):
 
     kind: Literal["law"] = "law"
     constant: Weight
-    """What the run as a whole adds: its batch, learning rate, workers."""
+    """The constant term, which covers the run's batch, learning rate and workers."""
     rms: Weight = 0.0
     """Weight of ln(root mean square)."""
     p99: Weight = 0.0

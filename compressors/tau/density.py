@@ -72,7 +72,7 @@ class DensityTau(Policy):
     target: Share
     """The share of elements to send."""
     every: int = Field(default=100, ge=1)
-    """Iterations from one sample to the next; in between tau is corrected by what was sent."""
+    """Iterations from one sample to the next. In between, tau is corrected by what was sent."""
     warmup: Warmup | None = None
     """Begin with a higher density."""
 

@@ -29,23 +29,23 @@ class TrackingConfig(Config):
     """What is logged to MLflow, and how often."""
 
     layer_interval: int = Field(default=50, ge=1)
-    """Iterations between two records of every layer's fraction, tau, bits and gradient statistics; the first
-    ten iterations record them too."""
+    """Iterations between two records of every layer's fraction, tau, bits and gradient statistics. The first
+    ten iterations are always recorded."""
     flush_interval: int = Field(default=20, ge=1)
-    """Iterations between two averages over the workers; metrics reach MLflow that much later. In the mode
-    async that is when all is drained: at evaluations and checkpoints."""
+    """Iterations between two averages over the workers. Metrics reach MLflow with this delay. In the mode
+    async, averages are taken at evaluations and checkpoints."""
     timeline: int = Field(default=3, ge=0, le=100)
-    """How many steps, after a process's first ten, are recorded for the run's artifact timeline.json: what
-    each worker computed and waited for, when; 0: none. Simulated workers have none."""
+    """Number of steps, after a process's first ten, to record in the artifact timeline.json, which shows what
+    each worker computed and waited for; 0: none. Simulated workers have no timeline."""
 
 
 class CheckpointConfig(Config):
     """When to save everything that a run needs to go on."""
 
     interval: int | None = Field(default=None, ge=1)
-    """Iterations between two checkpoints; without it there is one at the end of every fifth of the run."""
+    """Iterations between two checkpoints; by default, there are five in a run."""
     keep: int = Field(default=2, ge=1)
-    """How many checkpoints stay."""
+    """Number of checkpoints to keep."""
 
 
 class RunSpec(Config):
@@ -58,7 +58,7 @@ class RunSpec(Config):
     paper: str | None = None
     """The paper that the run repeats, as a tag for the dashboards."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Initial weights, order of the examples, dropout: everything random follows from it."""
+    """Decides everything random: initial weights, order of the examples, dropout."""
     task: TaskConfig = Classification()
     model: ModelConfig = LeNet()
     data: DataConfig = Mnist5k()
@@ -69,7 +69,7 @@ class RunSpec(Config):
     tracking: TrackingConfig = TrackingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     storage: Path = Path("taugrad-runs")
-    """Where checkpoints lie; a shared folder or bucket when the workers are on several machines."""
+    """Where to write checkpoints; a shared folder or bucket if workers are on several machines."""
 
     @model_validator(mode="after")
     def _possible(self) -> "RunSpec":

@@ -106,8 +106,8 @@ class Train:
         (["--target", "loss=1"], "--target loss=1: needs --link, such as 100mbit,20ms, or --measure HOST"),
         (["--link", "1gbit"], "--target: is missing; give one such as loss=1.9"),
         (["--plan-only"], "--target: is missing"),
-        (["--link", "1gbit", "--budget", "3"], "--link with --budget: it is for --target"),
-        (["--link", "1gbit", "--once"], "--link with --once: it is for --target"),
+        (["--link", "1gbit", "--budget", "3"], "--link with --budget: --link needs --target"),
+        (["--link", "1gbit", "--once"], "--link with --once: --link needs --target"),
         (
             ["--target", "loss=1", "--link", "1gbit", "--law", "a.yaml"],
             "--target loss=1 with --law: a target",
