@@ -153,7 +153,7 @@ def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
         patterns["compressor.tau.patterns"] = tuple(method.tau.patterns)
     some = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     problems = [
-        f"{field}: {pattern!r} fits no parameter of the model, which has {some}"
+        f"{field}: {pattern!r} matches no parameter of the model, which has {some}"
         for field, among in patterns.items()
         for pattern in among
         if not any(fnmatchcase(name, pattern) for name in names)

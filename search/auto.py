@@ -80,7 +80,7 @@ class Goal:
                 [f"--tolerance {tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"],
             )
         if budget is not None and law is not None:
-            raise SpecError(COMMAND_LINE, ["--law with --budget: a law goes by a tolerance; leave one out"])
+            raise SpecError(COMMAND_LINE, ["--law with --budget: a law needs a tolerance; leave one out"])
         return cls(budget, tolerance, law, once)
 
 
@@ -168,10 +168,10 @@ def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
         spec.compressor.kind != chosen.compressor.kind
     ):
         kind, codec = chosen.compressor.kind, chosen.compressor.position_codec
-        say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} takes its place")
+        say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} is used instead")
     momentum = own_momentum(chosen.compressor)
     if momentum and not own_momentum(spec.compressor):
-        say(console, f"momentum {momentum:g} comes before the threshold, in place of the optimizer's")
+        say(console, f"momentum {momentum:g} is applied before the threshold, instead of in the optimizer")
 
 
 def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:

@@ -59,13 +59,13 @@ class SearchConfig(Config):
     def _named_by_its_bytes(cls, value: object) -> object:
         if value == "ratio":
             raise ValueError(
-                "the papers' ratio is over paper bytes, and a search goes by wire bytes: "
-                "accuracy_per_wire_gb is what ratio was"
+                "ratio is now called accuracy_per_wire_gb: the papers' ratio is over paper "
+                "bytes, but a search uses wire bytes"
             )
         return value
 
     @model_validator(mode="after")
     def _constraint_has_a_baseline(self) -> "SearchConfig":
         if self.objective == "constraint" and not self.baseline:
-            raise ValueError("objective = constraint needs the baseline: leave baseline at true")
+            raise ValueError("objective = constraint needs the baseline: leave baseline = true")
         return self

@@ -45,5 +45,5 @@ def common_metric(specs: list[RunSpec]) -> Metric:
         raise MetricError(str(error)) from None
     if len(found) > 1:
         labels = " and ".join(each.label for each in found)
-        raise MetricError(f"points would be compared by {labels}; search over runs with one metric")
+        raise MetricError(f"points have different metrics, {labels}; search over runs with one metric")
     return found[0]

@@ -96,7 +96,7 @@ def _run(
         problem = _fit(progress, client, live, corners, unfinished)
         status = "FAILED" if problem or progress.incomplete else "FINISHED"
     except KeyboardInterrupt:
-        say(console, f"search {search.name}: interrupted; the same command goes on")
+        say(console, f"search {search.name}: interrupted; run the same command again to continue")
         return INTERRUPTED
     finally:
         _leave(progress, client, draw, status)
@@ -178,7 +178,7 @@ def _alone(folder: Path, search: Search) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SpecError(
-                search.source, [f"search {search.name} runs already; give another --search.name"]
+                search.source, [f"search {search.name} is already running; give another --search.name"]
             ) from None
         yield
 
@@ -192,7 +192,7 @@ def _open_journal(folder: Path, search: Search) -> Journal:
         raise SpecError(
             search.source,
             [
-                f"search {search.name} is there with other ranges or another run around them, in {folder}; "
+                f"search {search.name} exists with other ranges or another run around them, in {folder}; "
                 "give another --search.name, or remove that folder"
             ],
         )
@@ -200,8 +200,8 @@ def _open_journal(folder: Path, search: Search) -> Journal:
         raise SpecError(
             search.source,
             [
-                f"search {search.name} judged its trials by {journal.record.metric}, and the task now says "
-                f"{search.metric.name}; give another --search.name, or remove {folder}"
+                f"search {search.name} judged its trials by {journal.record.metric}, but the task's metric is "
+                f"now {search.metric.name}; give another --search.name, or remove {folder}"
             ],
         )
     return journal

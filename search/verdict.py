@@ -45,7 +45,11 @@ def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) 
     say(console, f"Front, trials, figure and a spec for each point: {short(folder)}")
     say(console, proposal(progress, tracking_uri))
     if progress.incomplete:
-        say(console, f"search {search.name}: ended after {counted}; the same command goes on", style="red")
+        say(
+            console,
+            f"search {search.name}: ended after {counted}; run the same command again to continue",
+            style="red",
+        )
         return FAILED
     return OK
 

@@ -116,12 +116,12 @@ class Feedback:
         memories: dict[str, Memory] = {}
         for name, memory in state["memories"].items():
             if name not in like and name != ALL:
-                raise ValueError(f"a memory of {name!r}, which is no parameter of this model")
+                raise ValueError(f"a memory of {name!r}, which is not a parameter of this model")
             try:
                 memories[name] = self._given.memory_of(name).from_plain(memory)
             except ValueError as problem:
                 raise ValueError(
-                    f"a memory of {name!r} {problem}: it is another method's or version's"
+                    f"a memory of {name!r} {problem}: it belongs to another method or version"
                 ) from None
         self.residuals, self.velocities, self.memories = residuals, velocities, memories
         self.method = method
@@ -240,7 +240,7 @@ def _fitting(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: st
     for name, tensor in tensors.items():
         parameter = like.get(name)
         if parameter is None:
-            raise ValueError(f"a {what} for {name!r}, which is no parameter of this model")
+            raise ValueError(f"a {what} for {name!r}, which is not a parameter of this model")
         if tensor.shape != (parameter.numel(),) or tensor.dtype != torch.float32:
             raise ValueError(
                 f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "

@@ -15,7 +15,7 @@ def _fits_float32(tau: float) -> float:
     if not tau > 0:
         raise ValueError(f"must be greater than 0 {span}")
     if not SMALLEST_TAU <= tau <= LARGEST_TAU:
-        raise ValueError(f"is no threshold that float32 can hold {span}")
+        raise ValueError(f"is not a threshold that float32 can hold {span}")
     return tau
 
 

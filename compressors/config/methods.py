@@ -82,7 +82,7 @@ class Method(Settings):
         Raises:
             ValueError: it has no `aim`.
         """
-        raise ValueError(f"{line(self)} has no share of elements to aim at")
+        raise ValueError(f"{line(self)} has no target density")
 
     def turn(self, before: float, memories: Mapping[str, Any]) -> None:
         """Takes over what was remembered when another share was aimed at; see `ThresholdPolicy.turn`."""

@@ -97,7 +97,7 @@ class Family(Mapping[str, Any]):
             raise ValueError(f"{said} cannot be loaded: {type(error).__name__}: {error}") from error
         base: Any = _ours(self._base)
         if not (isinstance(found, type) and issubclass(found, base)):
-            raise ValueError(f"{said}: {entry.value} is no subclass of {base.__module__}.{base.__name__}")
+            raise ValueError(f"{said}: {entry.value} is not a subclass of {base.__module__}.{base.__name__}")
         if lacking := sorted(getattr(found, "__abstractmethods__", ())):
             raise ValueError(f"{said}: {entry.value} lacks {', '.join(lacking)}")
         checked: Any = found

@@ -184,7 +184,7 @@ class WholeValues(SparseMethod):
         if self.symbols != "auto" and (self.quantize is None or not self.quantize.has_symbols):
             floats = self.line_name() if self.quantize is None else self.quantize.kind
             raise ValueError(
-                f"{self.symbols} codes symbols, and {floats} sends floats: {symbols_wanted()} between"
+                f"{self.symbols} encodes symbols, but {floats} sends floats: {symbols_wanted()} between"
             )
         if self.codec == "raw" and self.quantize is not None:
             raise ValueError(

@@ -41,7 +41,7 @@ class ChunkedTopK(WholeValues):
     @model_validator(mode="after")
     def _whole_chunks(self) -> "ChunkedTopK":
         if self.chunk & (self.chunk - 1):
-            raise ValueError(f"chunk = {self.chunk} is no power of two")
+            raise ValueError(f"chunk = {self.chunk} is not a power of two")
         if self.keep > self.chunk:
             raise ValueError(f"keep = {self.keep} is more than a chunk has ({self.chunk})")
         return self

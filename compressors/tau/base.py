@@ -51,7 +51,7 @@ def _number(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_number(name, each) for each in value]
     if value is not None and not isinstance(value, int | float):
-        raise ValueError(f"{name} = {value!r} is no number")
+        raise ValueError(f"{name} = {value!r} is not a number")
     return value
 
 
@@ -151,7 +151,7 @@ class Policy(Settings):
         Args:
             share: above 0, at most 1.
         """
-        raise NotImplementedError(f"{self.kind} aims at no share")
+        raise NotImplementedError(f"{self.kind} has no target density")
 
 
 def as_tau(tau: float) -> float:

@@ -22,7 +22,7 @@ def check_falling(density: float, warmup: Warmup | None) -> None:
     """Refuses (ValueError) a warm-up that would begin below the density it leads to."""
     if warmup is not None and warmup.start < density:
         raise ValueError(
-            f"a warm-up begins high: its start {warmup.start:g} is below the density {density:g}"
+            f"a warm-up starts high: its start {warmup.start:g} is below the density {density:g}"
         )
 
 

@@ -160,9 +160,7 @@ class _Images(Config):
         if self.std is not None and not min(self.std) > 0:
             raise ValueError(f"std is {list(self.std)}; every one must be above 0")
         if self.resize is not None and self.resize < self.size:
-            raise ValueError(
-                f"resize = {self.resize} is below size = {self.size}; it must hold what is cut out"
-            )
+            raise ValueError(f"resize = {self.resize} is below size = {self.size}; it must be at least size")
         return self
 
 

@@ -202,7 +202,7 @@ def _run(
             say(console, f"  {_what_helps(error, spec, _resuming(client, spec, run_id))}")
             return False
         except KeyboardInterrupt:
-            say(console, f"{spec.title}: interrupted; go on with: {_resuming(client, spec, run_id)}")
+            say(console, f"{spec.title}: interrupted; continue with: {_resuming(client, spec, run_id)}")
             raise
     display.add(client, spec, result)
     return True
@@ -219,13 +219,13 @@ def _what_helps(failed: RunFailed, spec: RunSpec, resuming: str) -> str:
         case "diverged":
             rate = spec.training.optimizer.lr
             return (
-                "it would diverge again from its last checkpoint; start anew with a lower rate than "
-                f"{rate:g}, such as --training.optimizer.lr {rate / 10:g}"
+                "it would diverge again from its last checkpoint; start again with a lower learning rate "
+                f"than {rate:g}, such as --training.optimizer.lr {rate / 10:g}"
             )
         case "own code":
-            return f"when that is mended, go on with: {resuming} ({TRACEBACK}=1 shows the whole traceback)"
+            return f"when that is fixed, continue with: {resuming} ({TRACEBACK}=1 shows the whole traceback)"
         case "other":
-            return f"go on with: {resuming}"
+            return f"continue with: {resuming}"
 
 
 def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:

@@ -96,6 +96,6 @@ def _stop(client: "JobSubmissionClient", job_id: str) -> None:
     deadline = time.monotonic() + _STOPPING_S
     while not client.get_job_status(job_id).is_terminal():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"it was told to end, and has not after {_STOPPING_S:.0f} s")
+            raise RuntimeError(f"it was asked to stop, and has not stopped after {_STOPPING_S:.0f} s")
         time.sleep(_LOOK_S)
     print(f"job {job_id}: stopped", file=sys.stderr)

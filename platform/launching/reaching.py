@@ -63,13 +63,13 @@ def check_job_server(address: str) -> None:
     except urllib.error.URLError as error:
         raise SpecError(source, [f"no cluster answers there ({error.reason})"]) from None
     except http.client.HTTPException:
-        raise SpecError(source, ["what answers there is no Ray cluster"]) from None
+        raise SpecError(source, ["what answers there is not a Ray cluster"]) from None
     except (*_SILENT, ValueError) as error:
         raise SpecError(source, [f"no cluster answers there ({error})"]) from None
     if code in (_WANTS_TOKEN, _REFUSES_TOKEN):
         raise SpecError(source, [_token_problem()])
     if code != _OK:
-        raise SpecError(source, [f"what answers there is no Ray cluster ({code} {reason})"])
+        raise SpecError(source, [f"what answers there is not a Ray cluster ({code} {reason})"])
 
 
 def _status(address: str, token: str) -> tuple[int, str]:
@@ -140,7 +140,7 @@ def _call(target: str, address: str, source: str) -> None:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         raise _no_cluster(source, address, f"connected, but no answer within {_ANSWER_S:.0f} s")
     if code is grpc.StatusCode.UNAVAILABLE:
-        raise _no_cluster(source, address, "what answers there does not speak Ray's language")
+        raise _no_cluster(source, address, "what answers there does not speak Ray's protocol")
 
 
 def _heartbeat(target: str, token: str) -> "grpc.StatusCode":

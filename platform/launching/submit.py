@@ -74,7 +74,7 @@ def _submit(address: str, entrypoint: str, runtime_env: Mapping[str, object]) ->
         client = JobSubmissionClient(address)
         job_id = _submitted(client, entrypoint, runtime_env)
     except (OSError, RuntimeError, RayError) as error:
-        print(f"taugrad: {address} does not take the job: {error}", file=sys.stderr)
+        print(f"taugrad: {address} did not accept the job: {error}", file=sys.stderr)
         return FAILED
     print(f"job {job_id}: {entrypoint}", flush=True)
     return follow(client, job_id, address)
@@ -98,6 +98,8 @@ def _relative(files: Sequence[Path]) -> list[str]:
     for file in files:
         path = file.absolute()
         if not path.is_relative_to(Path.cwd()):
-            raise SpecError(str(file), ["lies outside the working directory, which is what the job gets"])
+            raise SpecError(
+                str(file), ["is outside the working directory, and only that is sent with the job"]
+            )
         paths.append(str(path.relative_to(Path.cwd())))
     return paths

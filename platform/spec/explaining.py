@@ -50,12 +50,12 @@ def explain_arguments(message: str) -> str:
     if unread := re.match(r'error parsing value for field "(\w+)"', message):
         group = unread[1]
         inside = f"{group}.{next(iter(below(group)), '')}".rstrip(".")
-        return f"{group}: is no JSON; give its fields one by one, such as --{inside}"
+        return f"{group}: is not JSON; give its fields one by one, such as --{inside}"
     unknown = re.search(r"unrecognized arguments: (-+)([\w.-]+)?", message)
     if unknown is None or unknown[2] is None:
         return message
     if len(unknown[1]) == 1:
-        return f"-{unknown[2]}: a field has two dashes, --{unknown[2]}"
+        return f"-{unknown[2]}: a field needs two dashes, --{unknown[2]}"
     return f"--{unknown[2]}: no such field{nearest(unknown[2])}"
 
 
@@ -156,7 +156,7 @@ def _group(field: str, value: Any) -> str:
     known = value in kinds
     example = value if known else kinds[0]
     said = f"give {field}.{tag}, as {{{tag}: {example}}} in a file or --{field}.{tag} {example}"
-    return said if known else f"{said}; there are {', '.join(kinds)}{_meant(value, kinds)}"
+    return said if known else f"{said}; the choices are {', '.join(kinds)}{_meant(value, kinds)}"
 
 
 def _described(field: str, where: Sequence[str | int]) -> str:

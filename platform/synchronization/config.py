@@ -32,9 +32,9 @@ class Adapt(Config):
     def _ascending(self) -> Self:
         least, most = self.density
         if least > most:
-            raise ValueError(f"density = [{least:g}, {most:g}]: the least comes first")
+            raise ValueError(f"density = [{least:g}, {most:g}]: the lower bound comes first")
         if self.local_steps is not None and self.local_steps[0] > self.local_steps[1]:
-            raise ValueError(f"local_steps = {[*self.local_steps]}: the fewest come first")
+            raise ValueError(f"local_steps = {[*self.local_steps]}: the lower bound comes first")
         return self
 
 

@@ -42,7 +42,9 @@ def recorded_end(path: Path, run_id: str) -> tuple[Status, int] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}, last line: not the end of a run ({error})") from error
     if status not in get_args(Status):
-        raise ValueError(f"{path}, last line: {status!r} is no end; {', '.join(get_args(Status))} are")
+        raise ValueError(
+            f"{path}, last line: {status!r} is not a status; expected one of {', '.join(get_args(Status))}"
+        )
     if run != run_id:
         raise ValueError(f"{path} is of run {run}, not of {run_id}")
     return status, at

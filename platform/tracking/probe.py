@@ -108,7 +108,7 @@ def unwritable(folder: Path) -> str:
 
 def _away(uri: str, reason: str) -> SpecError:
     if _REFUSED.search(reason):
-        return _problem(f"{masked(uri)} wants to know who asks ({reason}); {_LOGIN}")
+        return _problem(f"{masked(uri)} asks for a login ({reason}); {_LOGIN}")
     what = f"start it, or correct {VARIABLE}" if _is_set() else f"set {VARIABLE} to another store"
     return _problem(f"{masked(uri)} cannot be used: {reason}; {what}")
 
@@ -134,5 +134,5 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, urllib.error.URLError):
         return str(error.reason)
     if isinstance(error, http.client.HTTPException):
-        return "what answers there is no HTTP server"
+        return "what answers there is not an HTTP server"
     return masked(str(error).strip().partition("\n")[0]) or type(error).__name__

@@ -252,9 +252,9 @@ class BatchPlan:
         if state["examples"] != self.examples:
             raise ValueError(f"it is of {state['examples']} training examples, this run has {self.examples}")
         if not self._may_be(sizes):
-            raise ValueError(f"its batch sizes, {sizes}, are none of this run's")
+            raise ValueError(f"its batch sizes, {sizes}, are not those of this run")
         if not (isinstance(untrained, float) or (untrained is None and sizes == [self._start] * len(sizes))):
-            raise ValueError(f"its untrained model's measure, {untrained!r}, is no number")
+            raise ValueError(f"its untrained model's measure, {untrained!r}, is not a number")
         self._untrained = untrained
         self._set_sizes(sizes)
 

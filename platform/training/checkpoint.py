@@ -75,7 +75,7 @@ def unpack(data: bytes) -> dict[str, Any]:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
         # torch raises many types; all mean the same to the user.
-        raise CheckpointError(f"no state of a training: {error}") from error
+        raise CheckpointError(f"not a training state: {error}") from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"no state of a training, but {type(state).__name__}")
+        raise CheckpointError(f"not a training state, but {type(state).__name__}")
     return state

@@ -205,7 +205,11 @@ def check_plannable(spec: RunSpec, source: str) -> None:
     """Refuses modes that the plan does not know, with a SpecError."""
     if isinstance(real(spec.sync), HybridSync):
         raise SpecError(
-            source, ["sync.mode = hybrid: is not planned; docs/synchronization.md has its bytes by formula"]
+            source,
+            [
+                "sync.mode = hybrid: taugrad plan does not support it; docs/synchronization.md has "
+                "formulas for its bytes"
+            ],
         )
 
 
@@ -262,7 +266,7 @@ def _given(path: Path, methods: Sequence[str]) -> Calibration:
         raise SpecError(COMMAND_LINE, [f"--calibration {path}: {error.strerror}"]) from None
     except ValidationError as error:
         raise SpecError(
-            COMMAND_LINE, [f"--calibration {path}: is no calibration: {error.errors()[0]['msg']}"]
+            COMMAND_LINE, [f"--calibration {path}: is not a calibration: {error.errors()[0]['msg']}"]
         ) from None
     missing, known = found.missing(methods), ", ".join(sorted(found.methods))
     if missing:

@@ -135,7 +135,7 @@ def test_doctor_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "what answers there is no HTTP server"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "what answers there is not an HTTP server"),
         (http_answer("500 Internal Server Error", "oops"), "it answers 500 Internal Server Error"),
         (
             http_answer("401 Unauthorized", "who?"),

@@ -71,7 +71,7 @@ def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     said = Console(file=io.StringIO(), width=132)
     assert tell(said, progress, "", "sqlite:///mlflow.db") == 1
     text = said.file.getvalue()
-    assert "search mine: ended after 3 of 4 trials; the same command goes on" in text
+    assert "search mine: ended after 3 of 4 trials; run the same command again to continue" in text
     assert "Train point 1, which sends least within 0.5 points of the most accurate one: " in text
     assert text.count("find.yaml --search.name mine --pick 1") == 1
 

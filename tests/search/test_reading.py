@@ -81,7 +81,7 @@ def test_the_environment_gives_values_and_the_section(read, monkeypatch):
     ("text", "overrides", "said"),
     [
         (SPEC.replace("log", "lgo"), [], "compressor.tau"),
-        (SPEC.replace("1e-5, ", "1, "), [], "compressor.tau = {log: [1, 0.1]}: the lower end comes first"),
+        (SPEC.replace("1e-5, ", "1, "), [], "compressor.tau = {log: [1, 0.1]}: the first end must be lower"),
         (SPEC.replace("log: [1e-5", "uniform: [0"), [], "at compressor.tau = 0: compressor.tau = 0"),
         ("compressor: wgt(1)", [], "nothing to search: no field has a range"),
         (SPEC + "search: {trails: 3}", [], "search.trails: no such field; did you mean search.trials?"),

@@ -91,7 +91,7 @@ def test_a_parameter_may_be_called_like_a_range():
         ("compressor: {tau: {log: [0.1, 0.001]}}", "compressor.tau = {log: [0.1, 0.001]}: the lower end"),
         (
             "compressor: {tau: {log: [0, 1]}}",
-            "compressor.tau = {log: [0, 1]}: a logarithm needs ends above 0",
+            "compressor.tau = {log: [0, 1]}: a log range needs ends above 0",
         ),
         (
             "compressor: {tau: {log: 0.1}}",
@@ -105,11 +105,11 @@ def test_a_parameter_may_be_called_like_a_range():
         ),
         ("compressor: {floor: {int: [2, 2]}}", "lies below the upper one"),
         ("compressor: {choice: [none]}", "compressor = {choice: ['none']}: give two or more"),
-        ("training: {batch_size: {choice: [32, 32]}}", "32 stands there twice"),
-        ("seed: {int: [0, 9]}", "seed: seed is no search dimension"),
+        ("training: {batch_size: {choice: [32, 32]}}", "32 is there twice"),
+        ("seed: {int: [0, 9]}", "seed: seed cannot be searched"),
         (
             "tracking: {layer_interval: {int: [1, 9]}}",
-            "tracking.layer_interval: tracking is no search dimension",
+            "tracking.layer_interval: tracking cannot be searched",
         ),
         ("log: [1, 2]", "log: a range stands in a field's place"),
     ],
