@@ -200,8 +200,8 @@ def _open_journal(folder: Path, search: Search) -> Journal:
         raise SpecError(
             search.source,
             [
-                f"search {search.name} judged its trials by {journal.record.metric}, but the task's metric is "
-                f"now {search.metric.name}; give another --search.name, or remove {folder}"
+                f"search {search.name} judged its trials by {journal.record.metric}, but the task's metric "
+                f"is now {search.metric.name}; give another --search.name, or remove {folder}"
             ],
         )
     return journal

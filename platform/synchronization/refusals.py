@@ -234,6 +234,6 @@ def check_authenticated(sync: SyncConfig, method: Method) -> None:
         )
     if isinstance(mode, WeightsSync) and mode.pattern == "ring":
         raise ValueError(
-            f"sync.authenticated = true with sync.pattern = {mode.pattern}: messages that hops pass on get no "
-            "tags; use sync.pattern: allgather, sharded, parameter_server or hierarchical"
+            f"sync.authenticated = true with sync.pattern = {mode.pattern}: messages that hops pass on get "
+            "no tags; use sync.pattern: allgather, sharded, parameter_server or hierarchical"
         )
