@@ -32,8 +32,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/policy_cost.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/synchronization.py $(if $(WRITE),--write)
 
-# Over links of a rate and a delay, between network namespaces: needs root, and hours. Goes on where it was
-# stopped. WRITE=1 as above.
+# Over links of a rate and a delay, between network namespaces: needs root, and takes hours. Continues where it
+# was stopped. WRITE=1 as above.
 bench-network: $(READY)
 	$(BIN)/python benchmarks/network_exchange.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/network_sites.py $(if $(WRITE),--write)
