@@ -2,7 +2,7 @@
 
     python benchmarks/adamw.py [--quick] [--write]
 
-Goes on where it was stopped: finished trainings are in build/adamw.jsonl.
+Can be stopped and continued: finished trainings are in build/adamw.jsonl.
 """
 
 import sys

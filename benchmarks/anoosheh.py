@@ -2,7 +2,7 @@
 
     python benchmarks/anoosheh.py [--quick] [--write]
 
-Goes on where it was stopped: finished trainings are in build/anoosheh.jsonl.
+Can be stopped and continued: finished trainings are in build/anoosheh.jsonl.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     python benchmarks/language.py [--quick] [--write]
 
-Goes on where it was stopped: finished trainings are in build/language.jsonl.
+Can be stopped and continued: finished trainings are in build/language.jsonl.
 """
 
 import sys

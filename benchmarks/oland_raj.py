@@ -2,7 +2,7 @@
 
     python benchmarks/oland_raj.py [--quick] [--write]
 
-Goes on where it was stopped: finished trainings are in build/oland_raj.jsonl.
+Can be stopped and continued: finished trainings are in build/oland_raj.jsonl.
 """
 
 import math

@@ -2,7 +2,7 @@
 
     python benchmarks/strom_speech.py [--quick] [--write]
 
-Goes on where it was stopped: the speech and finished trainings are in build/.
+Can be stopped and continued: the speech and finished trainings are in build/.
 """
 
 import subprocess

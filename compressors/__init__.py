@@ -1,4 +1,4 @@
-"""What to send and how to write it down: usable in any DDP script, without Ray and MLflow.
+"""Gradient compression: what to send and how to encode it. Works in any DDP script, without Ray and MLflow.
 
     from taugrad.compressors import CompressionState, compressed_allgather
 

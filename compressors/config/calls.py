@@ -1,4 +1,4 @@
-"""Names with fields in brackets, as they stand in a line: read without running anything."""
+"""Names with fields in brackets, as in a chain, read without running anything."""
 
 import ast
 import difflib
@@ -9,12 +9,12 @@ from .base import Group, Settings
 from .registry import POLICIES, QUANTIZERS, Either
 
 LONGEST = 10_000
-"""Characters of a line; more is no line but a mistake."""
+"""Largest length of a chain in characters; more is taken for a mistake."""
 Known = Mapping[str, type[Settings]]
 
 
 def parse_expression(text: str) -> ast.expr | None:
-    """The syntax of a line; None where it has none."""
+    """The syntax tree of a chain; None if it cannot be parsed."""
     if len(text) > LONGEST:
         return None
     try:

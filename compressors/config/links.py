@@ -1,4 +1,4 @@
-"""A method as one line: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
+"""Reads a method from one line, a chain: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
 
 The first link is a method; a quantizer may follow a sparse one, then the codecs. A link takes its fields
 as keywords, its most important one also without. Values are literals, policies or groups of fields:
@@ -20,10 +20,10 @@ _SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The configuration that a line stands for, as a dictionary that the models validate.
+    """The configuration of a chain, as a dictionary that the models validate.
 
     Raises:
-        ValueError: it is no chain of links, a name is unknown, or the links do not fit one another; the
+        ValueError: it is not a chain of links, a name is unknown, or the links do not fit together; the
             message says which and why.
     """
     return join(links_of(text))
@@ -33,7 +33,7 @@ def links_of(text: str) -> list[dict[str, Any] | str]:
     """The links of a line, for `join`.
 
     Raises:
-        ValueError: it is no chain of links, or a name is unknown.
+        ValueError: it is not a chain of links, or a name is unknown.
     """
     tree = parse_expression(text)
     if tree is None:

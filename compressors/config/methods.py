@@ -1,4 +1,4 @@
-"""What all methods have in common, and those that send no messages of their own.
+"""The base of all methods, and the methods that do not send our own messages.
 
 A method is a lossy rule with all its options, the head of a chain. Sparse ones go on in `sparse.py`; each
 rule's own fields stand beside its passes, in `rules/` and `quantizers/`.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torc
 
 
 class Exempt(Group):
-    """Parameters that are sent whole, as float32: norms and biases are few, and sensitive."""
+    """Parameters that are sent whole, as float32: norms and biases are small and sensitive."""
 
     smaller_than: int = Field(default=0, ge=0)
     """Send parameters with fewer elements than this without compression."""
@@ -46,7 +46,7 @@ class Method(Settings):
 
     @property
     def quantizer(self) -> Quantizer | None:
-        """What quantizes the values that were selected."""
+        """The quantizer of the selected values."""
         return None
 
     @property
@@ -70,7 +70,7 @@ class Method(Settings):
 
     @property
     def aim(self) -> float | None:
-        """The share of all elements that is to be sent, where that can be changed while a run goes on."""
+        """The target density, if it can be changed during a run."""
         return None
 
     def aimed_at(self, share: float) -> Self:
@@ -109,7 +109,7 @@ class NoCompression(_Common):
 
 
 class PowerSGD(Method):
-    """torch's own PowerSGD hook (Vogels et al. 2019): low-rank factors in place of matrices."""
+    """torch's own PowerSGD hook (Vogels et al. 2019): low-rank factors instead of matrices."""
 
     first_field: ClassVar[str] = "rank"
 
@@ -133,7 +133,7 @@ class PowerSGD(Method):
 
 
 class CompressedMethod(_Common):
-    """What goes through our own messages."""
+    """Methods that send our own messages."""
 
     exempt: Exempt = Exempt()
     """Parameters that are sent whole."""

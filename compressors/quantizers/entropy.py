@@ -111,4 +111,4 @@ class Entropy(DenseMethod, EntropyFields):
 
     kind: Literal["entropy"] = "entropy"
     symbols: Symbols = "auto"
-    """How bin numbers are written down."""
+    """Encoding of the bin numbers."""

@@ -22,7 +22,7 @@ else:
 
 
 class ChunkedTopK(WholeValues):
-    """SparseLoCo's message (arXiv 2508.15706): the largest of every chunk, short indices, few bits."""
+    """SparseLoCo's message (arXiv 2508.15706): the largest elements of every chunk, in few bits."""
 
     first_field = "keep"
 
@@ -32,11 +32,11 @@ class ChunkedTopK(WholeValues):
     keep: int = Field(default=64, ge=1)
     """Elements per chunk that are sent."""
     quantize: AnyQuantizer | None = QuantileLink(bits=2)
-    """What the values sent are quantized with; the error stays in the residual."""
+    """The quantizer of the values that are sent; the error stays in the residual."""
     decay: float = Field(default=0.95, ge=0, le=1)
     """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
     codec: Positions = "auto"
-    """How the positions of what is sent are written down; chunked takes indices within chunks."""
+    """Encoding of the positions of what is sent; chunked uses indices within chunks."""
 
     @model_validator(mode="after")
     def _whole_chunks(self) -> "ChunkedTopK":

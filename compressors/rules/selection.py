@@ -1,4 +1,4 @@
-"""Which elements of a parameter a sparse rule takes out, and the selection by threshold of four rules."""
+"""Which elements of a parameter a sparse rule takes out, and the threshold selection of four rules."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -57,11 +57,11 @@ class Selection(ABC):
     def note(  # noqa: B027 (only policies learn)
         self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Memories
     ) -> None:
-        """Takes note of what was sent of parts that were not held back."""
+        """Records what was sent of parts that were not held back."""
 
 
 class ByThreshold(Selection):
-    """What reaches tau (wgt, bgt, qgt) or exceeds it (strom)."""
+    """Selects what reaches tau (wgt, bgt, qgt) or exceeds it (strom)."""
 
     def __init__(self, config: "ThresholdedMethod") -> None:
         self.rule = config.sends

@@ -29,9 +29,9 @@ class TopK(WholeValues):
     """Estimate the magnitude from a sample, which sends about the density asked for, instead of the exact
     one."""
     warmup: Warmup | None = None
-    """Begin with a higher density."""
+    """Start with a higher density."""
     clip: Clip | None = None
-    """Cuts the residual every few iterations; tau is the smallest magnitude sent."""
+    """Clips the residual every few iterations; tau is the smallest magnitude sent."""
 
     @model_validator(mode="after")
     def _falling(self) -> "TopK":

@@ -1,4 +1,4 @@
-"""A tau, or a floor, by a law: from what gradients look like in a run's first iteration, then kept."""
+"""A tau, or a floor, computed by a law from the gradients of a run's first iteration, and then kept."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -33,7 +33,7 @@ class Dl4jMemory(Memory):
 
 
 class Dl4jTau(Policy):
-    """DL4J's rules: one tau for all parameters, a step up or down where the share sent leaves a range."""
+    """DL4J's rules: one tau for all parameters, with a step up or down if the share sent leaves a range."""
 
     first_field = "start"
 

@@ -42,7 +42,8 @@ class Exchange:
         link_bytes: int64 [workers, workers], what went from row to column so far, lengths included; None in
             all forms but hierarchical: there the transport decides over which links bytes go.
         link_messages: likewise, how many messages that was.
-        connections: how many each two workers have.
+        connections: number of connections between each two workers for their messages; through gloo, and not
+            with padded.
     """
 
     def __init__(

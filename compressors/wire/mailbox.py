@@ -60,9 +60,10 @@ class Mailbox:
         """Gets ready for no bucket yet.
 
         Args:
-            group: whose workers take part.
+            group: the process group of the workers.
             sites: where they are, the same on all; by default all are at one, so that nothing is handed on.
-            connections: how many each two workers have.
+            connections: number of connections between each two workers for their messages; through gloo, and
+                not with padded.
         """
         self._lanes = Lanes(group, connections)
         self.rank, self.workers = dist.get_rank(group), dist.get_world_size(group)

@@ -102,7 +102,7 @@ class Seal:
         Args:
             key: that of all, of any length.
             group: the workers; by default all.
-            device: where the transport wants its buffers.
+            device: the device on which the transport needs its buffers.
 
         Raises:
             WorkersDisagree: on every worker, where one has another key.
