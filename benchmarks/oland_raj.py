@@ -72,7 +72,7 @@ class Watching(Following):
 
 
 def entropy(weights: Tensor) -> float:
-    """H of section 3.4, of all of a layer's weights in place of a sample, in bits."""
+    """H of section 3.4, of all of a layer's weights instead of a sample, in bits."""
     counts = torch.histc(weights.float(), 2**SAMPLE_BITS).double()
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * shares.log2()).sum())

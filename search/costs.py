@@ -49,7 +49,7 @@ class Cost:
         layers: elements of each parameter that is compressed.
         whole: elements that are sent as float32, in each step.
         buckets: in which a step's gradient goes.
-        own_messages: each parameter has a message of its own, in place of one for each bucket.
+        own_messages: each parameter has a message of its own, instead of one for each bucket.
         value_bits: of an element sent, besides its position.
         sendings: how often messages are handed over, of all workers and steps: where nobody hands them on,
             workers x steps.

@@ -59,7 +59,7 @@ class Started(_Event):
     epochs: int
     """Of a training in full, as far as it goes by epochs."""
     goes_on: bool = False
-    """The training that was interrupted goes on from its checkpoint, and tells again what it had sent."""
+    """The training that was interrupted continues from its checkpoint, and tells again what it had sent."""
 
 
 class Trained(_Event):

@@ -82,7 +82,7 @@ class Progress:
         self._began = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: Tune pickles all that it is given, to restore it; a search goes on from its journal."""
+        """Nothing: Tune pickles all that it is given, to restore it; a search continues from its journal."""
         return {}
 
     def on_change(self, changed: Callable[[], None]) -> None:

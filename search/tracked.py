@@ -74,7 +74,7 @@ def reconcile(client: "MlflowClient", journal: Journal, metric: Metric, *, resum
         client: the tracking store.
         journal: the search's.
         metric: what trials are judged by.
-        resumable: trainings leave checkpoints to go on from.
+        resumable: trainings leave checkpoints to continue from.
 
     Returns:
         MLflow runs that can go on, by their spec's fingerprint.

@@ -222,7 +222,7 @@ class FeedbackCompressor:
         return self.feedback.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; raises ValueError as `Feedback.load_state_dict` does."""
+        """Restores what `state_dict` returned; raises ValueError as `Feedback.load_state_dict` does."""
         self.feedback.load_state_dict(state, self._like)
 
 

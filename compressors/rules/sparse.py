@@ -73,7 +73,7 @@ class SparseRule(Rule):
         return rans
 
     def _advanced(self, turn: Turn) -> Sequence[Part]:
-        """The parts, with the velocity in place of the gradient where there is one."""
+        """The parts, with the velocity instead of the gradient where there is one."""
         mine = [
             place.ordinal
             for unit in turn.units

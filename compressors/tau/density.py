@@ -31,7 +31,7 @@ correction costs time, and what it comes to shows only after it. What jumps up i
 OFF = 4
 """How many times too many or too few elements call for a new sample at once."""
 ASKS = 0.0
-"""What stands in a memory in place of a tau that the next iteration finds in a new sample."""
+"""What stands in a memory instead of a tau that the next iteration finds in a new sample."""
 STEADY = 8
 """Elements expected below which what one iteration sent says little: as many are taken to have come in its
 place as were expected."""

@@ -45,7 +45,7 @@ class Dl4jTau(Policy):
     high: Share = 1e-2
     """If a larger share was sent, tau is increased."""
     target: Share | None = None
-    """Steps toward this share in place of a range: DL4J's target sparsity."""
+    """Steps toward this share instead of a range: DL4J's target sparsity."""
     decay: float = Field(default=0.5 ** (1 / 20), gt=0, lt=1)
     """The factor by which tau is multiplied or divided."""
 

@@ -5,7 +5,7 @@ its length before it: a receiver has made more room than was usual, steps before
 takes a shorter message. NCCL wants equal lengths on both sides: lengths go first there, or all messages are
 made equally long.
 
-Where slow links join sites of workers, a message goes to each other site once, and is handed on there
+Where slow links join sites of workers, a message goes to each other site once, and is forwarded there
 (`sites.py`).
 """
 
@@ -161,7 +161,7 @@ class Exchange:
         }
 
     def load_links_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `links_state` gave; what went before in another form is not known."""
+        """Restores what `links_state` returned; what went before in another form is not known."""
         if self.form == "hierarchical" and "link_bytes" in state:
             self.link_bytes = state["link_bytes"].numpy().copy()
             self.link_messages = state["link_messages"].numpy().copy()

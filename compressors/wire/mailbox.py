@@ -61,7 +61,7 @@ class Mailbox:
 
         Args:
             group: the process group of the workers.
-            sites: where they are, the same on all; by default all are at one, so that nothing is handed on.
+            sites: where they are, the same on all; by default all are at one, so that nothing is forwarded.
             connections: number of connections between each two workers for their messages; through gloo, and
                 not with padded.
         """
@@ -162,7 +162,7 @@ class Mailbox:
         return works
 
     def _received(self, receipts: _Receipts) -> list[Tensor]:
-        """By rank, once all are here; those that were handed on are."""
+        """By rank, once all are here; those that were forwarded are."""
         for source, receipt in receipts.items():
             if source not in self._handed_on:
                 receipt.wait()

@@ -87,7 +87,7 @@ def write(update: Update, codec: str = "auto", symbols: str = "auto", ops: Ops =
 def write_all(
     updates: Sequence[Update], codecs: Sequence[str], symbols: str, ops: Ops, returns: Returns
 ) -> Steps[Any]:
-    """Updates as messages, one behind the other; for errors see `write`.
+    """Updates as messages, one after the other; for errors see `write`.
 
     Args:
         updates: what to write.

@@ -121,7 +121,7 @@ class RunSpec(Config):
         """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""
         defining = self.model_copy(update={"name": "", "experiment": "taugrad", "storage": Path()})
         # What is recorded, and when messages go, changes no result; nor do one bucket, tags, and what is done
-        # when a run goes on. Hashes from before there were the fields stay what they are.
+        # when a run continues. Hashes from before there were the fields stay what they are.
         needless = self._left_out | {"overlap", "authenticated"}
         if getattr(real(self.sync), "buckets", 1) == 1:
             needless |= {"buckets"}

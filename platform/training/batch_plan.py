@@ -23,7 +23,7 @@ def adabatch_size(growth: AdaBatch, start: int, untrained: float, present: float
     quarter, which is 2^floor(log2(q)). Both agree below q = 3; `growth.form` chooses.
 
     Settled where the paper leaves room: E_e is measured at the start of epoch e, so the first epoch has the
-    batch `start`. epsilon is computed anew each time: the batch shrinks when the error rises again, never
+    batch `start`. epsilon is computed again each time: the batch shrinks when the error rises again, never
     below `start`. Without an error left the batch is `most`; where q is no number, it is `start`.
 
     Args:
@@ -80,7 +80,7 @@ class Position:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Batches of an epoch that are alike, one behind the other."""
+    """Batches of an epoch that are alike, one after the other."""
 
     start: int
     """Examples of the epoch before it."""

@@ -62,5 +62,5 @@ class LossScale:
         return {"factor": self.factor, "since": float(self._since)}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Takes over what `state_dict` gave."""
+        """Restores what `state_dict` returned."""
         self.factor, self._since = float(state["factor"]), int(state["since"])

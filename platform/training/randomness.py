@@ -37,7 +37,7 @@ class Randomness:
         return states
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave; raises KeyError where a worker is missing."""
+        """Restores what `state_dict` returned; raises KeyError where a worker is missing."""
         for rank in self._states:
             self._states[rank] = GeneratorStates.load(states[str(rank)])
             self._states[rank].restore()

@@ -51,7 +51,7 @@ class Replica:
 
         Args:
             batch: this worker's part of one; it goes through the model in `training.accumulate` parts.
-            forward: computes outputs in place of the model, such as DDP around it.
+            forward: computes outputs instead of the model, such as DDP around it.
             alone: entered for all parts but the last, such as DDP's `no_sync`.
 
         Returns:
@@ -126,7 +126,7 @@ class Replica:
         return {"optimizer": self.optimizer.state_dict(), "scale": self.scale.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""
+        """Restores what `state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.scale.load_state_dict(state["scale"])
 

@@ -1,4 +1,4 @@
-"""Workers agree on the checkpoint to go on from."""
+"""Workers agree on the checkpoint to continue from."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

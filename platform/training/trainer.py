@@ -87,7 +87,7 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        """Training time so far, in this process and in those that the run went on from."""
+        """Training time so far, in this process and in those that the run continued from."""
         return self._seconds_before + perf_counter() - self._started
 
     def fit(self) -> None:
@@ -301,7 +301,7 @@ class Trainer:
         self._flush(evaluated=True)
         totals_so_far = self.totals()
         if self.rank == 0:
-            # Charts fill up while a run goes on; the last totals are logged when it has ended.
+            # Charts fill up while a run continues; the last totals are logged when it has ended.
             live = totals_so_far if self.done < self.plan.iterations and not self.reached else {}
             self.listener.log(self.done, metrics | live)
         self.listener.evaluated(self.done, metrics | totals_so_far)

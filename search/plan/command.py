@@ -37,10 +37,10 @@ class Wishes:
         between: what joins sites of workers, as written; None: all are at one.
         sites: how many of them; None: 2 where they are joined.
         hosts: to measure the link to, HOST or HOST:PORT.
-        methods: compressors' lines in place of the usual ones.
+        methods: compressors' lines instead of the usual ones.
         sharing: how many workers share this machine.
         recalibrate: measures the model anew.
-        calibration: a file in place of measuring.
+        calibration: a file instead of measuring.
         output: the folder for tables and the figure.
     """
 
@@ -242,7 +242,7 @@ def calibrated(
         source: its file's name, for messages.
         methods: compressors' lines.
         tell: told what takes a while.
-        given: a file in place of measuring.
+        given: a file instead of measuring.
         sharing: see `calibrate`.
         renew: likewise.
 
