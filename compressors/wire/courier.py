@@ -1,4 +1,4 @@
-"""A thread that hands messages on, so that neither the backward pass nor another worker waits for that."""
+"""A thread that forwards messages, so that neither the backward pass nor another worker waits for it."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,10 +12,10 @@ _Errand = Callable[[], None]
 
 
 class Courier:
-    """Runs errands one after the other. The thread begins with the first one, and ends with the object.
+    """Runs tasks one after the other. The thread starts with the first task, and ends with the object.
 
-    It is a daemon: where another worker is gone or has failed it waits for a message that never comes, and
-    must not keep this worker's process from its end, by which the others learn of it.
+    It is a daemon thread. If another worker is gone or has failed, it waits for a message that never arrives,
+    and must not keep this worker's process from ending, by which the others learn of it.
     """
 
     def __init__(self) -> None:

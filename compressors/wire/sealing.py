@@ -105,7 +105,7 @@ class Seal:
             device: the device on which the transport needs its buffers.
 
         Raises:
-            WorkersDisagree: on every worker, where one has another key.
+            WorkersDisagree: on every worker, if one has another key.
         """
         rank, works = dist.get_rank(group), list[dist.Work]()
         nonces = gathered(secrets.token_bytes(_NONCE_BYTES), group, device, works)
