@@ -1,4 +1,4 @@
-"""What this machine has to train with, what is wrong with it, and how to mend that."""
+"""Checks what this machine has for training, what is wrong, and how to fix it."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Looks at everything in turn; some checks take seconds."""
+    """Runs all checks one after the other; some take seconds."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _machine,
         _torch,
@@ -45,7 +45,7 @@ def examine() -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as error:
-            # What is broken here breaks in ways of its own; the others are still worth looking at.
+            # A broken package can fail in any way; the other checks are still useful.
             name = check.__name__.removeprefix("_")
             yield Finding(name, "wrong", f"{type(error).__name__}: {error}", f"reinstall {name}")
 

@@ -1,4 +1,4 @@
-"""The `search:` section of a spec: what is looked for, how, and at what cost."""
+"""The section `search` of a spec: what to search, how, and at what cost."""
 
 from typing import Annotated, Literal
 

@@ -27,7 +27,7 @@ def outcome_of(metrics: Mapping[str, float], metric: Metric) -> Outcome | None:
 
 
 def judged_by_accuracy(tags: Mapping[str, str]) -> bool:
-    """Whether a run's tags say that its accuracy counts; runs without that tag are older than other metrics."""
+    """Whether a run's tags say that its accuracy counts; runs without tags predate other metrics."""
     text = tags.get(names.TAG_METRIC)
     return text is None or Metric.from_json(text).name == ACCURACY.name
 

@@ -1,4 +1,4 @@
-"""`taugrad search`: from a search spec to a front, however often it is interrupted."""
+"""`taugrad search`: runs a search from its spec to its front; it can be interrupted and continued."""
 
 import fcntl
 import json
@@ -44,18 +44,18 @@ FIGURE = "front.png"
 
 
 def run_search(search: Search, draw: Draw) -> int:
-    """Runs a search, or goes on with it, and shows what it finds.
+    """Runs or continues a search, and shows what it finds.
 
     Args:
         search: what was asked for.
         draw: draws the front.
 
     Returns:
-        0; 1 when there is no point at all, when trials are left though no budget is used up, or when the
+        0; 1 if there is no point at all, if trials are left although no budget is used up, or when the
         baseline that a constraint needs failed; 130 when it was interrupted (Ctrl-C).
 
     Raises:
-        SpecError: something cannot be had, or the search is running already; nothing was started.
+        SpecError: something is not available, or the search is already running; nothing was started.
     """
     console = open_console()
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
@@ -110,7 +110,7 @@ def _fit(
     corners: list[RunSpec],
     unfinished: Callable[[], dict[str, str]],
 ) -> str:
-    """Runs what is left; what kept it from that, if anything did."""
+    """Runs what is left; returns what prevented this, if anything."""
     search, settings = progress.search, progress.settings
     needs_baseline = settings.baseline and progress.baseline is None
     if not (needs_baseline or progress.left) or progress.exhausted():

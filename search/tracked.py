@@ -77,7 +77,7 @@ def reconcile(client: "MlflowClient", journal: Journal, metric: Metric, *, resum
         resumable: trainings leave checkpoints to continue from.
 
     Returns:
-        MLflow runs that can go on, by their spec's fingerprint.
+        MLflow runs that can be continued, by their spec's fingerprint.
     """
     unfinished: dict[str, str] = {}
     for run in _children(client, journal.record.parent_run):

@@ -1,4 +1,4 @@
-"""Validation errors in a user's words: the field, its value, and what would do."""
+"""Validation errors in a user's words: the field, its value, and what is valid."""
 
 import difflib
 import re
@@ -22,7 +22,7 @@ _SAME_NAME = 3
 
 
 def explain(errors: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """What pydantic found wrong.
+    """Explains the errors of pydantic.
 
     Args:
         errors: what `ValidationError.errors()` returned.
@@ -60,7 +60,7 @@ def explain_arguments(message: str) -> str:
 
 
 def nearest(field: str) -> str:
-    """What may have been meant by an unknown field, or what there is."""
+    """What an unknown field may have meant, or which fields there are."""
     section, dot, own = field.rpartition(".")
     own = own.replace("-", "_")
     beside = below(section)

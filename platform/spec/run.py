@@ -40,7 +40,7 @@ class TrackingConfig(Config):
 
 
 class CheckpointConfig(Config):
-    """When to save everything that a run needs to go on."""
+    """When to save everything that a run needs to continue."""
 
     interval: int | None = Field(default=None, ge=1)
     """Iterations between two checkpoints; by default, there are five in a run."""

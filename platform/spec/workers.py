@@ -1,4 +1,4 @@
-"""Who trains, and with how many."""
+"""The section `workers` of a spec."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from ..config import Config
 
 
 class WorkersConfig(Config):
-    """Who trains."""
+    """The workers."""
 
     count: int = Field(default=2, ge=1)
     """Number of workers. Each is a process with a replica of the model, unless sync.mode is simulated."""

@@ -1,4 +1,4 @@
-"""Specs as text: YAML, with numbers as people write them, and what is said where it is none."""
+"""Specs as text: YAML, with numbers as people write them, and errors if it is not valid."""
 
 import difflib
 import re
@@ -14,7 +14,7 @@ _YAML_MISSES = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses keys that stand twice, of which YAML would take the last."""
+    """Refuses repeated keys, of which YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """See `yaml.SafeLoader`."""

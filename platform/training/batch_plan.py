@@ -1,4 +1,4 @@
-"""How large each epoch's batches are, where in the run an iteration lies, and what is due after it."""
+"""The batch size of each epoch, the position of an iteration in the run, and what is due after it."""
 
 import math
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""What a run needs to go on, as files that hold tensors, numbers and strings only.
+"""What a run needs to continue, as files that hold only tensors, numbers and strings.
 
 A checkpoint is a folder: `shared.pt` (what the workers agree on: model, optimizer, position, batch sizes;
 written by process 0), `worker_00000.pt`, one a process (its workers' residuals and random number
@@ -20,12 +20,12 @@ SHARED = "shared.pt"
 
 @dataclass(frozen=True)
 class Saved:
-    """What one process goes on from."""
+    """What one process continues from."""
 
     shared: dict[str, Any]
     """The same on every process."""
     own: dict[str, Any]
-    """What only this process's workers have; empty where the checkpoint is of another number of workers."""
+    """What only this process's workers have; empty if the checkpoint is of another number of workers."""
     every: tuple[dict[str, Any], ...] = ()
     """Then what each of the former processes had, by rank; empty otherwise."""
 
@@ -41,7 +41,7 @@ class Saved:
 
         Raises:
             Unusable: a file is missing or damaged.
-            CheckpointError: a file is what was written, and no state.
+            CheckpointError: a file is undamaged, but not a state.
         """
         shared = unpack(manifest.file(read, SHARED))
         if workers is not None and shared.get("workers") != workers:
@@ -51,7 +51,7 @@ class Saved:
 
 
 def save_shared(folder: Path, state: dict[str, Any]) -> None:
-    """Writes what all workers have in common; worker 0 does."""
+    """Writes what all workers have in common; worker 0 calls this."""
     torch.save(state, folder / SHARED)
 
 
@@ -74,7 +74,7 @@ def unpack(data: bytes) -> dict[str, Any]:
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        # torch raises many types; all mean the same to the user.
+        # torch raises many types of errors; all mean the same to the user.
         raise CheckpointError(f"not a training state: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"not a training state, but {type(state).__name__}")

@@ -1,4 +1,4 @@
-"""How to train: how long, batch, precision, optimizer, learning rate."""
+"""The section `training` of a spec: length, batch, precision, optimizer, learning rate."""
 
 from typing import Annotated, Literal
 
@@ -62,7 +62,7 @@ OptimizerConfig = Annotated[Sgd | Adam | Lars | Lamb, Field(discriminator="kind"
 
 
 class ConstantRate(Config):
-    """The learning rate stays what it is."""
+    """The learning rate is constant."""
 
     kind: Literal["constant"] = "constant"
 
@@ -166,7 +166,7 @@ ScalingConfig = Annotated[NoScaling | Scaling, Field(discriminator="kind")]
 
 
 class Clip(Config):
-    """Gradients of a large norm are made smaller."""
+    """Gradient clipping."""
 
     norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """The largest norm of the gradient of all parameters together; 0: no clipping."""

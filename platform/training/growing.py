@@ -1,4 +1,4 @@
-"""How batches grow over a run: what a spec says of it."""
+"""The section `training.batch_growth` of a spec: how batches grow over a run."""
 
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from ..config import Config
 
 
 class ConstantBatch(Config):
-    """The batch stays what it is."""
+    """The batch is constant."""
 
     kind: Literal["constant"] = "constant"
 

@@ -37,7 +37,7 @@ ARTIFACT = "choice.md"
 """Of the run in MLflow: what was compared, and why."""
 
 Train = Callable[[RunSpec], int]
-"""Trains a spec as `taugrad train` does; 0 when it came to its end."""
+"""Trains a spec as `taugrad train` does; returns 0 if it finished."""
 
 
 def run_auto_link(spec: RunSpec, source: str, wishes: Wishes, train: Train) -> int:
