@@ -1,4 +1,4 @@
-"""A worker's side of checkpoints: all workers write one together, and agree on the one to go on from."""
+"""A worker's side of checkpoints: all workers write one together, and agree on the one to continue from."""
 
 import tempfile
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Checkpoints:
         keep: how many stay.
         workers: how many train, in all processes.
         device: through which the process group sends.
-        notify: told, in a line for the user, what could not be used.
+        notify: called with a line for the user about what could not be used.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Checkpoints:
         self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
 
     def newest(self) -> Saved | None:
-        """What this worker goes on from; None where no checkpoint was written yet.
+        """What this worker continues from; None if no checkpoint was written yet.
 
         Raises:
             CheckpointError: there are checkpoints, and none is good.

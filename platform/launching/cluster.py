@@ -1,4 +1,4 @@
-"""A Ray to run on: the one that RAY_ADDRESS names, or one of our own that only this machine can reach."""
+"""The Ray to run on: the one that RAY_ADDRESS names, or our own, which only this machine can reach."""
 
 import contextlib
 import logging

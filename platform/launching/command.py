@@ -1,6 +1,6 @@
-"""`taugrad train`: trains specs one after another, or goes on with a run that was interrupted.
+"""`taugrad train`: trains specs one after the other, or continues an interrupted run.
 
-What people see of the runs is up to a `Display`.
+A `Display` decides what people see of the runs.
 """
 
 import os
@@ -78,7 +78,7 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
         0, or 1 when a run failed; the others are trained and compared all the same.
 
     Raises:
-        SpecError: a spec asks for what cannot be had; nothing was started.
+        SpecError: a spec asks for something that is not available; nothing was started.
     """
     console, timeline = display.console, Timeline()
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
@@ -115,12 +115,12 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
 
 
 def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = None) -> int:
-    """Goes on with a run that was interrupted, from its last checkpoint.
+    """Continues an interrupted run from its last checkpoint.
 
     Args:
         run_id: its MLflow run.
         display: shows it.
-        workers: fields of `workers` that are others from now on (`spec.resizing.CHANGEABLE`).
+        workers: fields of `workers` that change from now on (`spec.resizing.CHANGEABLE`).
 
     Returns:
         0, or 1 when it failed again.
@@ -157,7 +157,7 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
 
 @contextmanager
 def _stage(console: Console, timeline: Timeline, name: str) -> Iterator[None]:
-    """Says what is going on, on a terminal for as long as it goes on."""
+    """Shows a stage, on a terminal for as long as it lasts."""
     timeline.add(stage(name))
     with console.status(f"{name} {chr(0x2026)}"):
         yield
@@ -214,7 +214,7 @@ def _resuming(client: "MlflowClient", spec: RunSpec, run_id: str) -> str:
 
 
 def _what_helps(failed: RunFailed, spec: RunSpec, resuming: str) -> str:
-    """What to do after a failure; to resume is proposed only where the failure need not come again."""
+    """What to do after a failure; proposes to resume only if the failure may not occur again."""
     match failed.cause:
         case "diverged":
             rate = spec.training.optimizer.lr

@@ -1,4 +1,4 @@
-"""What Ray Train's controller and workers are given: light to import, since the controller needs no torch."""
+"""What Ray Train's controller and workers get. It is light to import, since the controller needs no torch."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -48,13 +48,13 @@ def launch(
     alone: bool = False,
     hold: Hold | None = None,
 ) -> RunResult:
-    """Trains a spec on the connected Ray; goes on where an earlier launch of the run stopped.
+    """Trains a spec on the connected Ray; continues where an earlier launch of the run stopped.
 
     Args:
         spec: what to train.
         client: the tracking store that holds the run.
         run_id: the MLflow run, which is also the name of its folder under `spec.storage`.
-        watch: told how it goes.
+        watch: called with the progress.
         alone: on a Ray that ends with this process, so that nothing needs to be cleaned up after it.
         hold: of the run, where the caller has taken it.
 
@@ -63,7 +63,7 @@ def launch(
 
     Raises:
         RunFailed: a worker failed, more often than `workers.max_restarts` allows.
-        RunHeld: another process has the run; nothing was changed.
+        RunHeld: another process holds the run; nothing was changed.
     """
     storage = storage_path(spec)
     folder = RunFolder.at(storage, run_id)

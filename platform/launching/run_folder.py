@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"iteration_(\d{8,})")
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
 SET_ASIDE = ".not-used"
-"""What the name of a file ends with that nobody shall read any more."""
+"""The suffix of files that must not be read any more."""
 
 
 class RunFolder:

@@ -1,4 +1,4 @@
-"""Whether checkpoints can be kept where a spec says, tried before anything starts."""
+"""Checks before anything starts whether checkpoints can be written to the spec's storage."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _TRIED = ".taugrad-can-write"
 
 
 def storage_path(spec: RunSpec) -> str:
-    """Where checkpoints lie, as Ray wants it: absolute, or a bucket's address."""
+    """Where checkpoints are, in Ray's form: absolute, or a bucket's address."""
     # A Path makes s3://bucket of YAML into s3:/bucket.
     text = str(spec.storage)
     if text.startswith("file:/"):

@@ -1,4 +1,4 @@
-"""`taugrad submit`: a command as a Ray job, its log followed, its exit code passed on."""
+"""`taugrad submit`: runs a command as a Ray job, follows its log, and passes on its exit code."""
 
 import os
 import shlex
@@ -28,7 +28,7 @@ _NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", "taugrad-runs
 def submit(
     command: str, specs: Sequence[Path], arguments: Sequence[str], address: str, files: Sequence[Path] = ()
 ) -> int:
-    """Gives a command as a job to a Ray cluster whose machines have taugrad installed.
+    """Submits a command as a job to a Ray cluster whose machines have taugrad installed.
 
     The working directory travels along (what .gitignore excludes does not), so that specs and a user's own
     modules are found. So do `MLFLOW_TRACKING_URI` and `TAUGRAD_...`, but for `TAUGRAD_KEY`; when the cluster
@@ -47,7 +47,7 @@ def submit(
         necessarily the job.
 
     Raises:
-        SpecError: a file lies outside the working directory, or the address is none.
+        SpecError: a file is outside the working directory, or the address is not valid.
     """
     url = urlparse(address)
     if url.scheme not in {"http", "https"} or not url.hostname:

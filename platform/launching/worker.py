@@ -1,4 +1,4 @@
-"""What runs in a Ray Train worker: a trainer whose listener speaks Ray and MLflow."""
+"""Runs in a Ray Train worker: a trainer whose listener reports to Ray and MLflow."""
 
 import logging
 import threading
@@ -181,7 +181,7 @@ class _RayListener:
         return [] if self._tracker is None else self._tracker.writer.pending()
 
     def restore(self, undelivered: list[PendingMetric]) -> None:
-        """Takes over the metrics that had not reached MLflow when a checkpoint was written."""
+        """Restores the metrics that had not reached MLflow when a checkpoint was written."""
         if self._tracker is not None:
             self._tracker.writer.restore(undelivered)
 

@@ -1,4 +1,4 @@
-"""Which methods cannot work in which mode: found when a spec is read, before anything starts."""
+"""Which methods cannot work in which mode; checked when a spec is read, before anything starts."""
 
 from taugrad.compressors.config import Method, PowerSGD
 from taugrad.compressors.config.methods import DenseMethod, NoCompression
@@ -21,7 +21,7 @@ from .config import (
 
 
 def check_sync(sync: SyncConfig, method: Method, optimizer_momentum: float) -> None:
-    """Refuses a mode that cannot be, or that the method cannot work in.
+    """Refuses a mode that is not possible, or in which the method cannot work.
 
     Args:
         sync: the mode.
@@ -50,7 +50,7 @@ def check_sync(sync: SyncConfig, method: Method, optimizer_momentum: float) -> N
 
 
 def check_exchange(sync: SyncConfig, device: str, workers: int) -> None:
-    """Refuses ways of messages to all others that cannot be.
+    """Refuses forms of exchange that are not possible.
 
     Args:
         sync: the mode.
@@ -105,7 +105,7 @@ def _check_sites(sync: SyncConfig, field: str, value: str, sites: SiteRanks | No
 
 
 def check_stages(sync: SyncConfig, growth: BatchGrowthConfig, workers: int) -> None:
-    """Refuses stages of fewer workers that cannot be.
+    """Refuses stages with a number of workers that is not possible.
 
     Args:
         sync: the mode.
@@ -183,7 +183,7 @@ def _check_weights(mode: WeightsSync, where: str, method: Method) -> None:
 
 
 def _check_law(mode: RealSync, where: str, field: str, method: Method | None) -> None:
-    """A law goes by the loss's gradients."""
+    """A law needs the loss's gradients."""
     for name in ("tau", "floor"):
         if isinstance(getattr(method, name, None), Law) and isinstance(mode, WeightsSync):
             raise ValueError(
@@ -210,7 +210,7 @@ def _check_back(mode: RealSync, where: str, back: Method) -> None:
 
 
 def check_authenticated(sync: SyncConfig, method: Method) -> None:
-    """Refuses tags where messages are not ours, or do not get any.
+    """Refuses authentication if messages are not ours, or cannot get tags.
 
     Args:
         sync: the mode.

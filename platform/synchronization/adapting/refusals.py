@@ -1,4 +1,4 @@
-"""What cannot follow a link, found when a spec is read; needs no torch."""
+"""Which runs cannot follow a link; checked when a spec is read, without torch."""
 
 from taugrad.compressors.config import Method
 
@@ -9,7 +9,7 @@ _AIMED = "tau: density(0.01) or allocate(0.01), or topk or chunked_topk, without
 
 
 def check_adapt(sync: SyncConfig, method: Method, training: TrainingConfig, workers: int) -> None:
-    """Refuses a run that is to follow its link and cannot.
+    """Refuses `sync.adapt` if the run cannot follow its link.
 
     Args:
         sync: any mode; what has no `adapt` is left alone.
