@@ -131,7 +131,7 @@ def _cupy() -> Iterator[Finding]:
         )
         return
     if len(installed) > 1:
-        detail = f"{' and '.join(installed)} are in each other's way"
+        detail = f"{' and '.join(installed)} conflict"
         yield Finding("CuPy", "wrong", detail, f"pip uninstall {' '.join(installed)}, then install {extra}")
         return
     (name,) = installed

@@ -137,7 +137,7 @@ def _ways(
     try:
         law = read_law(goal.law or SHIPPED)
         if metric != ACCURACY:
-            raise LawError(f"the law says what loses accuracy, and this run is judged by {metric.label}")
+            raise LawError(f"the law predicts lost accuracy, but this run is judged by {metric.label}")
         points = metric.margin(1.0) if goal.tolerance is None else goal.tolerance
         first = by_law(spec, law, points)
     except LawError as error:
@@ -147,8 +147,8 @@ def _ways(
             kind, times = spec.training.optimizer.kind, spec.workers.count**0.5
             say(
                 console,
-                f"by local steps: {error}; {kind} is misled by gradients that it sees rarely, so each worker "
-                f"takes steps of its own, at {times:.3g} times the rate, and these meet the threshold",
+                f"by local steps: {error}; thresholds on gradients mislead {kind}, so each worker takes "
+                f"local steps at {times:.3g} times the learning rate, and their result meets the threshold",
             )
             local = [
                 _possible(lambda s=step: adaptive.local_steps(spec, *s), source)  # type: ignore[misc]
@@ -190,7 +190,7 @@ def _spend(
     try:
         cost = cost_of(at_density(spec, DENSITIES[0]))
     except CannotEstimate as error:
-        raise SpecError(source, [f"{error}; give --tolerance in place of --budget"]) from None
+        raise SpecError(source, [f"{error}; give --tolerance instead of --budget"]) from None
     try:
         density = cost.density(1e6 * budget)
     except ValueError as error:
@@ -201,14 +201,12 @@ def _spend(
         f"{budget:g} MB for {cost.sendings:,} sendings of {cost.elements:,} parameters: {chosen.title}",
     )
     if density == DENSEST and cost.wire_bytes(DENSEST) < 0.99e6 * budget:
-        say(
-            console, f"  no density above {DENSEST:g} is taken: about {cost.wire_bytes(DENSEST) / 1e6:.4g} MB"
-        )
+        say(console, f"  the highest density is {DENSEST:g}: about {cost.wire_bytes(DENSEST) / 1e6:.4g} MB")
     if train(chosen) != OK:
         return FAILED
     found = finished(client, chosen, _metric(spec, source))
     if found is None:
-        say(console, "MLflow has no result of this run: what it used of the budget is not known")
+        say(console, "MLflow has no result of this run: how much of the budget it used is not known")
         return FAILED
     say(console, spent_line(found.wire_bytes / 1e6, budget))
     return OK
@@ -275,7 +273,7 @@ def sureness(found: Outcome, base: Outcome, metric: Metric) -> str:
     change = difference({"": found.value}, {"": base.value}, examples, metric)
     measured = f"measured: {_written(metric, change.lost)} {metric.difference_unit} lost".replace("  ", " ")
     if change.low is None or change.high is None:
-        why = "nobody says how many examples judged" if metric.is_share else "seeds were not repeated"
+        why = "the number of test examples is not known" if metric.is_share else "seeds were not repeated"
         return f"{measured}, and no interval: {why}"
     least, most = sorted(-metric.sign * end for end in (change.low, change.high))
     return (

@@ -169,7 +169,7 @@ def _conclude(
     """What the training came to, beside what was predicted."""
     known = finished(client, spec, metric)
     if known is None:
-        say(console, "MLflow has no result of this run: whether it came to the target is not known")
+        say(console, "MLflow has no result of this run: whether it reached the target is not known")
         return FAILED
     with suppress(Exception):  # the choice was printed; the training needs no store any more
         client.log_text(known.run_id, text, ARTIFACT)

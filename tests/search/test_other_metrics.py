@@ -223,7 +223,7 @@ def test_auto_goes_by_densities_where_a_loss_counts(tmp_path, monkeypatch, capsy
     spec = RunSpec.model_validate(DIGITS)
     assert run_auto(spec, "spec.yaml", Goal(None, None), trained) == OK
     text = capsys.readouterr().out
-    assert "by density: the law says what loses accuracy, and this run is judged by test loss" in text
+    assert "by density: the law predicts lost accuracy, but this run is judged by test loss" in text
     assert "within 0.02 nats: strom(tau=allocate(density=0.03))" in text
     assert "measured: 0.0100 nats lost, and no interval: seeds were not repeated" in text
     assert "nats" in text
