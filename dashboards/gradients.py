@@ -154,7 +154,7 @@ def kept_back(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figu
         raise ValueError(f"no run that leaves elements out has a history of {names.COMM_FRACTION}")
     figure, axes = style.new_figure(
         "How much of the gradient counts as zero in the first epoch",
-        "elements that a worker does not send, as residual + gradient is below the threshold; running medians",
+        "elements not sent by a worker, as residual + gradient is below the threshold; running medians",
         "iteration of the first epoch",
         "elements not sent, %",
         page,

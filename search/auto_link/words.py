@@ -90,8 +90,8 @@ def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
         times = next_best.seconds / exact.seconds
         if times < 1:
             return said + (
-                f"{next_best.prospect.way} would save {100 * (1 - times):.0f}%, which is too little for a probe "
-                "to be sure of"
+                f"{next_best.prospect.way} would save {100 * (1 - times):.0f}%, which is too little for a "
+                "probe to be sure of"
             )
         if math.isinf(times):
             return said + "ways that send less learned nothing"
