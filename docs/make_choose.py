@@ -128,11 +128,16 @@ def table(advice: Sequence[Advice]) -> str:
     """Lines of a table: the case, what to set, why, what was measured."""
     lines = ["| If | set | because | measured |", "| --- | --- | --- | --- |"]
     for each in advice:
-        use = "<br>".join(f"`{line.partition('  #')[0].rstrip()}`".replace("|", r"\|") for line in each.use)
-        notes = [line.partition("  # ")[2] for line in each.use if "  # " in line]
-        because = "; ".join([each.because, *notes])
-        lines.append(f"| {each.when} | {use} | {because} | {measured(each)} |")
+        use = "<br>".join(_cell_line(line) for line in each.use)
+        lines.append(f"| {each.when} | {use} | {each.because} | {measured(each)} |")
     return "\n".join(lines)
+
+
+def _cell_line(line: str) -> str:
+    """A line of a spec in a cell of a table, with its comment after it."""
+    code, _, comment = line.partition("  # ")
+    shown = f"`{code.rstrip()}`".replace("|", r"\|")
+    return f"{shown} ({comment})" if comment else shown
 
 
 def page() -> str:
