@@ -466,7 +466,7 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
         ),
         (
             {"compressor": "strom(law(0))", "sync": MODES["differences"]},
-            "compressor.tau = law with sync.mode = weights: a law goes by gradients",
+            "compressor.tau = law with sync.mode = weights: a law needs gradients",
         ),
         (
             {"compressor": "entropy(law(3))", "sync": WEIGHTS["weights"]},

@@ -58,7 +58,7 @@ def test_a_shown_density_is_no_larger_and_not_much_smaller(density):
         (["--tolerance", "-1"], "--tolerance -1: must be points"),
         (["--budget", "0.001"], "--budget 0.001 MB: headers alone take"),
         (["--budget", "9", "--sync.mode", "ring"], "sync.mode = ring: .*; give --tolerance"),
-        (["--budget", "9", "--law", "law.yaml"], "--law with --budget: a law goes by a tolerance"),
+        (["--budget", "9", "--law", "law.yaml"], "--law with --budget: a law needs a tolerance"),
         (["--law", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file"),
         (
             ["--law", str(SHIPPED), "--training.optimizer.kind", "adam"],

@@ -110,7 +110,7 @@ class Train:
         (["--link", "1gbit", "--once"], "--link with --once: --link needs --target"),
         (
             ["--target", "loss=1", "--link", "1gbit", "--law", "a.yaml"],
-            "--target loss=1 with --law: a target",
+            "--target loss=1 with --law: these cannot be combined",
         ),
         (["--target", "loss=1", "--link", "fast"], "--link: link 'fast': must be rate, delay one way"),
         (
