@@ -134,7 +134,7 @@ def test_budgets_do_not_make_another_search_but_ranges_do(read):
 
 
 def test_the_old_name_of_an_objective_is_refused_with_the_new_one(read):
-    with pytest.raises(SpecError, match=r"search.objective = ratio: ratio is now called accuracy_per_wire_gb"):
+    with pytest.raises(SpecError, match=r"objective = ratio: ratio is now called accuracy_per_wire_gb"):
         read(SPEC, "--search.objective", "ratio")
 
 

@@ -88,7 +88,7 @@ def test_a_parameter_may_be_called_like_a_range():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("compressor: {tau: {log: [0.1, 0.001]}}", "compressor.tau = {log: [0.1, 0.001]}: the first end must be lower"),
+        ("compressor: {tau: {log: [0.1, 0.001]}}", "tau = {log: [0.1, 0.001]}: the first end must be lower"),
         (
             "compressor: {tau: {log: [0, 1]}}",
             "compressor.tau = {log: [0, 1]}: a log range needs ends above 0",
