@@ -38,7 +38,7 @@ _CONTRACT = "a model's factory takes {size} and what model.arguments holds, and 
 def build(config: ModelConfig, shape: Shape) -> nn.Module:  # noqa: PLR0911 (one for each kind)
     """Builds the network that a config describes, for examples of a given shape.
 
-    The first weights come from torch's global random generator: seed it before, the same on every worker.
+    Initial weights come from torch's global random generator: seed it before, equally on every worker.
 
     Args:
         config: Any of the model configs.

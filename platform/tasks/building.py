@@ -28,7 +28,7 @@ def build_task(config: TaskConfig, shape: Shape) -> Task:
         shape: of the data's examples.
 
     Raises:
-        ValueError: the data are not for that task.
+        ValueError: the data does not fit the task.
         OwnCodeError: a custom task cannot be found or called, raised, or is no `Task`.
     """
     match config:
