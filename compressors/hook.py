@@ -22,7 +22,7 @@ def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[
     Raises:
         NonFiniteGradient: through the future, on every worker, if a gradient holds NaN or Inf and the
             configuration does not say `nonfinite: skip`.
-        CorruptMessage: through the future, if a message is damaged or does not fit the bucket.
-        WorkersDisagree: in the first step, on every worker, if their methods, exchanges or models differ.
+        CorruptMessage: through the future, where a message is damaged or does not fit the bucket.
+        WorkersDisagree: in the first step, on every worker, where their methods, exchanges or models differ.
     """
     return state.synchronize(bucket)

@@ -31,6 +31,6 @@ def run_all(progress: Progress, run: Callable[[], None], resumable: Callable[[],
         begun.update(lost)
         for number in lost:
             if begun[number] >= MOST:
-                progress.give_up(number, f"started {MOST} times, and Ray Tune never reported how it ended")
+                progress.give_up(number, f"begun {MOST} times, and Ray Tune never told how it ended")
         if lost:
             progress.unfinished = dict(resumable())

@@ -14,8 +14,8 @@ _Errand = Callable[[], None]
 class Courier:
     """Runs tasks one after the other. The thread starts with the first task, and ends with the object.
 
-    It is a daemon thread. If another worker is gone or has failed, it waits for a message that never arrives,
-    and must not keep this worker's process from ending, by which the others learn of it.
+    It is a daemon: where another worker is gone or has failed it waits for a message that never comes, and
+    must not keep this worker's process from its end, by which the others learn of it.
     """
 
     def __init__(self) -> None:

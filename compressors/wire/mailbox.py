@@ -77,8 +77,7 @@ class Mailbox:
         """By source, ascending."""
         self._senders = [(source, by) for source, by, to in self.sites.hops.tolist() if to == self.rank]
         self._senders.sort(key=lambda each: each[0] != each[1])
-        """Sources, and the workers that deliver their messages; messages from the worker itself come
-        first."""
+        """Sources and who hands over their messages; what comes from a worker itself is first."""
         self._rooms: defaultdict[int, deque[int]] = defaultdict(deque)
         """Of the exchanges to come."""
         self._receipts: defaultdict[int, deque[_Receipts]] = defaultdict(deque)
@@ -146,7 +145,7 @@ class Mailbox:
         return [work for to in receivers for work in send(what, to, tag)]
 
     def _hand_on(self, tag: int, receipts: _Receipts, *, told: bool) -> list[dist.Work]:
-        """Waits for each message that must be forwarded, and forwards it exactly as long as it is.
+        """Waits for each message that goes on from here, and sends it on as long as it is.
 
         Args:
             tag: by which they go on.

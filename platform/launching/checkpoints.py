@@ -24,7 +24,7 @@ class Checkpoints:
         keep: how many stay.
         workers: how many train, in all processes.
         device: through which the process group sends.
-        notify: called with a line for the user about what could not be used.
+        notify: told, in a line for the user, what could not be used.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ _TRIED = ".taugrad-can-write"
 
 
 def storage_path(spec: RunSpec) -> str:
-    """Where checkpoints are, in Ray's form: absolute, or a bucket's address."""
+    """Where checkpoints lie, as Ray wants it: absolute, or a bucket's address."""
     # A Path makes s3://bucket of YAML into s3:/bucket.
     text = str(spec.storage)
     if text.startswith("file:/"):

@@ -51,7 +51,7 @@ class Saved:
 
 
 def save_shared(folder: Path, state: dict[str, Any]) -> None:
-    """Writes what all workers have in common; worker 0 calls this."""
+    """Writes what all workers have in common; worker 0 does."""
     torch.save(state, folder / SHARED)
 
 

@@ -333,12 +333,10 @@ def _parser() -> argparse.ArgumentParser:
     speech.set_defaults(handler=_speech)
 
     deliver = commands.add_parser(
-        "deliver", help="send metrics to MLflow that it did not accept during a run", allow_abbrev=False
+        "deliver", help="send metrics to MLflow that it did not take during a run", allow_abbrev=False
     )
-    deliver.add_argument("file", type=Path, help="the file that the run named in its message")
-    deliver.add_argument(
-        "--run", metavar="ID", help="the MLflow run (default: the name of the file's folder)"
-    )
+    deliver.add_argument("file", type=Path, help="the file that the run named")
+    deliver.add_argument("--run", metavar="ID", help="the MLflow run; by default the file's folder's name")
     deliver.set_defaults(handler=_deliver)
     return parser
 

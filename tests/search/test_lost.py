@@ -46,7 +46,7 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(start):
     run, runs = tune(progress, lambda number, attempt: number == 1)
     run_all(progress, run, dict)
     assert runs == [[0, 1, 2], *[[1]] * (MOST - 1)]
-    assert "never reported how it ended" in progress.record.trials[1].reason
+    assert "never told how it ended" in progress.record.trials[1].reason
     assert [trial.ending for trial in start("--search.trials", "3").record.ended] == ["failed"] * 3
 
 
