@@ -28,6 +28,7 @@ from ..tracking.masking import masked
 from ..tracking.probe import probe
 from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
 from ..training.manifest import CheckpointError
+from .addresses import above
 from .board import News
 from .cluster import import_ray, is_local, ray_cluster
 from .failure import RunFailed
@@ -244,7 +245,7 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
     if checkpoints is None:
         return spec
     # The command may be given in another folder than the first time.
-    return spec.model_copy(update={"storage": Path(checkpoints.removesuffix(f"/{run_id}"))})
+    return spec.model_copy(update={"storage": Path(above(checkpoints)[0])})
 
 
 def _check_checkpoints(folder: RunFolder, run_id: str) -> None:

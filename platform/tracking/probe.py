@@ -1,13 +1,16 @@
 """Whether a tracking store answers, asked before MLflow, which takes minutes to give up."""
 
+import errno
 import http.client
 import os
 import re
+import socket
 import ssl
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,15 @@ if TYPE_CHECKING:
 
 VARIABLE = "MLFLOW_TRACKING_URI"
 _FIRST_S, _SECOND_S = 2.0, 3.0
+_ROOM = 2**20
+_POSTGRES = ("psycopg2", "pip install 'taugrad[postgres]'", 5432)
+_DRIVERS = {
+    "postgresql": _POSTGRES,
+    "postgresql+psycopg2": _POSTGRES,
+    "postgresql+psycopg": ("psycopg", "pip install psycopg", 5432),
+    "mysql+pymysql": ("pymysql", "pip install pymysql", 3306),
+}
+"""By the beginning of an address: the package that SQLAlchemy imports for it, how to get it, the port."""
 _REFUSED = re.compile(r"\b40[13]\b|UNAUTHENTICATED|PERMISSION_DENIED")
 _LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
@@ -55,7 +67,7 @@ def probe(uri: str, *, writes: bool = True) -> None:
     """Asks a server whether it is there, or a local database's folder whether it can be written.
 
     Args:
-        uri: of the store; kinds other than these two are left to MLflow.
+        uri: of the store.
         writes: see `answering_client`.
 
     Raises:
@@ -69,6 +81,27 @@ def probe(uri: str, *, writes: bool = True) -> None:
             in_time(_FIRST_S, lambda: _ask_server(uri))
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise _away(uri, _reason(error)) from None
+    elif uri.partition(":")[0] in _DRIVERS:
+        _check_database(uri)
+
+
+def driver_of(uri: str) -> str:
+    """The package that speaks to a database; empty for servers, local databases and kinds not known here."""
+    return _DRIVERS.get(uri.partition(":")[0], ("",))[0]
+
+
+def _check_database(uri: str) -> None:
+    """Refuses a database server that cannot be reached, or that nothing here can speak to."""
+    address = urllib.parse.urlsplit(uri)
+    package, install, port = _DRIVERS[address.scheme]
+    if find_spec(package) is None:
+        raise _problem(f"{masked(uri)} needs {package}, which is not installed; {install}")
+    try:
+        if address.hostname:  # else a socket of this machine
+            place = address.hostname, address.port or port
+            in_time(_FIRST_S, lambda: socket.create_connection(place, _FIRST_S).close())
+    except (OSError, ValueError) as error:
+        raise _away(uri, _reason(error)) from None
 
 
 def _ask_server(uri: str) -> None:
@@ -90,17 +123,20 @@ def _check_folder(path: Path, *, writes: bool) -> None:
             raise _problem(f"there is no {path}{_default()}; give the command where the runs were trained")
         return
     problem = unwritable(folder)
+    if not problem and path.exists() and not os.access(path, os.W_OK):
+        problem = os.strerror(errno.EACCES)
     if problem:
         what = "correct" if _is_set() else "change to a folder that can be written, or set"
         raise _problem(f"{path} cannot be written ({problem}){_default()}; {what} {VARIABLE}")
 
 
 def unwritable(folder: Path) -> str:
-    """Why no file can be made in a folder, or in the nearest one above it that is there; empty: it can."""
+    """Why no file can be written in a folder, or in the nearest one above it that is there; empty: it can."""
     try:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".taugrad-"):
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".taugrad-") as file:
+            file.write(bytes(_ROOM))  # where a disk is full, empty files can still be made
             return ""
     except OSError as error:
         return f"{folder}: {error.strerror}"

@@ -1,0 +1,38 @@
+"""Why a storage did not take something, in one line, and what helps."""
+
+import re
+
+from ..tracking.masking import masked
+
+_OF_S3 = re.compile(r"AWS Error (?P<code>\w+)(?: \([^)]*\))? during \w+ operation: (?P<text>.*)")
+_REQUEST = re.compile(r"\s*\(Request ID: .*")
+_UNKNOWN_KEY = re.compile(
+    "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|EXPIRED|Expired"
+)
+
+
+def reason(error: BaseException) -> str:
+    """Why something could not be stored, in one line and without passwords."""
+    text = masked(str(error).strip().partition("\n")[0])
+    if "Unable to set up cluster storage" in text:  # Ray's text has ten lines
+        return "this machine does not see there what the run began with"
+    found = _OF_S3.search(text)
+    if found is None:
+        return (isinstance(error, OSError) and error.strerror) or text or type(error).__name__
+    said = _REQUEST.sub("", found["text"]).rstrip(". ")
+    return found["code"] if said in {"", "No response body"} else f"{said} ({found['code']})"
+
+
+def what_helps(problem: str) -> str:
+    """What to do about the reason for which a bucket could not be written."""
+    if _UNKNOWN_KEY.search(problem):
+        return (
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (of temporary ones AWS_SESSION_TOKEN, too) anew"
+        )
+    if "NO_SUCH_BUCKET" in problem:
+        return "make it, or name another with --storage"
+    if "no answer" in problem or "NETWORK_CONNECTION" in problem:
+        return (
+            "AWS_ENDPOINT_URL says where a server other than Amazon's is; without credentials it waits, too"
+        )
+    return "--storage DIR names another"
