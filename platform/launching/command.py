@@ -35,7 +35,7 @@ from .failure import RunFailed
 from .launch import RunResult, Watch, launch
 from .run_folder import RunFolder
 from .stages import Timeline, stage
-from .storing import storage_path
+from .storing import check_storage, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -140,6 +140,7 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
     if workers:
         asked = [f"--workers.{field} {value}" for field, value in workers.items()]
         spec = with_workers(spec, " ".join([f"--resume {run_id}", *asked]), workers)
+    check_storage(spec, f"run {run_id}", local=is_local())  # before its checkpoints are read
     folder = RunFolder.at(storage_path(spec), run_id)
     try:
         with Hold(client, run_id, folder.local) as hold:

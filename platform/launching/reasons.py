@@ -26,13 +26,9 @@ def reason(error: BaseException) -> str:
 def what_helps(problem: str) -> str:
     """What to do about the reason for which a bucket could not be written."""
     if _UNKNOWN_KEY.search(problem):
-        return (
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (of temporary ones AWS_SESSION_TOKEN, too) anew"
-        )
+        return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN where there is one"
     if "NO_SUCH_BUCKET" in problem:
         return "make it, or name another with --storage"
     if "no answer" in problem or "NETWORK_CONNECTION" in problem:
-        return (
-            "AWS_ENDPOINT_URL says where a server other than Amazon's is; without credentials it waits, too"
-        )
+        return "see whether AWS_ENDPOINT_URL (of a server that is not Amazon's) and the credentials are set"
     return "--storage DIR names another"

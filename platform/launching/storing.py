@@ -47,9 +47,8 @@ def check_storage(spec: RunSpec, source: str, *, local: bool) -> None:
         problem = unwritable(Path(place)) if local else ""
     if problem:
         default = "" if "storage" in spec.model_fields_set else " (the default)"
-        raise SpecError(
-            source, [f"storage = {spec.storage}{default}: {place} cannot be written ({problem}); {helps}"]
-        )
+        named = place if is_bucket(place) else f"{spec.storage}{default}: {place}"
+        raise SpecError(source, [f"storage = {named} cannot be written ({problem}); {helps}"])
 
 
 def bucket_problem(place: str) -> str:
