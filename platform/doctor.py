@@ -178,7 +178,7 @@ def _mlflow() -> Iterator[Finding]:
         yield Finding("MLflow", "wrong", f"{version}; {problem}", remedy)
     else:
         driver = driver_of(uri)
-        by = f", by {driver} {_version(driver) or _version(f'{driver}-binary')}" if driver else ""
+        by = f", through {driver} {_version(driver) or _version(f'{driver}-binary')}" if driver else ""
         yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}{by}")
 
 

@@ -4,13 +4,11 @@ import errno
 import http.client
 import os
 import re
-import socket
 import ssl
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,14 +23,10 @@ if TYPE_CHECKING:
 VARIABLE = "MLFLOW_TRACKING_URI"
 _FIRST_S, _SECOND_S = 2.0, 3.0
 _ROOM = 2**20
-_POSTGRES = ("psycopg2", "pip install 'taugrad[postgres]'", 5432)
-_DRIVERS = {
-    "postgresql": _POSTGRES,
-    "postgresql+psycopg2": _POSTGRES,
-    "postgresql+psycopg": ("psycopg", "pip install psycopg", 5432),
-    "mysql+pymysql": ("pymysql", "pip install pymysql", 3306),
-}
-"""By the beginning of an address: the package that SQLAlchemy imports for it, how to get it, the port."""
+_DATABASES = {"postgresql", "mysql", "mssql"}
+"""Servers that MLflow takes without one of its own, by the beginning of an address."""
+_INSTALL = {"psycopg": "taugrad[postgres]", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+"""What brings a module, where that has another name."""
 _REFUSED = re.compile(r"\b40[13]\b|UNAUTHENTICATED|PERMISSION_DENIED")
 _LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
@@ -81,26 +75,38 @@ def probe(uri: str, *, writes: bool = True) -> None:
             in_time(_FIRST_S, lambda: _ask_server(uri))
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise _away(uri, _reason(error)) from None
-    elif uri.partition(":")[0] in _DRIVERS:
+    elif _kind(uri) in _DATABASES:
         _check_database(uri)
 
 
+def _kind(uri: str) -> str:
+    return uri.partition(":")[0].partition("+")[0]
+
+
 def driver_of(uri: str) -> str:
-    """The package that speaks to a database; empty for servers, local databases and kinds not known here."""
-    return _DRIVERS.get(uri.partition(":")[0], ("",))[0]
+    """The package that speaks to a database server; empty for other stores."""
+    if _kind(uri) not in _DATABASES:
+        return ""
+    from sqlalchemy import make_url  # noqa: PLC0415 - takes half a second
+
+    return str(make_url(uri).get_dialect().driver)
 
 
 def _check_database(uri: str) -> None:
-    """Refuses a database server that cannot be reached, or that nothing here can speak to."""
-    address = urllib.parse.urlsplit(uri)
-    package, install, port = _DRIVERS[address.scheme]
-    if find_spec(package) is None:
-        raise _problem(f"{masked(uri)} needs {package}, which is not installed; {install}")
+    """Refuses a database server that takes no connection; MLflow would try for minutes."""
+    from sqlalchemy import create_engine  # noqa: PLC0415
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError  # noqa: PLC0415
+    from sqlalchemy.pool import NullPool  # noqa: PLC0415
+
     try:
-        if address.hostname:  # else a socket of this machine
-            place = address.hostname, address.port or port
-            in_time(_FIRST_S, lambda: socket.create_connection(place, _FIRST_S).close())
-    except (OSError, ValueError) as error:
+        in_time(_FIRST_S, lambda: create_engine(uri, poolclass=NullPool).connect().close())
+    except ImportError as error:
+        install = _INSTALL.get(error.name or "", error.name)
+        problem = f"needs {error.name}, which is not installed; pip install '{install}'"
+        raise _problem(f"{masked(uri)} {problem}") from None
+    except DBAPIError as error:
+        raise _away(uri, _reason(error.orig or error)) from None
+    except (OSError, ValueError, SQLAlchemyError) as error:
         raise _away(uri, _reason(error)) from None
 
 

@@ -22,7 +22,7 @@ import psutil
 import pytest
 import torch
 from objects import BUCKET, Objects
-from postgres import Postgres
+from postgres import PASSWORD, Postgres
 
 from taugrad import cli
 from taugrad.platform.launching.run_folder import RunFolder
@@ -143,7 +143,7 @@ class Team:
         variables = self.objects.variables | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
         self.environment = environment | variables
         line = line_of_docs("mlflow server ").replace("5000", str(port))
-        line = re.sub(r"postgresql://\S+", self.postgres.uri, line).replace(
+        line = re.sub(r"postgresql\S+", self.postgres.uri, line).replace(
             "/shared/mlflow", str(self.artifacts)
         )
         with (folder / "server.txt").open("w") as log:
@@ -317,6 +317,27 @@ def test_reports_say_what_the_database_holds(team: Team) -> None:
     query = """SELECT value FROM latest_metrics JOIN runs USING (run_uuid) JOIN experiments
         USING (experiment_id) WHERE experiments.name = 'searched' AND key = 'total/wire_gb' ORDER BY value"""
     assert shown == pytest.approx([value for (value,) in team.postgres.rows(query)])
+
+
+def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(
+    team: Team, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(team.folder)
+    wrong = team.postgres.uri.replace(PASSWORD, "wrong-secret")
+    team.postgres.stop()
+    try:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", team.uri)
+        assert cli.main(["report", "searched", "-o", "never"]) == cli.WRONG_INPUT
+        said = capsys.readouterr().err
+        assert said.startswith(f"taugrad: MLFLOW_TRACKING_URI: {team.uri} cannot be used: ")
+        assert said.count("\n") == 1
+    finally:
+        team.postgres.start()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", wrong)
+    assert cli.main(["report", "searched", "-o", "never"]) == cli.WRONG_INPUT
+    said = capsys.readouterr().err
+    assert 'password authentication failed for user "taugrad"' in said
+    assert (said.count("\n"), "wrong-secret" in said) == (1, False)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psycopg2
+import psycopg
 from needs import missing
 
 from taugrad.platform.ports import free_port
@@ -40,7 +40,7 @@ class Postgres:
     def __init__(self) -> None:
         initdb, self._server = _program("initdb"), _program("postgres")
         self.port = free_port()
-        self.uri = f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{self.port}/runs"
+        self.uri = f"postgresql+psycopg://{USER}:{PASSWORD}@127.0.0.1:{self.port}/runs"
         # Not below pytest's folder, which another user may not enter.
         self._folder = Path(tempfile.mkdtemp(prefix="taugrad-postgres-"))
         (self._folder / "password").write_text(PASSWORD)
@@ -67,25 +67,23 @@ class Postgres:
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
         with self.connect("postgres") as connection:
-            connection.autocommit = True
-            connection.cursor().execute("CREATE DATABASE runs")
-        connection.close()
+            connection.execute("CREATE DATABASE runs")
 
-    def connect(self, database: str = "runs") -> "psycopg2.extensions.connection":
+    def connect(self, database: str = "runs") -> psycopg.Connection:
         """A connection of the test's own."""
-        return psycopg2.connect(
-            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user=USER,
+            password=PASSWORD,
+            dbname=database,
+            autocommit=True,
         )
 
     def rows(self, query: str, *values: object) -> list[tuple]:
         """What a query gives."""
-        connection = self.connect()
-        try:
-            cursor = connection.cursor()
-            cursor.execute(query, values)
-            return cursor.fetchall()
-        finally:
-            connection.close()
+        with self.connect() as connection:
+            return connection.execute(query, values).fetchall()
 
     def start(self) -> None:
         """Starts the server, and waits until it takes connections."""
@@ -103,7 +101,7 @@ class Postgres:
             try:
                 self.connect("postgres").close()
                 return
-            except psycopg2.OperationalError:
+            except psycopg.OperationalError:
                 assert self._process.poll() is None, (self._folder / "log").read_text()
                 assert time.monotonic() < deadline, (self._folder / "log").read_text()
                 time.sleep(0.1)
