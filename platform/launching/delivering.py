@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..spec import COMMAND_LINE, SpecError
 from ..tracking import names
 from ..tracking.ended import recorded_end
-from ..tracking.holding import end_run
+from ..tracking.holding import Hold, end_run
 from ..tracking.store import stored_steps
 from ..tracking.writer import deliver
 from ..training.manifest import FILE, Manifest, Unusable
@@ -80,25 +80,35 @@ def deliver_checkpoint(place: Path, open_store: "Callable[[], MlflowClient]") ->
     Raises:
         SpecError: the store cannot be used.
         Unusable: a file is damaged, or it is of no run.
+        RunHeld: the run goes on at this moment.
         Exception: what the stores raise when they do not answer; everything is still here.
     """
+    place = place.absolute()
     iteration = int(place.name.removeprefix("iteration_")) if place.name[-8:].isdecimal() else -1
-    read = lambda name: (place / name).read_bytes()  # noqa: E731
-    run_id = place.absolute().parent.name
+    run_id = place.parent.name
+
+    def read(name: str) -> bytes:
+        return (place / name).read_bytes()
+
     manifest = Manifest.read(read, run_id, iteration)
+    if odd := [name for name in manifest.files if Path(name).name != name]:
+        raise Unusable(f"its {FILE} names {odd[0]!r}, which is no file of a checkpoint")
     here = [name for name in manifest.files if (place / name).is_file()]
     for name in here:
         manifest.file(read, name)
-    address = open_store().get_run(run_id).data.tags.get(names.TAG_CHECKPOINTS)
+    client = open_store()
+    address = client.get_run(run_id).data.tags.get(names.TAG_CHECKPOINTS)
     if address is None:
         raise Unusable(f"run {run_id} does not say in MLflow where its checkpoints are")
     folder = RunFolder.at(*above(address))
-    for name in here:
-        folder.put(iteration, place / name)
-    there = {name: folder.size(iteration, name) for name in manifest.files}
-    away = [name for name, digest in manifest.files.items() if there[name] != digest.size]
-    if away:
-        others = ", ".join(away)
-        return f"{len(here)} files are in {folder.address}; {others} are on other machines: deliver these too"
-    folder.seal(manifest)
+    with Hold(client, run_id, folder.local):
+        folder.reopen(iteration)
+        for name in here:
+            folder.put(iteration, place / name)
+        there = {name: folder.size(iteration, name) for name in manifest.files}
+        away = [name for name, digest in manifest.files.items() if there[name] != digest.size]
+        if away:
+            others = ", ".join(away)
+            return f"{len(here)} files are in {folder.address}; {others} are on other machines: deliver them"
+        folder.seal(manifest)
     return f"the checkpoint after iteration {iteration} is in {folder.address}, where --resume finds it"
