@@ -16,6 +16,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -86,9 +87,19 @@ class Commands:
         )
         threading.Thread(target=self._read, daemon=True).start()
 
+    def are_taken(self) -> bool:
+        """Waits until Ray has started; whether it has."""
+        self.begin("deliver", "nothing")
+        with self._changed:
+            self._changed.wait_for(
+                lambda: "\nexit 2" in self.said or self._process.poll() is not None, timeout=TIMEOUT_S
+            )
+        return "\nexit 2" in self.said
+
     def begin(self, *arguments: str) -> None:
         """Starts a command."""
         assert self._process.stdin is not None
+        assert self._process.poll() is None, self.said
         self.said = ""
         self._process.stdin.write(json.dumps(arguments) + "\n")
         self._process.stdin.flush()
@@ -96,9 +107,11 @@ class Commands:
     def wait_for(self, pattern: str) -> "re.Match[str]":
         """Waits until the command has said something."""
         with self._changed:
-            found = self._changed.wait_for(
-                lambda: re.search(pattern, self.said, re.MULTILINE), timeout=TIMEOUT_S
+            self._changed.wait_for(
+                lambda: re.search(pattern, self.said, re.MULTILINE) or self._process.poll() is not None,
+                timeout=TIMEOUT_S,
             )
+        found = re.search(pattern, self.said, re.MULTILINE)
         assert found, self.said
         return found
 
@@ -115,12 +128,11 @@ class Commands:
     def close(self) -> None:
         """Ends Ray."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
             self._process.wait(60)
-        finally:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -128,6 +140,9 @@ class Commands:
             with self._changed:
                 self.said += line
                 self._changed.notify_all()
+        with self._changed:  # it has ended
+            self._process.wait()
+            self._changed.notify_all()
 
 
 class Team:
@@ -136,26 +151,45 @@ class Team:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.home = folder, folder / "home"
         self.home.mkdir()
-        self.postgres = Postgres()
-        self.objects = Objects()
-        port = free_port()
-        self.uri = f"http://127.0.0.1:{port}"
-        variables = self.objects.variables | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
-        self.environment = environment | variables
-        line = line_of_docs("mlflow server ").replace("5000", str(port))
-        line = re.sub(r"postgresql\S+", self.postgres.uri, line).replace(
-            "/shared/mlflow", str(self.artifacts)
-        )
-        with (folder / "server.txt").open("w") as log:
+        self.uri = f"http://127.0.0.1:{free_port()}"
+        with ExitStack() as stack:
+            self.postgres = Postgres()
+            stack.callback(self.postgres.remove)
+            self.objects = Objects()
+            stack.callback(self.objects.stop)
+            variables = self.objects.variables | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
+            self._start_server(environment | variables)
+            stack.callback(self._stop_server)
+            self._await_server()
+            self.commands = self._started_ray(environment | variables)
+            stack.callback(self.commands.close)
+            self.stop = stack.pop_all().close
+
+    def _started_ray(self, environment: dict[str, str]) -> Commands:
+        for _ in range(5):  # Ray gives up after half a minute, which a busy machine may need
+            commands = Commands(self.folder, environment)
+            if commands.are_taken():
+                return commands
+            commands.close()
+        raise AssertionError(commands.said)
+
+    def _start_server(self, environment: dict[str, str]) -> None:
+        line = line_of_docs("mlflow server ").replace("5000", self.uri.rpartition(":")[2])
+        line = re.sub(r"postgresql\S+", self.postgres.uri, line)
+        line = line.replace("/shared/mlflow", str(self.artifacts))
+        with (self.folder / "server.txt").open("w") as log:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", *line.split(), "--workers", "2"],
-                cwd=folder,
-                env=self.environment,
+                cwd=self.folder,
+                env=environment,
                 stdout=log,
                 stderr=log,
             )
-        self.commands = Commands(folder, self.environment)  # Ray starts beside the server
-        self._await_server()
+
+    def _stop_server(self) -> None:
+        for each in [*psutil.Process(self._server.pid).children(recursive=True), self._server]:
+            each.kill()
+        self._server.wait(30)
 
     @property
     def artifacts(self) -> Path:
@@ -206,17 +240,6 @@ class Team:
         files = ("shared.pt", "worker_00000.pt", "worker_00001.pt")
         read = {each: self.objects.read(f"{folder}/{each}") for each in files}
         return {name: torch.load(io.BytesIO(data), weights_only=True) for name, data in read.items()}
-
-    def stop(self) -> None:
-        try:
-            self.commands.close()
-        finally:
-            family = [*psutil.Process(self._server.pid).children(recursive=True), self._server]
-            for each in family:
-                each.kill()
-            self._server.wait(30)
-            self.objects.stop()
-            self.postgres.remove()
 
 
 @pytest.fixture(scope="module")
