@@ -131,9 +131,9 @@ class Checkpoints:
         context = ray.train.get_context()
         spread = context.get_local_world_size() < context.get_world_size()
         where = "each machine has its workers' files in" if spread else "it is in"
-        there = " on each" if spread else ""
+        there = ", on each" if spread else ""
         self._notify(
-            f"{told}, and {where} {kept}; when the storage takes it again,{there}: taugrad deliver {kept}"
+            f"{told}, and {where} {kept}; when the storage takes it again{there}: taugrad deliver {kept}"
         )
 
 

@@ -444,7 +444,7 @@ def test_keys_that_expire_cost_no_checkpoint(
     lines = [line for line in team.commands.said.splitlines() if f"iteration {ITERATIONS} was not" in line]
     (line,) = lines
     assert f"was not stored in s3://{BUCKET}/runs/{run_id} (" in line
-    assert "(ACCESS_DENIED); training goes on" in line
+    assert "(ACCESS_DENIED)); training goes on" in line
     assert line.endswith(f"taugrad deliver {kept}")
     assert [each.name for each in kept.parent.iterdir()] == [kept.name]  # those before made room
 

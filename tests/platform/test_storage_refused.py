@@ -169,5 +169,5 @@ def test_what_the_bucket_does_not_take_is_kept_here(
     assert text_of(folder, "left.jsonl") == "a\n"
     (spare.parent.parent).rename(Path.home() / "elsewhere")
     (Path.home() / ".taugrad").write_text("no folder")
-    with pytest.raises(OSError, match=r"/runs/.*: ACCESS_DENIED; .*not-stored"):
+    with pytest.raises(OSError, match=r"/runs/.*ACCESS_DENIED\); .*not-stored"):
         keep_text(folder, "left.jsonl", "a\n")
