@@ -34,20 +34,7 @@ class Objects:
         self._iam = boto3.client("iam", **self._administrator)
         boto3.client("s3", **self._administrator).create_bucket(Bucket=BUCKET)
         self._iam.create_user(UserName="trainer")
-        self._iam.put_user_policy(
-            UserName="trainer", PolicyName="all", PolicyDocument=json.dumps(_EVERYTHING)
-        )
-        self.variables: dict[str, str] = {}
-        """For the environment of whoever may write."""
-        self.make_keys()
-
-    def make_keys(self) -> None:
-        """Gives the user keys; those from before are good no more."""
-        self._check_keys(False)
-        if self.variables:
-            self._iam.delete_access_key(UserName="trainer", AccessKeyId=self.variables["AWS_ACCESS_KEY_ID"])
         key = self._iam.create_access_key(UserName="trainer")["AccessKey"]
-        self._check_keys(True)
         self.variables = {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
@@ -56,6 +43,22 @@ class Objects:
             "AWS_CONFIG_FILE": "/dev/null",
             "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
         }
+        """For the environment of whoever may write."""
+        self.allow()
+
+    def allow(self) -> None:
+        """Lets the user's keys read and write everything."""
+        self._check_keys(False)
+        self._iam.put_user_policy(
+            UserName="trainer", PolicyName="all", PolicyDocument=json.dumps(_EVERYTHING)
+        )
+        self._check_keys(True)
+
+    def refuse(self) -> None:
+        """Lets the user's keys do nothing, as if they had expired."""
+        self._check_keys(False)
+        self._iam.delete_user_policy(UserName="trainer", PolicyName="all")
+        self._check_keys(True)
 
     def client(self) -> "boto3.client":
         """Amazon's own client, which is not the one that taugrad uses."""
