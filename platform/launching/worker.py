@@ -128,9 +128,10 @@ class _Tracker:
         try:
             in_time(_ARTIFACT_S, lambda: self._store.client.log_text(self._run_id, text, name))
         except Exception as error:  # the training is done: what it came to must not be lost with it
-            self.rescue(f"MLflow did not take {name} ({masked(str(error))})", folder, name, text)
+            problem = f"MLflow did not take {name} ({masked(str(error))})"
+            self.rescue(problem, folder, name, text, "it is {0}")
 
-    def rescue(self, problem: str, folder: RunFolder, name: str, text: str, then: str = "") -> None:
+    def rescue(self, problem: str, folder: RunFolder, name: str, text: str, where: str) -> None:
         """Keeps what MLflow did not take beside the checkpoints, or on this machine, and says so.
 
         Args:
@@ -138,15 +139,14 @@ class _Tracker:
             folder: of the run.
             name: of the file.
             text: what it will hold.
-            then: a command that takes the file's address behind it, when MLflow answers again.
+            where: what is said of the file's address, which takes the place of `{0}`.
         """
         try:
             place = keep_text(folder, name, text)
         except OSError as error:  # nothing is left but to say so
             self.notify(f"{problem}, and it could not be kept: {error}")
             return
-        deliver = f". When it answers again: {then} {place}" if then else ""
-        self.notify(f"{problem}; it is in {place}{deliver}")
+        self.notify(f"{problem}; {where.format(place)}")
 
     def notify(self, notice: str) -> None:
         self.board.notify.remote(notice)
@@ -213,4 +213,5 @@ class _RayListener:
         writer = self._tracker.writer
         if count := writer.close(_DELIVERY_S):
             problem, left = f"MLflow did not take {count} metrics", writer.undelivered()
-            self._tracker.rescue(problem, self.checkpoints.folder, UNDELIVERED, left, "taugrad deliver")
+            where = "they are in {0}. When it answers again: taugrad deliver {0}"
+            self._tracker.rescue(problem, self.checkpoints.folder, UNDELIVERED, left, where)
