@@ -38,6 +38,7 @@ def examine() -> Iterator[Finding]:
         _cupy,
         _ray,
         _mlflow,
+        _storage,
         _for_some_data,
         _extensions,
     )
@@ -157,7 +158,7 @@ def _ray_address() -> str:
 def _mlflow() -> Iterator[Finding]:
     from .spec import SpecError  # noqa: PLC0415
     from .tracking.masking import masked  # noqa: PLC0415
-    from .tracking.probe import answering_client, unwritable  # noqa: PLC0415
+    from .tracking.probe import answering_client, driver_of, unwritable  # noqa: PLC0415
     from .tracking.store import sqlite_path, tracking_uri  # noqa: PLC0415
 
     version, uri = metadata.version("mlflow"), tracking_uri()
@@ -176,7 +177,27 @@ def _mlflow() -> Iterator[Finding]:
         problem, _, remedy = error.problems[0].rpartition("; ")
         yield Finding("MLflow", "wrong", f"{version}; {problem}", remedy)
     else:
-        yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}")
+        driver = driver_of(uri)
+        by = f", through {driver} {_version(driver) or _version(f'{driver}-binary')}" if driver else ""
+        yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}{by}")
+
+
+def _storage() -> Iterator[Finding]:
+    """Where TAUGRAD_STORAGE puts checkpoints, if it names a bucket."""
+    from .launching.addresses import is_bucket  # noqa: PLC0415
+    from .launching.reasons import what_helps  # noqa: PLC0415
+    from .launching.storing import bucket_problem  # noqa: PLC0415
+    from .tracking.masking import without_login  # noqa: PLC0415
+
+    place = os.environ.get("TAUGRAD_STORAGE", "").strip()
+    if not is_bucket(place):
+        return
+    problem, client = bucket_problem(place), f"pyarrow {metadata.version('pyarrow')}"
+    if problem:
+        detail = f"{client}; TAUGRAD_STORAGE = {without_login(place)} cannot be written ({problem})"
+        yield Finding("storage", "wrong", detail, what_helps(problem))
+    else:
+        yield Finding("storage", "ok", f"{client}; checkpoints go to TAUGRAD_STORAGE = {place}")
 
 
 def _for_some_data() -> Iterator[Finding]:

@@ -6,9 +6,8 @@ something is known; Tune's own checkpoints lag behind by many trials.
 
 import logging
 import os
-import shutil
 import warnings
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from taugrad.platform.spec import RunSpec
@@ -109,9 +108,16 @@ def run_trials(progress: Progress, surroundings: Surroundings, corners: list[Run
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tuner.fit()
-    shutil.rmtree(
-        Path(storage) / name, ignore_errors=True
-    )  # Tune's own notes, where they are on this machine
+    _forget(storage, name)
+
+
+def _forget(storage: str, name: str) -> None:
+    """Removes Tune's own notes."""
+    from pyarrow.fs import FileSystem  # noqa: PLC0415
+
+    filesystem, path = FileSystem.from_uri(storage)
+    with suppress(OSError):
+        filesystem.delete_dir(f"{path}/{name}")
 
 
 def _trainable(config: dict[str, Any], surroundings: Surroundings) -> None:

@@ -28,13 +28,14 @@ from ..tracking.masking import masked
 from ..tracking.probe import probe
 from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
 from ..training.manifest import CheckpointError
+from .addresses import above
 from .board import News
 from .cluster import import_ray, is_local, ray_cluster
 from .failure import RunFailed
 from .launch import RunResult, Watch, launch
 from .run_folder import RunFolder
 from .stages import Timeline, stage
-from .storing import storage_path
+from .storing import check_storage, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -139,6 +140,7 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
     if workers:
         asked = [f"--workers.{field} {value}" for field, value in workers.items()]
         spec = with_workers(spec, " ".join([f"--resume {run_id}", *asked]), workers)
+    check_storage(spec, f"run {run_id}", local=is_local())  # before its checkpoints are read
     folder = RunFolder.at(storage_path(spec), run_id)
     try:
         with Hold(client, run_id, folder.local) as hold:
@@ -244,7 +246,7 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
     if checkpoints is None:
         return spec
     # The command may be given in another folder than the first time.
-    return spec.model_copy(update={"storage": Path(checkpoints.removesuffix(f"/{run_id}"))})
+    return spec.model_copy(update={"storage": Path(above(checkpoints)[0])})
 
 
 def _check_checkpoints(folder: RunFolder, run_id: str) -> None:

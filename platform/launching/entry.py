@@ -12,6 +12,8 @@ class Job:
     tracking_uri: str
     run_id: str
     """The MLflow run."""
+    folder: str
+    """The address of its folder, for people."""
     board: Any
     """A Ray actor handle of `Board`."""
 

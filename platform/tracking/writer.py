@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -194,7 +193,7 @@ class MetricWriter:
             timeout: Seconds to wait at most; a request that hangs does not make this longer.
 
         Returns:
-            How many metrics the store has not confirmed; `save_undelivered` keeps them.
+            How many metrics the store has not confirmed; `undelivered` has them.
         """
         deadline = time.monotonic() + timeout
         if not self._closed:
@@ -206,21 +205,9 @@ class MetricWriter:
         with self._changed:
             return len(self._queue)
 
-    def save_undelivered(self, path: Path) -> int:
-        """Writes what the store has not confirmed as JSON lines, for `deliver`.
-
-        Args:
-            path: The file; it appears only when it is complete.
-
-        Returns:
-            How many metrics were written.
-        """
-        pending = self.pending()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(path.name + ".part")
-        unfinished.write_text("".join(json.dumps(metric) + "\n" for metric in pending), encoding="utf-8")
-        os.replace(unfinished, path)
-        return len(pending)
+    def undelivered(self) -> str:
+        """What the store has not confirmed, as JSON lines for `deliver`."""
+        return "".join(json.dumps(metric) + "\n" for metric in self.pending())
 
     def _append(self, points: list[_Point]) -> None:
         with self._changed:
@@ -322,7 +309,7 @@ class MetricWriter:
 
 
 def deliver(path: Path, store: Store, run_id: str, stored: Callable[[], Stored] = Stored) -> int:
-    """Sends metrics that `MetricWriter.save_undelivered` kept; doing it again changes nothing.
+    """Sends metrics of `MetricWriter.undelivered`, kept in a file; doing it again changes nothing.
 
     Args:
         path: The file.

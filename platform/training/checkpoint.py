@@ -7,6 +7,7 @@ generators), and `manifest.json`, by which every byte of them is checked. They a
 """
 
 import io
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,21 @@ class Saved:
 
 
 def save_shared(folder: Path, state: dict[str, Any]) -> None:
-    """Writes what all workers have in common; worker 0 does."""
-    torch.save(state, folder / SHARED)
+    """Writes what all workers have in common; worker 0 does. Raises OSError."""
+    _save(state, folder / SHARED)
 
 
 def save_worker(folder: Path, rank: int, state: dict[str, Any]) -> None:
-    """Writes what only this worker has."""
-    torch.save(state, folder / worker_file(rank))
+    """Writes what only this worker has. Raises OSError."""
+    _save(state, folder / worker_file(rank))
+
+
+def _save(state: dict[str, Any], path: Path) -> None:
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:  # of torch's own writer, with a line of its source for a reason
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(f"{path.name} could not be written, with {free / 1e6:.3g} MB free") from error
 
 
 def worker_file(rank: int) -> str:

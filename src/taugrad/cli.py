@@ -333,10 +333,14 @@ def _parser() -> argparse.ArgumentParser:
     speech.set_defaults(handler=_speech)
 
     deliver = commands.add_parser(
-        "deliver", help="send metrics to MLflow that it did not take during a run", allow_abbrev=False
+        "deliver", help="bring to the stores what they did not take during a run", allow_abbrev=False
     )
-    deliver.add_argument("file", type=Path, help="the file that the run named")
-    deliver.add_argument("--run", metavar="ID", help="the MLflow run; by default the file's folder's name")
+    deliver.add_argument(
+        "file", help="what the run named: a file of metrics, or its address, or the folder of a checkpoint"
+    )
+    deliver.add_argument(
+        "--run", metavar="ID", help="metrics: the MLflow run; by default the file's folder's name"
+    )
     deliver.set_defaults(handler=_deliver)
     return parser
 
@@ -681,32 +685,31 @@ def _doctor(_: argparse.Namespace, __: list[str]) -> int:
 
 
 def _deliver(options: argparse.Namespace, _: list[str]) -> int:
-    from taugrad.platform.spec import COMMAND_LINE, SpecError  # noqa: PLC0415
-    from taugrad.platform.tracking.ended import recorded_end  # noqa: PLC0415
-    from taugrad.platform.tracking.holding import end_run  # noqa: PLC0415
-    from taugrad.platform.tracking.masking import masked  # noqa: PLC0415
+    from taugrad.platform.launching.delivering import (  # noqa: PLC0415
+        check_place,
+        deliver_checkpoint,
+        deliver_metrics,
+        is_checkpoint,
+    )
+    from taugrad.platform.launching.reasons import reason  # noqa: PLC0415
+    from taugrad.platform.spec import SpecError  # noqa: PLC0415
     from taugrad.platform.tracking.probe import answering_client  # noqa: PLC0415
-    from taugrad.platform.tracking.store import stored_steps  # noqa: PLC0415
-    from taugrad.platform.tracking.writer import deliver  # noqa: PLC0415
 
-    run_id = options.run or options.file.absolute().parent.name
-    if not options.file.is_file():
-        raise SpecError(COMMAND_LINE, [f"FILE {options.file}: there is no such file"])
+    place: str = options.file
+    check_place(place)
     try:
-        end = recorded_end(options.file, run_id)
-        client = answering_client()
-        count = deliver(options.file, client, run_id, lambda: stored_steps(client, run_id))
-        state = end_run(client, run_id, end)
+        if is_checkpoint(place):
+            print(deliver_checkpoint(Path(place), answering_client))
+        else:
+            print(deliver_metrics(place, options.run, answering_client))
     except SpecError as error:
-        print(f"taugrad: {error}; {options.file} is kept", file=sys.stderr)
+        print(f"taugrad: {error}; {place} is kept", file=sys.stderr)
         return FAILED
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         print(f"taugrad: {error}", file=sys.stderr)
         return WRONG_INPUT
     except Exception as error:
-        # The store's errors are of many types; the file is still there for another try.
-        reason = masked(str(error))
-        print(f"taugrad: MLflow does not answer: {reason}; {options.file} is kept", file=sys.stderr)
+        # The stores' errors are of many types; what was not delivered is still there for another try.
+        print(f"taugrad: not delivered: {reason(error)}; {place} is kept", file=sys.stderr)
         return FAILED
-    print(f"{count} metrics delivered to run {run_id}, which is {state}")
     return OK

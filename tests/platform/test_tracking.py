@@ -19,7 +19,7 @@ import yaml
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names, store
-from taugrad.platform.tracking.ended import UNDELIVERED, record_end, recorded_end
+from taugrad.platform.tracking.ended import UNDELIVERED, end_line, recorded_end
 from taugrad.platform.tracking.holding import Hold, end_run
 from taugrad.platform.tracking.masking import masked, without_login
 from taugrad.platform.tracking.writer import MetricWriter, Stored, deliver
@@ -317,7 +317,7 @@ def test_what_such_a_run_could_not_deliver_is_compared_when_it_can(tmp_path: Pat
     metrics, come_back = restarted_in_an_outage(fake, told)
     kept = json.loads(json.dumps(metrics.pending()))
     assert metrics.close(0.1) == 10
-    assert metrics.save_undelivered(tmp_path / "left.jsonl") == 10
+    (tmp_path / "left.jsonl").write_text(metrics.undelivered())
     come_back()
 
     third = writer(fake, told, stored=lambda: Stored(iteration=4, evaluation=3))
@@ -463,9 +463,8 @@ def test_undelivered_metrics_go_through_a_file(client: Any, run_id: str, tmp_pat
     for step in range(1200):
         metrics.log(step, {"a": math.nan if step == 7 else step / 3})
     assert metrics.close(0.1) == 1200
-    path = tmp_path / "deep" / "undelivered.jsonl"
-    assert metrics.save_undelivered(path) == 1200
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    path = tmp_path / "undelivered.jsonl"
+    path.write_text(metrics.undelivered())
     assert deliver(path, client, run_id) == 1200
     assert deliver(path, client, run_id) == 1200
     points = sorted(client.get_metric_history(run_id, "a"), key=lambda point: point.step)
@@ -482,9 +481,7 @@ def test_a_file_says_how_a_run_ended_that_the_store_was_not_told_of(
     path.write_text(metric)
     assert recorded_end(path, run_id) is None  # of an older program, or of a command that was killed
     assert end_run(client, run_id, None) == "RUNNING"
-    record_end(path, run_id, "FAILED")
-    record_end(path, run_id, "FINISHED")
-    assert path.read_text().startswith(metric)
+    path.write_text(metric + end_line(run_id, "FAILED") + end_line(run_id, "FINISHED"))
     end = recorded_end(path, run_id)
     assert end is not None
     assert end[0] == "FINISHED"
