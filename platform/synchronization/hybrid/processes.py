@@ -73,8 +73,9 @@ class ProcessCarrier(Carrier):
 
     def _fetch(self, pending: _Pending, course: Course) -> Received:
         asked = perf_counter()
-        for work in pending.works:
-            work.wait()
+        with reaching():
+            for work in pending.works:
+                work.wait()
         if pending.works:
             course.fetched(pending.post.label, pending.posted, asked)
         return {other: _payload(tensor) for other, tensor in pending.arriving.items()}

@@ -1,0 +1,233 @@
+"""Faults at seeded moments of runs, and whether each run ends, bit for bit, as one that nothing happened to.
+
+    python benchmarks/soak.py [--quick] [--write]
+
+At least 10 faults of each kind: some hours. It goes on where it was stopped (build/soak.jsonl). Cut links and
+full disks need root.
+"""
+
+import argparse
+import shlex
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faults.cases import RESTARTS, Kept, Result, Undisturbed, strike, undisturbed
+from faults.commands import clean_environment
+from faults.kinds import (
+    CheckpointDamaged,
+    DiskFull,
+    DriverKilled,
+    Fault,
+    LinkCut,
+    NodeKilled,
+    Stopped,
+    StoreGone,
+    TooLate,
+    WorkerKilled,
+)
+from faults.machines import Machines, OnMachines
+from faults.mlflow_server import Server
+from faults.places import JobHead, OnHead, OwnRay, Place, WithServer
+from faults.scenarios import AUTO, MODES, SEARCH, SUBMIT, Scenario, train
+from network import why_not
+from report import RESULTS, Options, Table, load, publish
+
+from taugrad.platform.tracking.store import open_client
+
+BUILD = Path(__file__).resolve().parent.parent / "build"
+EACH = 10
+"""Faults of each kind."""
+MOST_TOO_LATE = 3
+"""Times that a fault may come when all is over, before a scenario is left out."""
+
+SCHEDULE: dict[type[Fault], list[Scenario]] = {
+    WorkerKilled: [*train(*MODES), SEARCH, AUTO, SUBMIT],
+    DriverKilled: [
+        *train("allgather", "sharded", "weights", "hybrid", "async", "simulated"),
+        SEARCH,
+        AUTO,
+        SUBMIT,
+    ],
+    NodeKilled: [
+        *train("allgather", "weights", place="two machines"),
+        *train("allgather", "hybrid"),
+        SEARCH,
+    ],
+    Stopped: train("allgather", "padded", "ring", "sharded", "weights", "hybrid", "async"),
+    LinkCut: train("allgather", "sharded", "weights", "ring", place="two machines"),
+    StoreGone: train("allgather", "weights", "async", place="MLflow server"),
+    DiskFull: train("allgather", "sharded", "simulated"),
+    CheckpointDamaged: train("allgather", "sharded", "weights", "hybrid", "async"),
+}
+"""By kind, what it strikes, one after the other."""
+NEED_ROOT: tuple[type[Fault], ...] = (LinkCut, DiskFull)
+
+INTRODUCTION = (
+    "A run is struck at a moment that follows from a seed, comes back by itself (`workers.max_restarts`) or "
+    "is gone on with as its message says, and is then compared with one that nothing happened to: weights, "
+    "optimizer, residuals and ledgers of its last checkpoint bit for bit, every point of every metric but "
+    "times, and that each is there once. Runs have 2 workers and 1,150 iterations on digits "
+    "(`benchmarks/faults/scenarios.py`). A search's trials and its front are compared likewise, and so are "
+    "all trainings of `taugrad auto`."
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python benchmarks/soak.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one fault of each kind, to see that it works")
+    parser.add_argument("--write", nargs="?", type=Path, const=RESULTS, metavar="FOLDER")
+    parser.add_argument("--only", help="kinds of faults whose names have this", default="")
+    parser.add_argument("--mode", help="scenarios whose names have this", default="")
+    parser.add_argument("--publish", action="store_true", help="what has been run so far, and no more")
+    given = parser.parse_args(arguments)
+    options = Options(given.quick, given.write, shlex.join(["python", "benchmarks/soak.py", *arguments]))
+    before = load()
+    kept = Kept(BUILD / ("soak-quick.jsonl" if given.quick else "soak.jsonl"), anew=given.quick)
+    if not given.publish:
+        with Soak(kept, BUILD / "soak", quick=given.quick) as soak:
+            for make, scenarios in SCHEDULE.items():
+                chosen = [each for each in scenarios if given.mode in each.name]
+                if given.only in make.name and chosen:
+                    soak.run(make, chosen)
+    if not kept.results:
+        print("nothing was run", file=sys.stderr)
+        return 2
+    publish("soak", options, INTRODUCTION, tables(kept.results), before)
+    return int(any(each.lost for each in kept.results))
+
+
+@dataclass
+class Soak:
+    """The places, made when they are first needed, and what is known."""
+
+    kept: Kept
+    folder: Path
+    quick: bool
+    _whole: dict[str, Undisturbed] = field(default_factory=dict)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _server: Server | None = None
+    _head: JobHead | None = None
+    _machines: Machines | None = None
+
+    def __enter__(self) -> "Soak":
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self._template = self.folder / "empty.db"
+        open_client(f"sqlite:///{self._template}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, make: type[Fault], scenarios: Sequence[Scenario]) -> None:
+        """Faults of one kind, until there are enough."""
+        if make in NEED_ROOT or any(each.place == "two machines" for each in scenarios):
+            reason = why_not()
+            if reason:
+                print(f"{make.name}: left out: {reason}", flush=True)
+                return
+        wanted = 1 if self.quick else max(EACH, len(scenarios))
+        for number in range(wanted):
+            scenario = scenarios[number % len(scenarios)]
+            if self.kept.has(make.name, scenario.name, number):
+                continue
+            for attempt in range(MOST_TOO_LATE):
+                try:
+                    self._strike(make, scenario, number, attempt)
+                    break
+                except TooLate:
+                    print("  too late: it was over", flush=True)
+
+    def _strike(self, make: type[Fault], scenario: Scenario, number: int, attempt: int) -> None:
+        whole = self.whole(scenario)
+        print(f"{make.name} {number}: {scenario.name}, {scenario.place}", flush=True)
+        folder = self.folder / f"{make.__name__}-{number}-{attempt}"
+        shutil.rmtree(folder, ignore_errors=True)
+        result = strike(
+            self._place(folder, scenario),
+            lambda place, chance: make(place, chance, short=self.quick),
+            f"{make.__name__} {scenario.name} {number} {attempt}",
+            number,
+            whole,
+            lambda text: print(text, flush=True),
+        )
+        self.kept.add(result)
+        how = "by itself" if result.starts == 1 else f"{result.starts} commands"
+        print(f"  {result.seconds:.0f} s, {how}: {result.lost or 'nothing lost'}", flush=True)
+        if not result.lost:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def whole(self, scenario: Scenario) -> Undisturbed:
+        """The scenario where nothing happened; run once."""
+        name = scenario.name.replace("submit", "train")
+        if name not in self._whole:
+            print(f"undisturbed: {name}", flush=True)
+            folder = self.folder / f"undisturbed-{name.replace(' ', '-')}"
+            self._whole[name] = undisturbed(scenario, folder, self._template)
+        return self._whole[name]
+
+    def _place(self, folder: Path, scenario: Scenario) -> Place:
+        if scenario.place == "own Ray":
+            return OwnRay(folder, scenario, RESTARTS, self._template)
+        if scenario.place == "MLflow server":
+            if self._server is None:
+                (self.folder / "server").mkdir()
+                self._server = Server(self.folder / "server", clean_environment())
+                self._server.start()
+                self._stack.callback(self._server.kill)
+            return WithServer(folder, scenario, RESTARTS, self._template, self._server)
+        if scenario.place == "job head":
+            if self._head is None:
+                self._head = JobHead(self.folder / "head")
+                self._stack.callback(self._head.close)
+            return OnHead(folder, scenario, RESTARTS, self._template, self._head)
+        if self._machines is None:
+            self._machines = Machines(self.folder / "machines")
+            self._stack.callback(self._machines.close)
+        return OnMachines(folder, scenario, RESTARTS, self._template, self._machines)
+
+
+def tables(results: Sequence[Result]) -> list[Table]:
+    """By kind of fault, and by what was struck."""
+    columns = ("injected", "survived", "lost", "by itself", "gone on with", "seconds a run")
+    return [
+        Table("By fault", ("fault", *columns, "in"), _rows(results, lambda each: each.fault, places=True)),
+        Table("By what was run", ("run", *columns), _rows(results, lambda each: each.scenario, places=False)),
+        *_losses(results),
+    ]
+
+
+def _rows(results: Sequence[Result], key: Callable[[Result], str], *, places: bool) -> list[tuple[str, ...]]:
+    rows = []
+    for name in dict.fromkeys(map(key, results)):
+        those = [each for each in results if key(each) == name]
+        lost = sum(bool(each.lost) for each in those)
+        alone = sum(each.starts == 1 and not each.lost for each in those)
+        seconds = sum(each.seconds for each in those) / len(those)
+        struck = Counter(each.scenario for each in those)
+        rows.append(
+            (
+                name,
+                *map(str, (len(those), len(those) - lost, lost, alone, len(those) - lost - alone)),
+                f"{seconds:.0f}",
+                *([", ".join(struck)] if places else []),
+            )
+        )
+    return rows
+
+
+def _losses(results: Sequence[Result]) -> list[Table]:
+    lost = [each for each in results if each.lost]
+    if not lost:
+        return []
+    rows = [(f"{each.fault}, {each.scenario}, {each.number}", each.done, each.lost) for each in lost]
+    return [Table("Lost", ("case", "what was done", "what was lost"), rows)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
