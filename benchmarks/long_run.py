@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 from faults.commands import Command, clean_environment
+from faults.mlflow_server import Server
 from report import Table, load, number, publish, read_options
 
-from taugrad.dashboards.serving import mlflow_server
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
 
@@ -87,16 +87,20 @@ def main(arguments: Sequence[str]) -> int:
     (folder / "spec.yaml").write_text(SPEC.format(iterations=iterations, every=every))
     database = folder / "mlflow.db"
     open_client(f"sqlite:///{database}")
-    with mlflow_server(f"sqlite:///{database}", folder / "server.txt") as server:
-        command = Command(["train", "spec.yaml"], folder, clean_environment(), folder / "output.txt")
+    server = Server(folder, clean_environment(), database.name)
+    server.start()
+    try:
+        command = Command.start(["train", "spec.yaml"], folder, clean_environment(), folder / "output.txt")
         try:
-            seen = watch(command, database, server.url, iterations // PARTS)
+            seen = watch(command, database, server.uri, iterations // PARTS)
         finally:
             command.kill()
-        if command.process.returncode:
+        if command.code:
             print(command.said[-3000:], file=sys.stderr)
             return 1
-        seen.answers.append(ask(database, server.url, iterations))
+        seen.answers.append(ask(database, server.uri, iterations))
+    finally:
+        server.kill()
     steps = step_times(database)
     introduction = INTRODUCTION.format(
         parameters=16 * 64 + 16 + 160 + 10, iterations=iterations, sample=SAMPLE_S

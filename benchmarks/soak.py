@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.cases import RESTARTS, Kept, Result, Undisturbed, strike, undisturbed
-from faults.commands import clean_environment
+from faults.commands import RayHost, clean_environment
 from faults.kinds import (
     CheckpointDamaged,
     DiskFull,
@@ -32,7 +32,7 @@ from faults.kinds import (
 )
 from faults.machines import Machines, OnMachines
 from faults.mlflow_server import Server
-from faults.places import JobHead, OnHead, OwnRay, Place, WithServer
+from faults.places import JobHead, OnHead, OwnRay, Place, SharedRay, WithServer
 from faults.scenarios import AUTO, MODES, SEARCH, SUBMIT, Scenario, train
 from network import why_not
 from report import RESULTS, Options, Table, load, publish
@@ -46,7 +46,7 @@ MOST_TOO_LATE = 3
 """Times that a fault may come when all is over, before a scenario is left out."""
 
 SCHEDULE: dict[type[Fault], list[Scenario]] = {
-    WorkerKilled: [*train(*MODES), SEARCH, AUTO, SUBMIT],
+    WorkerKilled: [*train(*MODES, place="shared Ray"), SEARCH, AUTO, SUBMIT],
     DriverKilled: [
         *train("allgather", "sharded", "weights", "hybrid", "async", "simulated"),
         SEARCH,
@@ -58,11 +58,14 @@ SCHEDULE: dict[type[Fault], list[Scenario]] = {
         *train("allgather", "hybrid"),
         SEARCH,
     ],
-    Stopped: train("allgather", "padded", "ring", "sharded", "weights", "hybrid", "async"),
+    Stopped: train(*(mode for mode in MODES if mode != "simulated"), place="shared Ray"),
     LinkCut: train("allgather", "sharded", "weights", "ring", place="two machines"),
     StoreGone: train("allgather", "weights", "async", place="MLflow server"),
-    DiskFull: train("allgather", "sharded", "simulated"),
-    CheckpointDamaged: train("allgather", "sharded", "weights", "hybrid", "async"),
+    DiskFull: train("allgather", "sharded", "simulated", place="shared Ray"),
+    CheckpointDamaged: [
+        *train("allgather", "sharded", place="own Ray"),
+        *train("weights", "hybrid", "async", place="shared Ray"),
+    ],
 }
 """By kind, what it strikes, one after the other."""
 NEED_ROOT: tuple[type[Fault], ...] = (LinkCut, DiskFull)
@@ -90,10 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     kept = Kept(BUILD / ("soak-quick.jsonl" if given.quick else "soak.jsonl"), anew=given.quick)
     if not given.publish:
         with Soak(kept, BUILD / "soak", quick=given.quick) as soak:
-            for make, scenarios in SCHEDULE.items():
-                chosen = [each for each in scenarios if given.mode in each.name]
-                if given.only in make.name and chosen:
-                    soak.run(make, chosen)
+            soak.run(given.only, given.mode)
     if not kept.results:
         print("nothing was run", file=sys.stderr)
         return 2
@@ -113,6 +113,7 @@ class Soak:
     _server: Server | None = None
     _head: JobHead | None = None
     _machines: Machines | None = None
+    _host: RayHost | None = None
 
     def __enter__(self) -> "Soak":
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -124,24 +125,38 @@ class Soak:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, make: type[Fault], scenarios: Sequence[Scenario]) -> None:
-        """Faults of one kind, until there are enough."""
-        if make in NEED_ROOT or any(each.place == "two machines" for each in scenarios):
-            reason = why_not()
-            if reason:
-                print(f"{make.name}: left out: {reason}", flush=True)
-                return
-        wanted = 1 if self.quick else max(EACH, len(scenarios))
-        for number in range(wanted):
-            scenario = scenarios[number % len(scenarios)]
-            if self.kept.has(make.name, scenario.name, number):
+    def run(self, only: str = "", mode: str = "") -> None:
+        """Faults of all kinds in turn, until there are enough of each.
+
+        Args:
+            only: kinds whose names have this.
+            mode: scenarios whose names have this.
+        """
+        schedule: dict[type[Fault], list[Scenario]] = {}
+        for make, scenarios in SCHEDULE.items():
+            chosen = [each for each in scenarios if mode in each.name]
+            if only not in make.name or not chosen:
                 continue
-            for attempt in range(MOST_TOO_LATE):
-                try:
-                    self._strike(make, scenario, number, attempt)
-                    break
-                except TooLate:
-                    print("  too late: it was over", flush=True)
+            rooted = make in NEED_ROOT or any(each.place == "two machines" for each in chosen)
+            if rooted and (reason := why_not()):
+                print(f"{make.name}: left out: {reason}", flush=True)
+            else:
+                schedule[make] = chosen
+        for number in range(1 if self.quick else max(EACH, *map(len, SCHEDULE.values()))):
+            for make, scenarios in schedule.items():
+                if number < max(EACH, len(scenarios)):
+                    self._one(make, scenarios[number % len(scenarios)], number)
+
+    def _one(self, make: type[Fault], scenario: Scenario, number: int) -> None:
+        """One case, unless it is done."""
+        if self.kept.has(make.name, scenario.name, number):
+            return
+        for attempt in range(MOST_TOO_LATE):
+            try:
+                self._strike(make, scenario, number, attempt)
+                return
+            except TooLate:
+                print("  too late: it was over", flush=True)
 
     def _strike(self, make: type[Fault], scenario: Scenario, number: int, attempt: int) -> None:
         whole = self.whole(scenario)
@@ -168,12 +183,20 @@ class Soak:
         if name not in self._whole:
             print(f"undisturbed: {name}", flush=True)
             folder = self.folder / f"undisturbed-{name.replace(' ', '-')}"
-            self._whole[name] = undisturbed(scenario, folder, self._template)
+            # Where it runs changes no bit.
+            kind, mode = ("train" if scenario.kind == "submit" else scenario.kind), scenario.mode
+            place = self._place(folder, Scenario(kind, mode, "shared Ray" if kind == "train" else "own Ray"))
+            self._whole[name] = undisturbed(place)
         return self._whole[name]
 
     def _place(self, folder: Path, scenario: Scenario) -> Place:
         if scenario.place == "own Ray":
             return OwnRay(folder, scenario, RESTARTS, self._template)
+        if scenario.place == "shared Ray":
+            if self._host is None:
+                self._host = RayHost(self.folder / "shared-ray.txt")
+                self._stack.callback(self._host.close)
+            return SharedRay(folder, scenario, RESTARTS, self._template, self._host)
         if scenario.place == "MLflow server":
             if self._server is None:
                 (self.folder / "server").mkdir()

@@ -13,8 +13,7 @@ from random import Random
 from .commands import Command
 from .comparing import Outcome, differences, outcomes
 from .kinds import Fault
-from .places import OwnRay, Place
-from .scenarios import Scenario
+from .places import Place
 
 _GOES_ON = re.compile(r"--resume ([0-9a-f]{32})")
 _DELIVER = re.compile(r"taugrad deliver (\S+)")
@@ -56,9 +55,9 @@ class Lost(Exception):
     """A run could not be brought to its end."""
 
 
-def undisturbed(scenario: Scenario, folder: Path, template: Path) -> Undisturbed:
+def undisturbed(place: Place) -> Undisturbed:
     """Runs a scenario in peace; raises RuntimeError where it does not end well."""
-    place = OwnRay(folder, _on_own_ray(scenario), RESTARTS, template)
+    scenario = place.scenario
     command = place.start(place.first())
     working = command.wait_for(scenario.begun)
     begun = time.monotonic()
@@ -67,11 +66,6 @@ def undisturbed(scenario: Scenario, folder: Path, template: Path) -> Undisturbed
     seconds = time.monotonic() - begun
     found = outcomes(place.client(), place.experiment, place.storage)
     return Undisturbed(found, files_of(place), seconds)
-
-
-def _on_own_ray(scenario: Scenario) -> Scenario:
-    """The same on a Ray of its own: where it runs changes no bit."""
-    return Scenario("train" if scenario.kind == "submit" else scenario.kind, scenario.mode)
 
 
 def strike(
@@ -171,7 +165,7 @@ def going_on(place: Place, command: Command) -> list[str]:
 
 def _deliver(place: Place) -> None:
     """Metrics that the store did not take in time, as the command says."""
-    said = place.output.read_text(errors="replace")
+    said = place.output.read_text(errors="replace") if place.output.exists() else ""
     for file in dict.fromkeys(each.rstrip(".,") for each in _DELIVER.findall(said)):
         if Path(file).exists():
             place.start(["deliver", file]).wait()

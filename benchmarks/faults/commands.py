@@ -1,5 +1,6 @@
 """A command of taugrad under way, all that it has started, and what it has said."""
 
+import json
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 
 MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
-LONGEST_S = 300.0
+LONGEST_S = 900.0
 """A command that takes longer hangs."""
 
 
@@ -56,15 +57,26 @@ def end(processes: Sequence[psutil.Process]) -> None:
 class Command:
     """A command with an output that can be read while it runs."""
 
-    def __init__(
-        self,
+    def __init__(self, process: "subprocess.Popen[bytes]", output: Path, begins_at: int) -> None:
+        """Watches a command.
+
+        Args:
+            process: it, or what runs it.
+            output: where what it says is added.
+            begins_at: that file's size before.
+        """
+        self.process, self.output, self._begins_at = process, output, begins_at
+
+    @classmethod
+    def start(
+        cls,
         arguments: Sequence[str],
         folder: Path,
         environment: Mapping[str, str],
         output: Path,
         before: Sequence[str] = (),
-    ) -> None:
-        """Starts it.
+    ) -> "Command":
+        """Starts one.
 
         Args:
             arguments: of `taugrad`.
@@ -73,10 +85,9 @@ class Command:
             output: a file to which what it says is added.
             before: what starts it, such as `ip netns exec NAME`.
         """
-        self.output = output
-        self._begins_at = output.stat().st_size if output.exists() else 0
+        begins_at = output.stat().st_size if output.exists() else 0
         with output.open("a") as log:
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 [*before, sys.executable, "-m", "taugrad", *arguments],
                 cwd=folder,
                 env=dict(environment),
@@ -85,6 +96,7 @@ class Command:
                 stderr=log,
                 start_new_session=True,
             )
+        return cls(process, output, begins_at)
 
     @property
     def said(self) -> str:
@@ -92,9 +104,14 @@ class Command:
         return self.output.read_bytes()[self._begins_at :].decode(errors="replace")
 
     @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self.process.poll()
+
+    @property
     def runs(self) -> bool:
         """Whether it has not ended."""
-        return self.process.poll() is None
+        return self.code is None
 
     def family(self) -> list[psutil.Process]:
         """It and all that it has started."""
@@ -111,11 +128,12 @@ class Command:
 
     def wait(self) -> int | None:
         """Its exit code; None where it hung, and was killed with all that it had started."""
-        try:
-            return self.process.wait(LONGEST_S)
-        except subprocess.TimeoutExpired:
+        deadline = time.monotonic() + LONGEST_S
+        while self.runs and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if (code := self.code) is None:
             self.kill()
-            return None
+        return code
 
     def kill(self) -> None:
         """Ends it and all that it has started."""
@@ -124,3 +142,52 @@ class Command:
             os.killpg(self.process.pid, signal.SIGCONT)
         end(everything)
         self.process.wait(30)
+
+
+class RayHost:
+    """A Ray of our own on which commands run one after the other (`one_ray.py`)."""
+
+    def __init__(self, output: Path) -> None:
+        """Is started with its first command; what all of them say is added to a file."""
+        self._output = output
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, arguments: Sequence[str], folder: Path) -> "HostedCommand":
+        """Starts a command; the one before has ended."""
+        if self._process is None or self._process.poll() is not None:
+            with self._output.open("a") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-u", str(Path(__file__).with_name("one_ray.py"))],
+                    env=clean_environment(),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        begins_at = self._output.stat().st_size
+        assert self._process.stdin is not None
+        asked = json.dumps({"folder": str(folder), "arguments": list(arguments)})
+        self._process.stdin.write(f"{asked}\n".encode())
+        self._process.stdin.flush()
+        return HostedCommand(self._process, self._output, begins_at)
+
+    def close(self) -> None:
+        """Ends it."""
+        if self._process is not None:
+            end(family(self._process.pid))
+            self._process.wait(30)
+
+
+class HostedCommand(Command):
+    """A command that a `RayHost` runs."""
+
+    @property
+    def code(self) -> int | None:
+        """See `Command.code`."""
+        found = re.search(r"^exit (\d+)$", self.said, re.MULTILINE)
+        return self.process.poll() if found is None else int(found[1])
+
+    def kill(self) -> None:
+        """Ends the Ray too where the command still runs."""
+        if self.runs:
+            super().kill()

@@ -14,7 +14,7 @@ import psutil
 
 from .commands import Command, named
 from .machines import OnMachines
-from .places import OnHead, Place, WithServer
+from .places import OnHead, Place, SharedRay, WithServer
 
 _TRAINS, _TRIES = "RayTrainWorker", "ImplicitFunc"
 """Ray's names for processes that train, as workers or as a search's trials."""
@@ -233,7 +233,7 @@ class CheckpointDamaged(Fault):
         newest = max(whole, key=lambda each: each.parent.name).parent
         path = self.chance.choice(sorted(newest.iterdir()))
         how = damage(path, self.chance)
-        driver = self.chance.random() < 0.5
+        driver = self.chance.random() < 0.5 and not isinstance(self.place, SharedRay)
         if driver:
             DriverKilled(self.place, self.chance, short=self.short).strike(command)
         else:

@@ -95,7 +95,7 @@ class OnMachines(Place):
     def start(self, arguments: Sequence[str]) -> Command:
         """See `Place.start`."""
         inside = self.machines.head.command([])
-        return Command(arguments, self.folder, self.environment, self.output, before=inside)
+        return Command.start(arguments, self.folder, self.environment, self.output, before=inside)
 
     def processes(self, command: Command) -> list[psutil.Process]:
         """See `Place.processes`."""

@@ -20,10 +20,11 @@ class Server:
     Args:
         folder: of its database, artifacts and log.
         environment: its.
+        database: its name in the folder; made if it is not there.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self.folder, self.environment = folder, environment
+    def __init__(self, folder: Path, environment: Mapping[str, str], database: str = "server.db") -> None:
+        self.folder, self.environment, self._database = folder, environment, database
         self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
@@ -31,7 +32,12 @@ class Server:
     def start(self) -> None:
         """Starts it, and waits until it answers; raises RuntimeError where it does not."""
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-        command += ["--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
+        command += [
+            "--port",
+            str(self.port),
+            "--backend-store-uri",
+            f"sqlite:///{self.folder / self._database}",
+        ]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
         with (self.folder / "server.txt").open("a") as log:
             self.process = subprocess.Popen(

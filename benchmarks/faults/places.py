@@ -18,7 +18,7 @@ from mlflow.tracking import MlflowClient
 from taugrad.platform.ports import free_port
 from taugrad.platform.tracking.store import open_client
 
-from .commands import Command, clean_environment, end, family
+from .commands import Command, RayHost, clean_environment, end, family
 from .mlflow_server import Server
 from .scenarios import Scenario
 
@@ -61,7 +61,7 @@ class Place(ABC):
 
     def start(self, arguments: Sequence[str]) -> Command:
         """Starts a command here."""
-        return Command(arguments, self.folder, self.environment, self.output)
+        return Command.start(arguments, self.folder, self.environment, self.output)
 
     def first(self) -> list[str]:
         """The scenario's command."""
@@ -85,6 +85,20 @@ class OwnRay(Place):
 
     def close(self) -> None:
         """Nothing stays."""
+
+
+class SharedRay(OwnRay):
+    """Commands on a Ray that cases share: they take half as long there."""
+
+    def __init__(
+        self, folder: Path, scenario: Scenario, restarts: int, template: Path, host: RayHost
+    ) -> None:
+        super().__init__(folder, scenario, restarts, template)
+        self._host = host
+
+    def start(self, arguments: Sequence[str]) -> Command:
+        """See `Place.start`."""
+        return self._host.start(arguments, self.folder)
 
 
 class WithServer(OwnRay):

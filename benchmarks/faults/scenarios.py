@@ -38,8 +38,9 @@ class Scenario:
 
     kind: Kind
     mode: str
-    place: Literal["own Ray", "MLflow server", "job head", "two machines"] = "own Ray"
-    """On a Ray of the command's own, the same with MLflow's server, as a job, or on a cluster of machines."""
+    place: Literal["own Ray", "shared Ray", "MLflow server", "job head", "two machines"] = "own Ray"
+    """On a Ray of the command's own or of several commands, on its own with MLflow's server, as a job, or on
+    a cluster of two machines."""
 
     @property
     def name(self) -> str:

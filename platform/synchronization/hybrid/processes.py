@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from taugrad.compressors.wire.reaching import reaching
+
 from ..processes import receipts_first
 from ..rounds import Payload, Received, Traffic
 from .moves import Carrier, Course, Moves, Post, T, check, count
