@@ -9,6 +9,7 @@ full disks need root.
 import argparse
 import shlex
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -46,26 +47,28 @@ MOST_TOO_LATE = 3
 """Times that a fault may come when all is over, before a scenario is left out."""
 
 SCHEDULE: dict[type[Fault], list[Scenario]] = {
-    WorkerKilled: [*train(*MODES, place="shared Ray"), SEARCH, AUTO, SUBMIT],
-    DriverKilled: [
-        *train("allgather", "sharded", "weights", "hybrid", "async", "simulated"),
-        SEARCH,
-        AUTO,
-        SUBMIT,
-    ],
     NodeKilled: [
-        *train("allgather", "weights", place="two machines"),
-        *train("allgather", "hybrid"),
+        *train("allgather"),
+        *train("allgather", place="two machines"),
+        SEARCH,
+        *train("weights", place="two machines"),
+        *train("hybrid"),
+    ],
+    DiskFull: train("allgather", "sharded", "simulated", place="shared Ray"),
+    StoreGone: train("allgather", "weights", "async", place="MLflow server"),
+    DriverKilled: [
+        SUBMIT,
+        *train("allgather", "sharded", "weights", "hybrid", "async", "simulated"),
+        AUTO,
         SEARCH,
     ],
-    Stopped: train(*(mode for mode in MODES if mode != "simulated"), place="shared Ray"),
-    LinkCut: train("allgather", "sharded", "weights", "ring", place="two machines"),
-    StoreGone: train("allgather", "weights", "async", place="MLflow server"),
-    DiskFull: train("allgather", "sharded", "simulated", place="shared Ray"),
+    WorkerKilled: [*train(*MODES, place="shared Ray"), SEARCH, AUTO, SUBMIT],
     CheckpointDamaged: [
-        *train("allgather", "sharded", place="own Ray"),
         *train("weights", "hybrid", "async", place="shared Ray"),
+        *train("allgather", "sharded", place="own Ray"),
     ],
+    LinkCut: train("allgather", "sharded", "weights", "ring", place="two machines"),
+    Stopped: train(*(mode for mode in MODES if mode != "simulated"), place="shared Ray"),
 }
 """By kind, what it strikes, one after the other."""
 NEED_ROOT: tuple[type[Fault], ...] = (LinkCut, DiskFull)
@@ -116,10 +119,13 @@ class Soak:
     _host: RayHost | None = None
 
     def __enter__(self) -> "Soak":
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._template = self.folder / "empty.db"
-        open_client(f"sqlite:///{self._template}")
+        if not self._template.exists():
+            unfinished = self.folder / "unfinished.db"
+            unfinished.unlink(missing_ok=True)
+            open_client(f"sqlite:///{unfinished}")
+            unfinished.rename(self._template)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -185,8 +191,8 @@ class Soak:
             folder = self.folder / f"undisturbed-{name.replace(' ', '-')}"
             # Where it runs changes no bit.
             kind, mode = ("train" if scenario.kind == "submit" else scenario.kind), scenario.mode
-            place = self._place(folder, Scenario(kind, mode, "shared Ray" if kind == "train" else "own Ray"))
-            self._whole[name] = undisturbed(place)
+            there = Scenario(kind, mode, "shared Ray" if kind == "train" else "own Ray")
+            self._whole[name] = undisturbed(lambda: self._place(folder, there), folder, program())
         return self._whole[name]
 
     def _place(self, folder: Path, scenario: Scenario) -> Place:
@@ -199,7 +205,7 @@ class Soak:
             return SharedRay(folder, scenario, RESTARTS, self._template, self._host)
         if scenario.place == "MLflow server":
             if self._server is None:
-                (self.folder / "server").mkdir()
+                (self.folder / "server").mkdir(exist_ok=True)
                 self._server = Server(self.folder / "server", clean_environment())
                 self._server.start()
                 self._stack.callback(self._server.kill)
@@ -213,6 +219,12 @@ class Soak:
             self._machines = Machines(self.folder / "machines")
             self._stack.callback(self._machines.close)
         return OnMachines(folder, scenario, RESTARTS, self._template, self._machines)
+
+
+def program() -> str:
+    """Which version of the program this is."""
+    line = ["git", "-C", str(BUILD.parent), "rev-parse", "HEAD"]
+    return subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def tables(results: Sequence[Result]) -> list[Table]:

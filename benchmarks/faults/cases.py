@@ -3,17 +3,21 @@
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from random import Random
+
+from taugrad.platform.tracking.store import open_client
 
 from .commands import Command
 from .comparing import Outcome, differences, outcomes
 from .kinds import Fault
-from .places import Place
+from .places import STORAGE, Place
 
 _GOES_ON = re.compile(r"--resume ([0-9a-f]{32})")
 _DELIVER = re.compile(r"taugrad deliver (\S+)")
@@ -45,27 +49,47 @@ class Result:
 class Undisturbed:
     """A scenario that nothing happened to."""
 
-    found: dict[str, list[Outcome]]
-    files: dict[str, str]
+    uri: str
+    experiment: str
+    storage: Path
     working_s: float
     """From its first sign of work to its end."""
+
+    @cached_property
+    def found(self) -> dict[str, list[Outcome]]:
+        """Its runs."""
+        return outcomes(open_client(self.uri), self.experiment, self.storage)
 
 
 class Lost(Exception):
     """A run could not be brought to its end."""
 
 
-def undisturbed(place: Place) -> Undisturbed:
-    """Runs a scenario in peace; raises RuntimeError where it does not end well."""
+def undisturbed(make: Callable[[], Place], folder: Path, program: str) -> Undisturbed:
+    """Runs a scenario in peace, unless an earlier start of the harness has.
+
+    Args:
+        make: its place.
+        folder: of that place; it stays.
+        program: which version of the program it is: another one may come to other bits.
+
+    Raises:
+        RuntimeError: the scenario does not end well.
+    """
+    note = folder.with_suffix(".json")
+    if note.exists() and (known := json.loads(note.read_text()))["program"] == program:
+        return Undisturbed(known["uri"], known["experiment"], folder / STORAGE, known["working_s"])
+    shutil.rmtree(folder, ignore_errors=True)
+    place = make()
     scenario = place.scenario
     command = place.start(place.first())
     working = command.wait_for(scenario.begun)
     begun = time.monotonic()
     if command.wait() != 0 or not working:
         raise RuntimeError(f"{scenario.name} failed where nothing happened:\n{command.said[-3000:]}")
-    seconds = time.monotonic() - begun
-    found = outcomes(place.client(), place.experiment, place.storage)
-    return Undisturbed(found, files_of(place), seconds)
+    told = {"program": program, "uri": place.uri, "experiment": place.experiment}
+    note.write_text(json.dumps(told | {"working_s": time.monotonic() - begun}))
+    return undisturbed(make, folder, program)
 
 
 def strike(
@@ -105,12 +129,12 @@ def strike(
         fault.mend()
         starts += bring_to_end(place, command)
         _deliver(place)
-        found, files = outcomes(place.client(), place.experiment, place.storage), files_of(place)
+        found = outcomes(place.client(), place.experiment, place.storage)
         twice = [each for each, several in found.items() if len(several) != 1]
         different = [
             *(f"{len(found[each])} finished runs of one spec" for each in twice),
             *differences(found, whole.found),
-            *differences(files, whole.files),
+            *differences(files_of(place.storage), files_of(whole.storage)),
         ]
         lost = "; ".join(different[:3]) + (f"; and {len(different) - 3} more" if len(different) > 3 else "")
     except Lost as problem:
@@ -171,10 +195,10 @@ def _deliver(place: Place) -> None:
             place.start(["deliver", file]).wait()
 
 
-def files_of(place: Place) -> dict[str, str]:
+def files_of(storage: Path) -> dict[str, str]:
     """A search's front, but for columns of times and of the runs' ids."""
     found = {}
-    for path in sorted(place.storage.glob("searches/*/*/front.csv")):
+    for path in sorted(storage.glob("searches/*/*/front.csv")):
         rows = [line.split(",") for line in path.read_text().splitlines()]
         kept = [i for i, name in enumerate(rows[0]) if not re.search("second|minute|run", name)]
         found[path.name] = "\n".join(",".join(row[i] for i in kept) for row in rows)

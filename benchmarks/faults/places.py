@@ -22,7 +22,7 @@ from .commands import Command, RayHost, clean_environment, end, family
 from .mlflow_server import Server
 from .scenarios import Scenario
 
-EXPERIMENT = "soak"
+EXPERIMENT, STORAGE = "soak", "taugrad-runs"
 _UP_S = 240.0
 
 
@@ -48,7 +48,7 @@ class Place(ABC):
         folder.mkdir(parents=True)
         self.folder, self.scenario = folder, scenario
         self.experiment = EXPERIMENT
-        self.storage = folder / "taugrad-runs"
+        self.storage = folder / STORAGE
         self.uri = f"sqlite:///{folder}/mlflow.db"
         shutil.copy(template, folder / "mlflow.db")
         (folder / "spec.yaml").write_text(scenario.spec(self.experiment, restarts))
