@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faults.cases import RESTARTS, Kept, Result, Undisturbed, strike, undisturbed
+from faults.cases import RESTARTS, Kept, NotBegun, Result, Undisturbed, strike, undisturbed
 from faults.commands import RayHost, clean_environment
 from faults.kinds import (
     CheckpointDamaged,
@@ -163,6 +163,8 @@ class Soak:
                 return
             except TooLate:
                 print("  too late: it was over", flush=True)
+            except NotBegun as problem:
+                print(f"  did not begin: {problem}", flush=True)
 
     def _strike(self, make: type[Fault], scenario: Scenario, number: int, attempt: int) -> None:
         whole = self.whole(scenario)
@@ -222,9 +224,9 @@ class Soak:
 
 
 def program() -> str:
-    """Which version of the program this is."""
-    line = ["git", "-C", str(BUILD.parent), "rev-parse", "HEAD"]
-    return subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip()
+    """Which version of the program this is: git's names of what trains."""
+    line = ["git", "-C", str(BUILD.parent), "rev-parse", "HEAD:compressors", "HEAD:platform", "HEAD:search"]
+    return " ".join(subprocess.run(line, capture_output=True, text=True, check=True).stdout.split())
 
 
 def tables(results: Sequence[Result]) -> list[Table]:

@@ -61,6 +61,10 @@ class Undisturbed:
         return outcomes(open_client(self.uri), self.experiment, self.storage)
 
 
+class NotBegun(Exception):
+    """A command ended before anything could be done to it; nothing was struck."""
+
+
 class Lost(Exception):
     """A run could not be brought to its end."""
 
@@ -111,6 +115,7 @@ def strike(
         say: told how it goes.
 
     Raises:
+        NotBegun: it did not come to its work, such as on a machine on which Ray does not start in time.
         TooLate: there was nothing left that could be struck.
     """
     scenario = place.scenario
@@ -121,7 +126,7 @@ def strike(
     command = place.start(place.first())
     try:
         if not command.wait_for(scenario.begun):
-            raise Lost(f"it did not begin: {command.said[-300:]}")
+            raise NotBegun(command.said[-300:])
         # What comes after the last step, figures and tables, is a part of it that has nothing to lose.
         time.sleep(moment * 0.7 * whole.working_s)
         done = fault.strike(command)
