@@ -30,7 +30,7 @@ workers: {{cpus: 0.5, max_restarts: {restarts}}}
 """
 ITERATIONS = 1200
 DISK_BYTES = 32 * 2**20
-TIMEOUT_S = 120
+TIMEOUT_S = 480  # other tests run at the same time
 
 
 class Disk:
