@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from .errors import WorkersDisagree
+from .wire.reaching import reaching
 
 KIND = "kind"
 """The field that names the method; if it differs, so do most others."""
@@ -66,6 +67,7 @@ def require_agreement(
 
     Raises:
         WorkersDisagree: on every worker, with the same message.
+        PeerLost: another worker does not answer.
     """
     text = json.dumps(list(description.items())).encode()
     works: list[dist.Work] = []
@@ -122,7 +124,8 @@ def gathered(
     everybody = torch.empty((dist.get_world_size(group), mine.numel()), dtype=torch.uint8, device=device)
     work = dist.all_gather(list(everybody.unbind()), mine, group=group, async_op=True)
     assert work is not None
-    work.wait()
+    with reaching():
+        work.wait()
     works.append(work)
     return [row.numpy().tobytes() for row in everybody.cpu()]
 

@@ -41,3 +41,23 @@ class NonFiniteGradient(CompressionError, FloatingPointError):
     def __reduce__(self) -> tuple[type["NonFiniteGradient"], tuple[str, int]]:
         """Pickles by its two arguments, so that it can cross process boundaries."""
         return type(self), (self.parameter, self.rank)
+
+
+EVERYBODY = -1
+"""In place of a rank, where all workers are asked together and it is not known who does not answer."""
+
+
+class PeerLost(CompressionError, RuntimeError):
+    """Another worker is gone, or has been silent for too long.
+
+    Attributes:
+        worker: its rank, or `EVERYBODY`.
+    """
+
+    def __init__(self, worker: int, reason: str) -> None:
+        self.worker, self._reason = worker, reason
+        super().__init__(f"{'another worker' if worker == EVERYBODY else f'worker {worker}'} {reason}")
+
+    def __reduce__(self) -> tuple[type["PeerLost"], tuple[int, str]]:
+        """Pickles by its arguments, so that it can cross process boundaries."""
+        return type(self), (self.worker, self._reason)

@@ -24,5 +24,7 @@ def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[
             configuration does not say `nonfinite: skip`.
         CorruptMessage: through the future, where a message is damaged or does not fit the bucket.
         WorkersDisagree: in the first step, on every worker, where their methods, exchanges or models differ.
+        PeerLost: on every worker, where one is gone, or has been silent for longer than the timeout of the
+            process group allows.
     """
     return state.synchronize(bucket)

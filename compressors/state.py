@@ -17,11 +17,12 @@ from .agreement import described, flattened, require_agreement
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
 from .config import CompressedMethod, Method, read_config
-from .errors import CompressionError, WorkersDisagree
+from .errors import CompressionError, PeerLost, WorkersDisagree
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
 from .protocols.base import transport_of
 from .wire.exchange import Exchange, ExchangeForm
+from .wire.reaching import reaching
 from .wire.sealing import SHORTEST_KEY
 from .wire.sites import Sites
 
@@ -210,7 +211,11 @@ class CompressionState:
             for name, gradient in zip(named.names, bucket.gradients(), strict=True):
                 self.statistics[name] = gradient_statistics(gradient)
             self._observing = not bucket.is_last()
-        summed = self._protocol.synchronize(named, self.last_step)
+        try:
+            with reaching():
+                summed = self._protocol.synchronize(named, self.last_step)
+        except PeerLost as problem:
+            raise self._fail(problem) from problem.__cause__
         if bucket.is_last():
             self._protocol.left(self.last_step)
         return summed
@@ -245,7 +250,7 @@ class CompressionState:
         transport = transport_of(self._group, bucket.buffer)
         try:
             self._works += require_agreement(self._description(bucket), self._group, transport)
-        except WorkersDisagree as problem:
+        except (WorkersDisagree, PeerLost) as problem:
             raise self._fail(problem) from None
         self._protocol.meet(transport)
 

@@ -5,7 +5,8 @@ rest. Updates become messages (`bucket.compressor.Compressor`), which all worker
 them in rank order, so that replicas stay bit-identical.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -71,6 +72,23 @@ class _Turn:
         else:
             if self.gathering.is_whole():
                 self.gate.set_result(None)
+
+    def give_up(self, problem: Exception) -> None:
+        """Lets go of whoever waits for what does not come any more."""
+        with suppress(RuntimeError):  # it has come at this very moment
+            if not self.gate.done():
+                self.gate.set_result(problem)
+
+
+@contextmanager
+def _all_or_none(turns: Sequence[_Turn]) -> Iterator[None]:
+    """Gives turns up where one of them fails inside: the interpreter's end would wait for their callbacks."""
+    try:
+        yield
+    except Exception as problem:
+        for turn in turns:
+            turn.give_up(problem)
+        raise
 
 
 class AllGather(Protocol):
@@ -163,7 +181,8 @@ class AllGather(Protocol):
         def finish(gate: Future[Exception | None]) -> Tensor:
             problem = gate.value()
             if problem is not None:
-                raise problem
+                with self._reaching():
+                    raise problem
             received = perf_counter()
             self._exchange.learn(plan.number, gathering.sizes)
             incoming = self._read(parts, plan, gathering)
@@ -212,15 +231,16 @@ class AllGather(Protocol):
         """
         unsent, self._unsent = self._unsent, []
         started = perf_counter()
-        for turn in unsent:
-            turn.gathering.send()
-            if not last:
-                turn.gathering.follow()
-            if turn.gathering.arrived is None or turn.gathering.may_go_on:
-                self._waiting.append(turn)
-            if turn.gathering.arrived is not None:
-                self.works += turn.gathering.works
-                turn.gathering.arrived.then(Once(turn.open))
+        with _all_or_none([*self._waiting, *unsent]):
+            for turn in unsent:
+                turn.gathering.send()
+                if not last:
+                    turn.gathering.follow()
+                if turn.gathering.arrived is None or turn.gathering.may_go_on:
+                    self._waiting.append(turn)
+                if turn.gathering.arrived is not None:
+                    self.works += turn.gathering.works
+                    turn.gathering.arrived.then(Once(turn.open))
         if unsent:
             self._times.held(started)
 
@@ -228,9 +248,10 @@ class AllGather(Protocol):
         """Completes the exchanges that may need another round, in order. The last bucket's has begun."""
         waiting, self._waiting = self._waiting, []
         started = perf_counter()
-        for turn in waiting:
-            turn.gathering.complete()
-            self.works += turn.gathering.works
+        with _all_or_none(waiting):
+            for turn in waiting:
+                turn.gathering.complete()
+                self.works += turn.gathering.works
         for turn in waiting:
             if turn.gathering.arrived is None or not turn.gathering.is_whole():
                 turn.gate.set_result(None)  # decodes it, here and now

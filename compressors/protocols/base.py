@@ -1,7 +1,8 @@
 """The common base of the hook's protocols."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -14,7 +15,8 @@ from torch.futures import Future
 
 from ..bucket.ledger import Step
 from ..config import Method
-from ..errors import CompressionError, NonFiniteGradient
+from ..errors import CompressionError, NonFiniteGradient, PeerLost
+from ..wire.reaching import reaching
 from .times import PassTimes
 
 Fail = Callable[[CompressionError], CompressionError]
@@ -105,6 +107,15 @@ class Protocol(ABC):
         """
         if state is not None:
             raise ValueError("of another method")
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Notes as the failure that another worker was not reached inside."""
+        try:
+            with reaching():
+                yield
+        except PeerLost as problem:
+            raise self._fail(problem) from problem.__cause__
 
     def _count_ring(self, step: Step, nbytes: int) -> None:
         """What a ring all-reduce of this many bytes moves, by formula: the transport does not report it."""

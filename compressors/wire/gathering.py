@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from .reaching import reaching
+
 ALIGNMENT = 8
 SIZE_BYTES = 8
 """What each worker sends to tell the length of its message."""
@@ -73,6 +75,11 @@ class Gathering(ABC):
     def rows(self) -> Tensor:
         """What has arrived: uint8 [workers, longest or more], row r begins with worker r's message."""
 
+    def _wait(self) -> None:
+        """Waits for the latest collective."""
+        with reaching():
+            self.works[-1].wait()
+
     def _gather(self, mine: Tensor) -> Tensor:
         """Starts to gather tensors of one length, uint8 or int64 [n]; [workers, n]."""
         everybody = torch.empty(
@@ -97,7 +104,7 @@ class LengthsFirst(Gathering):
 
     def send(self) -> None:
         """See `Gathering.send`."""
-        self.works[-1].wait()
+        self._wait()
         self.sizes = [int(each) for each in self._told.flatten().tolist()]
         self.works.append(self._send(self._message))
         if not self._message.is_cuda:
@@ -110,7 +117,7 @@ class LengthsFirst(Gathering):
 
     def complete(self) -> None:
         """See `Gathering.complete`."""
-        self.works[-1].wait()
+        self._wait()
 
 
 class Padded(LengthsFirst):
@@ -169,7 +176,7 @@ class PaddedOneShot(Gathering):
 
     def complete(self) -> None:
         """See `Gathering.complete`."""
-        self.works[-1].wait()
+        self._wait()
         told = self._first[:, :SIZE_BYTES].contiguous().cpu().view(torch.int64)
         self.sizes = [int(each) for each in told.flatten().tolist()]
         self._rows = self._first[:, SIZE_BYTES:]
@@ -178,7 +185,7 @@ class PaddedOneShot(Gathering):
         if rest > 0:
             mine = on_transport(self._message[self._capacity :], rest, self._first.device)
             others = self._gather(mine)
-            self.works[-1].wait()
+            self._wait()
             self._rows = torch.cat((self._rows, others), dim=1)
             self.wire_bytes += self.workers * rest
 

@@ -11,8 +11,9 @@ apart.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -27,6 +28,7 @@ from torch.futures import Future as Told
 from .courier import Courier
 from .gathering import SIZE_BYTES, Gathering, on_transport, stacked, told_length, with_length
 from .lanes import Lanes, Receipt
+from .reaching import reaching
 from .sites import Sites
 
 _FIRST_TAG = 1 << 24
@@ -44,6 +46,21 @@ _MAILBOXES: defaultdict[str, "count[int]"] = defaultdict(count)
 
 _Receipts = dict[int, Receipt]
 """By the worker whose message it is."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What is on its way to a worker."""
+
+    to: int
+    work: dist.Work
+
+
+def _wait_for(sent: Iterable[_Sent]) -> None:
+    """Until it has been handed over."""
+    for each in sent:
+        with reaching(each.to):
+            each.work.wait()
 
 
 class Mailbox:
@@ -78,12 +95,13 @@ class Mailbox:
         self._senders = [(source, by) for source, by, to in self.sites.hops.tolist() if to == self.rank]
         self._senders.sort(key=lambda each: each[0] != each[1])
         """Sources and who hands over their messages; what comes from a worker itself is first."""
+        self._handed_over_by = dict(self._senders)
         self._rooms: defaultdict[int, deque[int]] = defaultdict(deque)
         """Of the exchanges to come."""
         self._receipts: defaultdict[int, deque[_Receipts]] = defaultdict(deque)
-        self._sent: dict[int, list[dist.Work]] = {}
+        self._sent: dict[int, list[_Sent]] = {}
         self._courier, self._reader = Courier(), Courier()
-        self._errands: dict[int, Future[list[dist.Work]]] = {}
+        self._errands: dict[int, Future[list[_Sent]]] = {}
 
     def expect(self, bucket: int, room: int) -> None:
         """Gets ready for messages about a bucket, of this many bytes and their length, unless it is ready.
@@ -99,8 +117,7 @@ class Mailbox:
     def send(self, bucket: int, message: Tensor) -> int:
         """Sends to all others what fits into their buffers; returns how much that is, in bytes."""
         room = self._rooms[bucket].popleft()
-        for work in self._sent.pop(bucket, ()):
-            work.wait()  # of the step before: its messages have long arrived
+        _wait_for(self._sent.pop(bucket, ()))  # of the step before: its messages have long arrived
         tag, whole = self._tag + bucket, with_length(message, room)
         self._sent[bucket] = self._send(tag, whole, self._receivers, told=True)
         if self._handed_on:
@@ -133,18 +150,17 @@ class Mailbox:
             for source, by in self._senders
             if lengths[source]
         }
-        works = self._send(tag, rest, self._receivers, told=False) if rest.numel() else []
-        works += self._hand_on(tag, receipts, told=False)
+        sent = self._send(tag, rest, self._receivers, told=False) if rest.numel() else []
+        sent += self._hand_on(tag, receipts, told=False)
         arrived = self._received(receipts)
-        for work in works:
-            work.wait()
+        _wait_for(sent)
         return arrived
 
-    def _send(self, tag: int, what: Tensor, receivers: Sequence[int], *, told: bool) -> list[dist.Work]:
+    def _send(self, tag: int, what: Tensor, receivers: Sequence[int], *, told: bool) -> list[_Sent]:
         send = self._lanes.send if told else self._lanes.send_over_one
-        return [work for to in receivers for work in send(what, to, tag)]
+        return [_Sent(to, work) for to in receivers for work in send(what, to, tag)]
 
-    def _hand_on(self, tag: int, receipts: _Receipts, *, told: bool) -> list[dist.Work]:
+    def _hand_on(self, tag: int, receipts: _Receipts, *, told: bool) -> list[_Sent]:
         """Waits for each message that goes on from here, and sends it on as long as it is.
 
         Args:
@@ -152,21 +168,25 @@ class Mailbox:
             receipts: of all messages about it.
             told: whether their lengths precede them; otherwise the receivers know the lengths.
         """
-        works: list[dist.Work] = []
+        sent: list[_Sent] = []
         for source, receivers in self._handed_on.items():
             if source in receipts:
-                receipts[source].wait()
+                self._wait_for_message(source, receipts[source])
                 what = receipts[source].arrived()
                 if told:  # a slice ends where what arrived does
                     what = what[: SIZE_BYTES + told_length(what)]
-                works += self._send(tag, what, receivers, told=told)
-        return works
+                sent += self._send(tag, what, receivers, told=told)
+        return sent
+
+    def _wait_for_message(self, source: int, receipt: Receipt) -> None:
+        with reaching(source, self._handed_over_by[source]):
+            receipt.wait()
 
     def _received(self, receipts: _Receipts) -> list[Tensor]:
         """By rank, once all are here; those that were forwarded are."""
         for source, receipt in receipts.items():
             if source not in self._handed_on:
-                receipt.wait()
+                self._wait_for_message(source, receipt)
         nothing = torch.empty(0, dtype=torch.uint8)
         return [receipts[rank].arrived() if rank in receipts else nothing for rank in range(self.workers)]
 

@@ -30,7 +30,7 @@ from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, track
 from ..training.manifest import CheckpointError
 from .addresses import above
 from .board import News
-from .cluster import import_ray, is_local, ray_cluster
+from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
 from .launch import RunResult, Watch, launch
 from .run_folder import RunFolder
@@ -108,6 +108,9 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
                 break
             if _run(display, client, spec, run_id, width, timeline):
                 finished.append(run_id)
+            elif not ray_lives():
+                say(console, "Ray is gone: what would come after this run is not started", style="red")
+                break
     timeline.add(stage("comparing the runs"))
     display.compare(client, list(dict.fromkeys(spec.experiment for _, spec in specs)))
     with suppress(Exception):  # it only says where time went

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from taugrad.compressors.errors import NonFiniteGradient
+from taugrad.compressors.errors import NonFiniteGradient, PeerLost
 
 from ..own_code import OwnCodeError, OwnCodeRaised
-from ..synchronization.asynchronous.errors import Diverged, PeerLost
+from ..synchronization.asynchronous.errors import Diverged
 
 Cause = Literal["diverged", "own code", "other"]
 """`diverged` recurs from the same checkpoint; `own code` recurs until the user has fixed it."""

@@ -124,6 +124,7 @@ def _fit(
     alone: bool,
 ) -> RunResult:
     import ray  # noqa: PLC0415 - takes seconds
+    from ray.exceptions import RayError  # noqa: PLC0415
     from ray.train import (  # noqa: PLC0415
         FailureConfig,
         RunConfig,
@@ -159,10 +160,13 @@ def _fit(
         metrics: dict[str, float] = ray.get(board.outcome.remote())
     except TrainingFailedError as error:
         raise run_failed(error) from error
+    except RayError as error:  # the node with Ray Train's controller died
+        raise RunFailed(f"Ray lost what controls the run: {' '.join(str(error).split())}") from error
     finally:
         stop.set()
         reader.join()
-        ray.kill(board)
+        with suppress(Exception):  # it may have died with its node
+            ray.kill(board)
     return RunResult(run_id, metrics)
 
 

@@ -1,8 +1,10 @@
 """Metrics leave the training thread at once and reach MLflow in batches from a background thread.
 
-A slow or silent store never slows training down: metrics wait in memory, in order, and are sent again
-until they are accepted. Sending twice is harmless, because a point keeps its timestamp and MLflow's
-databases keep one row for each (run, key, step, timestamp, value).
+A silent store never slows training down: metrics wait in memory, in order, and are sent again until they are
+accepted. A store that answers and is slower than training, as a database of one's own under a very small
+model may be, holds training up once very many wait: memory stays bounded, and the end of a run short. Sending
+twice is harmless, because a point keeps its timestamp and MLflow's databases keep one row for each (run, key,
+step, timestamp, value).
 """
 
 import contextlib
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 MAX_BATCH = 1000
 """Metrics that MLflow takes in one request."""
 
+MOST_WAITING = 100_000
+"""Metrics that wait for a store that answers; some 20 MB."""
+
+_ANSWERS_S = 5.0
+"""A store that has taken nothing for so long is not waited for."""
 _LINGER_S = 3.0  # how long a batch may wait to fill up; a full one costs half as much a metric
 _LONGEST_RETRY_S = 30.0
 _HURRIED_RETRY_S = 0.5  # while somebody waits in flush or close
@@ -130,12 +137,13 @@ class MetricWriter:
         self._down = False
         self._backlog = 0  # after an outage: metrics that waited and are not delivered yet
         self._recovered = 0  # after an outage: metrics delivered
+        self._taken_at = -math.inf  # when the store took metrics last
         self._refusals_told: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="taugrad-metrics", daemon=True)
         self._thread.start()
 
     def log(self, step: int, values: Mapping[str, float], *, kind: Kind = "iteration") -> None:
-        """Takes metrics of a step and returns at once.
+        """Takes metrics of a step and returns at once, unless too many wait for a store that answers.
 
         Args:
             step: The iteration.
@@ -218,6 +226,13 @@ class MetricWriter:
             self._queue.extend(points if stored is None else [p for p in points if p.is_new(stored)])
             if was_empty or len(self._queue) >= self._batch_size:
                 self._changed.notify_all()
+            while len(self._queue) > MOST_WAITING and self._answers and not self._closed:
+                self._changed.wait(_ANSWERS_S / 10)
+
+    @property
+    def _answers(self) -> bool:
+        """Whether the store took metrics a moment ago."""
+        return time.monotonic() - self._taken_at < _ANSWERS_S
 
     def _run(self) -> None:
         wait = self._retry_seconds
@@ -258,6 +273,7 @@ class MetricWriter:
             waiting = len(self._queue)
             for _ in batch:
                 self._queue.popleft()
+            self._taken_at = time.monotonic()
             self._changed.notify_all()
         if self._down:
             self._tell_backlog(waiting, len(batch), len(refused))

@@ -333,13 +333,13 @@ def _parser() -> argparse.ArgumentParser:
     speech.set_defaults(handler=_speech)
 
     deliver = commands.add_parser(
-        "deliver", help="bring to the stores what they did not take during a run", allow_abbrev=False
+        "deliver", help="send to the stores what they did not accept during a run", allow_abbrev=False
     )
     deliver.add_argument(
-        "file", help="what the run named: a file of metrics, or its address, or the folder of a checkpoint"
+        "file", help="as the run named it: a file of metrics, its address, or the folder of a checkpoint"
     )
     deliver.add_argument(
-        "--run", metavar="ID", help="metrics: the MLflow run; by default the file's folder's name"
+        "--run", metavar="ID", help="for metrics: the MLflow run (default: the name of the file's folder)"
     )
     deliver.set_defaults(handler=_deliver)
     return parser

@@ -19,6 +19,7 @@ import yaml
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names, store
+from taugrad.platform.tracking import writer as writing
 from taugrad.platform.tracking.ended import UNDELIVERED, end_line, recorded_end
 from taugrad.platform.tracking.holding import Hold, end_run
 from taugrad.platform.tracking.masking import masked, without_login
@@ -156,6 +157,37 @@ def test_log_returns_while_the_store_hangs() -> None:
     assert metrics.close(0.2) == 4000
     assert time.monotonic() - start < 3
     release.set()
+
+
+def test_a_store_that_answers_bounds_what_waits_and_a_silent_one_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = 30
+    monkeypatch.setattr(writing, "MOST_WAITING", most)
+    target, released = FakeStore(), threading.Event()
+    metrics = writer(target, Told(), batch_size=10)
+    for step in range(10):
+        metrics.log(step, {"a": 1.0})
+    wait_until(lambda: bool(target.calls))
+    target.before = lambda _: time.sleep(0.005)
+    waited = []
+    for step in range(10, 400):
+        metrics.log(step, {"a": 1.0})
+        waited.append(len(metrics.pending()))
+    assert max(waited) <= most
+
+    monkeypatch.setattr(writing, "_ANSWERS_S", 0.02)
+
+    def hang(_: Sequence[Metric]) -> None:
+        released.wait(30)
+
+    target.before = hang
+    for step in range(400, 800):
+        metrics.log(step, {"a": 1.0})
+    assert len(metrics.pending()) >= 300
+    released.set()
+    assert metrics.close(30) == 0
+    assert [step for _, step, _ in target.accepted] == list(range(800))
 
 
 def test_an_outage_loses_nothing_keeps_the_order_and_is_told_once_each_way() -> None:

@@ -4,12 +4,14 @@ import io
 from collections.abc import Callable
 
 import pytest
+from ray.exceptions import ActorDiedError
 from rich.console import Console
 
 from taugrad.search import running
 from taugrad.search.console import LiveSearch
 from taugrad.search.lost import MOST, run_all
 from taugrad.search.progress import Progress
+from taugrad.search.tuning import process_died
 from taugrad.search.verdict import tell
 
 TAUS = [0.01, 0.02, 0.03]
@@ -48,6 +50,15 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(start):
     assert runs == [[0, 1, 2], *[[1]] * (MOST - 1)]
     assert "never told how it ended" in progress.record.trials[1].reason
     assert [trial.ending for trial in start("--search.trials", "3").record.ended] == ["failed"] * 3
+
+
+def test_a_killed_process_is_told_from_a_training_that_fails():
+    wrapped = RuntimeError("the trial failed")
+    wrapped.__cause__ = ActorDiedError()
+    assert process_died(ActorDiedError())
+    assert process_died(wrapped)
+    assert not process_died(ValueError("the spec"))
+    assert not process_died(None)
 
 
 def test_a_budget_that_is_used_up_ends_it(start, monkeypatch):

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -33,14 +34,7 @@ def run_workers(
     """
     with tempfile.TemporaryDirectory(prefix="taugrad-workers-") as folder:
         logs = [Path(folder) / f"{rank}.log" for rank in range(workers)]
-        processes = [
-            _FORKED.Process(
-                target=_work,
-                args=(str(script), [str(each) for each in arguments(rank)], str(log), dict(os.environ)),
-                daemon=True,
-            )
-            for rank, log in enumerate(logs)
-        ]
+        processes = [forked(script, arguments(rank), log) for rank, log in enumerate(logs)]
         try:
             for process in processes:
                 process.start()
@@ -57,6 +51,18 @@ def run_workers(
                     process.join()
         output = "\n".join(log.read_text()[-3000:] for log in logs if log.exists())
     assert codes == [0] * workers, f"{script.name}: workers ended with {codes} (None: they hung)\n{output}"
+
+
+def forked(script: Path, arguments: Sequence[object], log: Path) -> BaseProcess:
+    """A process that runs a script as `python SCRIPT ARGUMENTS` would, before its start.
+
+    Args:
+        script: the script.
+        arguments: its.
+        log: where what it prints goes.
+    """
+    given = [str(each) for each in arguments]
+    return _FORKED.Process(target=_work, args=(str(script), given, str(log), dict(os.environ)), daemon=True)
 
 
 def _work(script: str, arguments: list[str], log: str, environment: dict[str, str]) -> None:

@@ -18,11 +18,10 @@ from time import monotonic, perf_counter
 
 import numpy as np
 
-from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.errors import CorruptMessage, PeerLost
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import is_refusal
 
-from .errors import PeerLost
 from .mail import Inbox
 from .message import ALIVE, ENDED, HEAD, UPDATE, Head, Message, read_head, read_update, signal
 
