@@ -1,9 +1,11 @@
-"""One worker whose rounds close with a quorum: `python quorum_process.py RANK WORKERS FOLDER STEPS SYNC SLOW`.
+"""One worker whose rounds close with a quorum.
 
-SYNC is JSON; worker 2's steps take SLOW times as long as the others'. It says `step N` on its standard output
-after each of its steps that it gets to, and in the middle, where all meet, a hash of the agreed weights. What
-it learnt, what it keeps, and who was in which round are in FOLDER/result_RANK.pt at the end. An error is its
-last line.
+    python quorum_process.py RANK WORKERS FOLDER STEPS SYNC SLOW
+
+SYNC is JSON; worker 2's steps take SLOW times as long as the others'. It says `step N` after each iteration,
+and in the middle, where all meet, how many rounds have closed without it, and a hash of the agreed weights.
+What it learnt, what it keeps, and who was in which round are in FOLDER/result_RANK.pt at the end. An error is
+its last line.
 """
 
 import json
@@ -47,6 +49,7 @@ def main(rank: int, workers: int, folder: Path, steps: int, sync: dict, slow: fl
             print("step", number, flush=True)
             if 2 * (number + 1) == steps:
                 outcomes += training.caught_up()
+                print("left_out", int(outcomes[-1].metrics[f"worker/{rank}/left_out"]), flush=True)
                 print("hash", hashed(training), flush=True)
         outcomes += training.caught_up()
     except PeerLost as error:
@@ -62,7 +65,11 @@ def main(rank: int, workers: int, folder: Path, steps: int, sync: dict, slow: fl
             "kept": kept,
             "applied": start - weights(training).double(),
             "rounds": [each.metrics for each in outcomes if "round/members" in each.metrics],
-            "left_out": [each.metrics[f"worker/{rank}/left_out"] for each in outcomes if f"worker/{rank}/left_out" in each.metrics],
+            "left_out": [
+                each.metrics[f"worker/{rank}/left_out"]
+                for each in outcomes
+                if f"worker/{rank}/left_out" in each.metrics
+            ],
             "totals": training.totals.state_dict(),
         },
         folder / f"result_{rank}.pt",
@@ -74,5 +81,10 @@ def main(rank: int, workers: int, folder: Path, steps: int, sync: dict, slow: fl
 
 if __name__ == "__main__":
     main(
-        int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]), float(sys.argv[6])
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        Path(sys.argv[3]),
+        int(sys.argv[4]),
+        json.loads(sys.argv[5]),
+        float(sys.argv[6]),
     )

@@ -63,7 +63,9 @@ def test_a_stopped_worker_is_left_out_and_catches_up(workers, tmp_path):
     for other in others:
         other.wait_until(lambda other=other: step_of(other) >= stopped_at + 8 * H, TIMEOUT_S)
     first.send_signal(signal.SIGCONT)
-    assert [worker.ended(TIMEOUT_S) for worker in workers] == [0] * WORKERS, [each.lines[-3:] for each in workers]
+    assert [worker.ended(TIMEOUT_S) for worker in workers] == [0] * WORKERS, [
+        each.lines[-3:] for each in workers
+    ]
     for worker in workers:
         assert len(hashes(worker)) == 2
         assert hashes(worker) == hashes(others[0])
@@ -85,7 +87,11 @@ def test_a_slow_worker_holds_nobody_up_and_is_heard_and_a_dead_one_is_left_out(w
     for worker in workers:
         worker.wait_until(lambda worker=worker: len(hashes(worker)) == 1, TIMEOUT_S)
     assert len({hashes(worker)[0] for worker in workers}) == 1
+    # The slow one is in every second round or so: late, and then with what it has.
+    (left_out,) = [int(line.split()[1]) for line in slow.lines if line.startswith("left_out")]
+    assert 0 < left_out < STEPS // H // 2
     last.kill()
     assert [worker.ended(TIMEOUT_S) for worker in workers[:3]] == [3] * 3
     for worker in workers[:3]:
         assert worker.lines[-1].startswith("PeerLost: worker 3 is gone")
+        assert step_of(worker) == STEPS - 1  # they went on without it, up to where all must meet

@@ -1,5 +1,7 @@
 """What rounds with a quorum go by: who decides, who is late when, what is on the wire, what is refused."""
 
+import socket
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from taugrad.platform.synchronization.quorum.message import (
     written,
 )
 from taugrad.platform.synchronization.quorum.pace import Pace
+from taugrad.platform.synchronization.quorum.post import Post
 from taugrad.platform.synchronization.quorum.refusals import needed_of
 from taugrad.platform.synchronization.quorum.schedule import Drawn
 from taugrad.platform.synchronization.quorum.schedule import Kind as Fate
@@ -34,7 +37,9 @@ class Network:
     def __init__(self, workers: int, leader: int) -> None:
         self.under_way: list[tuple[int, int, Vote]] = []
         self.workers = [
-            Ballots(rank, workers, leader, lambda to, vote, rank=rank: self.under_way.append((rank, to, vote)))
+            Ballots(
+                rank, workers, leader, lambda to, vote, rank=rank: self.under_way.append((rank, to, vote))
+            )
             for rank in range(workers)
         ]
 
@@ -146,7 +151,7 @@ def test_a_schedule_keeps_a_quorum_and_brings_everybody_back(workers, late, away
     schedule = Drawn(course, workers, needed, 5)
     rounds = [list(schedule.fates(number)) for number in range(40)]
     assert [Drawn(course, workers, needed, 5).fates(39)] == [rounds[39]]  # whoever asks first
-    for before, now in zip(rounds, rounds[1:], strict=False):
+    for before, now in pairwise(rounds):
         assert sum(fate.kind is Fate.HERE for fate in now) >= needed
         for former, fate in zip(before, now, strict=True):
             if former.absent:
@@ -163,7 +168,16 @@ def test_a_schedule_keeps_a_quorum_and_brings_everybody_back(workers, late, away
 
 @in_turn(
     "quorum, workers, needed",
-    [(0.51, 2, 2), (0.75, 4, 3), (0.6, 5, 3), (0.51, 4, 3), (0.51, 3, 2), (1.0, 3, 3), (0.67, 6, 5), (0.6, 1, 1)],
+    [
+        (0.51, 2, 2),
+        (0.75, 4, 3),
+        (0.6, 5, 3),
+        (0.51, 4, 3),
+        (0.51, 3, 2),
+        (1.0, 3, 3),
+        (0.67, 6, 5),
+        (0.6, 1, 1),
+    ],
 )
 def test_more_than_half_close_a_round(quorum, workers, needed):
     assert needed_of(quorum, workers) == needed
@@ -232,3 +246,28 @@ def test_runs_without_a_quorum_are_what_they_were():
     with_one = RunSpec.model_validate({"sync": QUORUM})
     assert with_one.flat()["sync.quorum"] == "0.75"
     assert with_one.fingerprint() != spec.fingerprint()
+
+
+def test_an_offer_that_could_not_leave_gives_way_to_the_next_one():
+    """What a stopped worker has not read does not pile up; votes are all kept."""
+    here, there = socket.socketpair()
+    sending = Post(0, [None, here], most_bytes=4_000_000)
+    for number in range(4):
+        sending.send([1], Kind.OFFER, number, bytes([number]) * 3_000_000)
+        sending.send([1], Kind.VOTE, number, b"vote")
+        there.recv(1, socket.MSG_PEEK)  # the first one has begun its way
+    receiving, found = Post(1, [there, None], most_bytes=4_000_000), []
+    while not found or found[-1].number < 3 or found[-1].kind is not Kind.VOTE:
+        found += receiving.take(10)
+    for post in (sending, receiving):
+        post.close()
+    expected = [
+        (Kind.OFFER, 0),
+        *((Kind.VOTE, number) for number in range(3)),
+        (Kind.OFFER, 3),
+        (Kind.VOTE, 3),
+    ]
+    assert [(each.kind, each.number) for each in found] == expected
+    assert all((each.body == each.number).all() for each in found if each.kind is Kind.OFFER)
+    assert sending.link_messages.tolist() == [0, 6]
+    assert sending.link_bytes.tolist() == [0, 2 * (24 + 3_000_000) + 4 * (24 + 4)]

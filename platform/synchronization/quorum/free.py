@@ -15,7 +15,7 @@ from ..asynchronous.errors import PeerLost
 from ..config import Deadline, WeightsSync
 from ..patterns import Pattern
 from ..rounds import Crew
-from .carriers import offer_bytes
+from .carriers import catching_up_bytes, offer_bytes
 from .consensus import Ballots, Phase, Value, Vote
 from .mailroom import Mailroom
 from .meeting import ProcessMeeting
@@ -73,7 +73,9 @@ class FreeRounds(QuorumTraining):
         self._wire_bytes = 0
         self._sent = self._sent_so_far()
         self._retry_at = self._ask_at = float("inf")
+        """When this worker takes a round over, and when it asks for agreed weights."""
         self._asked = 0
+        """How often it has asked in this round."""
         self._begin_round()
 
     @property
@@ -136,6 +138,7 @@ class FreeRounds(QuorumTraining):
         self._ballots = Ballots(self._rank, self.workers, self._last.leader, self._send_vote)
         self._pace.begin()
         self._retry_at = self._ask_at = float("inf")
+        self._asked = 0
         self._mail.forget(self._round)
 
     def _send_vote(self, to: int, vote: Vote) -> None:
@@ -205,7 +208,8 @@ class FreeRounds(QuorumTraining):
         if state is not None and state[0] > number and self._members[0].offer is None:
             self._set_aside(0)
             self._whole.take(state[2])
-            self._ledger.now.notes[0].caught_up_bytes += state[2].size
+            _, answer_bytes = catching_up_bytes(self._whole, self.workers)
+            self._ledger.now.notes[0].caught_up_bytes += answer_bytes
             self._mail.state = None
             self._went(state[0], state[1])
             return True
@@ -233,12 +237,12 @@ class FreeRounds(QuorumTraining):
         elif self._ask_at == float("inf"):
             self._ask_at = monotonic() + self._deadline.least
         elif monotonic() >= self._ask_at:
-            self._ask_at = monotonic() + self._deadline.least
-            post = self._mail.post
-            there = [rank for rank in ahead or self._mail.others if rank not in post.silent]
-            whom = (there or self._mail.others)[self._asked % len(there or self._mail.others)]
+            others = ahead or self._mail.others
+            there = [rank for rank in others if rank not in self._mail.post.silent] or others
+            self._wire_bytes += self._mail.ask(there[self._asked % len(there)], number + 1)
             self._asked += 1
-            self._wire_bytes += self._mail.ask(whom, number + 1)
+            # An answer is as large as the model, and may be on its way.
+            self._ask_at = monotonic() + self._deadline.least * 2**self._asked
 
     def _serve(self) -> None:
         """Answers who has asked: what was decided about its round first, then the agreed weights."""
@@ -251,12 +255,13 @@ class FreeRounds(QuorumTraining):
     # What all do together.
 
     def _meet(self) -> None:
-        began = monotonic()
-        while self._round < self._ended:
-            self._mail.hear(self._patience_s())
-            self._follow()
-        self._mail.say_ready(self._iterations)
-        while not self._mail.all_ready(self._iterations):
+        began, said = monotonic(), False
+        while True:
+            if self._round == self._ended and not said:
+                self._mail.say_ready(self._iterations)
+                said = True
+            if self._mail.all_ready(self._iterations) and said:
+                break
             self._mail.hear(self._patience_s())
             self._follow()
         self._count_sent()
