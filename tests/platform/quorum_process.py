@@ -29,7 +29,7 @@ def main(rank: int, workers: int, folder: Path, steps: int, sync: dict, slow: fl
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), workers)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=workers)
-    training = training_of(workers, sync, "strom(0.05, reduction=sum)")
+    training = training_of(workers, sync, "strom(0.05, reduction='sum')")
     assert isinstance(training, FreeRounds)
     (replica,) = training._replicas
     learnt = torch.zeros(weights(training).numel()).double()

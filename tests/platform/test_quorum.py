@@ -82,7 +82,9 @@ def kept(training: QuorumTraining) -> torch.Tensor:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    line=st.sampled_from(["strom(0.05, reduction=sum)", "none(reduction=sum)", "topk(0.2, reduction=sum)"]),
+    line=st.sampled_from(
+        ["strom(0.05, reduction='sum')", "none(reduction='sum')", "topk(0.2, reduction='sum')"]
+    ),
     late=st.floats(0, 0.5),
     away=st.floats(0, 0.25),
     lost=st.floats(0, 0.24),

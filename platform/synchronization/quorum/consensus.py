@@ -133,7 +133,7 @@ class Ballots:
 
     def _decide(self, value: Value | None) -> None:
         assert value is not None
-        assert self.decided in (None, value), "two decisions about one round"
+        assert self.decided is None or self.decided == value, "two decisions about one round"
         self.decided = value
 
     def _to_all(self, vote: Vote) -> None:

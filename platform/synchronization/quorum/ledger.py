@@ -115,8 +115,9 @@ class Ledger:
 
     @staticmethod
     def _row(note: Note) -> list[int]:
-        floats = np.array([getattr(note, name) for name in _FLOATS]).view(np.int64)
-        return [getattr(note, name) for name in _COUNTS] + floats.tolist()
+        floats = np.array([getattr(note, name) for name in _FLOATS])
+        bits: list[int] = floats.view(np.int64).tolist()
+        return [getattr(note, name) for name in _COUNTS] + bits
 
     def close(self, notes: NDArray[np.int64], met_s: float) -> None:
         """Makes the iterations since all met whole.
