@@ -80,8 +80,9 @@ class Worker:
 
     @property
     def lines(self) -> list[str]:
-        """What it has printed so far."""
-        return self._log.read_text().splitlines() if self._log.exists() else []
+        """What it has printed so far; a line that has no end yet is not among it."""
+        text = self._log.read_text() if self._log.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float) -> None:
         """Waits for something that it will print; raises AssertionError where it ends, or hangs, before."""

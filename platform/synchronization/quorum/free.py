@@ -93,7 +93,7 @@ class FreeRounds(QuorumTraining):
 
     def _close(self, number: int, step: int) -> None:
         if number == self._round:
-            if self._ballots.decided is None:
+            if self._ballots.decided is None and self._members[0].offer is None:
                 self._hand_in(number)
             with self._waiting():
                 while self._round == number:
@@ -109,9 +109,15 @@ class FreeRounds(QuorumTraining):
         self._mail.offers[number][self._rank] = np.frombuffer(bytearray(body), np.uint8)
 
     def _look(self) -> None:
-        """Between steps: takes in what has arrived, and goes on if a round has closed."""
+        """Between steps: takes in what has arrived, and goes on if a round has closed.
+
+        What waits is handed in at once, whichever batch this worker is at.
+        """
         self._mail.hear(0)
         self._follow()
+        member = self._members[0]
+        if member.pending is not None and member.offer is None and self._ballots.decided is None:
+            self._hand_in(self._round)
 
     def _note(self, number: int) -> None:
         note = self._ledger.now.notes[0]

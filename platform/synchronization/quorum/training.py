@@ -298,8 +298,10 @@ class QuorumTraining(LocalTraining):
         """See `Synchronization.own_state`."""
         state = super().own_state()
         for rank, member in zip(self.ranks, self._members, strict=True):
-            assert member.offer is None
-            state["replicas"][str(rank)] |= {"pending": member.pending, "moved": member.moved}
+            pending = member.pending
+            if member.offer is not None:  # whoever goes on from here hands it in again
+                pending, state["patterns"]["ranks"][str(rank)] = member.offer.update, member.offer.kept
+            state["replicas"][str(rank)] |= {"pending": pending, "moved": member.moved}
         return state
 
     def _load_ledger(self, state: dict[str, Any]) -> None:
