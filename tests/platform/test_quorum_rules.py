@@ -52,7 +52,7 @@ class Network:
         return {each.decided for each in self.workers if each.decided is not None}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 5), st.data())
 def test_no_two_workers_ever_learn_of_different_members(workers, data):
     leader = data.draw(st.integers(0, workers - 1))
