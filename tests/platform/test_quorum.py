@@ -34,6 +34,8 @@ SPECS: dict[str, dict[str, Any]] = {
         "compressor": "topk(0.2, momentum=0.9) | linear(4)",
     },
 }
+FREE = {"free": FOUR | {"sync": QUORUM | {"deadline": {"most": 5}}, "compressor": STROM}}
+"""Workers as fast as they are: no two runs are alike."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -273,7 +275,7 @@ def test_agreed_weights_travel_with_buffers_and_momentum():
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory) -> list[dict[str, Result]]:
-    return train(SPECS, N, tmp_path_factory.mktemp("real") / "runs")
+    return train(SPECS | FREE, N, tmp_path_factory.mktemp("real") / "runs")
 
 
 @pytest.fixture(scope="module")
@@ -307,3 +309,16 @@ def test_a_run_that_goes_on_from_its_middle_ends_the_same(name, real, simulated)
         assert whole["totals"] == whole["resumed"]["totals"]
     expected = [entry for entry in real[0][name]["logged"] if entry[0] > MIDDLE]
     assert real[0][name]["resumed"]["logged"] == expected
+
+
+def test_free_workers_agree_in_a_run_and_after_its_middle(real):
+    for what in (lambda worker: worker["free"], lambda worker: worker["free"]["resumed"]):
+        first, *others = [what(worker) for worker in real]
+        for other in others:
+            assert same(first, other)
+            assert all(first[key] == other[key] for key in ("totals", "evaluations"))
+        assert first["totals"]["steps"] == real[0]["strom"]["totals"]["steps"]
+        assert int(first["links"]["bytes"].sum()) == first["totals"]["received_bytes"]
+        members = [metrics for _, metrics in first["logged"] if "round/members" in metrics]
+        assert all(each["round/members"] + each["round/left_out"] == N for each in members)
+        assert members
