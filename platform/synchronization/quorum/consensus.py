@@ -65,7 +65,9 @@ class Ballots:
         self._rank, self._workers, self._post = rank, workers, post
         self._leads = leader == rank
         self.decided: Value | None = None
-        self._promised, self._accepted, self._value = 0, -1, None
+        self._promised, self._accepted = 0, -1
+        self._value: Value | None = None
+        """The one that this worker has accepted, in that ballot."""
         self._ballot = -1
         """Of this worker's own latest proposal."""
         self._proposal: Value | None = None
