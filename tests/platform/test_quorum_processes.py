@@ -10,15 +10,15 @@ import pytest
 import torch
 from forked import Worker
 
-WORKERS, STEPS, H = 4, 240, 4
+WORKERS, H = 4, 4
 SYNC = {"mode": "weights", "every": H, "quorum": 0.75, "deadline": {"factor": 3, "least": 0.1, "most": 1.0}}
 TIMEOUT_S = 120
 
 
-def started(folder: Path, slow: float) -> list[Worker]:
+def started(folder: Path, steps: int, slow: float) -> list[Worker]:
     script = Path(__file__).with_name("quorum_process.py")
     return [
-        Worker(script, [rank, WORKERS, folder, STEPS, json.dumps(SYNC), slow], folder / f"{rank}.log")
+        Worker(script, [rank, WORKERS, folder, steps, json.dumps(SYNC), slow], folder / f"{rank}.log")
         for rank in range(WORKERS)
     ]
 
@@ -41,7 +41,7 @@ def check_nothing_is_lost(found: list[dict[str, Any]]) -> None:
 
 @pytest.fixture
 def workers(request, tmp_path):
-    running = started(tmp_path, request.param)
+    running = started(tmp_path, *request.param)
     yield running
     for worker in running:
         worker.kill()
@@ -52,7 +52,7 @@ def step_of(worker: Worker) -> int:
     return numbers[-1] if numbers else -1
 
 
-@pytest.mark.parametrize("workers", [1.0], indirect=True)
+@pytest.mark.parametrize("workers", [(200, 1.0)], indirect=True)
 def test_a_stopped_worker_is_left_out_and_catches_up(workers, tmp_path):
     """The stopped one is worker 0, which closes rounds until then: another one takes over."""
     first, *others = workers
@@ -73,7 +73,7 @@ def test_a_stopped_worker_is_left_out_and_catches_up(workers, tmp_path):
     assert sum(found[0]["left_out"]) >= 7
     rounds = found[1]["rounds"]
     assert all(each["round/members"] + each["round/left_out"] == WORKERS for each in rounds)
-    assert len(rounds) == STEPS // H
+    assert len(rounds) == 200 // H
     assert rounds[-1]["round/members"] >= 3
     # Worker 3 has missed an offer, and taken over weights from another one.
     assert found[0]["caught_up_bytes"] > 0
@@ -81,7 +81,7 @@ def test_a_stopped_worker_is_left_out_and_catches_up(workers, tmp_path):
     check_nothing_is_lost(found)
 
 
-@pytest.mark.parametrize("workers", [12.0], indirect=True)
+@pytest.mark.parametrize("workers", [(100, 8.0)], indirect=True)
 def test_a_slow_worker_holds_nobody_up_and_is_heard_and_a_dead_one_is_left_out(workers, tmp_path):
     *_, slow, last = workers
     for worker in workers:
@@ -89,9 +89,11 @@ def test_a_slow_worker_holds_nobody_up_and_is_heard_and_a_dead_one_is_left_out(w
     assert len({hashes(worker)[0] for worker in workers}) == 1
     # The slow one is in every second round or so: late, and then with what it has.
     (left_out,) = [int(line.split()[1]) for line in slow.lines if line.startswith("left_out")]
-    assert 0 < left_out < STEPS // H // 2
+    assert 0 < left_out < 50 // H
     last.kill()
     assert [worker.ended(TIMEOUT_S) for worker in workers[:3]] == [3] * 3
-    for worker in workers[:3]:
-        assert worker.lines[-1].startswith("PeerLost: worker 3 is gone")
-        assert step_of(worker) == STEPS - 1  # they went on without it, up to where all must meet
+    # Who notices first ends, too, and may be what another one notices; they have gone on until all must meet.
+    noticed = [worker for worker in workers[:3] if worker.lines[-1].startswith("PeerLost: worker 3 is gone")]
+    assert all(worker.lines[-1].startswith("PeerLost: worker") for worker in workers[:3])
+    assert [step_of(worker) for worker in noticed] == [99] * len(noticed)
+    assert noticed
