@@ -18,6 +18,7 @@ from ..synchronization.adapting.refusals import check_adapt
 from ..synchronization.asynchronous.refusals import check_asynchronous
 from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig, real
 from ..synchronization.hybrid.refusals import check_hybrid
+from ..synchronization.quorum.refusals import check_quorum
 from ..synchronization.refusals import check_authenticated, check_exchange, check_stages, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..training.config import TrainingConfig
@@ -77,6 +78,7 @@ class RunSpec(Config):
         training = self.training
         check_hybrid(self.sync, self.compressor, training)
         check_asynchronous(self.sync, training, self.workers.count)
+        check_quorum(self.sync, self.compressor, self.workers.device)
         check_exchange(self.sync, self.workers.device, self.workers.count)
         check_authenticated(self.sync, self.compressor)
         check_adapt(self.sync, self.compressor, training, self.workers.count)
@@ -115,7 +117,9 @@ class RunSpec(Config):
     @property
     def _left_out(self) -> set[str]:
         """Groups of fields that a `sync` may have and this one has not."""
-        return set() if getattr(real(self.sync), "adapt", None) is not None else {"adapt"}
+        mode = real(self.sync)
+        fields = ("adapt", "quorum", "deadline", "schedule")
+        return {field for field in fields if getattr(mode, field, None) is None}
 
     def fingerprint(self) -> str:
         """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""

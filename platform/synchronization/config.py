@@ -107,6 +107,51 @@ class OuterOptimizer(Config):
     """DiLoCo uses it."""
 
 
+class Deadline(Config):
+    """How long a round waits for workers beyond its quorum."""
+
+    factor: float = Field(default=3.0, ge=1, allow_inf_nan=False)
+    """A multiple of the time after which a quorum usually is there (the median of the last 16 rounds)."""
+    least: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Seconds that it waits at least; also how long the next worker waits before it closes the round in
+    place of one that does not."""
+    most: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    """Seconds that it waits at most, and in the first rounds."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least = {self.least:g}: must be at most deadline.most = {self.most:g}")
+        return self
+
+
+Chance = Annotated[float, Field(ge=0, lt=1)]
+
+
+class RoundSchedule(Config):
+    """A made-up course of rounds: who is late, away or lost, the same wherever it is computed."""
+
+    late: Chance = 0.0
+    """How likely a worker is late for a round: it makes some of its steps, and is left out."""
+    away: Chance = 0.0
+    """How likely a worker goes away in a round: it hears nothing for some rounds, and then comes back with
+    what it has not sent."""
+    lost: Chance = 0.0
+    """How likely a worker is lost in a round, with what it has not sent; a new one joins in its place."""
+    rounds: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = (1, 3)
+    """The fewest and the most rounds that a worker is away or lost."""
+    seed: int = Field(default=0, ge=0)
+    """Everything is drawn by it."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.rounds[0] > self.rounds[1]:
+            raise ValueError(f"rounds = {[*self.rounds]}: the fewest come first")
+        if self.late + self.away + self.lost > 1:
+            raise ValueError("late + away + lost: must be at most 1")
+        return self
+
+
 class WeightsSync(_ThereAndBack):
     """Workers train alone, and now and then exchange weights or how far these have moved."""
 
@@ -131,6 +176,14 @@ class WeightsSync(_ThereAndBack):
     """Follows the link; by default what is sent is what the compressor says."""
     authenticated: bool = False
     """Put tags behind messages, as in the mode allgather; not with the pattern ring."""
+    quorum: float | None = Field(default=None, gt=0.5, le=1)
+    """The share of all workers with which a round may close: those that are late or stopped are left out of
+    it and catch up. By default every round waits for all workers."""
+    deadline: Deadline | None = None
+    """With a quorum: how long a round waits for the other workers."""
+    schedule: RoundSchedule | None = None
+    """With a quorum: who is late, away or lost when, in a simulation; real workers do the same then, and come
+    to its bits."""
 
 
 class HybridSync(_ThereAndBack):

@@ -795,6 +795,7 @@ def test_names_are_the_contract() -> None:
         "comm/received_bytes", "comm/messages", "comm/wire_mb_total",
         "comm/bits_per_param", "comm/compression_ratio", "comm/tau", "comm/residual_rms",
         "comm/staleness", "comm/staleness_most",
+        "round/members", "round/left_out", "round/caught_up_bytes", "round/lost", "round/lost_rms",
         "time/data_s", "time/compute_s", "time/compress_s", "time/wait_s", "time/decompress_s", "time/step_s",
         "time/exchange_s", "time/overlap_s", "net/mbit_s", "net/received_mbit_s",
         "adapt/density", "adapt/local_steps", "adapt/rate_mbit_s", "adapt/delay_s", "adapt/wait_share",

@@ -47,7 +47,9 @@ def check_asynchronous(sync: SyncConfig, training: TrainingConfig, workers: int)
             f"workers.count = {workers}"
         )
     if mode.delay[0] > mode.delay[1]:
-        raise ValueError(f"{where}.delay = {list(mode.delay)}: the lower bound comes first")
+        raise ValueError(
+            f"{where}.delay = {list(mode.delay)}: the lower bound comes first, then the upper one"
+        )
     if not simulated and not mode.follow_schedule:
         for field in ("step_times", "delay", "schedule_seed"):
             if getattr(mode, field) != AsyncSync.model_fields[field].default:
