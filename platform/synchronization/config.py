@@ -111,12 +111,13 @@ class Deadline(Config):
     """How long a round waits for workers beyond its quorum."""
 
     factor: float = Field(default=3.0, ge=1, allow_inf_nan=False)
-    """A multiple of the time after which a quorum usually is there (the median of the last 16 rounds)."""
+    """The deadline as a multiple of the time that a quorum usually takes (the median of the last 16
+    rounds)."""
     least: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Seconds that it waits at least; also how long the next worker waits before it closes the round in
-    place of one that does not."""
+    """The shortest deadline in seconds; also how long the next worker waits before it closes the round
+    instead of a leader that does not."""
     most: float = Field(default=60.0, gt=0, allow_inf_nan=False)
-    """Seconds that it waits at most, and in the first rounds."""
+    """The longest deadline in seconds, which also applies in the first rounds."""
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -132,16 +133,17 @@ class RoundSchedule(Config):
     """A made-up course of rounds: who is late, away or lost, the same wherever it is computed."""
 
     late: Chance = 0.0
-    """How likely a worker is late for a round: it makes some of its steps, and is left out."""
+    """Probability that a worker is late for a round: it makes some of its steps, and is left out."""
     away: Chance = 0.0
-    """How likely a worker goes away in a round: it hears nothing for some rounds, and then comes back with
-    what it has not sent."""
+    """Probability that a worker goes away in a round: it receives nothing for some rounds, and then comes
+    back with what it has not sent."""
     lost: Chance = 0.0
-    """How likely a worker is lost in a round, with what it has not sent; a new one joins in its place."""
+    """Probability that a worker is lost in a round, with what it has not sent; a new worker joins in its
+    place."""
     rounds: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = (1, 3)
-    """The fewest and the most rounds that a worker is away or lost."""
+    """The smallest and the largest number of rounds that a worker is away or lost."""
     seed: int = Field(default=0, ge=0)
-    """Everything is drawn by it."""
+    """Seed of all random choices."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -177,8 +179,8 @@ class WeightsSync(_ThereAndBack):
     authenticated: bool = False
     """Put tags behind messages, as in the mode allgather; not with the pattern ring."""
     quorum: float | None = Field(default=None, gt=0.5, le=1)
-    """The share of all workers with which a round may close: those that are late or stopped are left out of
-    it and catch up. By default every round waits for all workers."""
+    """The share of all workers with which a round may close. Workers that are late or stopped are left out,
+    and catch up. By default, every round waits for all workers."""
     deadline: Deadline | None = None
     """With a quorum: how long a round waits for the other workers."""
     schedule: RoundSchedule | None = None
