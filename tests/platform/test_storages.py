@@ -1,5 +1,6 @@
-"""Storages and databases that cannot be used are refused in one line, before anything starts."""
+"""Buckets, disks and databases: what is refused before anything starts, and what is kept where."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from taugrad.platform import doctor
 from taugrad.platform.launching.addresses import above, below, repaired
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.launching.spare import keep_text, text_of
-from taugrad.platform.spec import SpecError
+from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.tracking.ended import UNDELIVERED, end_line
 from taugrad.platform.tracking.probe import probe
+from taugrad.platform.tracking.store import open_client, start_run
 
 SPEC = "data: {kind: digits}\nmodel: {kind: mlp, widths: [8]}\ncompressor: {kind: wgt, tau: 0.1}\n"
 RUN = "0123456789abcdef0123456789abcdef"
@@ -157,6 +160,23 @@ def test_the_endpoint_may_be_in_the_address(objects: Objects, monkeypatch: pytes
     assert objects.names("") == [f"runs/{RUN}/left.jsonl"]
     folder.set_aside("left.jsonl")
     assert folder.text("left.jsonl") == ""
+
+
+def test_metrics_are_delivered_from_a_bucket(
+    objects: Objects, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = open_client()
+    run_id = start_run(client, RunSpec(experiment="away"))
+    metric = {"key": "comm/fraction", "value": 0.5, "timestamp": 1, "step": 1}
+    text = json.dumps(metric) + "\n" + end_line(run_id, "FINISHED")
+    place = RunFolder.at(f"s3://{BUCKET}/runs", run_id).keep_text(UNDELIVERED, text)
+    assert place == f"s3://{BUCKET}/runs/{run_id}/{UNDELIVERED}"
+    assert cli.main(["deliver", place]) == cli.OK
+    assert capsys.readouterr().out == f"1 metrics delivered to run {run_id}, which is FINISHED\n"
+    assert [point.value for point in client.get_metric_history(run_id, "comm/fraction")] == [0.5]
+    missing = place.replace(UNDELIVERED, "nothing")
+    assert cli.main(["deliver", missing]) == cli.WRONG_INPUT
+    assert capsys.readouterr().err == f"taugrad: FILE {missing}: there is no such file\n"
 
 
 def test_what_the_bucket_does_not_take_is_kept_here(
