@@ -121,7 +121,7 @@ class Trainer:
                     if self.sync.lockstep:
                         self._flush()
                     else:
-                        self._show_own(self._records[-1])
+                        self._show_own()
                 if self._is_checkpoint_due():
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
@@ -259,8 +259,10 @@ class Trainer:
                 self.listener.log(record.number, values)
             self.listener.progress(self._progress(metrics[-1]), evaluated=evaluated)
 
-    def _show_own(self, record: IterationRecord) -> None:
+    def _show_own(self) -> None:
         """Shows what worker 0 knows by itself: asking the others would make workers wait for one another."""
+        # With local steps most iterations send nothing.
+        record = next((each for each in reversed(self._records) if each.step.layers), self._records[-1])
         sent, elements = (
             sum(getattr(layer, what) for layer in record.step.layers) for what in ("sent", "elements")
         )
