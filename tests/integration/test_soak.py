@@ -29,7 +29,7 @@ checkpoint: {{interval: 60}}
 workers: {{cpus: 0.5, max_restarts: {restarts}}}
 """
 ITERATIONS = 1200
-DISK_BYTES = 32 * 2**20
+DISK_BYTES = 128 * 2**20  # a page of interactive charts alone has 5 MB, and is kept twice
 TIMEOUT_S = 480  # other tests run at the same time
 
 
