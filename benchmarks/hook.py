@@ -18,7 +18,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from gpu import resnet50_sizes
-from report import Table, load, number, publish, read_options, verdict
+from hook_figure import Backward, draw
+from report import RESULTS, Table, load, number, publish, read_options, verdict
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.multiprocessing.spawn import spawn
@@ -31,6 +32,7 @@ from taugrad.compressors.config import read_config
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
+PICTURE = RESULTS.parent / "images" / "hook_backward.png"
 BUCKET_BYTES = 25 << 20
 """As DDP's."""
 LINES = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))", "linear(bits=8)")
@@ -323,14 +325,17 @@ def steps_of(rank: int, model: Model, rounds: Rounds, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def step_table(models: Sequence[Model], rounds: Rounds) -> Table:
-    """A backward pass of two workers."""
+def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[str, Backward]]) -> Table:
+    """A backward pass of two workers; `passes` gets its parts, by model and hook."""
     rows = []
     for model in models:
         with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
             spawn(steps_of, (model, rounds, Path(name)), nprocs=2)  # type: ignore[no-untyped-call]
             found = json.loads((Path(name) / "found.json").read_text(encoding="utf-8"))
         bare = found[STEPS[0]][0]
+        passes[model.name] = {
+            line: {part: 1e3 * each for part, each in zip(PARTS, found[line], strict=True)} for line in STEPS
+        }
         for line in STEPS:
             shown = f"`{line}`" if line != STEPS[0] else line
             ratio = number(found[line][0] / bare)
@@ -342,6 +347,7 @@ def step_table(models: Sequence[Model], rounds: Rounds) -> Table:
         "exchange; loopback has no limit but the two cores that both workers share. Exchange lasts from "
         "telling a length to having everybody's message, beside other work; blocked is the part of it in "
         "which the pass waited.",
+        "![Where the time of a backward pass goes](../images/hook_backward.png)",
     )
     return Table("A backward pass of two workers", columns, rows, notes)
 
@@ -359,8 +365,11 @@ def main(arguments: Sequence[str]) -> int:
         tables = [bare_table(models, rounds), hook_table(models, rounds)]
     finally:
         dist.destroy_process_group()
-    tables.append(step_table(models, rounds))
+    passes: dict[str, dict[str, Backward]] = {}
+    tables.append(step_table(models, rounds, passes))
     publish("hook", options, introduction, tables, before)
+    if options.folder is not None:
+        draw(PICTURE if options.folder == RESULTS else options.folder.with_suffix(".png"), passes)
     return 0
 
 
