@@ -1,4 +1,4 @@
-"""The package as mkdocstrings can read it: griffe leaves out folders without `__init__.py` (a hook of mkdocs).
+"""The package as mkdocstrings can read it, which leaves out folders without `__init__.py` (a hook of mkdocs).
 
 `platform/` must have none, so a copy of the tree of links is made below build/, in which an empty one stands
 beside links to its parts. Nothing is imported from there.

@@ -125,10 +125,8 @@ def group_of(message: Message) -> str:
     """The group of a message; empty for what is no user's."""
     internal = any(part in message.source for part in _INTERNAL)
     for group, signs in GROUPS.items():
-        if (
-            message.error in signs
-            or not internal
-            and any(s in message.source for s in signs if "/" in s or "." in s)
+        if message.error in signs or (
+            not internal and any(s in message.source for s in signs if "/" in s or "." in s)
         ):
             return group
     return ""

@@ -23,7 +23,7 @@ _INSIDE = re.compile(r"(?<=\]\()(?!\w+:|#)[^)\s]+(?=\))")
 _TO_FOLDER = re.compile(r"(?<=\]\()((?:\.\./)*results)/?(?=\))")
 _CODE = re.compile(r"`[^`\n]+`")
 _FENCE = re.compile(r"^\s*(```|~~~)")
-_ITEM = re.compile(r"^(?P<indent> *)(?:[-*+]|\d+\.) ")
+_ITEM = re.compile(r"^(?P<indent> *)(?P<marker>(?:[-*+]|\d+\.) )")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".md": "markdown", "": "text"}
 
 
@@ -82,14 +82,38 @@ def _moved(link: str, there: str) -> str:
 
 
 def _lines(markdown: str) -> Iterator[str]:
-    fenced, before = False, ""
+    fenced, before, width = False, "", 0
     for line in markdown.split("\n"):
         fence = _FENCE.match(line)
         fenced = fenced != bool(fence)
-        if not fenced and not fence and _ITEM.match(line) and _ends_a_paragraph(before):
+        plain = not fenced and not fence
+        item = _ITEM.match(line) if plain else None
+        if item and not item["indent"]:
+            width = len(item["marker"])
+        elif line[:1].strip() and (plain or (fence and fenced)):
+            width = 0
+        if item and _ends_a_paragraph(before):
             yield ""
-        yield line if fenced or not line.startswith("|") else _CODE.sub(_with_bars, line)
+        yield (
+            _in_list(line, width)
+            if plain is False or not line.startswith("|")
+            else _CODE.sub(_with_bars, line)
+        )
         before = line
+
+
+def _in_list(line: str, width: int) -> str:
+    """A line with the indentation of Python-Markdown's lists, four blanks a level.
+
+    Args:
+        line: as it stands.
+        width: of the list's marker, by which GitHub indents; 0 outside lists.
+    """
+    inside = line.lstrip(" ")
+    indent = len(line) - len(inside)
+    if not width or not inside or indent < width:
+        return line
+    return " " * (4 * (indent // width) + indent % width) + inside
 
 
 def _ends_a_paragraph(line: str) -> bool:
