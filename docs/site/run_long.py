@@ -6,7 +6,7 @@ A page has the place for it behind a block of commands:
     <!-- end of output -->
 
 On a page that has files, all commands before the place are run, in a folder with these files; else those of
-the block right before it. What serves until Ctrl-C is left out. Names on the command line run these places alone.
+the block right before it. What serves until Ctrl-C is left out. Arguments name the places to run alone.
 """
 
 import os
