@@ -3,13 +3,12 @@
 Starting Ray takes 20 s, so a command here has several runs where they are in nobody's way.
 """
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,49 +72,6 @@ def wrong_input(
         return capsys.readouterr().err
 
     return run
-
-
-@pytest.fixture
-def on_one_ray(
-    tmp_path: Path, environment: dict[str, str], request: pytest.FixtureRequest
-) -> Iterator[Callable[..., tuple[int, str]]]:
-    """Runs commands in the test's folder; the exit code and all that was said.
-
-    Searches want a Ray with its dashboard: the fixture takes the parameter `dashboard`.
-    """
-    line = [sys.executable, str(Path(__file__).with_name("one_ray.py"))]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [*line, *filter(None, [getattr(request, "param", "")])],
-        cwd=tmp_path,
-        env=environment,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-
-    def run(*arguments: str) -> tuple[int, str]:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(arguments) + "\n")
-        process.stdin.flush()
-        said = ""
-        for each in process.stdout:
-            if each.startswith("exit "):
-                return int(each.split()[1]), said
-            said += each
-        raise AssertionError(said)
-
-    yield run
-    process.stdin.close()
-    try:
-        process.wait(60)
-    finally:
-        process.kill()
-        process.wait()
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,10 +1,12 @@
 """A run that dies goes on, and nothing shows that it died."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -145,6 +147,36 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
+
+
+@pytest.fixture
+def on_one_ray(tmp_path: Path, environment: dict[str, str]):
+    """Runs commands in the test's folder; the exit code and all that was said."""
+    line = [sys.executable, str(Path(__file__).with_name("one_ray.py"))]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        line, cwd=tmp_path, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def run(*arguments: str) -> tuple[int, str]:
+        process.stdin.write(json.dumps(arguments) + "\n")
+        process.stdin.flush()
+        said = ""
+        for each in process.stdout:
+            if each.startswith("exit "):
+                return int(each.split()[1]), said
+            said += each
+        raise AssertionError(said)
+
+    yield run
+    process.stdin.close()
+    try:
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_taken(on_one_ray, tmp_path):
