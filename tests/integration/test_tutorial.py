@@ -62,7 +62,7 @@ def on_one_ray(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable
     assert process.stdin is not None
     process.stdin.close()
     try:
-        process.wait(60)
+        process.wait(TIMEOUT_S)
     finally:
         process.kill()
         process.wait()
