@@ -124,4 +124,4 @@ def test_its_files_and_commands_do_what_it_says(on_one_ray, tmp_path, environmen
     assert "plain" in report
     front = tmp_path / "taugrad-runs" / "searches" / "tutorial_search" / "search" / "front.csv"
     assert len(front.read_text().splitlines()) > 1
-    assert "propose" in said["search"]
+    assert "--pick" in said["search"]
