@@ -62,4 +62,6 @@ def blocks(page: str) -> Iterator[Block]:
             if each.strip() == opening["marks"]:
                 break
             inside.append(each.removeprefix(opening["indent"]))
+        else:
+            raise ValueError(f"{page}:{number}: this block, or one before it, is not closed")
         yield Block(page, number, opening["language"], "\n".join(inside) + "\n")

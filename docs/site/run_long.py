@@ -32,8 +32,10 @@ TIMEOUT_S = 900
 _PLACE = re.compile(
     r"(?P<begin><!-- output: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of output -->)", re.DOTALL
 )
-_NOISE = re.compile(r"^(?:.*\|\s*epoch |Figures and tables: |See the runs: |Compare them: |Sum them up )")
-"""Lines of progress, and of where files lie."""
+_RULE = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
+"""What a table has below its head; lines before the first table are of the progress."""
+_PLACES = re.compile(r"sqlite:|taugrad-runs|mlflow|Compare them|Sum them up")
+"""Of lines that say where files lie."""
 
 
 def main(names: Sequence[str]) -> None:
@@ -93,8 +95,15 @@ def _output(command: str, folder: Path) -> str:
     )
     if answer.returncode:
         sys.exit(f"{command}: exit code {answer.returncode}\n{answer.stdout}{answer.stderr}")
-    lines = [line.rstrip() for line in answer.stdout.replace(str(folder), ".").splitlines()]
-    return "\n".join(line for line in lines if not _NOISE.match(line)).strip("\n")
+    return "\n".join(_kept([line.rstrip() for line in answer.stdout.splitlines()])).strip("\n")
+
+
+def _kept(lines: Sequence[str]) -> list[str]:
+    """From the head of the first table on, where there is one."""
+    begin = next((i for i, line in enumerate(lines) if _RULE in line), 0)
+    while begin and lines[begin - 1]:
+        begin -= 1
+    return [line for line in lines[begin:] if not _PLACES.search(line)]
 
 
 if __name__ == "__main__":
