@@ -33,11 +33,11 @@ def _tables(source: str) -> Iterator[str]:
             heading = pending
             yield _head(heading)
         constant, value = name
-        yield f"| `{value}` | `{constant}` | {_docstring(after)} |\n"
+        yield f"| `{value}` | {_docstring(after)} | `{constant}` |\n"
 
 
-def _head(title: str, second: str = "constant") -> str:
-    return f"\n## {title}\n\n| name | {second} | meaning |\n| --- | --- | --- |\n"
+def _head(title: str, last: str = "constant") -> str:
+    return f"\n## {title}\n\n| name | meaning | {last} |\n| --- | --- | --- |\n"
 
 
 def _quantities(name: str, text: str, after: ast.stmt | None) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _quantities(name: str, text: str, after: ast.stmt | None) -> Iterator[str]:
     for each in ast.walk(ast.parse(text)):
         if _is_text(each):
             meaning = meanings.get(each.value, _docstring(after))
-            yield f"| `{prefix}{each.value}` | `{name}` | {meaning[:1].upper()}{meaning[1:].rstrip('.')}. |\n"
+            yield f"| `{prefix}{each.value}` | {meaning[:1].upper()}{meaning[1:].rstrip('.')}. | `{name}` |\n"
 
 
 def _constant(node: ast.stmt) -> tuple[str, str] | None:
