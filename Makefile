@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format docs docs-serve docs-long bench bench-network fuzz gpu package clean
+.PHONY: run test lint format docs docs-serve docs-long bench bench-network soak fuzz gpu package clean
 
 run: $(READY)
 	$(BIN)/taugrad train experiments/quickstart/*.yaml
@@ -45,8 +45,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/policy_cost.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/synchronization.py $(if $(WRITE),--write)
 
-# Over links of a rate and a delay, between network namespaces: needs root, and hours. Goes on where it was
-# stopped. WRITE=1 as above.
+# Over links of a rate and a delay, between network namespaces: needs root, and takes hours. Continues where it
+# was stopped. WRITE=1 as above.
 bench-network: $(READY)
 	$(BIN)/python benchmarks/network_exchange.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/network_sites.py $(if $(WRITE),--write)
@@ -56,6 +56,11 @@ bench-network: $(READY)
 	$(BIN)/python benchmarks/plan.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/network_growth.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/network_target.py $(if $(WRITE),--write)
+
+# Kills, stops and fills everything that takes part in runs, and compares them with undisturbed ones: hours, as
+# root. Goes on where it was stopped. WRITE=1 as above.
+soak: $(READY)
+	$(BIN)/python benchmarks/soak.py $(if $(WRITE),--write)
 
 # A million damaged messages of every format; each must be refused or be a message.
 fuzz: $(READY)

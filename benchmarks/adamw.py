@@ -2,7 +2,7 @@
 
     python benchmarks/adamw.py [--quick] [--write]
 
-Goes on where it was stopped: finished trainings are in build/adamw.jsonl.
+Can be stopped and continued: finished trainings are in build/adamw.jsonl.
 """
 
 import sys
@@ -26,12 +26,12 @@ SPARSE = "strom(density(0.01)) | golomb_rice"
 
 INTRODUCTION = (
     "GPT of {layers} layers x {width}, context 64, {iterations} iterations of {workers} simulated workers "
-    "with 12 examples each, AdamW (betas 0.9 and 0.99, decay 0.1) with a cosine, norms clipped at 1; bytes "
-    "of the source of Python's standard library, loss on 500 x 64 tokens of files held out; {seeds} seeds. "
-    "Differences are from synchronous training with 16-bit gradients, at a rate of 2e-3 and at the best of "
-    "three rates, 4e-3; seed by seed, with their 95% interval (Student's t). The rate is 2e-3 where none is "
-    "named. `every` is the number of local steps between exchanges; bytes count against those of an "
-    "exchange in each iteration."
+    "with 12 examples each, AdamW (betas 0.9 and 0.99, decay 0.1) with a cosine schedule, norms clipped at "
+    "1. Data: bytes of the source code of Python's standard library; loss on 500 x 64 tokens of held-out "
+    "files; {seeds} seeds. Differences are relative to synchronous training with 16-bit gradients, at a "
+    "learning rate of 2e-3 and at the best of three rates, 4e-3. They are computed seed by seed, with their "
+    "95% interval (Student's t). Where no rate is given, it is 2e-3. `every` is the number of local steps "
+    "between exchanges. Bytes are relative to an exchange in each iteration."
 )
 
 

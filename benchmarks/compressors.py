@@ -30,18 +30,18 @@ GROUPS: tuple[tuple[str, Callable[[Arena], Iterator[Case]]], ...] = (
 )
 COLUMNS = ("times the floor", "1 thread", "2 threads", "M/s", "bits", "over %", "peer", "slower", "goal")
 INTRODUCTION = (
-    "Residual and gradient are float32 with normal values. Times are multiples of the floor, torch's "
-    "residual += gradient of as many elements in one thread: the median and, in brackets, the 10th to the "
-    "90th percentile of {least} to {most} rounds. In a round contenders take turns, each right after a floor "
-    "of its own; before each run the residual is set back."
+    "Residual and gradient are float32 with normal values. Times are multiples of the floor, which is "
+    "torch's residual += gradient of as many elements in one thread: the median and, in brackets, the 10th "
+    "to the 90th percentile of {least} to {most} rounds. In a round, contenders take turns, each right "
+    "after its own floor. Before each run, the residual is restored."
 )
 NOTES = (
     "M/s: million items a second in one thread, and bits: bits an item. Items are elements of the gradient; "
     "of POSITIONS what is sent; of SYMBOLS the symbols. Over: what the bytes take more than the entropy of "
     "independent items of these frequencies.",
-    "Peers run in one thread; slower: their time in multiples of ours in one thread, both in the same round. "
-    "Those marked with * take seconds with many elements and are measured with the fewest only. Rules sum "
-    "the residual's squares and look for NaN and Inf, which their peers do not.",
+    'Competitors run in one thread. "Slower" is their time in multiples of ours in one thread, both in the '
+    "same round. Those marked with * take seconds with many elements and are measured with the fewest only. "
+    "Our rules also sum the residual's squares and look for NaN and Inf, which competitors do not.",
     "RULES are passes alone, from gradient to update, and keep a residual. WHOLE STEPS begin with the "
     "gradient and end with a message (write), or begin with a message and end with a sum (read); they "
     "include the CRC-32 and all checks.",

@@ -74,7 +74,7 @@ COLUMNS = (
     *("exact time", "exact bytes"),
 )
 NOTES = (
-    "Times and bytes of `exact` are multiples of those of `padded`; in brackets the 10th to the 90th "
+    "Times and bytes of `exact` are relative to those of `padded`; in brackets the 10th to the 90th "
     "percentile of the ratios of single iterations.",
 )
 

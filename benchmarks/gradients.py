@@ -64,10 +64,10 @@ PLACE = Place(
 )
 INTRODUCTION = (
     "LeNet ({parameters:,} parameters) on 5,000 MNIST digits, one worker, batches of {batch}, {iterations} "
-    "iterations with each method from the same weights; figures are sums over iterations {first} to "
-    "{iterations}, every {every}th. All parameters are one bucket. The bound takes positions as independent "
-    "events of each layer's density, signs and symbols by their frequencies in each message, and floats and "
-    "tables as they are; where positions cluster within a layer a code can come out below it."
+    "iterations with each method from the same weights. Figures are sums over iterations {first} to "
+    "{iterations}, every {every}th. All parameters are one bucket. The bound treats positions as "
+    "independent events with each layer's density, signs and symbols by their frequencies in each message, "
+    "and floats and tables as they are. If positions cluster within a layer, a code can be below the bound."
 )
 
 

@@ -343,10 +343,10 @@ def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[s
             rows.append((model.name, shown, f"{1e3 * found[line][0]:.3g}", ratio, *split))
     columns = ("model", "hook", "backward, ms", "to DDP alone", *(f"{part}, ms" for part in PARTS[1:]))
     notes = (
-        "Medians of worker 0. Gradients are given, so that a backward pass is next to nothing but its "
-        "exchange; loopback has no limit but the two cores that both workers share. Exchange lasts from "
-        "telling a length to having everybody's message, beside other work; blocked is the part of it in "
-        "which the pass waited.",
+        "Medians of worker 0. Gradients are given, so a backward pass is little more than its exchange; on "
+        'loopback, only the two cores that both workers share limit it. "Exchange" is the time from telling '
+        'a length until everybody\'s message has arrived, in parallel to other work. "Blocked" is the part '
+        "of it in which the pass waited.",
         "![Where the time of a backward pass goes](../images/hook_backward.png)",
     )
     return Table("A backward pass of two workers", columns, rows, notes)

@@ -40,9 +40,9 @@ Steps = dict[tuple[str, str], Measured]
 VALUE_BYTES = {"fp32": 4, "bf16": 2}
 INTRODUCTION = (
     "AlexNet and VGG16 with {sizes} million parameters, SGD with momentum, random images of {image} and "
-    "{classes:,} classes: bytes do not depend on what is learnt. Received is what arrives at a worker in a "
-    "step, mean of the workers, headers and the numbers told before rounds included; the formulas, those of "
-    "the section on hybrid, have no headers."
+    '{classes:,} classes; bytes do not depend on what is learned. "Received" is what arrives at a worker in '
+    "a step, as the mean of the workers, including headers and the numbers told before rounds. The formulas "
+    "are those of the section on hybrid, and do not include headers."
 )
 
 
@@ -149,10 +149,10 @@ def measure_bytes(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], None]
         *("peak memory, MB", "kept, formula"),
     )
     notes = (
-        "B: examples of a worker. Peak memory: of the process that had most, in the second step, above what "
-        "it had before the model was built; only of real workers. Kept by formula: weights, gradients and "
-        "momentum (12 bytes a parameter), and the features of the turns; what is above it are the "
-        "convolutions' activations, and buffers and messages of the exchange.",
+        'B: examples per worker. "Peak memory" is that of the process with the highest peak, in the second '
+        'step, above its memory before the model was built; only for real workers. "Kept, formula": '
+        "weights, gradients and momentum (12 bytes per parameter), and the features of the turns. The rest "
+        "are the convolutions' activations, and buffers and messages of the exchange.",
     )
     return Table("A step of each scheme beside data parallelism", columns, rows, notes), found
 
@@ -172,9 +172,10 @@ def crossings(sizes: Sizes, nets: dict[str, Net]) -> Table:
                 rows.append((model, str(each), str(workers), *(f"{ratio:.1f}" for ratio in ratios)))
     columns = ("model", "B", "K", "sharded, fp32", "sharded, bf16", "all-gather, fp32", "all-gather, bf16")
     notes = (
-        "By formula: times smaller than float32 that data parallelism's messages must be, for a worker to "
-        "receive as little as in hybrid, whose convolutions' gradients are compressed alike. With less "
-        "compression hybrid has fewer bytes, with more, data parallelism. fp32, bf16: hybrid's activations.",
+        "By formula: how many times smaller than float32 the messages of data parallelism must be, so that "
+        "a worker receives as little as with hybrid, with the convolutions' gradients compressed alike. "
+        "With less compression, hybrid has fewer bytes; with more, data parallelism has. fp32, bf16: "
+        "hybrid's activations.",
     )
     return Table("The crossing: by what ratio data parallelism has to be compressed", columns, rows, notes)
 
@@ -224,8 +225,9 @@ def times(found: Steps) -> Table:
             )
     columns = ("model", "mode", "in flight, ms", "waited, ms", "overlap, %")
     notes = (
-        "Activations and their gradients, worker 0, the second step: while any were on their way, from "
-        "posting to having fetched; how long of that nothing was computed; and the rest of it, in percent.",
+        "Activations and their gradients, worker 0, the second step: the time while any were under way, "
+        "from posting to fetching; the part of it in which nothing was computed; and the rest of it, in "
+        "percent.",
     )
     return Table("Overlap", columns, rows, notes)
 

@@ -313,7 +313,7 @@ def tabulate(figures: Mapping[str, Measured], sizes: Sizes) -> list[Table]:
                 f"more{long_enough}, where a core is free for the thread that stores metrics.",
                 "Without compression, waiting for MLflow at the end of a block makes up "
                 f"{waiting[0]} of an iteration of 1 worker, and {waiting[1]} of 2.",
-                "The bare loop never compresses. On loopback bytes cost next to nothing: compression has "
+                "The bare loop never compresses. On loopback, bytes cost almost nothing, so compression has "
                 "nothing to gain here, and no speed-up is expected. It pays on links that are slow for the "
                 "model.",
             ),
@@ -323,10 +323,10 @@ def tabulate(figures: Mapping[str, Measured], sizes: Sizes) -> list[Table]:
             ("compressor", "sent", "compute", "compress", "exchange", "decompress"),
             splits,
             (
-                "Medians of the trainer's own time/* metrics, which are means of the workers. Exchange lasts "
-                "from handing a message over to having everybody's. It includes waiting for the other "
-                "worker, and some of it runs beside the backward pass, which compute counts: the parts need "
-                "not add up.",
+                'Medians of the trainer\'s own time/* metrics, which are means of the workers. "Exchange" is '
+                "the time from handing a message over until everybody's has arrived. It includes waiting "
+                "for the other worker, and part of it overlaps with the backward pass, which compute "
+                "counts, so the parts need not add up.",
             ),
         ),
     ]

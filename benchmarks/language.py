@@ -2,7 +2,7 @@
 
     python benchmarks/language.py [--quick] [--write]
 
-Goes on where it was stopped: finished trainings are in build/language.jsonl.
+Can be stopped and continued: finished trainings are in build/language.jsonl.
 """
 
 import sys
@@ -17,11 +17,11 @@ OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
 
 INTRODUCTION = (
     "GPT of {layers} layers x {width}, context 64, {iterations} iterations of {workers} simulated workers "
-    "with {batch} examples each (nanoGPT's recipe for a CPU has 2,000 of 12), AdamW (rate 2e-3, betas 0.9 "
-    "and 0.99, decay 0.1) with a cosine, norms clipped at 1; bytes of the source of Python's standard "
-    "library, loss on 500 x 64 tokens of files held out; {seeds} seed. Differences are from the first row; "
-    "loss swings by some 0.01 from seed to seed. Bytes count against those of float32 gradients in each "
-    "iteration. PowerSGD has a process for each worker."
+    "with {batch} examples each (nanoGPT's recipe for a CPU has 2,000 of 12), AdamW (learning rate 2e-3, "
+    "betas 0.9 and 0.99, decay 0.1) with a cosine schedule, norms clipped at 1. Data: bytes of the source "
+    "code of Python's standard library; loss on 500 x 64 tokens of held-out files; {seeds} seed. "
+    "Differences are relative to the first row; the loss varies by some 0.01 from seed to seed. Bytes are "
+    "relative to float32 gradients in each iteration. PowerSGD has a process for each worker."
 )
 
 WITHOUT = [

@@ -4,7 +4,7 @@
     PYTHONPATH=build/cosmic_ray python benchmarks/mutants.py [--quick] [--write]
 
 Cosmic Ray changes an operator, a number, a condition, a decorator or a loop of one file; the tests of its
-room run until the first fails. All happens in a copy of what is committed. Goes on where it was stopped:
+room run until the first fails. All happens in a copy of what is committed. Can be stopped and continued:
 build/mutants.jsonl has what is known.
 """
 

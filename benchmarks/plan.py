@@ -2,7 +2,7 @@
 
     python benchmarks/plan.py [--quick] [--write]
 
-Hosts are network namespaces (benchmarks/network), which needs root. Goes on where it was stopped:
+Hosts are network namespaces (benchmarks/network), which needs root. Can be stopped and continued:
 build/plan.jsonl has the cells that were measured.
 """
 
@@ -53,12 +53,12 @@ PLAIN_HEADERS, JUMBO_HEADERS = 0.045, 0.008
 """Share that TCP's and IP's headers take of these links' frames of 1,500 and 9,000 bytes, as `tc` counts."""
 TIMEOUT_S = 1200
 INTRODUCTION = (
-    "Seconds of a training step through DDP, {batch} examples a host; every host is a network namespace "
+    "Seconds of a training step through DDP, {batch} examples per host. Every host is a network namespace "
     "with one thread, and all share this machine's {cores} cores. Measured: {steps} steps of the slowest "
-    "host, after 8 that are not counted, as means of 4; their median, in brackets the 10th to the 90th "
+    "host, after 8 that are not counted, as means of 4; their median, and in brackets the 10th to the 90th "
     "percentile. Predicted: from a calibration with as many processes computing at once as there are hosts, "
-    "and from the rate and delay that the link was asked for. Delays are one way. Error: predicted over "
-    "measured, less 1."
+    "and from the rate and delay that the link was configured with. Delays are one way. Error: predicted "
+    "over measured, less 1."
 )
 
 

@@ -47,10 +47,10 @@ GOAL = 2.0
 _BUCKET = 25 * 2**20
 """Bytes, as DDP's."""
 INTRODUCTION = (
-    "`strom | golomb_rice`, one thread, random gradients of another scale in each layer; processor time. The "
-    "policy's time is what its calls take in place less what those of a given tau take; beside it the "
-    "compression of a worker that is given the same tau. Median of {periods} periods of `every` iterations "
-    "(of {fewest} iterations where it is less), and the range of four fifths of them."
+    "`strom | golomb_rice`, one thread, random gradients with a different scale in each layer; processor "
+    "time. The policy's time is what its calls take, less what those of a given tau take. Beside it is the "
+    "time to compress for a worker that is given the same tau. Median of {periods} periods of `every` "
+    "iterations (of {fewest} iterations if it is less), and the range of the middle four fifths of them."
 )
 
 

@@ -29,11 +29,11 @@ COLUMNS = (
 README = Place(ROOT / "README.md", "<!-- quickstart: begin -->", "<!-- quickstart: end -->")
 
 TRAINED = (
-    "2 workers on one machine, 5,000 MNIST digits, LeNet with 431,080 parameters, {epochs} epochs, one seed. "
-    'MB are summed over both workers; "paper" counts value bits only, "wire" what was really handed to the '
-    'network; "ratio" is the papers\' accuracy per paper GB.'
+    "2 workers on one machine, 5,000 MNIST digits, LeNet with 431,080 parameters, {epochs} epochs, one "
+    'seed. MB are summed over both workers. "paper" counts value bits only, "wire" what was really handed '
+    'to the network. "ratio" is the papers\' accuracy per paper GB.'
 )
-LOOPBACK = " No time is gained on loopback: compression pays where the link is slow."
+LOOPBACK = " Compression does not save time on loopback; it pays on slow links."
 
 
 def main(arguments: Sequence[str]) -> int:

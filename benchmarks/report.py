@@ -133,7 +133,7 @@ class Place:
     """How many of the tables, the first ones, stand there; None: all."""
 
     def fill(self, text: str) -> None:
-        """Puts the text in place of what stands there."""
+        """Puts the text instead of what stands there."""
         before, _, rest = self.page.read_text(encoding="utf-8").partition(self.begin)
         _, _, after = rest.partition(self.end)
         self.page.write_text(f"{before}{self.begin}\n\n{text}\n\n{self.end}{after}", encoding="utf-8")

@@ -2,7 +2,7 @@
 
     python benchmarks/strom_speech.py [--quick] [--write]
 
-Goes on where it was stopped: the speech and finished trainings are in build/.
+Can be stopped and continued: the speech and finished trainings are in build/.
 """
 
 import subprocess
@@ -45,9 +45,9 @@ NETS = (SMALL, Net(5, 128), Net(8, 256), Net(5, 512))
 
 INTRODUCTION = (
     "{minutes:g} minutes of speech by espeak-ng (docs/speech.md), windows of 17 frames of 20 features, 49 "
-    "phoneme classes; stacks of sigmoid layers by SGD without momentum, the rate halved after each of "
-    "{epochs} epochs (section 3.3). {workers} simulated workers with {batch} frames each; the loss is their "
-    "sum, as a threshold of the paper meets it, and updates are added up. {seeds} seeds. `strom(tau) | "
+    "phoneme classes; stacks of sigmoid layers by SGD without momentum, the learning rate halved after each "
+    "of {epochs} epochs (section 3.3). {workers} simulated workers with {batch} frames each. The loss is "
+    "their sum, as the paper's threshold expects, and updates are added up. {seeds} seeds. `strom(tau) | "
     "golomb_rice`. The paper: 40 machines with 1,024 frames each, 1,000 hours of speech, 14.6 million "
     "weights, word errors."
 )

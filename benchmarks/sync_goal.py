@@ -67,9 +67,9 @@ def measure_goal(sizes: Sizes, say: Callable[[str], None]) -> Table:
         "deviation of the seeds. The goal counts as met where every seed sends at "
         f"least {GOAL:,} times less and the mean accuracy is below DDP's by no more than the spread of DDP's "
         "seeds.",
-        "Batches, optimizer and learning rate are DDP's; DDP of 4 workers takes the same batches as that of "
-        "2 and differs from it in rounding alone. Times smaller: the least of the seeds. What a worker "
-        "receives of these messages grows with the workers, as in all-gather.",
+        "Batches, optimizer and learning rate are DDP's. DDP with 4 workers takes the same batches as with "
+        '2, and differs in rounding only. "Times smaller" is the least of the seeds. As in all-gather, what '
+        "a worker receives of these messages grows with the number of workers.",
     )
     return Table(f"{GOAL:,} times fewer wire bytes than fp32 DDP", columns, rows, notes)
 

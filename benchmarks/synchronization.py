@@ -49,11 +49,11 @@ PLACE = Place(
     "<!-- to here -->",
 )
 INTRODUCTION = (
-    "LeNet with {parameters:,} parameters on 4,000 digits, 1,000 others for accuracy; SGD with rate 0.01 and "
-    "momentum 0.9. N workers share every batch. Real workers are processes that talk through gloo on the "
-    "loopback interface; simulated ones are bit-identical to them, as the tests show. Received is what "
-    "arrives at a worker in a step, mean of the workers, headers and the numbers told before each round "
-    "included."
+    "LeNet with {parameters:,} parameters on 4,000 digits, and 1,000 others for accuracy; SGD with learning "
+    "rate 0.01 and momentum 0.9. N workers share every batch. Real workers are processes that communicate "
+    "through gloo on the loopback interface. Simulated workers are bit-identical to them, as the tests "
+    'show. "Received" is what arrives at a worker in a step, as the mean of the workers, including headers '
+    "and the numbers told before each round."
 )
 
 
@@ -147,10 +147,10 @@ def _formula_table(rows: list[tuple[str, ...]]) -> Table:
     notes = (
         f"1%: `{SPARSE}`, {SPARSE_BYTES} bytes an element. Formulas count payloads and the numbers told "
         "before rounds; what is measured above them is messages' headers and padding.",
-        "allgather without compression is DDP's all-reduce: gloo does not tell what it moves, so that its "
-        "row is the ring's formula on both sides. Busiest: the worker that receives most, at 1%, told "
-        "numbers not included. DDP's hook sends a message for each bucket, and DDP may cut more than one; "
-        "simulated all-gather counts one, as the formula does.",
+        "allgather without compression is DDP's all-reduce. Gloo does not report what it moves, so both "
+        'columns show the ring\'s formula. "Busiest" is the worker that receives most, at 1%, without told '
+        "numbers. DDP's hook sends a message for each bucket, and DDP may cut more than one bucket; a "
+        "simulated all-gather counts one message, as the formula does.",
     )
     columns = (
         *("mode", "N", "workers", "whole, kB", "formula", "1%, kB", "formula"),
@@ -223,10 +223,10 @@ def measure_recompression(sizes: Sizes, say: Callable[[str], None]) -> Table:
                 )
             )
     notes = (
-        "Error of a step: the norm of what the workers agreed on less the true mean of their gradients, over "
-        "the norm of that mean; mean of the steps of one epoch. Of the sum: the same of the sums over the "
-        "epoch, which is what residuals still owe. Without a residual (`decay=0`) nothing is kept, "
-        "and errors add up.",
+        '"Error of a step" is the norm of what the workers agreed on less the true mean of their gradients, '
+        'over the norm of that mean, as the mean over the steps of one epoch. "Of the sum" is the same for '
+        "the sums over the epoch, which is what residuals still hold. Without a residual (`decay=0`), "
+        "nothing is kept, and errors add up.",
     )
     columns = ("method", "pattern", "error of a step, %", "of the sum, %", "accuracy %")
     return Table("The cost of compressing again", columns, rows, notes)

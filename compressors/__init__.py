@@ -1,4 +1,4 @@
-"""What to send and how to write it down: usable in any DDP script, without Ray and MLflow.
+"""Gradient compression: what to send and how to encode it. Works in any DDP script, without Ray and MLflow.
 
     from taugrad.compressors import CompressionState, compressed_allgather
 
@@ -17,6 +17,7 @@ __all__ = [
     "CompressorConfig",
     "CorruptMessage",
     "NonFiniteGradient",
+    "PeerLost",
     "Step",
     "Totals",
     "WorkersDisagree",
@@ -27,7 +28,7 @@ __all__ = [
 if TYPE_CHECKING:
     from .bucket.ledger import Step, Totals
     from .config import CompressorConfig, chain
-    from .errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
+    from .errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
     from .hook import compressed_allgather
     from .state import CompressionState
 else:
@@ -38,6 +39,7 @@ else:
             "CompressorConfig": ".config",
             "CorruptMessage": ".errors",
             "NonFiniteGradient": ".errors",
+            "PeerLost": ".errors",
             "Step": ".bucket.ledger",
             "Totals": ".bucket.ledger",
             "WorkersDisagree": ".errors",

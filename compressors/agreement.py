@@ -1,9 +1,9 @@
-"""Whether all workers do the same, asked before their first exchange.
+"""Checks before the first exchange that all workers have the same settings.
 
-Workers with other methods, exchanges or models would wait for one another's collectives until the group's
-timeout, or drift apart without a word. So each describes what it does, as fields and their values. Digests of
-the descriptions are compared, with a collective that is the same in every protocol of the hook; where they
-differ, the descriptions themselves are, so that every worker raises the same error.
+Workers with different methods, exchanges or models would wait for one another's collectives until the group's
+timeout, or silently drift apart. So each worker describes its settings, as fields and values. Digests of the
+descriptions are compared, with a collective that is the same in every protocol of the hook. If they differ,
+the descriptions themselves are exchanged, so that every worker raises the same error.
 """
 
 import hashlib
@@ -18,18 +18,19 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from .errors import WorkersDisagree
+from .wire.reaching import reaching
 
 KIND = "kind"
-"""The field that names the method; where it differs, so do most others."""
+"""The field that names the method; if it differs, so do most others."""
 _MOST_FIELDS, _LONGEST_VALUE, _MOST_RANKS = 3, 100, 4
 _MOST_BYTES = 1 << 26
 
 Description = Mapping[str, str]
-"""By field, its value, in the order in which differences are told."""
+"""Values by field, in the order in which differences are reported."""
 
 
 def flattened(config: BaseModel) -> dict[str, str]:
-    """A configuration's fields, those of its groups as `group.field`."""
+    """The fields of a configuration; those of its groups as `group.field`."""
     found: dict[str, str] = {}
 
     def note(name: str, value: Any) -> None:
@@ -44,7 +45,7 @@ def flattened(config: BaseModel) -> dict[str, str]:
 
 
 def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
-    """Names, types and shapes, in their order."""
+    """Names, types and shapes, in order."""
     return {
         f"parameter {ordinal}": f"{name} {str(each.dtype).removeprefix('torch.')} {list(each.shape)}"
         for ordinal, (name, each) in enumerate(parameters.items())
@@ -54,18 +55,19 @@ def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
 def require_agreement(
     description: Description, group: dist.ProcessGroup, device: torch.device
 ) -> list[dist.Work]:
-    """Compares what the workers of a group do; all must call this at the same point.
+    """Compares the settings of a group's workers; all must call this at the same point.
 
     Args:
         description: of this worker.
-        group: whose workers take part.
-        device: where the transport wants its buffers.
+        group: the process group of the workers.
+        device: the device on which the transport needs its buffers.
 
     Returns:
-        The collectives; whoever holds them last frees their tensors.
+        The collectives; the last holder frees their tensors.
 
     Raises:
         WorkersDisagree: on every worker, with the same message.
+        PeerLost: another worker does not answer.
     """
     text = json.dumps(list(description.items())).encode()
     works: list[dist.Work] = []
@@ -117,18 +119,19 @@ def _ranks(ranks: Sequence[int]) -> str:
 def gathered(
     own: bytes, group: dist.ProcessGroup | None, device: torch.device, works: list[dist.Work]
 ) -> list[bytes]:
-    """Everybody's bytes, as many from each worker."""
+    """The bytes of all workers, the same number from each."""
     mine = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(device)
     everybody = torch.empty((dist.get_world_size(group), mine.numel()), dtype=torch.uint8, device=device)
     work = dist.all_gather(list(everybody.unbind()), mine, group=group, async_op=True)
     assert work is not None
-    work.wait()
+    with reaching():
+        work.wait()
     works.append(work)
     return [row.numpy().tobytes() for row in everybody.cpu()]
 
 
 def _read(text: bytes) -> Description:
-    """A worker's description; of one that cannot be read, that."""
+    """A worker's description; if it cannot be read, a note that says so."""
     try:
         return {str(field): str(value) for field, value in json.loads(text)}
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Where a method works: in the CPU's memory, or on the GPU that the gradients are on."""
+"""Chooses where a method runs: on the CPU, or on the GPU of the gradients."""
 
 import torch
 
@@ -8,7 +8,7 @@ from .ops.cpu.ops import CpuOps
 
 
 def compressor_for(config: CompressedMethod, device: torch.device, threads: int = 1) -> Compressor:
-    """A method at work where gradients lie.
+    """A method that runs on the device of the gradients.
 
     Args:
         config: the method.
@@ -16,8 +16,8 @@ def compressor_for(config: CompressedMethod, device: torch.device, threads: int 
         threads: how many may share a pass on the CPU. No result depends on it.
 
     Raises:
-        ImportError: they lie on a GPU, and CuPy is not installed.
-        ValueError: no method works on such a device.
+        ImportError: they are on a GPU, and CuPy is not installed.
+        ValueError: no method supports this device.
     """
     if device.type == "cpu":
         return Compressor(config, CpuOps(threads))

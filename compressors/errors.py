@@ -1,16 +1,16 @@
-"""What can go wrong in a compressor."""
+"""The errors of compressors."""
 
 
 class CompressionError(Exception):
-    """Base of this room's errors."""
+    """Base class of this package's errors."""
 
 
 class CorruptMessage(CompressionError, ValueError):
-    """Bytes that are no valid message, or not the one expected; nothing of it was applied."""
+    """Bytes that are not a valid message, or not the expected one; nothing of it was applied."""
 
 
 class WorkersDisagree(CompressionError, ValueError):
-    """Workers that synchronize have different methods, exchanges or models; every worker raises the same."""
+    """The workers have different methods, exchanges or models; every worker raises the same error."""
 
     def __init__(self, difference: str) -> None:
         super().__init__(f"the workers do not agree: {difference}")
@@ -22,11 +22,11 @@ class WorkersDisagree(CompressionError, ValueError):
 
 
 class NonFiniteGradient(CompressionError, FloatingPointError):
-    """A worker's gradient held NaN or Inf, and the configuration says to refuse that.
+    """A worker's gradient held NaN or Inf, which the configuration refuses.
 
     Attributes:
         parameter: name of the first parameter affected.
-        rank: the worker that met it; -1 where the sum of all workers shows it and no single one.
+        rank: the worker that found it; -1 if only the sum of all workers shows it.
     """
 
     def __init__(self, parameter: str, rank: int) -> None:
@@ -41,3 +41,23 @@ class NonFiniteGradient(CompressionError, FloatingPointError):
     def __reduce__(self) -> tuple[type["NonFiniteGradient"], tuple[str, int]]:
         """Pickles by its two arguments, so that it can cross process boundaries."""
         return type(self), (self.parameter, self.rank)
+
+
+EVERYBODY = -1
+"""In place of a rank, where all workers are asked together and it is not known who does not answer."""
+
+
+class PeerLost(CompressionError, RuntimeError):
+    """Another worker is gone, or has been silent for too long.
+
+    Attributes:
+        worker: its rank, or `EVERYBODY`.
+    """
+
+    def __init__(self, worker: int, reason: str) -> None:
+        self.worker, self._reason = worker, reason
+        super().__init__(f"{'another worker' if worker == EVERYBODY else f'worker {worker}'} {reason}")
+
+    def __reduce__(self) -> tuple[type["PeerLost"], tuple[int, str]]:
+        """Pickles by its arguments, so that it can cross process boundaries."""
+        return type(self), (self.worker, self._reason)

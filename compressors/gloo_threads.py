@@ -39,7 +39,11 @@ class Once(Generic[Result]):
         """What the work returns; call it once."""
         work, self._work = self._work, None
         assert work is not None
-        return work(arrived)
+        try:
+            return work(arrived)
+        except BaseException:
+            _CALLBACKS.discard(self)  # the traceback holds it, and may be held to the end
+            raise
 
 
 _CALLBACKS: "WeakSet[Once[Any]]" = WeakSet()

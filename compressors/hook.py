@@ -1,9 +1,9 @@
-"""The DDP communication hook: two lines in anyone's training script.
+"""The DDP communication hook: two lines in your training script.
 
     state = CompressionState(ddp, "wgt(density(0.01)) | golomb_rice")
     ddp.register_comm_hook(state, compressed_allgather)
 
-How the workers' gradients come together, `protocols/` says: a class for each way.
+`protocols/` decides how the workers' gradients are combined, with a class for each way.
 """
 
 from torch import Tensor
@@ -17,12 +17,14 @@ def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[
     """Synchronizes one bucket; register it with `ddp.register_comm_hook(state, compressed_allgather)`.
 
     Returns:
-        A future of the bucket's buffer, holding the mean (or sum) of all workers' updates.
+        A future of the bucket's buffer, which holds the mean (or sum) of all workers' updates.
 
     Raises:
-        NonFiniteGradient: through the future, on every worker, where a gradient holds NaN or Inf and the
+        NonFiniteGradient: through the future, on every worker, if a gradient holds NaN or Inf and the
             configuration does not say `nonfinite: skip`.
         CorruptMessage: through the future, where a message is damaged or does not fit the bucket.
         WorkersDisagree: in the first step, on every worker, where their methods, exchanges or models differ.
+        PeerLost: on every worker, where one is gone, or has been silent for longer than the timeout of the
+            process group allows.
     """
     return state.synchronize(bucket)

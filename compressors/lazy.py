@@ -1,4 +1,4 @@
-"""Packages whose names come from their modules, each imported when the name is first asked for."""
+"""Packages whose names come from their modules, each imported when the name is first used."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""What a process did when: named spans of time, while somebody asks for them.
+"""Records when a process did what, as named spans of time, while it is switched on.
 
-There is one recorder in a process, as there is one log: what notes a span lies in many places, and whoever
-wants a timeline is elsewhere. Unless it is on, noting costs a look at a flag.
+A process has one recorder, like one log: spans are recorded in many places, and the timeline is made
+elsewhere. While it is off, recording costs only the check of a flag.
 """
 
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ from time import perf_counter
 from typing import Final, Literal
 
 Lane = Literal["compute", "wire"]
-"""The thread that trains, which also compresses and waits; or what goes on beside it, above all messages."""
+"""The training thread, which also compresses and waits; or what happens in parallel, above all messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What went on for a while."""
+    """One span of time."""
 
     name: str
-    """Such as `backward`, `compress`, `exchange`, `wait`, `decode`: one word for a kind, in every mode."""
+    """The kind, such as `backward`, `compress`, `exchange`, `wait`, `decode`: the same word in every mode."""
     lane: Lane
     began: float
     ended: float
@@ -40,27 +40,27 @@ class Recorder:
         self._spans: list[Span] = []
 
     def start(self) -> None:
-        """Begins with none."""
+        """Starts empty."""
         self._spans, self.on = [], True
 
     def stop(self) -> list[Span]:
-        """The spans since `start`, in the order in which they ended; from now on nothing is kept."""
+        """Returns the spans since `start`, in the order in which they ended, and stops recording."""
         self.on = False
         spans, self._spans = self._spans, []
         return spans
 
     def add(self, name: str, lane: Lane, began: float, ended: float, about: str = "") -> None:
-        """Notes a span; for arguments see `Span`."""
+        """Records a span; for arguments see `Span`."""
         if self.on:
             self._spans.append(Span(name, lane, began, ended, about))
 
     @contextmanager
     def computing(self, name: str, about: str = "") -> Iterator[None]:
-        """Notes what is done inside as a span of the lane `compute`."""
+        """Records what is done inside as a span of the lane `compute`."""
         began = perf_counter()
         yield
         self.add(name, "compute", began, perf_counter(), about)
 
 
 RECORDER: Final = Recorder()
-"""The process's."""
+"""The recorder of this process."""

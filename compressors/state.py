@@ -1,6 +1,6 @@
-"""What compression keeps from step to step on one worker, for the hook of its DDP model.
+"""The state of compression on one worker, which the hook of its DDP model uses from step to step.
 
-Before their first exchange the workers make sure that all of them do the same (`agreement.py`).
+Before their first exchange, workers check that all of them have the same settings (`agreement.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,30 +17,33 @@ from .agreement import described, flattened, require_agreement
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
 from .config import CompressedMethod, Method, read_config
-from .errors import CompressionError, WorkersDisagree
+from .errors import CompressionError, PeerLost, WorkersDisagree
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
 from .protocols.base import transport_of
 from .wire.exchange import Exchange, ExchangeForm
+from .wire.reaching import reaching
 from .wire.sealing import SHORTEST_KEY
 from .wire.sites import Sites
 
 _STATE_VERSION = 6
-"""Since 5 a state says whose it is; since 6 memories have the fields of their policies."""
+"""From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
+policies."""
 
 
 class CompressionState:
-    """What compression keeps from step to step on one worker.
+    """The state of compression on one worker.
 
     Attributes:
         config: the method.
         feedback: residuals, velocities and thresholds, by parameter name.
-        exchange: how messages go, and what it remembers of their lengths.
+        exchange: how messages are sent, and what is remembered of their lengths.
         last_step: the ledger of the latest backward pass, complete once `backward()` returned. With
-            `nonfinite: skip`, look at `last_step.skipped` and leave the optimizer's step out if it is set.
+            `nonfinite: skip`, check `last_step.skipped`, and skip the optimizer's step if it is set.
         statistics: by parameter name, of the last step observed (see `observe_next_step`).
-        failure: what made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes it.
-        gradient_scale: what gradients are multiplied by before anything else; set it to the inverse of a
+        failure: the error that made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes
+            it.
+        gradient_scale: a factor for gradients, applied before anything else; set it to the inverse of a
             loss's scale, such as 1 / GradScaler.get_scale().
     """
 
@@ -60,21 +63,23 @@ class CompressionState:
         Args:
             ddp: the model.
             config: a method, its dictionary, or its line such as `wgt(density(0.01)) | golomb_rice`.
-            threads: how many may share a pass on the CPU; by default as many as torch uses. No result
-                depends on it.
-            exchange: how messages go to the other workers; no result depends on it. hierarchical: over the
-                links between sites once for each site; through gloo alone.
-            sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default the workers
-                of one host are one site.
-            connections: how many each two workers have for their messages; through gloo, and not with padded.
-            key: the same on all workers, 16 bytes or more; each message gets a tag then, by which a changed
-                one, or another's, is refused (`wire/sealing.py`). By default there is none.
+            threads: number of CPU threads for a pass; by default as many as torch uses. No result depends on
+                it.
+            exchange: how messages are sent to the other workers; no result depends on it. hierarchical sends
+                them over links between sites once per site, and works through gloo only.
+            sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers
+                on one host form a site.
+            connections: number of connections between each two workers for their messages; through gloo, and
+                not with padded.
+            key: the same on all workers, 16 bytes or more. Each message then gets a tag, and messages that
+                were changed, or written with another key, are refused (`wire/sealing.py`). By default, there
+                is no key.
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
-            ValueError: the sites do not have each rank once, or are given for another exchange; or there are
-                to be several connections with padded; or the exchange is hierarchical, or there are to be
-                several connections, and the process group's backend is NCCL.
+            ValueError: the sites do not have each rank once, or are given for another exchange; or several
+                connections are asked for with padded; or the exchange is hierarchical, or several connections
+                are asked for, and the process group's backend is NCCL.
         """
         self.config = read_config(config)
         self.feedback = Feedback(self.config)
@@ -107,14 +112,15 @@ class CompressionState:
             "static_graph": str(bool(ddp.static_graph)),
         }
         self._agreed: dict[tuple[int, ...], list[str]] = {}
-        """Of buckets that all workers described alike (index, and the ids of the parameters), the names."""
+        """The parameter names of buckets on which all workers agree, by index and the ids of the
+        parameters."""
         self._observing = False
         self._before_last = Totals()
         self._works: list[dist.Work] = []  # held as those of a protocol are
 
     @property
     def workers(self) -> int:
-        """How many workers synchronize."""
+        """The number of workers that synchronize."""
         return dist.get_world_size(self._group)
 
     @property
@@ -125,28 +131,28 @@ class CompressionState:
         return totals
 
     def observe_next_step(self) -> None:
-        """Has the next backward pass note every parameter's gradient statistics."""
+        """Makes the next backward pass record every parameter's gradient statistics."""
         self._observing = True
 
     def aim_at(self, share: float) -> float:
-        """Has the next backward pass send another share of the elements; residuals stay as they are.
+        """Changes the density from the next backward pass on; residuals stay as they are.
 
-        All workers must do so between the same two passes, although any worker reads what another one sends:
-        a worker that sends less than the others learns more slowly.
+        All workers must call this between the same two passes. Messages of other densities can be read, but a
+        worker that sends less than the others learns more slowly.
 
         Args:
             share: above 0, at most 1.
 
         Returns:
-            The share that is aimed at now: `chunked_topk` sends a whole number of each chunk's elements.
+            The density that is used now: `chunked_topk` sends a whole number of elements of each chunk.
 
         Raises:
-            ValueError: it is none, or the method has no share to aim at (`Method.aim`).
+            ValueError: the share is out of range, or the method has no target density (`Method.aim`).
         """
         return self.feedback.aim_at(share)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on elsewhere: plain numbers and tensors, for `torch.save`.
+        """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
 
         Call it between steps. The tensors are the live ones, not copies.
         """
@@ -163,12 +169,12 @@ class CompressionState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave.
+        """Restores what `state_dict` returned.
 
         Raises:
-            ValueError: another version, a part missing, the state of another worker or of another number of
-                workers, a tensor of a parameter that is not here or of another size, or the state of another
-                method. Nothing is taken over then.
+            ValueError: the state has another version, lacks a part, or belongs to another worker, another
+                number of workers or another method; or a tensor's parameter does not exist here or has
+                another size. Nothing is restored then.
         """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
@@ -205,7 +211,11 @@ class CompressionState:
             for name, gradient in zip(named.names, bucket.gradients(), strict=True):
                 self.statistics[name] = gradient_statistics(gradient)
             self._observing = not bucket.is_last()
-        summed = self._protocol.synchronize(named, self.last_step)
+        try:
+            with reaching():
+                summed = self._protocol.synchronize(named, self.last_step)
+        except PeerLost as problem:
+            raise self._fail(problem) from problem.__cause__
         if bucket.is_last():
             self._protocol.left(self.last_step)
         return summed
@@ -221,10 +231,10 @@ class CompressionState:
             self.statistics = {}
 
     def _names_in(self, bucket: GradBucket) -> list[str]:
-        """Names of a bucket's parameters; of a new bucket, once all workers do the same with it.
+        """Names of a bucket's parameters. For a new bucket, all workers first check that they agree on it.
 
-        After the first step DDP takes worker 0's layout of buckets everywhere. So those who agreed on the
-        first layout meet a new one in the same step.
+        After the first step, DDP uses worker 0's layout of buckets on all workers. Workers that agreed on the
+        first layout therefore meet the new one in the same step.
         """
         parameters = bucket.parameters()
         key = (bucket.index(), *map(id, parameters))
@@ -240,12 +250,12 @@ class CompressionState:
         transport = transport_of(self._group, bucket.buffer)
         try:
             self._works += require_agreement(self._description(bucket), self._group, transport)
-        except WorkersDisagree as problem:
+        except (WorkersDisagree, PeerLost) as problem:
             raise self._fail(problem) from None
         self._protocol.meet(transport)
 
     def _description(self, bucket: Bucket) -> dict[str, str]:
-        """What this worker does with a bucket, as far as all must do the same."""
+        """This worker's settings for a bucket, as far as they must be equal on all workers."""
         names = {
             f"bucket {bucket.ddp.index()}, parameter {place}": name for place, name in enumerate(bucket.names)
         }
@@ -259,7 +269,7 @@ class CompressionState:
         }
 
     def _fail(self, problem: CompressionError) -> CompressionError:
-        """Notes the first failure, so that a training loop can raise it in place of DDP's RuntimeError."""
+        """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
         self.failure = self.failure or problem
         return problem
 
@@ -283,5 +293,5 @@ def _exchange(
         field = "exchange = hierarchical" if form == "hierarchical" else f"connections = {connections}"
         raise ValueError(f"{field} with the backend nccl: it goes through gloo alone; use a group of gloo")
     placed = None if sites is None else Sites.of(sites, dist.get_world_size(group))
-    alone = dist.get_world_size(group) == 1  # nothing goes anywhere
+    alone = dist.get_world_size(group) == 1  # nothing is sent
     return Exchange(form, placed, connections, None if alone else key)

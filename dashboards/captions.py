@@ -39,7 +39,7 @@ def gradients(run: RunHistory) -> str:
     )
     reading = (
         "Where the 99% line is above tau, at least 1% of the layer's elements exceed tau in this gradient "
-        "alone, before what was kept back is added."
+        "alone, before the residual is added."
     )
     has_tau = any(layer_metric(layer, "tau") in run.metrics for layer, _ in found)
     return " ".join(part for part in (reading if has_tau else "", moved) if part)
@@ -90,7 +90,8 @@ def kept(runs: Sequence[RunHistory]) -> str:
 def seconds(groups: Sequence[Group]) -> str:
     """How long training took against the runs without compression, on the machine that trained."""
     plain = (
-        "Time is that of the machine that trained. How long messages take on a slower network stands below."
+        "Times are from the machine that trained. A figure below shows how long messages take on a slower "
+        "network."
     )
     reference = baseline(groups)
     whole = reference.estimate(names.TOTAL_SECONDS) if reference else None
@@ -107,7 +108,7 @@ def seconds(groups: Sequence[Group]) -> str:
     took = f"{low} times" if low == high else f"{low} to {high} times"
     return (
         f"On the machine that trained, whole runs took {took} as long as without compression, the first "
-        "steps included. How long messages take on a slower network stands below."
+        "steps included. A figure below shows how long messages take on a slower network."
     )
 
 

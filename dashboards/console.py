@@ -1,4 +1,4 @@
-"""`taugrad train` as people see it: runs, live, one after another; then a table, figures and what is next."""
+"""The terminal output of `taugrad train`: live runs; then a table, figures and what to do next."""
 
 import shlex
 import shutil
@@ -33,7 +33,7 @@ _MOST_INTERACTIVE = 8  # runs that get a page of interactive charts each, of 5 M
 
 
 class ConsoleDisplay:
-    """Shows a command's runs on a terminal, or in a log: a `launching.command.Display`."""
+    """Shows a command's runs on a terminal, or in a log; implements `launching.command.Display`."""
 
     def __init__(self) -> None:
         """Shows on standard output."""
@@ -87,7 +87,7 @@ def _history(client: "MlflowClient", spec: RunSpec, result: RunResult) -> RunHis
     try:
         return read_run(client, result.run_id, _HISTORIES)
     except Exception:
-        # Whatever keeps the store away, the user shall see the run's figures.
+        # The user should see the run's figures even if the store does not answer.
         rule, tau = spec.compressor.kind, getattr(spec.compressor, "tau", None)
         tau = tau if isinstance(tau, float) else None  # a policy is no number
         metric = counting_metric(spec)

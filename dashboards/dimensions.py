@@ -51,8 +51,8 @@ def value_by_dimension(
     if not panels:
         raise ValueError("no dimension of the search has two numbers")
     figure, drawn = style.new_panels(
-        f"What each dimension of the search does to {metric.label}",
-        f"strong: on the front of {metric.label} and bytes; pale: beaten; grey crosses: stopped early",
+        f"How each searched field affects {metric.label}",
+        f"strong: on the front of {metric.label} and bytes; pale: behind it; grey crosses: stopped early",
         "value of the dimension",
         judging.axis_label(metric),
         [(named[param], "black") for param in panels],

@@ -74,7 +74,7 @@ def search_front(
     crosses = [point for point in stopped if point.wire_mb > 0 and on_axis(point)]
     figure, axes = style.new_figure(
         f"What {len(points)} trials of search {name} reached, and what they sent for it",
-        "numbered: the front, beaten by no other point; grey: beaten"
+        "numbered: the front, beaten by no other point; grey: behind it"
         + f"; {'below' if metric.more_is_better else 'above'} the axis: {', '.join(beyond)}" * bool(beyond)
         + "; crosses: stopped early" * bool(crosses)
         + "; bars: 95% intervals" * any(point.interval for point in front),

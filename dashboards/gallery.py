@@ -89,8 +89,8 @@ def _search_pictures(i: int, search: SearchRuns) -> Iterator[Picture]:
     )
     yield Picture(
         f"search_dimensions_{i}",
-        f"The dimensions of search {search.name}",
-        "Trials of all methods that have the dimension. Trials differ in all dimensions at once: what looks "
+        f"The searched fields of {search.name}",
+        "Trials of all methods that have the field. Trials differ in all fields at once: what looks "
         "like the effect of one may be that of another.",
         lambda page: value_by_dimension(search.trials, named, search.metric, page),
         run_ids,
@@ -120,8 +120,9 @@ def _pictures(
     yield Picture(
         f"{in_path(metric.name)}_against_mb",
         "One setting of each method",
-        "Means over seeds. Of each method the setting that sends least within "
-        f"{metric.amount(verdict.allowed_losses(groups)[:2][-1])} of the baseline; where none is, the best.",
+        "Means over seeds. For each method, the setting that sends least within "
+        f"{metric.amount(verdict.allowed_losses(groups)[:2][-1])} of the baseline; "
+        "if there is none, the best.",
         lambda page: figures.value_against_mb([group.mean_run() for group in shown_groups], page),
         tuple(run.run_id for group in shown_groups for run in group.runs),
     )
@@ -141,7 +142,7 @@ def _pictures(
     )
     yield Picture(
         "bits_per_epoch",
-        "Bits a parameter, epoch by epoch",
+        "Bits per parameter, epoch by epoch",
         captions.bits(shown),
         lambda page: rates.bits_per_epoch(shown, page),
         of_shown,
@@ -189,7 +190,7 @@ def _pictures(
     yield Picture(
         "send_time_by_model",
         "How long whole gradients of known models take",
-        "32 bits a parameter over the bandwidth.",
+        "32 bits per parameter over the bandwidth.",
         link.send_time_by_model,
         (),
     )
@@ -204,7 +205,7 @@ def _pictures(
         yield Picture(
             "zeros_by_layer",
             "Elements that are exactly zero",
-            "Such as those behind a unit that no example of the batch has activated.",
+            "For example, weights after a unit that no example of the batch has activated.",
             lambda page: gradients.zeros_by_layer(detailed, page),
             (detailed.run_id,),
         )

@@ -72,7 +72,7 @@ def gradient_percentiles(run: RunHistory, page: style.Page = style.WIDE) -> Figu
         raise ValueError(f"run {run.name} has no gradient percentiles")
     figure, panels = style.new_panels(
         f"How large gradients are in each layer, {run.name}",
-        "magnitudes that this share of a layer's elements does not pass, before compression"
+        "magnitudes that this share of a layer's elements does not exceed, before compression"
         "; dashed: the threshold tau",
         "iteration",
         "magnitude of gradient elements (logarithmic)",
@@ -154,7 +154,7 @@ def kept_back(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figu
         raise ValueError(f"no run that leaves elements out has a history of {names.COMM_FRACTION}")
     figure, axes = style.new_figure(
         "How much of the gradient counts as zero in the first epoch",
-        "elements that a worker does not send because what piled up is below the threshold; running medians",
+        "elements not sent by a worker, as residual + gradient is below the threshold; running medians",
         "iteration of the first epoch",
         "elements not sent, %",
         page,

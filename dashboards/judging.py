@@ -9,7 +9,7 @@ from taugrad.platform.tracking import names
 
 
 def metric_of(tags: Mapping[str, str]) -> Metric:
-    """What a run is judged by; those without a word on it are older than other metrics than accuracy.
+    """The metric that a run is judged by; runs without that tag predate metrics other than accuracy.
 
     Raises:
         ValueError: the tag holds no metric.

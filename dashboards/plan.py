@@ -52,7 +52,7 @@ def planned_steps(steps: Sequence[PlannedStep], page: style.Page = style.WIDE) -
     rows = {method: row for row, method in enumerate(methods)}
     figure, axes = style.new_panels(
         "What a step is predicted to take",
-        "dashed: computing alone, which is the least; not what a step teaches, in which methods differ",
+        "dashed: computing only, the lower bound; methods also differ in what a step learns",
         "seconds of a step (logarithmic)",
         "",
         [(link, GREY) for link in links],

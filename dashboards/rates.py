@@ -34,11 +34,11 @@ def bits_per_epoch(runs: Sequence[RunHistory], page: style.Page = style.WIDE) ->
     if not drawn:
         raise ValueError(f"no compressed run has a history of {names.EPOCH_BITS_PER_PARAM}")
     figure, panels = style.new_panels(
-        "How many bits a parameter takes, epoch by epoch",
+        "Bits per parameter, epoch by epoch",
         "thin: value bits before entropy coding, without positions; thick: on the wire, all included"
         "; dashed: 32 bits, no compression",
         "epoch",
-        "bits a parameter a step (logarithmic)",
+        "bits per parameter and step (logarithmic)",
         [(run.name, rule_style(run.rule).color) for run in drawn],
         page,
     )

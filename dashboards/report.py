@@ -1,4 +1,4 @@
-"""`taugrad report`: figures, tables and one page that answer which method to take."""
+"""`taugrad report`: figures, tables and a page that say which method to use."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 def report(experiment: str, folder: Path, server: str | None = None) -> int:
-    """Writes a report and says where it lies.
+    """Writes a report and prints where it is.
 
     Args:
         experiment: The MLflow experiment's name.
         folder: Made when it is missing; files of an earlier report are replaced.
-        server: MLflow's address for the links; by default the tracking server. Where runs are in a local
-            database nobody knows where it will be served, and there are no links.
+        server: MLflow's address for the links; by default the tracking server. If runs are in a local
+            database, its future address is not known, and there are no links.
 
     Returns:
         The exit code 0.
@@ -118,7 +118,7 @@ def write_report(
 
 
 def _others(by: Mapping[Metric, Sequence[Group]]) -> str:
-    """The runs that the page is not about: `3 runs judged by test loss`."""
+    """The runs that the page leaves out: `3 runs judged by test loss`."""
     _, *others = by.items()
     counts = [(metric, sum(len(group.runs) for group in groups)) for metric, groups in others]
     return ", ".join(f"{n} run{'s' * (n != 1)} judged by {metric.label}" for metric, n in counts)
@@ -144,7 +144,7 @@ def interactive_page(
 
 
 def _side_by_side(shown: Sequence[RunHistory], detailed: RunHistory | None) -> list[RunHistory]:
-    """The runs whose steps are shown: one without compression, and the one whose layers are."""
+    """The runs whose steps are shown: one without compression, and the one whose layers are shown."""
     compressed = detailed or next((run for run in shown if not run.is_baseline), None)
     reference = next((run for run in shown if run.is_baseline), None)
     chosen = {run.run_id: run for run in (reference, compressed) if run is not None}

@@ -49,7 +49,7 @@ def where_time_goes(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -
     drawn = sorted(drawn, key=lambda run: not run.is_baseline)
     figure, axes = style.new_figure(
         "Where the time of a step goes",
-        "means; the parts add up to a step; below: messages under way beside other work",
+        "means; the parts add up to a step; below: messages that overlap with other work",
         "milliseconds of an iteration",
         "",
         replace(page, height=2.0 + _BAR * len(drawn), left=1.2 if page.is_narrow else 1.75),

@@ -95,7 +95,7 @@ def value_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) -> Fi
     floors.sort(key=lambda each: each[0])
     metric = groups[0].metric
     figure, axes = style.new_figure(
-        f"What the floor c does to {metric.label}",
+        f"How the floor c affects {metric.label}",
         "bits of a layer = its entropy + c; point: a run; bar: mean and 95% interval over seeds",
         "floor c, bits",
         judging.final_label(metric),
@@ -151,7 +151,7 @@ def speed_and_compression(groups: Sequence[Group], page: style.Page = style.WIDE
     if len({group.tau for members in by_rule.values() for group in members}) < _FEWEST_VALUES:
         raise ValueError("no two runs differ in a threshold that is a number")
     figure, (compression, seconds) = style.new_panels(
-        "What the threshold does to bytes and to time",
+        "How the threshold affects bytes and time",
         "time on the machine that trained, whose network may be faster than yours; dashed: no compression",
         "threshold tau (logarithmic)",
         "",

@@ -114,7 +114,7 @@ def comparison(
                     ),
                 ],
             ),
-            "All runs, those without compression too": (
+            "All runs, including those without compression": (
                 1,
                 320,
                 [
@@ -194,13 +194,13 @@ def search(
     varied = [param for param in dimensions(trials) if param != names.PARAM_RULE]
     across = [_across(i, param, metrics, judged) for i, param in enumerate(varied[:_MOST_DIMENSIONS])]
     sections: dict[str, tuple[int, int, Sequence[charts.Chart]]] = {
-        "The front (strong; pale: beaten; grey: stopped early)": (
+        "The front (strong; pale: behind it; grey: stopped early)": (
             1,
             440,
             [_front(judged)],
         ),
         # MLflow draws a line only for runs that have every axis: methods with other dimensions get a chart.
-        f"What the dimensions do to wire MB and {judged.label}": (
+        f"How the searched fields affect wire MB and {judged.label}": (
             1,
             380,
             [
@@ -217,7 +217,7 @@ def search(
         ),
     }
     if across:
-        sections["One dimension at a time"] = (2, 300, across)
+        sections["One field at a time"] = (2, 300, across)
     sections["Trials while they run"] = (
         2,
         320,
@@ -266,9 +266,9 @@ def dimensions(trials: Sequence[Mapping[str, str]]) -> list[str]:
 def _following() -> dict[str, tuple[int, int, Sequence[charts.Chart]]]:
     """Of runs with `sync.adapt`."""
     lines = (
-        ("density", "Share of elements aimed at (log)", names.ADAPT_DENSITY, True),
+        ("density", "Target density (log)", names.ADAPT_DENSITY, True),
         ("local-steps", "Local steps between two exchanges", names.ADAPT_LOCAL_STEPS, False),
-        ("rate", "The link's rate as exchanges show it, Mbit/s (log)", names.ADAPT_RATE, True),
+        ("rate", "The link's rate, estimated from exchanges, Mbit/s (log)", names.ADAPT_RATE, True),
         ("waiting", "Share of a step spent waiting, without slower workers", names.ADAPT_WAIT, False),
     )
     drawn = [charts.line(f"adapt-{name}", title, [metric], log=log) for name, title, metric, log in lines]

@@ -1,7 +1,7 @@
 """The page "Which method should I use?": `python docs/make_choose.py` writes docs/choose.md.
 
-The advice is that of `taugrad.platform.advice`, which `taugrad doctor` and `taugrad plan` print. Figures are
-read from docs/results/, where benchmarks write them; each stands in a sentence below as
+The advice is in `taugrad.platform.advice`; `taugrad doctor` and `taugrad plan` print it, too. Figures are
+read from docs/results/, where benchmarks write them. The sentences below refer to a figure as
 {benchmark: first cells of its row: its column}.
 """
 
@@ -16,76 +16,78 @@ PAGE = DOCS / "choose.md"
 MEASURED = {
     "fast link": (
         "5,000 digits over loopback, the fastest link: {quickstart: none: time s} s without "
-        "compression, {quickstart: wgt: time s} s with `wgt`."
+        "compression and {quickstart: wgt: time s} s with `wgt`."
     ),
     "adaptive optimizer": (
-        "A GPT with AdamW, more loss than with 16 bits (95%): {adamw: auto: every 4, 10%, rate "
-        "0.00282843: more than 16 bits at 2e-3 (95%)} nats with {adamw: auto: every 4, 10%, rate "
-        "0.00282843: than 16 bits} fewer bytes; {adamw: gradients, 1%: more than 16 bits at 2e-3 "
+        "A GPT with AdamW, how much higher the loss is than with 16 bits (95%): {adamw: auto: every 4, "
+        "10%, rate 0.00282843: more than 16 bits at 2e-3 (95%)} nats with {adamw: auto: every 4, 10%, "
+        "rate 0.00282843: than 16 bits} fewer bytes; {adamw: gradients, 1%: more than 16 bits at 2e-3 "
         "(95%)} nats with a threshold on gradients (one seed)."
     ),
     "sgd": (
-        "7.6 million elements, 4 hosts, 100 Mbit/s, times faster than 16 bits: {network_exchange: "
+        "7.6 million elements, 4 hosts, 100 Mbit/s, times faster than 16 bits: `strom` {network_exchange: "
         r"100mbit,0ms / 4 / * / `strom(density(0.01)) \| golomb_rice`: than fp16}; `wgt` "
-        "{network_exchange: 100mbit,0ms / 4 / * / `wgt(density(0.01))`: than fp16}, PowerSGD "
+        "{network_exchange: 100mbit,0ms / 4 / * / `wgt(density(0.01))`: than fp16} and PowerSGD "
         "{network_exchange: 100mbit,0ms / 4 / * / `powersgd`: than fp16}."
     ),
     "sites": (
-        "Two sites of two hosts, 50 Mbit/s and 20 ms between them, ms a step: `exact` {network_sites:"
-        " 2 / 50mbit,20ms / * / `exact`: ms a step}, `hierarchical` {network_sites: 2 / 50mbit,20ms /"
-        " * / `hierarchical`: ms a step}."
+        "Two sites of two hosts, 50 Mbit/s and 20 ms between them: {network_sites: 2 / 50mbit,20ms / * / "
+        "`exact`: ms a step} ms per step with `exact`, {network_sites: 2 / 50mbit,20ms / * / "
+        "`hierarchical`: ms a step} ms with `hierarchical`."
     ),
     "many workers": (
-        "Received by a worker in a step of LeNet, 64 workers, 1% sent: {synchronization: allgather / "
+        "What a worker receives in a step of LeNet, 64 workers, 1% sent: {synchronization: allgather / "
         "64 / simulated: 1%, kB} kB in `allgather`, {synchronization: sharded / 64 / simulated: 1%, "
         "kB} kB in `sharded`."
     ),
     "long link": (
-        "4 hosts, 100 Mbit/s, 20 ms, ms a step: `strom` {network_exchange: 100mbit,20ms / 4 / * / "
+        "4 hosts, 100 Mbit/s, 20 ms, ms per step: `strom` {network_exchange: 100mbit,20ms / 4 / * / "
         r"`strom(density(0.01)) \| golomb_rice`: ms}, PowerSGD {network_exchange: 100mbit,20ms / 4 / *"
         " / `powersgd`: ms}, 16 bits {network_exchange: 100mbit,20ms / 4 / * / `fp16`: ms}."
     ),
     "fp16": (
-        "By design, see [training](training.md#memory-and-precision); its tests compare skipped steps"
-        " bit for bit."
+        "Not a measurement: see [training](training.md#memory-and-precision). Its tests compare skipped "
+        "steps bit for bit."
     ),
     "unknown threshold": (
         "LeNet on 5,000 MNIST digits, tolerance 2 points: {auto_threshold: lenet-mnist5k / 2: points "
         "lost} points lost, {auto_threshold: lenet-mnist5k / 2: times smaller} times fewer bytes; "
-        "tolerance 0.5: {auto_threshold: lenet-mnist5k / 0.5: points lost} lost, {auto_threshold: "
+        "tolerance 0.5: {auto_threshold: lenet-mnist5k / 0.5: points lost} points lost, {auto_threshold: "
         "lenet-mnist5k / 0.5: within} trainings within it."
     ),
     "target": (
-        "How well steps are predicted: [plan](plan.md). That it finds the best setting is not measured yet."
+        "[Plan](plan.md#limits) shows how well it predicts steps. Whether it finds the best setting "
+        "has not been measured yet."
     ),
     "uneven steps": (
-        "Steps a second against `allgather`, 4 workers, a slow step takes 4 times as long: "
-        "{asynchronous: now and then / 4.00: speed-up} times where it is another worker each time, "
-        "{asynchronous: one / 4.00: speed-up} times where it is always the same."
+        "Steps per second compared with `allgather`, 4 workers, a slow step takes 4 times as long: "
+        "{asynchronous: now and then / 4.00: speed-up} times if it is another worker each time, "
+        "{asynchronous: one / 4.00: speed-up} times if it is always the same worker."
     ),
     "fully connected": (
-        "AlexNet, 2 workers with 8 images each: {hybrid: alexnet / 2 real / 8 / hybrid b, fp32: "
-        "received, MB} MB received in a step, data parallel {hybrid: alexnet / 2 real / 8 / data "
-        "parallel, sharded: received, MB} MB."
+        "AlexNet, 2 workers with 8 images each: a worker receives {hybrid: alexnet / 2 real / 8 / hybrid b, "
+        "fp32: received, MB} MB per step, and {hybrid: alexnet / 2 real / 8 / data parallel, sharded: "
+        "received, MB} MB with data parallelism."
     ),
     "nearly the same numbers": (
-        "Weights of Oland and Raj's net in 8 bits: {oland_raj: `linear(bits=8, block=0)`: points more"
+        "Weights of Oland and Raj's network in 8 bits: {oland_raj: `linear(bits=8, block=0)`: points more"
         " than uncompressed (95%)} points, {oland_raj: `linear(bits=8, block=0)`: than float32} fewer"
         " bytes than float32."
     ),
 }
-"""By the name of an advice: what was measured."""
+"""What was measured, by the name of the advice."""
 QUOTED = re.compile(r"\{(\w+): (.+?): ([^:{}]+?)\}")
 INTRODUCTION = """# Which method should I use?
 
-Take the first that fits. `taugrad plan SPEC --link 100mbit,20ms --workers 4` gives the same advice
-with the seconds that a step of your model would take; `taugrad doctor` prints it in short.
+Go down the list and take the first method that fits. `taugrad plan SPEC --link 100mbit,20ms --workers 4`
+gives the same advice for your spec and link, with the seconds that a step of your model would take.
+`taugrad doctor` prints a short form.
 """
 CLOSING = """
-Every figure is from the results of a benchmark, which has its command, its date and its machine:
+Every figure comes from the results of a benchmark, where you find its command, date and machine:
 {pages}.
 
-This page is written by `python docs/make_choose.py`.
+`python docs/make_choose.py` writes this page.
 """
 
 
@@ -124,13 +126,18 @@ def measured(advice: Advice) -> str:
 
 def table(advice: Sequence[Advice]) -> str:
     """Lines of a table: the case, what to set, why, what was measured."""
-    lines = ["| If | then | because | measured |", "| --- | --- | --- | --- |"]
+    lines = ["| If | set | because | measured |", "| --- | --- | --- | --- |"]
     for each in advice:
-        use = "<br>".join(f"`{line.partition('  #')[0].rstrip()}`".replace("|", r"\|") for line in each.use)
-        notes = [line.partition("  # ")[2] for line in each.use if "  # " in line]
-        because = "; ".join([each.because, *notes])
-        lines.append(f"| {each.when} | {use} | {because} | {measured(each)} |")
+        use = "<br>".join(_cell_line(line) for line in each.use)
+        lines.append(f"| {each.when} | {use} | {each.because} | {measured(each)} |")
     return "\n".join(lines)
+
+
+def _cell_line(line: str) -> str:
+    """A line of a spec in a cell of a table, with its comment after it."""
+    code, _, comment = line.partition("  # ")
+    shown = f"`{code.rstrip()}`".replace("|", r"\|")
+    return f"{shown} ({comment})" if comment else shown
 
 
 def page() -> str:
@@ -138,7 +145,7 @@ def page() -> str:
     names = dict.fromkeys(found[1] for text in MEASURED.values() for found in QUOTED.finditer(text))
     pages = ", ".join(f"[{name}](results/{results_of(name).name})" for name in names)
     flow = "\n".join(
-        f"{number}. **{each.when}?** {'No: go on. Yes:' if number < len(METHODS) else 'Then:'}\n\n"
+        f"{number}. **{each.when}?** {'If not, go on. If so:' if number < len(METHODS) else 'Then:'}\n\n"
         "   ```yaml\n" + "\n".join(f"   {line}" for line in each.use) + "\n   ```\n"
         for number, each in enumerate(METHODS, start=1)
     )
@@ -146,9 +153,9 @@ def page() -> str:
         (
             INTRODUCTION,
             flow,
-            "Why, and what was measured:\n",
+            "The reasons, and what was measured:\n",
             table(METHODS),
-            "\n## What the link, the workers and the precision add\n\nMore than one line may fit.\n",
+            "\n## What to add for your link, workers and precision\n\nMore than one line may apply.\n",
             table(BESIDES),
             "\n## Other questions\n",
             table(WORTH_KNOWING),

@@ -2,9 +2,9 @@
 
     python examples/ddp_script.py --workers 2
 
-Each worker is a process. They train a small net on scikit-learn's digits and exchange over gloo, on the
-loopback interface, only what a compressor lets through: by default those gradient elements that have
-reached a threshold. The two lines that make it so are marked.
+Each worker is a process. The workers train a small network on scikit-learn's digits. They exchange compressed
+gradients over gloo, on the loopback interface: by default, only the elements that have reached a threshold.
+The two lines that add compression are marked.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def train(rank: int, options: argparse.Namespace, rendezvous: str) -> None:
         print(f"accuracy     {accuracy:.3f}")
         print(f"sent         {totals.wire_bytes / 1e6:.2f} MB by {workers} workers in {totals.steps} steps")
         print(f"compression  {totals.compression_ratio:.1f}x against sending every gradient in 32 bits")
-    dist.barrier()  # nobody leaves while gloo's threads still work for another
+    dist.barrier()  # no worker leaves while gloo's threads still work for another
     dist.destroy_process_group()
 
 

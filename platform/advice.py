@@ -1,4 +1,4 @@
-"""Which method to use: what was measured, as advice; docs/choose.md shows it with its figures."""
+"""Advice on which method to use, from what was measured; docs/choose.md shows it with its figures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,25 +6,25 @@ from textwrap import wrap
 
 PAGE = "docs/choose.md"
 FAST = 1e9
-"""Bits a second. Above it compression may cost more time than it saves."""
+"""Bits per second. On a faster link, compression may cost more time than it saves."""
 LONG_S = 0.005
-"""Seconds one way. From here on a message's delay counts beside its bytes."""
+"""Seconds, one way. From here on, the delay of a message matters as well as its bytes."""
 MANY = 8
-"""Workers. From here on each worker's messages to all others are most of the bytes."""
+"""Workers. From here on, messages from each worker to all others are most of the bytes."""
 _WIDTH = 100
 _ADAPTIVE = ("adam", "adamw", "lamb")
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a choice depends on.
+    """What the choice of a method depends on.
 
     Attributes:
         optimizer: its kind.
-        rate: of the slowest link, in bits a second.
-        delay: one way, in seconds.
-        workers: how many.
-        sites: of workers that a slow link joins.
+        rate: of the slowest link, in bits per second.
+        delay: of the slowest link, one way, in seconds.
+        workers: number of workers.
+        sites: number of sites that are connected by a slow link.
         precision: fp32, bf16 or fp16.
     """
 
@@ -38,14 +38,14 @@ class Situation:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to set in a case.
+    """What to set in one case.
 
     Attributes:
-        name: of the case, in `docs/make_choose.py` too.
+        name: of the case; `docs/make_choose.py` uses it, too.
         when: the case, in words.
         use: lines of a spec.
-        because: why, without figures.
-        fits: whether a situation is that case.
+        because: the reason, without figures.
+        fits: whether the case applies to a situation.
     """
 
     name: str
@@ -60,7 +60,7 @@ METHODS = (
         "fast link",
         "The slowest link is faster than 1 Gbit/s",
         ("compressor: none",),
-        "compression takes time itself; taugrad plan says whether it pays for your model",
+        "compression itself takes time; taugrad plan predicts whether it pays for your model",
         lambda situation: situation.rate > FAST,
     ),
     Advice(
@@ -69,10 +69,10 @@ METHODS = (
         (
             "sync: {mode: weights, every: 4, unsent: 0.5}        # unsent: 1 / workers.count",
             'compressor: "strom(density(0.1, every=1)) | golomb_rice"',
-            "training: {optimizer: {kind: adamw, lr: 2.8e-3}}    # your rate x sqrt(workers.count)",
+            "training: {optimizer: {kind: adamw, lr: 2.8e-3}}    # your lr x sqrt(workers.count)",
         ),
-        "these optimizers divide by the size of past gradients, which a threshold distorts; each worker "
-        "steps by its own gradients, and the weights' changes are compressed",
+        "these optimizers divide by the size of past gradients, which a threshold distorts; so let each "
+        "worker step with its own gradients, and compress the changes of the weights",
         lambda situation: situation.optimizer in _ADAPTIVE,
     ),
     Advice(
@@ -80,102 +80,103 @@ METHODS = (
         "The optimizer is SGD, with or without momentum, or LARS",
         (
             'compressor: "strom(density(0.01), momentum=0.9) | golomb_rice"',
-            "training: {optimizer: {kind: sgd, momentum: 0.0}}   # the compressor has the momentum",
+            "training: {optimizer: {kind: sgd, momentum: 0.0}}   # the compressor applies the momentum",
         ),
-        "1% of the elements, as signs with a common threshold, is the least time a step on every link that "
-        "was measured; taugrad auto finds a threshold that keeps your accuracy",
+        "sending 1% of the elements, as signs with a common threshold, had the fastest steps on every link "
+        "that was measured; taugrad auto finds a threshold that keeps your accuracy",
         lambda _: True,
     ),
 )
-"""The first that fits is the method."""
+"""The methods, in order: the first that fits is the one to use."""
 
 BESIDES = (
     Advice(
         "sites",
-        "Workers are at several sites, joined by a slow link",
+        "Workers are at several sites, connected by a slow link",
         ("sync: {mode: allgather, exchange: hierarchical}     # in the mode weights: pattern: hierarchical",),
-        "a message crosses the slow link once for each other site, and not once for each worker there",
+        "a message then crosses the slow link once for each other site, not once for each worker there",
         lambda situation: situation.sites > 1,
     ),
     Advice(
         "many workers",
-        "There are 8 workers or more, and each step is exchanged",
+        "There are 8 workers or more, and every step is exchanged",
         ("sync: {mode: sharded}",),
-        "what a worker receives hardly grows with their number; in allgather it grows with each worker",
+        "what a worker receives hardly grows with the number of workers; in allgather it grows with each "
+        "worker",
         lambda situation: (
             situation.workers >= MANY and situation.sites == 1 and situation.optimizer not in _ADAPTIVE
         ),
     ),
     Advice(
         "long link",
-        "The link has 5 ms one way or more",
-        ("sync: {mode: allgather}                             # its exchange waits for one delay a step",),
-        "PowerSGD and all-reduces wait for several delays one after the other; local steps (sync.mode: "
-        "weights) wait for one in `every` steps",
+        "The link's delay is 5 ms one way or more",
+        ("sync: {mode: allgather}                             # its exchange waits for one delay per step",),
+        "PowerSGD and all-reduces wait for several delays, one after the other; local steps (sync.mode: "
+        "weights) wait for one delay in `every` steps",
         lambda situation: situation.delay >= LONG_S and situation.optimizer not in _ADAPTIVE,
     ),
     Advice(
         "fp16",
-        "Training is in fp16",
-        ("training: {precision: fp16}                         # with any compressor but powersgd",),
-        "what is exchanged stays float32, and a step whose gradient overflows is left out by all workers",
+        "You train in fp16",
+        ("training: {precision: fp16}                         # with any compressor except powersgd",),
+        "the exchange stays in float32, and all workers skip a step whose gradient overflows",
         lambda situation: situation.precision == "fp16",
     ),
 )
-"""What may be set besides; more than one can fit."""
+"""What to set in addition; more than one can fit."""
 
 WORTH_KNOWING = (
     Advice(
         "unknown threshold",
         "You do not know which threshold keeps your accuracy",
         ("taugrad auto SPEC --tolerance 0.5",),
-        "it trains with thresholds of its own until one is within the tolerance of no compression",
+        "it trains with several thresholds until one is within the tolerance of no compression",
         lambda _: False,
     ),
     Advice(
         "target",
-        "You want a loss in the least time over a link",
+        "You want to reach a loss in the least time over a link",
         ("taugrad auto SPEC --link 50mbit,20ms --target loss=1.9",),
-        "it weighs seconds a step against what a step teaches, by a short probe of your own training",
+        "it weighs the seconds per step against what a step learns, by short probes of your own training",
         lambda _: False,
     ),
     Advice(
         "uneven steps",
-        "Now one worker is slow, now another",
+        "Workers take turns at being slow",
         (
             "sync: {mode: async}",
             'compressor: "strom(density(0.01), momentum=0.9) | golomb_rice"',
-            "training: {optimizer: {kind: sgd, momentum: 0.0}}   # the compressor has the momentum",
+            "training: {optimizer: {kind: sgd, momentum: 0.0}}   # the compressor applies the momentum",
         ),
-        "nobody waits for the slowest worker of a step; where it is always the same one, nothing is gained",
+        "nobody waits for the slowest worker of a step; if it is always the same worker, nothing is gained",
         lambda _: False,
     ),
     Advice(
         "fully connected",
         "Most parameters are in fully connected layers (AlexNet, VGG)",
         ("sync: {mode: hybrid}",),
-        "these layers are split over the workers, who exchange their inputs and no gradients",
+        "these layers are split over the workers, which exchange activations instead of gradients",
         lambda _: False,
     ),
     Advice(
         "nearly the same numbers",
         "The training should change as little as possible",
         ('compressor: "linear(bits=8)"',),
-        "every element is sent in each step, in a quarter of the bytes",
+        "every element is sent in every step, in a quarter of the bytes",
         lambda _: False,
     ),
 )
-"""Cases that neither a spec nor a link tells."""
+"""Cases that cannot be seen from a spec and a link."""
 
 
 def advise(situation: Situation) -> list[Advice]:
-    """The method for a situation, and what may be set besides."""
+    """The method for a situation, and what to set in addition."""
     method = next(each for each in METHODS if each.fits(situation))
     return [method, *(each for each in BESIDES if each.fits(situation))]
 
 
 def lines_of(advice: Sequence[Advice]) -> list[str]:
-    """Advice for a terminal: the case, what to set, and why."""
+    """Advice as lines for a terminal: the case, why, and what to set."""
     lines = []
     for each in advice:
         lines += wrap(f"{each.when}: {each.because}.", _WIDTH)

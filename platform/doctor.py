@@ -1,4 +1,4 @@
-"""What this machine has to train with, what is wrong with it, and how to mend that."""
+"""Checks what this machine has for training, what is wrong, and how to fix it."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Looks at everything in turn; some checks take seconds."""
+    """Runs all checks one after the other; some take seconds."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _machine,
         _torch,
@@ -38,6 +38,7 @@ def examine() -> Iterator[Finding]:
         _cupy,
         _ray,
         _mlflow,
+        _storage,
         _for_some_data,
         _extensions,
     )
@@ -45,7 +46,7 @@ def examine() -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as error:
-            # What is broken here breaks in ways of its own; the others are still worth looking at.
+            # A broken package can fail in any way; the other checks are still useful.
             name = check.__name__.removeprefix("_")
             yield Finding(name, "wrong", f"{type(error).__name__}: {error}", f"reinstall {name}")
 
@@ -131,7 +132,7 @@ def _cupy() -> Iterator[Finding]:
         )
         return
     if len(installed) > 1:
-        detail = f"{' and '.join(installed)} are in each other's way"
+        detail = f"{' and '.join(installed)} conflict"
         yield Finding("CuPy", "wrong", detail, f"pip uninstall {' '.join(installed)}, then install {extra}")
         return
     (name,) = installed
@@ -157,7 +158,7 @@ def _ray_address() -> str:
 def _mlflow() -> Iterator[Finding]:
     from .spec import SpecError  # noqa: PLC0415
     from .tracking.masking import masked  # noqa: PLC0415
-    from .tracking.probe import answering_client, unwritable  # noqa: PLC0415
+    from .tracking.probe import answering_client, driver_of, unwritable  # noqa: PLC0415
     from .tracking.store import sqlite_path, tracking_uri  # noqa: PLC0415
 
     version, uri = metadata.version("mlflow"), tracking_uri()
@@ -176,7 +177,27 @@ def _mlflow() -> Iterator[Finding]:
         problem, _, remedy = error.problems[0].rpartition("; ")
         yield Finding("MLflow", "wrong", f"{version}; {problem}", remedy)
     else:
-        yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}")
+        driver = driver_of(uri)
+        by = f", through {driver} {_version(driver) or _version(f'{driver}-binary')}" if driver else ""
+        yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}{by}")
+
+
+def _storage() -> Iterator[Finding]:
+    """Where TAUGRAD_STORAGE puts checkpoints, if it names a bucket."""
+    from .launching.addresses import is_bucket  # noqa: PLC0415
+    from .launching.reasons import what_helps  # noqa: PLC0415
+    from .launching.storing import bucket_problem  # noqa: PLC0415
+    from .tracking.masking import without_login  # noqa: PLC0415
+
+    place = os.environ.get("TAUGRAD_STORAGE", "").strip()
+    if not is_bucket(place):
+        return
+    problem, client = bucket_problem(place), f"pyarrow {metadata.version('pyarrow')}"
+    if problem:
+        detail = f"{client}; TAUGRAD_STORAGE = {without_login(place)} cannot be written ({problem})"
+        yield Finding("storage", "wrong", detail, what_helps(problem))
+    else:
+        yield Finding("storage", "ok", f"{client}; checkpoints go to TAUGRAD_STORAGE = {place}")
 
 
 def _for_some_data() -> Iterator[Finding]:

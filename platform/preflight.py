@@ -1,4 +1,4 @@
-"""What can be found wrong before a worker starts: data, model, the machine's size, the tracking store."""
+"""Checks before a worker starts: data, model, the machine's size, the tracking store."""
 
 import os
 from collections.abc import Sequence
@@ -48,8 +48,8 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
         local: the workers will be on this machine.
 
     Raises:
-        SpecError: a data set or a model that cannot be had, more workers than CPUs, a pattern of names
-            that fits no parameter of the model, or a cluster that does not answer.
+        SpecError: the data set or the model cannot be built, there are more workers than CPUs, a pattern of
+            names matches no parameter of the model, or a cluster does not answer.
     """
     workers = spec.workers
     if not local:
@@ -145,7 +145,7 @@ def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:
 
 
 def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
-    """Refuses patterns of parameter names that fit none: typing errors, most likely, and without effect."""
+    """Refuses patterns that match no parameter name: most likely typing errors, and without effect."""
     method, patterns = spec.compressor, dict[str, Sequence[str]]()
     if isinstance(method, CompressedMethod):
         patterns["compressor.exempt.names"] = method.exempt.names
@@ -153,7 +153,7 @@ def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
         patterns["compressor.tau.patterns"] = tuple(method.tau.patterns)
     some = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     problems = [
-        f"{field}: {pattern!r} fits no parameter of the model, which has {some}"
+        f"{field}: {pattern!r} matches no parameter of the model, which has {some}"
         for field, among in patterns.items()
         for pattern in among
         if not any(fnmatchcase(name, pattern) for name in names)

@@ -33,7 +33,7 @@ def applies(spec: RunSpec) -> bool:
 
 
 def local_steps(spec: RunSpec, every: int, density: float, *, faster: bool = True) -> RunSpec:
-    """The run with local steps in place of gradients.
+    """The run with local steps instead of gradients.
 
     The rate is multiplied by the root of the number of workers: a worker's own gradients are noisier than
     their mean, its second moments that much larger, and Adam's steps smaller by the root. Of what it has not

@@ -1,4 +1,4 @@
-"""`taugrad auto`: a run whose threshold finds itself, by bytes to send or by what may be lost."""
+"""`taugrad auto`: finds a threshold for a byte budget or a tolerance, and trains with it."""
 
 import itertools
 import math
@@ -40,22 +40,23 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 DENSITIES = (0.003, 0.03)
-"""What a tolerance is tried with, in this order, where no law holds; with one, the last comes after it."""
+"""Densities to try for a tolerance, in this order, if no law applies; with a law, the last one comes after
+it."""
 
 Train = Callable[[RunSpec], int]
-"""Trains a spec as `taugrad train` does; 0 when it came to its end."""
+"""Trains a spec as `taugrad train` does; returns 0 if it finished."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What the run may cost, and how its threshold is found.
+    """What the run may cost, and how to find its threshold.
 
     Attributes:
         budget: MB on the wire, all workers together; None: the tolerance counts.
-        tolerance: what may be lost against the run without compression, in the unit that people see: points
-            of accuracy, nats; None: `Metric.margin`.
-        law: a file that `taugrad law` wrote; None: the one that comes with taugrad.
-        once: train once, and compare with nothing.
+        tolerance: how much worse than without compression the result may be, in the unit of tables: points of
+            accuracy, nats; None: `Metric.margin`.
+        law: a file that `taugrad law` wrote; None: the built-in one.
+        once: train once, without a comparison.
     """
 
     budget: float | None
@@ -67,10 +68,10 @@ class Goal:
     def read(
         cls, budget: float | None, tolerance: float | None, law: Path | None = None, *, once: bool = False
     ) -> "Goal":
-        """The goal that a command line gives.
+        """The goal of a command line.
 
         Raises:
-            SpecError: a number is none that could be kept to, or two wishes do not go together.
+            SpecError: a number is not valid, or two options cannot be combined.
         """
         if budget is not None and not 0 < budget < math.inf:
             raise SpecError(COMMAND_LINE, [f"--budget {budget:g}: must be MB, greater than 0"])
@@ -80,12 +81,12 @@ class Goal:
                 [f"--tolerance {tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"],
             )
         if budget is not None and law is not None:
-            raise SpecError(COMMAND_LINE, ["--law with --budget: a law goes by a tolerance; leave one out"])
+            raise SpecError(COMMAND_LINE, ["--law with --budget: a law needs a tolerance; leave one out"])
         return cls(budget, tolerance, law, once)
 
 
 def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
-    """Trains a spec with a threshold that keeps to a goal.
+    """Trains a spec with a threshold that meets a goal.
 
     Args:
         spec: the run; its own threshold is replaced.
@@ -97,7 +98,7 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
         0; 1 when a training failed, or none was within the tolerance.
 
     Raises:
-        SpecError: something cannot be had; nothing was started.
+        SpecError: something is not available; nothing was started.
     """
     console = open_console()
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
@@ -129,14 +130,14 @@ def _metric(spec: RunSpec, source: str) -> Metric:
 def _ways(
     spec: RunSpec, source: str, goal: Goal, metric: Metric, console: Console
 ) -> tuple[RunSpec, Proposals, int]:
-    """What a tolerance is tried with first, all that it is tried with, and how many trainings that is.
+    """What to try first for a tolerance, everything to try, and the number of trainings.
 
-    A law that the user named must hold; where the one that comes with taugrad does not, densities do.
+    A law that the user named must apply. If the built-in law does not apply, densities are tried.
     """
     try:
         law = read_law(goal.law or SHIPPED)
         if metric != ACCURACY:
-            raise LawError(f"the law says what loses accuracy, and this run is judged by {metric.label}")
+            raise LawError(f"the law predicts lost accuracy, but this run is judged by {metric.label}")
         points = metric.margin(1.0) if goal.tolerance is None else goal.tolerance
         first = by_law(spec, law, points)
     except LawError as error:
@@ -146,8 +147,8 @@ def _ways(
             kind, times = spec.training.optimizer.kind, spec.workers.count**0.5
             say(
                 console,
-                f"by local steps: {error}; {kind} is misled by gradients that it sees rarely, so each worker "
-                f"takes steps of its own, at {times:.3g} times the rate, and these meet the threshold",
+                f"by local steps: {error}; thresholds on gradients mislead {kind}, so each worker takes "
+                f"local steps at {times:.3g} times the learning rate, and their result meets the threshold",
             )
             local = [
                 _possible(lambda s=step: adaptive.local_steps(spec, *s), source)  # type: ignore[misc]
@@ -168,14 +169,14 @@ def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
         spec.compressor.kind != chosen.compressor.kind
     ):
         kind, codec = chosen.compressor.kind, chosen.compressor.position_codec
-        say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} takes its place")
+        say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} is used instead")
     momentum = own_momentum(chosen.compressor)
     if momentum and not own_momentum(spec.compressor):
-        say(console, f"momentum {momentum:g} comes before the threshold, in place of the optimizer's")
+        say(console, f"momentum {momentum:g} is applied before the threshold, instead of in the optimizer")
 
 
 def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:
-    """A spec that follows from the given one; where it is none, that is said of its file."""
+    """A spec derived from the given one; if it is not valid, the error names the file."""
     try:
         return build()
     except ValidationError as error:
@@ -189,7 +190,7 @@ def _spend(
     try:
         cost = cost_of(at_density(spec, DENSITIES[0]))
     except CannotEstimate as error:
-        raise SpecError(source, [f"{error}; give --tolerance in place of --budget"]) from None
+        raise SpecError(source, [f"{error}; give --tolerance instead of --budget"]) from None
     try:
         density = cost.density(1e6 * budget)
     except ValueError as error:
@@ -200,14 +201,12 @@ def _spend(
         f"{budget:g} MB for {cost.sendings:,} sendings of {cost.elements:,} parameters: {chosen.title}",
     )
     if density == DENSEST and cost.wire_bytes(DENSEST) < 0.99e6 * budget:
-        say(
-            console, f"  no density above {DENSEST:g} is taken: about {cost.wire_bytes(DENSEST) / 1e6:.4g} MB"
-        )
+        say(console, f"  the highest density is {DENSEST:g}: about {cost.wire_bytes(DENSEST) / 1e6:.4g} MB")
     if train(chosen) != OK:
         return FAILED
     found = finished(client, chosen, _metric(spec, source))
     if found is None:
-        say(console, "MLflow has no result of this run: what it used of the budget is not known")
+        say(console, "MLflow has no result of this run: how much of the budget it used is not known")
         return FAILED
     say(console, spent_line(found.wire_bytes / 1e6, budget))
     return OK
@@ -230,7 +229,7 @@ def _approach(
     client: "MlflowClient",
     console: Console,
 ) -> int:
-    """Trainings, so many at most, until one is within a tolerance."""
+    """Trains until one training is within the tolerance, up to a number of trainings."""
     counted = itertools.count(1)
 
     def outcome_of(wanted: RunSpec) -> Outcome | None:
@@ -269,12 +268,12 @@ def _order(lost: float) -> float:
 
 
 def sureness(found: Outcome, base: Outcome, metric: Metric) -> str:
-    """How sure it is what a run lost against the one without compression; both are of one seed."""
+    """The uncertainty of a run's loss against the run without compression; both have one seed."""
     examples = found.examples if found.examples == base.examples else None
     change = difference({"": found.value}, {"": base.value}, examples, metric)
     measured = f"measured: {_written(metric, change.lost)} {metric.difference_unit} lost".replace("  ", " ")
     if change.low is None or change.high is None:
-        why = "nobody says how many examples judged" if metric.is_share else "seeds were not repeated"
+        why = "the number of test examples is not known" if metric.is_share else "seeds were not repeated"
         return f"{measured}, and no interval: {why}"
     least, most = sorted(-metric.sign * end for end in (change.low, change.high))
     return (

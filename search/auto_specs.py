@@ -97,7 +97,7 @@ def _momentum_moved(spec: RunSpec) -> RunSpec:
         return RunSpec.model_validate(in_compressor(spec))
     except ValueError as error:
         problem = problems_of(error)[0] if isinstance(error, ValidationError) else str(error)
-        raise LawError(f"momentum would go into the compressor, as the law has it; {problem}") from None
+        raise LawError(f"momentum would go into the compressor, as in the law's runs; {problem}") from None
 
 
 def without_compression(spec: RunSpec) -> RunSpec:

@@ -1,4 +1,4 @@
-"""The `search:` section of a spec: what is looked for, how, and at what cost."""
+"""The section `search` of a spec: what to search, how, and at what cost."""
 
 from typing import Annotated, Literal
 
@@ -14,56 +14,58 @@ class SearchConfig(Config):
     """How to search."""
 
     name: str = Field(default="", max_length=100, pattern=r"^[\w.-]*$")
-    """The search's name, under which it goes on; empty: the spec file's name."""
+    """The search's name, by which it can be continued; empty: the spec file's name."""
     objective: Literal["front", "accuracy_per_wire_gb", "constraint"] = "front"
-    """The task's metric against wire bytes as a Pareto front; accuracy over wire bytes (%/GB); or the fewest
-    wire bytes with a metric within `tolerance` of the run without compression."""
+    """front: the task's metric against wire bytes, as a Pareto front. accuracy_per_wire_gb: accuracy over
+    wire bytes (%/GB). constraint: the fewest wire bytes with a metric within `tolerance` of the run without
+    compression."""
     tolerance: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """What a constraint, and the point that is proposed of a front, may lose: percentage points of accuracy,
-    nats of a loss. Without it 0.5 points, 0.02 nats, of other metrics 1% of the value without compression."""
+    """What a constraint, and the proposed point of a front, may lose: percentage points of accuracy, or nats
+    of a loss. By default 0.5 points, 0.02 nats, and for other metrics 1% of the value without compression."""
     trials: int = Field(default=30, ge=1)
-    """Points to try, those stopped early and those that failed included."""
+    """Number of points to try, including those that are stopped early or fail."""
     seeds: int = Field(default=1, ge=1, le=100)
-    """Trainings a point: seed, seed + 1, ... Points are then compared by mean minus standard error."""
+    """Trainings per point: seed, seed + 1, ... With several, points are compared by mean minus standard
+    error."""
     minutes: Budget | None = None
-    """Time budget of the whole search, earlier starts of it included; what runs then is stopped."""
+    """Time budget of the whole search, including its earlier starts. Running trials are then stopped."""
     wire_gb: Budget | None = None
-    """Byte budget: GB (1e9 bytes) that all trainings may send together; simulated ones count alike."""
+    """Byte budget: GB (1e9 bytes) that all trainings together may send, simulated or not."""
     pruning: Literal["none", "asha", "median"] = "none"
-    """Stops trials that others dominate at the same evaluation (the same epoch, unless runs are evaluated by
-    iterations), in the metric and in bytes so far: by successive halving at evaluations grace,
-    grace x reduction, ..., or when half of the others are better at any evaluation."""
+    """Early stopping of trials that others dominate at the same evaluation (the same epoch, unless runs are
+    evaluated by iterations), in the metric and in bytes so far. asha: successive halving at evaluations
+    grace, grace x reduction, ...; median: at any evaluation, if half of the others are better."""
     grace: int = Field(default=1, ge=1)
-    """Evaluations up to which every trial may run."""
+    """Number of evaluations for which every trial may run."""
     reduction: int = Field(default=3, ge=2)
-    """At each of its evaluations successive halving keeps the best 1/reduction."""
+    """Successive halving keeps the best 1/reduction at each of its evaluations."""
     concurrency: int | None = Field(default=None, ge=1)
-    """Trials at a time; without it, as many as the cluster's CPUs allow."""
+    """Number of trials at a time; by default, as many as the cluster's CPUs allow."""
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
-    """Optuna's tree-structured Parzen estimator, its genetic algorithm, or chance."""
+    """Optuna's tree-structured Parzen estimator, its genetic algorithm, or random points."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Of the sampler; the trainings' seed is the spec's."""
+    """Seed of the sampler. The seed of trainings is the spec's."""
     retry_failed: bool = False
     """Try points again that failed in earlier starts of the search."""
     baseline: bool = True
-    """Train once (each seed) without compression first: what points are compared with."""
+    """First train once (per seed) without compression, to compare points with."""
     evaluate: ImportPath | None = None
-    """Your own training in place of taugrad's: package.module:function, a generator that takes the spec and
-    yields the value of the task's metric (an accuracy from 0 to 1) and the wire bytes so far after each
-    epoch, or where runs go by iterations, at each evaluation."""
+    """Your own training instead of taugrad's: package.module:function, a generator that takes the spec and
+    yields the value of the task's metric (an accuracy from 0 to 1) and the wire bytes so far, after each
+    epoch or, with iterations, at each evaluation."""
 
     @field_validator("objective", mode="before")
     @classmethod
     def _named_by_its_bytes(cls, value: object) -> object:
         if value == "ratio":
             raise ValueError(
-                "the papers' ratio is over paper bytes, and a search goes by wire bytes: "
-                "accuracy_per_wire_gb is what ratio was"
+                "ratio is now called accuracy_per_wire_gb: the papers' ratio is over paper "
+                "bytes, but a search uses wire bytes"
             )
         return value
 
     @model_validator(mode="after")
     def _constraint_has_a_baseline(self) -> "SearchConfig":
         if self.objective == "constraint" and not self.baseline:
-            raise ValueError("objective = constraint needs the baseline: leave baseline at true")
+            raise ValueError("objective = constraint needs the baseline: leave baseline = true")
         return self

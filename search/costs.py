@@ -49,7 +49,7 @@ class Cost:
         layers: elements of each parameter that is compressed.
         whole: elements that are sent as float32, in each step.
         buckets: in which a step's gradient goes.
-        own_messages: each parameter has a message of its own, in place of one for each bucket.
+        own_messages: each parameter has a message of its own, instead of one for each bucket.
         value_bits: of an element sent, besides its position.
         sendings: how often messages are handed over, of all workers and steps: where nobody hands them on,
             workers x steps.
@@ -149,14 +149,18 @@ def _estimable(spec: RunSpec) -> AllGatherSync:
     sync, codec = real(spec.sync), spec.compressor.position_codec
     if not isinstance(sync, AllGatherSync):
         field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
-        raise CannotEstimate(f"{field} = {sync.mode}: what it sends is estimated for allgather only")
+        raise CannotEstimate(f"{field} = {sync.mode}: bytes can be estimated for allgather only")
     if sync.exchange == "hierarchical" and sync.sites is None:
-        raise CannotEstimate("sync.exchange = hierarchical: is estimated where sync.sites says who is where")
+        raise CannotEstimate(
+            "sync.exchange = hierarchical: bytes can be estimated only if sync.sites is given"
+        )
     if codec not in ("auto", "golomb_rice"):
-        raise CannotEstimate(f"compressor.codec = {codec}: is estimated for auto and golomb_rice only")
+        raise CannotEstimate(
+            f"compressor.codec = {codec}: bytes can be estimated for auto and golomb_rice only"
+        )
     if not isinstance(spec.training.batch_growth, ConstantBatch):
         kind = spec.training.batch_growth.kind
-        raise CannotEstimate(f"training.batch_growth.kind = {kind}: is estimated for constant only")
+        raise CannotEstimate(f"training.batch_growth.kind = {kind}: bytes can be estimated for constant only")
     return sync
 
 

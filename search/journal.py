@@ -1,7 +1,6 @@
-"""The journal of a search: a line for all that happened, on the disk before anything follows from it.
+"""The journal of a search: a line for every event, on disk before the search acts on it.
 
-Whatever kills a search, the lines that are there tell how far it was. A line that was cut is the last one,
-and is left out.
+Whatever kills a search, the lines tell how far it was. Only the last line can be cut; it is ignored.
 """
 
 import json
@@ -29,7 +28,7 @@ _RENAMED = {"accuracy": "value", "epoch": "evaluation"}
 
 
 class _Event(BaseModel):
-    # A loss may be infinite, or no number.
+    # A loss may be infinite, or NaN.
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     @model_validator(mode="before")
@@ -59,7 +58,7 @@ class Started(_Event):
     epochs: int
     """Of a training in full, as far as it goes by epochs."""
     goes_on: bool = False
-    """The training that was interrupted goes on from its checkpoint, and tells again what it had sent."""
+    """The training that was interrupted continues from its checkpoint, and tells again what it had sent."""
 
 
 class Trained(_Event):

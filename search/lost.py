@@ -1,7 +1,7 @@
 """Trials that began and of whose end nothing was heard: taken up again, and given up at last.
 
-Ray Tune may end a trial without telling anybody: where the process of an earlier one was not ready for it in
-time, Tune gives it up, calls no callback and counts it as done.
+Their process may have been killed. And Ray Tune may end a trial without telling anybody: where the process of
+an earlier one was not ready for it in time, Tune gives it up, calls no callback and counts it as done.
 """
 
 from collections import Counter
@@ -31,6 +31,8 @@ def run_all(progress: Progress, run: Callable[[], None], resumable: Callable[[],
         begun.update(lost)
         for number in lost:
             if begun[number] >= MOST:
-                progress.give_up(number, f"begun {MOST} times, and Ray Tune never told how it ended")
+                progress.give_up(
+                    number, f"begun {MOST} times; its process died, or Ray Tune never told how it ended"
+                )
         if lost:
             progress.unfinished = dict(resumable())

@@ -27,7 +27,7 @@ def outcome_of(metrics: Mapping[str, float], metric: Metric) -> Outcome | None:
 
 
 def judged_by_accuracy(tags: Mapping[str, str]) -> bool:
-    """Whether a run's tags say that its accuracy counts; those without a word on it are older than others."""
+    """Whether a run's tags say that its accuracy counts; runs without tags predate other metrics."""
     text = tags.get(names.TAG_METRIC)
     return text is None or Metric.from_json(text).name == ACCURACY.name
 
@@ -45,5 +45,5 @@ def common_metric(specs: list[RunSpec]) -> Metric:
         raise MetricError(str(error)) from None
     if len(found) > 1:
         labels = " and ".join(each.label for each in found)
-        raise MetricError(f"points would be compared by {labels}; search over runs with one metric")
+        raise MetricError(f"points have different metrics, {labels}; search over runs with one metric")
     return found[0]

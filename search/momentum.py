@@ -42,7 +42,9 @@ def in_compressor(spec: RunSpec) -> dict[str, Any]:
     momentum = optimizer.get("momentum", 0.0)
     if momentum:
         if optimizer["nesterov"]:
-            raise ValueError("training.optimizer.nesterov = True: a compressor's momentum has no such form")
+            raise ValueError(
+                "training.optimizer.nesterov = True: the compressor's momentum has no Nesterov form"
+            )
         tree["compressor"]["momentum"] = momentum
         optimizer["momentum"] = 0.0
         if optimizer["kind"] in _CARRIES_DECAY:

@@ -1,4 +1,4 @@
-"""What makes one point of a search better than another."""
+"""Objectives: what makes one point of a search better than another."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from .config import SearchConfig
 _LEAST_BYTES = 1.0  # nothing sent at all must still have a logarithm
 _HUGE_BYTES = 1e12
 _ENDLESS = 1e9
-"""What the sampler is told of a loss that is no number: it takes none that is not finite."""
+"""What the sampler gets for a loss that is NaN: it accepts only finite values."""
 _ROUNDING = 1e-9
 """Accuracies are quotients; a point exactly at a limit must not fall to rounding."""
 
@@ -26,7 +26,7 @@ class Cost(Protocol):
 
     @property
     def wire_bytes(self) -> float:
-        """The fewer the better."""
+        """Lower is better."""
 
 
 Point = TypeVar("Point", bound=Cost)
@@ -41,12 +41,12 @@ class Outcome:
     wire_bytes: float
     """Of all workers over the run; of several seeds, the mean."""
     examples: int | None = field(default=None, compare=False)
-    """How many test examples judged it; None where nobody says."""
+    """Number of test examples of its evaluation; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """An order of points, as numbers for a sampler."""
+    """Ranks points, as numbers for a sampler."""
 
     kind: Literal["front", "accuracy_per_wire_gb", "constraint"]
     metric: Metric
@@ -61,7 +61,7 @@ class Objective:
         return cls(settings.objective, metric, settings.tolerance, baseline)
 
     def allowed(self, reference: float) -> float:
-        """What may be lost against a value, in the unit that people see."""
+        """The tolerated loss against a value, in the unit of tables."""
         return self.metric.margin(reference) if self.tolerance is None else self.tolerance
 
     @property

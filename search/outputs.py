@@ -1,4 +1,4 @@
-"""What a search leaves: the front as CSV, every trial as CSV, a spec for each point of the front."""
+"""The files of a search: the front as CSV, every trial as CSV, a spec for each point of the front."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Where a search stands: its journal, and what follows from it."""
+"""The progress of a search: its journal, and what follows from it."""
 
 import math
 import statistics
@@ -41,7 +41,7 @@ class Point:
     interval: tuple[float, float] | None
     """The 95% interval of the mean, see `platform.tasks.claims`; None where there is none."""
     examples: int | None
-    """How many test examples judged it; None where nobody says."""
+    """Number of test examples of its evaluation; None if unknown."""
     run_ids: tuple[str, ...]
 
     @classmethod
@@ -72,17 +72,17 @@ class Progress:
     """One start of a search: writes down what happens and tells what is left to do."""
 
     def __init__(self, search: Search, journal: Journal) -> None:
-        """Goes on from a journal."""
+        """Continues from a journal."""
         self.search, self.journal, self.record = search, journal, journal.record
         self.running: dict[int, Trial] = {}
         self.unfinished: dict[str, str] = {}
-        """MLflow runs that can go on, by their spec's fingerprint."""
+        """MLflow runs that can be continued, by their spec's fingerprint."""
         self._changed: Callable[[], None] = lambda: None
         self._before = self.record.seconds
         self._began = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: Tune pickles all that it is given, to restore it; a search goes on from its journal."""
+        """Nothing: Tune pickles all that it is given, to restore it; a search continues from its journal."""
         return {}
 
     def on_change(self, changed: Callable[[], None]) -> None:
@@ -130,7 +130,7 @@ class Progress:
 
     @property
     def objective(self) -> Objective:
-        """What the search asks for."""
+        """The objective of the search."""
         baseline = self.baseline
         found = Outcome(baseline.value, baseline.wire_bytes) if baseline is not None else None
         return Objective.of(self.settings, self.metric, found)

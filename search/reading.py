@@ -132,5 +132,5 @@ def _with_range(tree: Any, path: Sequence[str], value: Any) -> Any:
     if not path:
         return value
     if not isinstance(tree, dict):
-        raise RangeError(f"{path[0]}: stands inside a choice; give its range there")
+        raise RangeError(f"{path[0]}: is inside a choice; give its range there")
     return {**tree, path[0]: _with_range(tree.get(path[0], {}), path[1:], value)}

@@ -1,4 +1,4 @@
-"""`taugrad search`: from a search spec to a front, however often it is interrupted."""
+"""`taugrad search`: runs a search from its spec to its front; it can be interrupted and continued."""
 
 import fcntl
 import json
@@ -44,18 +44,18 @@ FIGURE = "front.png"
 
 
 def run_search(search: Search, draw: Draw) -> int:
-    """Runs a search, or goes on with it, and shows what it finds.
+    """Runs or continues a search, and shows what it finds.
 
     Args:
         search: what was asked for.
         draw: draws the front.
 
     Returns:
-        0; 1 when there is no point at all, when trials are left though no budget is used up, or when the
+        0; 1 if there is no point at all, if trials are left although no budget is used up, or when the
         baseline that a constraint needs failed; 130 when it was interrupted (Ctrl-C).
 
     Raises:
-        SpecError: something cannot be had, or the search is running already; nothing was started.
+        SpecError: something is not available, or the search is already running; nothing was started.
     """
     console = open_console()
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
@@ -96,7 +96,7 @@ def _run(
         problem = _fit(progress, client, live, corners, unfinished)
         status = "FAILED" if problem or progress.incomplete else "FINISHED"
     except KeyboardInterrupt:
-        say(console, f"search {search.name}: interrupted; the same command goes on")
+        say(console, f"search {search.name}: interrupted; run the same command again to continue")
         return INTERRUPTED
     finally:
         _leave(progress, client, draw, status)
@@ -110,7 +110,7 @@ def _fit(
     corners: list[RunSpec],
     unfinished: Callable[[], dict[str, str]],
 ) -> str:
-    """Runs what is left; what kept it from that, if anything did."""
+    """Runs what is left; returns what prevented this, if anything."""
     search, settings = progress.search, progress.settings
     needs_baseline = settings.baseline and progress.baseline is None
     if not (needs_baseline or progress.left) or progress.exhausted():
@@ -178,7 +178,7 @@ def _alone(folder: Path, search: Search) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SpecError(
-                search.source, [f"search {search.name} runs already; give another --search.name"]
+                search.source, [f"search {search.name} is already running; give another --search.name"]
             ) from None
         yield
 
@@ -192,7 +192,7 @@ def _open_journal(folder: Path, search: Search) -> Journal:
         raise SpecError(
             search.source,
             [
-                f"search {search.name} is there with other ranges or another run around them, in {folder}; "
+                f"search {search.name} exists with other ranges or another run around them, in {folder}; "
                 "give another --search.name, or remove that folder"
             ],
         )
@@ -200,8 +200,8 @@ def _open_journal(folder: Path, search: Search) -> Journal:
         raise SpecError(
             search.source,
             [
-                f"search {search.name} judged its trials by {journal.record.metric}, and the task now says "
-                f"{search.metric.name}; give another --search.name, or remove {folder}"
+                f"search {search.name} judged its trials by {journal.record.metric}, but the task's metric "
+                f"is now {search.metric.name}; give another --search.name, or remove {folder}"
             ],
         )
     return journal

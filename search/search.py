@@ -1,4 +1,4 @@
-"""A search as it was asked for: a space of specs, and how to go through it."""
+"""A search: a space of specs, and how to explore it."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from .space import Params, at, corners, dimensions
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A search as it was asked for."""
+    """A search."""
 
     source: str
     """The spec's file."""
@@ -32,34 +32,34 @@ class Search:
     arguments: Sequence[str] = ()
     """Of the command line: those that set fields to plain values."""
     middle: Params = field(default_factory=dict)
-    """A point at which every dimension has a middling value."""
+    """The point at which every dimension has its middle value."""
 
     @property
     def name(self) -> str:
-        """Under what name it goes on."""
+        """The name by which it can be continued."""
         return self.settings.name or Path(self.source).stem
 
     @cached_property
     def overrides(self) -> Overrides:
-        """What the environment and the command line set at every point.
+        """Settings of the environment and the command line for every point.
 
         Raises:
-            SpecError: an argument or a variable is no field.
+            SpecError: an argument or a variable is not a field.
         """
         return Overrides.read(self.arguments)
 
     @cached_property
     def metric(self) -> Metric:
-        """What trials are judged by: the metric that counts in the middle of the space.
+        """The metric that counts, taken from the middle of the space.
 
         Raises:
-            ValueError: the data or the task cannot be had.
+            ValueError: the data or the task cannot be built.
         """
         return counting_metric(self.spec(self.middle))
 
     @property
     def evaluated_by(self) -> str:
-        """What an evaluation ends: an `epoch`, or where iterations count, itself."""
+        """The name of the step that an evaluation ends: `epoch`, or `evaluation` if iterations count."""
         training = self.spec(self.middle).training
         by_epochs = training.iterations is None and training.evaluate_every is None
         return "epoch" if by_epochs else "evaluation"
@@ -74,11 +74,11 @@ class Search:
         return read_tree({**tree, "name": ""}, self.source, self.overrides)
 
     def seeds(self, spec: RunSpec) -> list[RunSpec]:
-        """A point's trainings: the run with as many seeds as were asked for."""
+        """The trainings of a point: the run with each seed."""
         return [spec.model_copy(update={"seed": (spec.seed + i) % 2**32}) for i in range(self.settings.seeds)]
 
     def baseline(self) -> RunSpec:
-        """The run without compression; other dimensions are in their middle, or take their first choice."""
+        """The run without compression; all other dimensions have their middle value or first choice."""
         spec = self.spec(self.middle)
         tree = in_optimizer(spec)
         tree[METHOD] = {"kind": "none", "reduction": spec.compressor.reduction}
@@ -95,7 +95,7 @@ class Search:
 
 
 def corner_specs(search: Search) -> list[RunSpec]:
-    """The runs at the ends of every dimension, one at a time; the first is the one in the middle.
+    """The runs at the ends of every dimension, one dimension at a time; the first run is in the middle.
 
     Raises:
         SpecError: one of them cannot be; the message says where in the space.

@@ -78,7 +78,7 @@ def find_ranges(tree: Mapping[str, Any]) -> dict[str, Any]:
     assert isinstance(found, dict)
     for field in _NOT_SEARCHED:
         for dimension in dimensions(found.get(field)):
-            raise RangeError(f"{dimension.name}: {field} is no search dimension; give a value")
+            raise RangeError(f"{dimension.name}: {field} cannot be searched; give a value")
     return found
 
 
@@ -176,7 +176,7 @@ def _range(kind: str, ends: Any, path: tuple[str, ...], within: str) -> Dimensio
     shown = f"{name} = {{{kind}: {ends}}}"
     if not path:
         raise RangeError(
-            f"{kind}: a range stands in a field's place, such as compressor.tau: {{{kind}: ...}}"
+            f"{kind}: a range takes the place of a value, such as compressor.tau: {{{kind}: ...}}"
         )
     if kind == "choice":
         return _choice(name, shown, ends, path, within)
@@ -185,9 +185,9 @@ def _range(kind: str, ends: Any, path: tuple[str, ...], within: str) -> Dimensio
         raise RangeError(f"{shown}: give the two ends, such as {{{kind}: {_EXAMPLES[kind]}}}")
     low, high = ends
     if not low < high:
-        raise RangeError(f"{shown}: the lower end comes first, and lies below the upper one")
+        raise RangeError(f"{shown}: the first end must be lower than the second")
     if kind == "log" and low <= 0:
-        raise RangeError(f"{shown}: a logarithm needs ends above 0")
+        raise RangeError(f"{shown}: a log range needs ends above 0")
     if kind == "int" and (low != int(low) or high != int(high)):
         raise RangeError(f"{shown}: the ends must be whole numbers")
     if kind == "int":
@@ -210,7 +210,7 @@ def _choice(name: str, shown: str, given: Any, path: tuple[str, ...], within: st
               for label, value in zip(labels, given, strict=True)]  # fmt: skip
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
-        raise RangeError(f"{shown}: {twice} stands there twice")
+        raise RangeError(f"{shown}: {twice} is there twice")
     inside = [f"{within}, {label}" if within else label for label in labels]
     read = (_read(value, path, around) for value, around in zip(given, inside, strict=True))
     return Choice(name, dict(zip(labels, read, strict=True)))

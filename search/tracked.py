@@ -74,10 +74,10 @@ def reconcile(client: "MlflowClient", journal: Journal, metric: Metric, *, resum
         client: the tracking store.
         journal: the search's.
         metric: what trials are judged by.
-        resumable: trainings leave checkpoints to go on from.
+        resumable: trainings leave checkpoints to continue from.
 
     Returns:
-        MLflow runs that can go on, by their spec's fingerprint.
+        MLflow runs that can be continued, by their spec's fingerprint.
     """
     unfinished: dict[str, str] = {}
     for run in _children(client, journal.record.parent_run):

@@ -176,7 +176,7 @@ def _whole(outcome: Outcome | None) -> Outcome:
 def _launched(
     spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, tell: OnEvaluation
 ) -> Outcome:
-    """As a Ray Train run; the one that this run's name stands for goes on from its last checkpoint."""
+    """As a Ray Train run; the one that this run's name stands for continues from its last checkpoint."""
     heard: queue.SimpleQueue[Progress | RunResult | BaseException] = queue.SimpleQueue()
 
     def watch(news: News) -> None:

@@ -1,4 +1,4 @@
-"""A trial: all trainings of one point, in the process that Tune gives it."""
+"""A trial: all trainings of one point, in the process that Tune starts for it."""
 
 import math
 import os
@@ -18,7 +18,7 @@ from .objective import Objective, Outcome
 from .training import Standing, train
 
 FIRST_VALUE, SECOND_VALUE = "objective_1", "objective_2"
-"""What the sampler reads of a report."""
+"""What the sampler reads from a report."""
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -31,7 +31,7 @@ class Known(BaseModel):
     wire_bytes: float
     run_id: str
     examples: int | None = None
-    """How many test examples judged it; None where nobody says."""
+    """Number of test examples of its evaluation; None if unknown."""
 
     @property
     def outcome(self) -> Outcome:
@@ -48,11 +48,11 @@ class Task(BaseModel):
     specs: list[str]
     """As JSON, one a seed."""
     problem: str = ""
-    """Why there is nothing to train: no spec is possible here."""
+    """Why there is nothing to train: there is no valid spec at this point."""
     known: dict[str, Known] = {}
     """By the spec's fingerprint."""
     unfinished: dict[str, str] = {}
-    """MLflow runs of trainings that were interrupted and can go on, by the spec's fingerprint."""
+    """MLflow runs of interrupted trainings that can be continued, by the spec's fingerprint."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
             done, and the sampler's values; of the last report `full` is true.
 
     Raises:
-        Exception: whatever kept a training from its end.
-        ValueError: a training came to a value that is no number.
+        Exception: whatever made a training fail.
+        ValueError: a training ended with a value that is not a number.
     """
     if task.problem:
         raise ValueError(task.problem)

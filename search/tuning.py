@@ -6,13 +6,13 @@ something is known; Tune's own checkpoints lag behind by many trials.
 
 import logging
 import os
-import shutil
 import warnings
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from taugrad.platform.spec import RunSpec
 
+from .lost import MOST
 from .objective import Outcome
 from .progress import Progress
 from .pruning import Pruner
@@ -51,12 +51,17 @@ def run_baseline(progress: Progress, surroundings: Surroundings) -> None:
     spec = RunSpec.model_validate_json(task.specs[0])
     resources = _resources(spec, surroundings.evaluate)
     options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "max_retries": 0}
-    try:
-        for result in ray.get(ray.remote(_reports).options(**options).remote(task, surroundings)):
+    for attempt in range(1, MOST + 1):
+        try:
+            results = ray.get(ray.remote(_reports).options(**options).remote(task, surroundings))
+        except Exception as error:
+            if process_died(error) and attempt < MOST:
+                continue
+            progress.end(task.number, "failed", reason_of(error))
+            raise
+        for result in results:
             progress.report(task.number, result)
-    except Exception as error:
-        progress.end(task.number, "failed", reason_of(error))
-        raise
+        return
 
 
 def _reports(task: Task, surroundings: Surroundings) -> list[dict[str, Any]]:
@@ -109,9 +114,16 @@ def run_trials(progress: Progress, surroundings: Surroundings, corners: list[Run
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tuner.fit()
-    shutil.rmtree(
-        Path(storage) / name, ignore_errors=True
-    )  # Tune's own notes, where they are on this machine
+    _forget(storage, name)
+
+
+def _forget(storage: str, name: str) -> None:
+    """Removes Tune's own notes."""
+    from pyarrow.fs import FileSystem  # noqa: PLC0415
+
+    filesystem, path = FileSystem.from_uri(storage)
+    with suppress(OSError):
+        filesystem.delete_dir(f"{path}/{name}")
 
 
 def _trainable(config: dict[str, Any], surroundings: Surroundings) -> None:
@@ -159,7 +171,10 @@ def _parts(progress: Progress, sampler: Any) -> "tuple[Any, tune.Callback, tune.
                 progress.end(_number(trial), "pruned")
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
-            progress.end(_number(trial), "failed", reason_of(trial.get_pickled_error() or trial.get_error()))
+            error = trial.get_pickled_error() or trial.get_error()
+            if process_died(error) and progress.lose(_number(trial)):
+                return  # it is taken up again
+            progress.end(_number(trial), "failed", reason_of(error))
 
         def on_step_end(self, iteration: int, trials: Any, **_: Any) -> None:
             for trial in trials:
@@ -186,12 +201,22 @@ def reason_of(error: BaseException | None) -> str:
     """An error in one line, without Ray's wrapping."""
     if error is None:
         return "its process ended"
-    inner = getattr(error, "cause", None) or error.__cause__ or error
-    if type(inner).__name__ in ("ActorDiedError", "RayActorError", "WorkerCrashedError"):
+    inner = _inner(error)
+    if process_died(error):
         return "its process died (killed, out of memory, or crashed)"
     text = " ".join(str(inner).split()) or type(inner).__name__
     name = "" if type(inner).__name__ in ("RunFailed", "TuneError") else f"{type(inner).__name__}: "
     return f"{name}{text}"[:500]
+
+
+def process_died(error: BaseException | None) -> bool:
+    """Whether a trial's process was killed, rather than its training raising an error: it may do better."""
+    died = ("ActorDiedError", "RayActorError", "WorkerCrashedError")
+    return error is not None and type(_inner(error)).__name__ in died
+
+
+def _inner(error: BaseException) -> BaseException:
+    return getattr(error, "cause", None) or error.__cause__ or error
 
 
 def _resources(spec: RunSpec, evaluate: str | None) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What a search says when it ends: its front, how it ended, and which point to train in full."""
+"""The summary at the end of a search: its front, how it ended, and which point to train in full."""
 
 import shlex
 from pathlib import Path
@@ -17,7 +17,7 @@ from .search import Search
 
 
 def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) -> int:
-    """Says how a search ended.
+    """Prints how a search ended.
 
     Args:
         console: takes it.
@@ -45,7 +45,11 @@ def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) 
     say(console, f"Front, trials, figure and a spec for each point: {short(folder)}")
     say(console, proposal(progress, tracking_uri))
     if progress.incomplete:
-        say(console, f"search {search.name}: ended after {counted}; the same command goes on", style="red")
+        say(
+            console,
+            f"search {search.name}: ended after {counted}; run the same command again to continue",
+            style="red",
+        )
         return FAILED
     return OK
 

@@ -155,6 +155,29 @@ def test_nothing_stays_behind_where_processes_are_killed(link: str, killed: str)
         program.communicate()
 
 
+ASKING = """import socket, sys
+try:
+    socket.create_connection(("10.88.0.2", 9), timeout=1)
+except ConnectionRefusedError:
+    sys.exit(0)  # by whoever is there
+except OSError:
+    sys.exit(1)
+"""
+
+
+def test_a_link_that_is_cut_carries_nothing_until_it_is_mended() -> None:
+    with Network(uniform(2, Link(1e9))) as network:
+
+        def reached() -> bool:
+            return network.hosts[0].run([sys.executable, "-c", ASKING], check=False).returncode == 0
+
+        assert reached()
+        network.unplug(1)
+        assert not reached()
+        network.plug_in(1)
+        assert until(reached)
+
+
 def test_what_it_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NetworkError, match="ip and tc not found; Debian's iproute2 has them"):

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .keeper import addresses_of
-from .namespaces import NetworkError, name_of, remove_all_of
+from .namespaces import NetworkError, ip, name_of, remove_all_of
 from .probe import Probe, probe
 from .topology import Topology
 
@@ -138,6 +138,28 @@ class Network:
         if keeper.stdout.readline() != "changed\n":
             raise NetworkError("the network has ended")
         self.topology = topology
+
+    def unplug(self, number: int) -> None:
+        """Has a host's link carry nothing, as if its cable were out; nobody is told.
+
+        Args:
+            number: the host's, in a network without delays and losses.
+
+        Raises:
+            ValueError: the network has delays or losses.
+            NetworkError: the network has ended.
+        """
+        self._set_port(number, "down")
+
+    def plug_in(self, number: int) -> None:
+        """Has it carry again what it did; as `unplug`."""
+        self._set_port(number, "up")
+
+    def _set_port(self, number: int, state: str) -> None:
+        if not self.topology.in_kernel:
+            raise ValueError("links with delays or losses have no port: change their loss")
+        assert self._keeper is not None
+        ip(f"-n {name_of(self._keeper.pid, 'middle')} link set port{number} {state}")
 
     def probe(self, source: int = 0, to: int = 1, environment: Mapping[str, str] | None = None) -> Probe:
         """Measures rate, delay and loss from one host to another."""

@@ -1,1 +1,1 @@
-"""A bucket of gradients: its layout, what is kept of it, and its way into messages and back."""
+"""A bucket of gradients: its layout, its memory, and how it becomes messages and is read back."""

@@ -1,4 +1,4 @@
-"""Updates into dense arrays. Nothing here waits."""
+"""Adds updates to dense arrays. Nothing here waits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +56,7 @@ def add_all(updates: Sequence[tuple[Update, Unit]], total: Tensor, ops: Ops) -> 
 
 
 def put_back(update: Update, unit: Unit, parts: Sequence[Part], ops: Ops) -> None:
-    """Adds an update that was not sent to the residuals it was taken from, where there are any."""
+    """Adds an update that was not sent back to the residuals it was taken from, if there are any."""
     dense = torch.zeros(unit.n, dtype=torch.float32, device=ops.device)
     add_to(update, dense, ops)
     for place, elements in unit.slices(every=update.words is None):
@@ -73,7 +73,7 @@ def sum_all(updates: Sequence[tuple[Update, Unit]], divisor: int, total: Tensor,
     total.zero_()
     add_all(updates, total, ops)
     if divisor != 1:
-        # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
+        # A tensor, not a number: a GPU multiplies by a number's reciprocal, which rounds differently.
         total.div_(torch.full((), divisor, dtype=torch.float32, device=total.device))
 
 
@@ -107,7 +107,7 @@ _KINDS = {"bgt": summing.TAUS, "strom": summing.TAUS, "qgt": summing.LEVELS}
 def _beside(
     updates: Sequence[tuple[Update, Unit]], kinds: Sequence[int], kind: int, dtype: type[np.generic]
 ) -> NDArray[Any]:
-    """What stands beside the words of updates of a kind; as long as all words, unless there is none."""
+    """What accompanies the words of updates of a kind; as long as all words, unless there is none."""
     if kind not in kinds:
         return np.empty(0, dtype)
     pieces: list[NDArray[Any]] = []

@@ -1,4 +1,4 @@
-"""One bucket of gradients into messages, and messages back into a bucket."""
+"""Turns one bucket of gradients into messages, and messages back into a bucket."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,9 +34,9 @@ class Outgoing:
     """What a worker sends for one bucket."""
 
     payload: Array
-    """uint8, one message behind the other; where the gradients are."""
+    """uint8, the messages one after the other; on the device of the gradients."""
     units: list[Unit]
-    """What those of its messages are about that took something out of residuals; they come first."""
+    """What its messages that took something out of residuals are about; they come first."""
     tallies: list[PartTally]
     """Of every parameter, in order."""
 
@@ -45,15 +45,15 @@ Incoming = list[tuple[Update, Unit]] | NonFinite
 """What a worker received from one of the others."""
 _Decoded = list[tuple[Update | NonFinite, Faults]]
 _Blame = Callable[[int, CorruptMessage], CorruptMessage]
-"""Says whose message an error is about."""
+"""Says which worker's message an error is about."""
 
 
 class Compressor:
-    """A method at work on buckets. It keeps nothing: state stands in the parts and the context.
+    """Applies a method to buckets. It has no state: state is in the parts and the context.
 
-    On a device how often the host waits does not depend on how many parameters a bucket has: twice to
-    compress with a fixed threshold; once more each for held-back parameters, for a sample that decides
-    thresholds, for the bits of `entropy`, and for Huffman codes; and two to four times to read.
+    On a GPU, the number of times that the host waits does not depend on the number of parameters in a bucket:
+    twice to compress with a fixed threshold; once more each for held-back parameters, for a sample that
+    decides thresholds, for the bits of `entropy`, and for Huffman codes; and two to four times to read.
     """
 
     def __init__(self, config: CompressedMethod, ops: Ops | None = None) -> None:
@@ -61,7 +61,7 @@ class Compressor:
 
         Args:
             config: the method.
-            ops: where gradients, residuals and totals lie; the CPU with one thread by default.
+            ops: of the device of gradients, residuals and totals; by default the CPU with one thread.
 
         Raises:
             ValueError: two codecs of other packages have one code.
@@ -71,17 +71,17 @@ class Compressor:
         self.rule: Rule = config.build()
         self._codec, self._symbols = config.position_codec, config.symbol_codec
         if self._codec != "auto":
-            codec_by_name(self._codec)  # from now on it is known to whoever reads messages
+            codec_by_name(self._codec)  # from now on, readers of messages know it
         self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
         """Whether parameters that are not exempt have a residual."""
         self.corrects_momentum = bool(config.own_momentum)
         """Whether they have a velocity."""
 
     def of(self, method: Method) -> "Compressor":
-        """This one, or if it is of another method one of that, at work in the same place.
+        """This compressor, or one of another method on the same device.
 
         Args:
-            method: this one's, or what `Method.aimed_at` made of it: layouts stay the same.
+            method: this compressor's, or what `Method.aimed_at` made of it: layouts stay the same.
         """
         if method is self.config:
             return self
@@ -102,8 +102,8 @@ class Compressor:
             context: see there.
 
         Returns:
-            The payload; or, where a parameter's residual + gradient is not finite somewhere, a payload that
-            says so. Then nothing is sent, and residuals gain what is finite.
+            The payload. If a parameter's residual + gradient is not finite somewhere, a payload that says so:
+            then nothing is sent, and residuals gain the finite elements.
         """
         ops = self.ops
         if self.config.decay != 1:
@@ -140,7 +140,7 @@ class Compressor:
         return {ordinal for ordinal, found in enumerate(nonzero) if found}
 
     def _codec_of(self, update: Update) -> str:
-        # A parameter that is held back sends nothing, which has no chunks.
+        # A parameter that is held back sends nothing, so it has no chunks.
         return "auto" if self._codec == "chunked" and update.chunks is None else self._codec
 
     def _tallies(self, parts: Sequence[Part], whole: Sequence[Part], turn: Turn) -> list[PartTally]:
@@ -159,7 +159,7 @@ class Compressor:
     def _refuse(
         self, refused: int, rans: Sequence[Ran], parts: Sequence[Part], layout: Layout, returned: Returns
     ) -> Outgoing:
-        """What is sent in place of updates, which go back to where they came from."""
+        """What is sent instead of updates, which go back to where they came from."""
         for ran in rans:
             for update in ran.updates:
                 put_back(update, ran.unit, parts, self.ops)
@@ -181,7 +181,7 @@ class Compressor:
         (found,) = self.ops.find_messages(payload, size, [size], len(units) + 1)
         assert not isinstance(found, str), "this worker's own payload"
         looks, last = Returns(self.ops), Returns(self.ops)
-        mine = found[: len(units)]  # what was sent whole stands behind them
+        mine = found[: len(units)]  # what was sent whole comes after them
         read = run(looks, self._decode(payload, mine, [unit.n for unit in units], looks, last))
         last.fetch()
         for (update, faults), unit in zip(read, units, strict=True):
@@ -190,7 +190,7 @@ class Compressor:
             put_back(update, unit, parts, self.ops)
 
     def refusal(self, layout: Layout, ordinal: int) -> NonFinite:
-        """What is sent in place of updates where a parameter is not finite."""
+        """What is sent instead of updates if a parameter is not finite."""
         tau = np.float32(1) if FORMS[self.rule.form].has_tau else NO_TAU
         return NonFinite(self.rule.form, layout.bucket_elements, tau, ordinal)
 
@@ -249,7 +249,7 @@ class Compressor:
     def _decode(
         self, payload: Any, found: Sequence[Found], elements: Sequence[int], looks: Returns, last: Returns
     ) -> Steps[_Decoded]:
-        """What messages seem to hold; not to be used before `last` is fetched and their faults checked."""
+        """What messages seem to hold. Do not use it before `last` is fetched and their faults are checked."""
         faults = [self.ops.faults(last) for _ in found]
         updates = yield from message.read_all(payload, found, elements, faults, self.ops, looks)
         return list(zip(updates, faults, strict=True))
@@ -279,7 +279,7 @@ class Compressor:
         return max(sum(len(unit.places) for unit in layout.units), 1) + 1
 
     def _units_of(self, messages: int, layout: Layout) -> list[Unit]:
-        """What each of a payload's messages must be about, in their order.
+        """What each message of a payload must be about, in order.
 
         Raises:
             CorruptMessage: there are too few of them, or too many.
@@ -296,7 +296,7 @@ class Compressor:
         return units if layout.exempt is None else [*units, layout.exempt]
 
     def _check_taus(self, updates: Sequence[Update]) -> None:
-        """Whether messages of one bucket stand in their order."""
+        """Whether the messages of one bucket are in order."""
         if FORMS[self.rule.form].sign_apart and any(low.tau >= high.tau for low, high in pairwise(updates)):
             raise CorruptMessage("messages of one bucket do not ascend in tau")
 
@@ -326,7 +326,7 @@ def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:
 
 
 def of_worker(rank: int, reason: CorruptMessage) -> CorruptMessage:
-    """The same reason, and whose message it is about."""
+    """The same reason, and the worker whose message it is about."""
     return CorruptMessage(f"the message of worker {rank}: {reason}")
 
 
@@ -336,7 +336,7 @@ def _same(_: int, reason: CorruptMessage) -> CorruptMessage:
 
 @contextmanager
 def _blaming(rank: int, blame: _Blame) -> Iterator[None]:
-    """Errors say whose message they are about."""
+    """Makes errors say which worker's message they are about."""
     try:
         yield
     except CorruptMessage as reason:

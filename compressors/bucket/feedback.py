@@ -1,4 +1,4 @@
-"""What one worker keeps from one synchronization to the next: residuals, velocities, thresholds."""
+"""What one worker keeps between synchronizations (error feedback): residuals, velocities, thresholds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,17 +24,17 @@ class Feedback:
     """A worker's memory, by parameter name.
 
     Attributes:
-        residuals: float32 [numel], what was not sent yet; made at first use.
-        velocities: likewise, the momentum of gradients where the method corrects it.
+        residuals: float32 [numel], what has not been sent yet; created at first use.
+        velocities: float32 [numel], the momentum of gradients, if the method corrects it.
         memories: what the threshold policy remembers.
-        method: whose memory it is; `aim_at` changes it.
+        method: the method that the memory belongs to; `aim_at` changes it.
     """
 
     def __init__(self, config: Method) -> None:
-        """Nothing yet.
+        """Starts empty.
 
         Args:
-            config: the method whose memory it is.
+            config: the method that the memory belongs to.
         """
         self._given = self.method = config
         self.residuals: dict[str, Tensor] = {}
@@ -44,12 +44,12 @@ class Feedback:
     def parts(
         self, gradients: Sequence[tuple[str, Tensor]], layout: Layout, compressor: Compressor
     ) -> list[Part]:
-        """Gradients with what is kept of them.
+        """Gradients together with their memory.
 
         Args:
             gradients: names, and contiguous tensors [numel].
             layout: of these.
-            compressor: whose method says what is kept.
+            compressor: its method says what is kept.
         """
         exempt = {place.ordinal for place in layout.exempt.places} if layout.exempt else set()
         keeps, moves = compressor.keeps_residuals, compressor.corrects_momentum
@@ -64,16 +64,16 @@ class Feedback:
         return parts
 
     def aim_at(self, share: float) -> float:
-        """Has the method send another share of the elements; what is kept stays.
+        """Changes the method's density; the memory stays.
 
         Args:
             share: above 0, at most 1.
 
         Returns:
-            The share that it aims at now: a method may have some shares only.
+            The density that is used now: a method may support only some densities.
 
         Raises:
-            ValueError: it is none, or the method has no share to aim at.
+            ValueError: the share is out of range, or the method has no target density.
         """
         if not 0 < share <= 1:
             raise ValueError(f"share = {share}: must be above 0 and at most 1")
@@ -95,16 +95,15 @@ class Feedback:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> None:
-        """Takes over copies of what `state_dict` gave.
+        """Restores copies of what `state_dict` returned.
 
         Args:
             state: may hold more than that.
             like: a tensor of every parameter, of its size and on its device.
 
         Raises:
-            ValueError: a part is missing, a tensor is of a parameter that is not here or of another size, or
-                a memory is none of the method's, or the method has no share to aim at. Nothing is taken over
-                then.
+            ValueError: a part is missing, a tensor's parameter does not exist here or has another size, a
+                memory is not of this method, or the method has no target density. Nothing is restored then.
         """
         aim = state.get("aim")
         method = self._given if aim is None else self._given.aimed_at(float(aim))
@@ -116,12 +115,12 @@ class Feedback:
         memories: dict[str, Memory] = {}
         for name, memory in state["memories"].items():
             if name not in like and name != ALL:
-                raise ValueError(f"a memory of {name!r}, which is no parameter of this model")
+                raise ValueError(f"a memory of {name!r}, which is not a parameter of this model")
             try:
                 memories[name] = self._given.memory_of(name).from_plain(memory)
             except ValueError as problem:
                 raise ValueError(
-                    f"a memory of {name!r} {problem}: it is another method's or version's"
+                    f"a memory of {name!r} {problem}: it belongs to another method or version"
                 ) from None
         self.residuals, self.velocities, self.memories = residuals, velocities, memories
         self.method = method
@@ -132,13 +131,13 @@ class Sent:
     """What a worker sends, in the CPU's memory."""
 
     payload: Bytes
-    """uint8, one message behind the other."""
+    """uint8, the messages one after the other."""
     tallies: list[PartTally]
     """Of every parameter, in order."""
 
 
 class FeedbackCompressor:
-    """A method applied again and again to the same parameters, or pieces of them, of one worker."""
+    """Applies a method repeatedly to the same parameters, or pieces of them, of one worker."""
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class FeedbackCompressor:
             names: of the parameters; a name occurs once.
             like: a contiguous tensor [numel] for each, of the size and on the device of those to come; all on
                 one device.
-            threads: how many may share a pass. No result depends on it.
+            threads: number of threads for a pass. No result depends on it.
             hold_back_zeros: send nothing for a tensor that is zero everywhere.
         """
         device = like[0].device if like else torch.device("cpu")
@@ -173,7 +172,7 @@ class FeedbackCompressor:
     ) -> Sent:
         """What the worker sends of gradients [numel], in the order of the names; see `Compressor.compress`.
 
-        The payload is in the CPU's memory, also where gradients are on a GPU: nothing larger leaves that.
+        The payload is in the CPU's memory, even if gradients are on a GPU: nothing larger leaves the GPU.
 
         Args:
             gradients: no longer needed when this returns.
@@ -188,7 +187,7 @@ class FeedbackCompressor:
         if rms is not None:
             parts = [replace(part, rms=rms[part.name]) for part in parts]
         outgoing = self.compressor.compress(parts, self.layout, self._context)
-        # Gradients are large, and many workers may be simulated in one process: none is kept.
+        # Gradients are large, and one process may simulate many workers, so none is kept.
         self._kept = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
         self._taken = outgoing if self.compressor.config.nonfinite == "skip" else None
         return Sent(self.compressor.ops.fetch(outgoing.payload), outgoing.tallies)
@@ -196,14 +195,14 @@ class FeedbackCompressor:
     def put_back(self) -> None:
         """Undoes what `compress` took out of the residuals since the last `commit`, if it ran.
 
-        Only with `nonfinite: skip` is it known what that was.
+        This is only known with `nonfinite: skip`.
         """
         if self._taken is not None:
             self.compressor.put_back(self._taken, self._kept)
         self._taken = None
 
     def commit(self) -> None:
-        """Says that what the last `compress` took out has arrived: there is nothing to put back."""
+        """Confirms that what the last `compress` took out has arrived, so there is nothing to put back."""
         self._taken = None
 
     def residual_squares(self) -> float:
@@ -219,11 +218,11 @@ class FeedbackCompressor:
         return self.compressor.read(payload, self.layout)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is kept; see `Feedback.state_dict`."""
+        """The memory; see `Feedback.state_dict`."""
         return self.feedback.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; raises ValueError as `Feedback.load_state_dict` does."""
+        """Restores what `state_dict` returned; raises ValueError as `Feedback.load_state_dict` does."""
         self.feedback.load_state_dict(state, self._like)
 
 
@@ -235,12 +234,12 @@ def _zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
 
 
 def _fitting(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
-    """Copies of one tensor a parameter, each where its parameter is."""
+    """Copies of one tensor per parameter, each on its parameter's device."""
     fitting: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         parameter = like.get(name)
         if parameter is None:
-            raise ValueError(f"a {what} for {name!r}, which is no parameter of this model")
+            raise ValueError(f"a {what} for {name!r}, which is not a parameter of this model")
         if tensor.shape != (parameter.numel(),) or tensor.dtype != torch.float32:
             raise ValueError(
                 f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "

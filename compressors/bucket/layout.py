@@ -1,4 +1,4 @@
-"""What a bucket of gradients is made of, and how it is cut into messages."""
+"""What a bucket of gradients consists of, and how it is cut into messages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class Part:
     gradient: Tensor
     """Floating point [numel], contiguous, in the bucket."""
     residual: Tensor | None = None
-    """float32 [numel] on the same device; None where what is not sent is forgotten."""
+    """float32 [numel] on the same device; None if what is not sent is dropped."""
     velocity: Tensor | None = None
-    """float32 [numel] on the same device, where momentum is corrected; None elsewhere."""
+    """float32 [numel] on the same device, if momentum is corrected; otherwise None."""
     rms: float | None = None
-    """Root mean square of the loss's gradient, where something else is sent in its place, such as weights."""
+    """Root mean square of the loss's gradient, if something else is sent instead, such as weights."""
 
     @property
     def elements(self) -> int:
@@ -35,7 +35,7 @@ class PartTally:
     sent: int
     residual_squares: float
     tau: float | None = None
-    """The threshold it was sent by; None for rules that have none."""
+    """The threshold that was used; None for rules without one."""
     paper_bits: int = 0
     """Value bits of what was sent."""
 
@@ -45,7 +45,7 @@ class Place:
     """A parameter in its bucket."""
 
     ordinal: int
-    """Among the bucket's parameters, from 0."""
+    """Index among the bucket's parameters, from 0."""
     start: int
     """Its first element in the bucket."""
     elements: int
@@ -53,10 +53,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Unit:
-    """What one message, or several in the same coordinates, are about.
+    """What one message is about, or several messages with the same coordinates.
 
     A sparse update's positions count from the bucket's element `base`. An update of every element has the
-    elements of the places, one place behind the other.
+    elements of the places, one place after the other.
     """
 
     n: int
@@ -65,7 +65,7 @@ class Unit:
     places: tuple[Place, ...]
 
     def slices(self, *, every: bool) -> list[tuple[Place, slice]]:
-        """Where each place lies among the unit's n elements.
+        """The range of each place among the unit's n elements.
 
         Args:
             every: for an update of every element, in which place follows place.
@@ -80,11 +80,11 @@ class Unit:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a bucket is cut into messages: known to every worker without being told."""
+    """How a bucket is cut into messages. Every worker knows this without being told."""
 
     units: tuple[Unit, ...]
     exempt: Unit | None
-    """Parameters that are sent whole, in one message behind the others."""
+    """Parameters that are sent whole, in one message after the others."""
     bucket_elements: int
 
 
@@ -94,7 +94,7 @@ def lay_out(sizes: Sequence[int], exempt: Callable[[int], bool], *, by_parameter
     Args:
         sizes: elements of its parameters, in their order.
         exempt: by ordinal, whether a parameter is sent whole.
-        by_parameter: a unit for each parameter that is not exempt, in place of one for all of them.
+        by_parameter: one unit for each parameter that is not exempt, instead of one for all of them.
     """
     places, start = [], 0
     for ordinal, size in enumerate(sizes):

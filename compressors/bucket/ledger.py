@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from .layout import PartTally
 
 BASELINE_BYTES = 4
-"""Bytes an element a worker a step without compression (Anoosheh, section 3.1)."""
+"""Bytes per element, worker and step without compression (Anoosheh, section 3.1)."""
 
 
 @dataclass
@@ -82,10 +82,10 @@ class Step(Totals):
     """Whether there is any residual."""
     compress_s: float = 0.0
     exchange_s: float = 0.0
-    """While any message was under way, from handing it over to having everybody's; may run beside the
-    backward pass."""
+    """The time while any message was under way, from handing it over until everybody's had arrived; may
+    overlap with the backward pass."""
     blocked_s: float = 0.0
-    """The part of exchange_s in which the worker had to wait."""
+    """The part of exchange_s in which the worker waited."""
     decompress_s: float = 0.0
     """Decoding and adding up, in whichever thread."""
     beside_s: float = 0.0

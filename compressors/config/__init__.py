@@ -1,4 +1,4 @@
-"""What a compressor does, as data: the pydantic models are the configuration, in YAML, JSON and Python.
+"""The configuration of a compressor as data: pydantic models, in YAML, JSON and Python.
 
     CompressorConfig   any method, from its model, its dictionary, or its line
     chain              a method from its links, or from its line

@@ -15,7 +15,7 @@ def _fits_float32(tau: float) -> float:
     if not tau > 0:
         raise ValueError(f"must be greater than 0 {span}")
     if not SMALLEST_TAU <= tau <= LARGEST_TAU:
-        raise ValueError(f"is no threshold that float32 can hold {span}")
+        raise ValueError(f"is not a threshold that float32 can hold {span}")
     return tau
 
 
@@ -24,7 +24,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 """A part of all elements, such as 0.01."""
 
 Symbols = Literal["auto", "raw", "huffman"]
-"""The codecs that write down symbols: plain bits, or a code by their frequencies."""
+"""The codecs of symbols: plain bits, or a code by their frequencies."""
 
 
 class Settings(BaseModel):
@@ -32,14 +32,14 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     first_field: ClassVar[str] = ""
-    """The field that a line may give without its name; empty for none."""
+    """The field that needs no name in a chain; empty if there is none."""
 
     def __hash__(self) -> int:
         return hash((type(self), self.model_dump_json()))  # a field may be a dictionary, which has no hash
 
     @classmethod
     def line_name(cls) -> str:
-        """What it is called in a line: its kind, or its class where it is no choice between kinds."""
+        """Its name in a chain: its kind, or its class if it has no kinds."""
         kind = cls.model_fields.get("kind")
         return cls.__name__.lower() if kind is None else str(kind.default)
 

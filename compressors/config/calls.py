@@ -1,4 +1,4 @@
-"""Names with fields in brackets, as they stand in a line: read without running anything."""
+"""Names with fields in brackets, as in a chain, read without running anything."""
 
 import ast
 import difflib
@@ -9,12 +9,12 @@ from .base import Group, Settings
 from .registry import POLICIES, QUANTIZERS, Either
 
 LONGEST = 10_000
-"""Characters of a line; more is no line but a mistake."""
+"""Largest length of a chain in characters; more is taken for a mistake."""
 Known = Mapping[str, type[Settings]]
 
 
 def parse_expression(text: str) -> ast.expr | None:
-    """The syntax of a line; None where it has none."""
+    """The syntax tree of a chain; None if it cannot be parsed."""
     if len(text) > LONGEST:
         return None
     try:
@@ -33,7 +33,7 @@ def expand(value: Any, known: Known = POLICIES) -> Any:
         return value
     node = parse_expression(value)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError(f"no number, and no policy with its fields in brackets: {', '.join(known)}")
+        raise ValueError(f"not a number, and not a policy with its fields in brackets: {', '.join(known)}")
     return read_call(node, known)
 
 
@@ -47,7 +47,7 @@ def expand_link(value: Any, known: Known = QUANTIZERS) -> Any:
         return value
     node = parse_expression(value if "(" in value else f"{value}()")
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError("no quantizer such as linear(4)")
+        raise ValueError("not a quantizer such as linear(4)")
     return read_call(node, known)
 
 
@@ -130,4 +130,4 @@ def _literal(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):
-        raise ValueError(f"{ast.unparse(node)} is no number, text, list or policy") from None
+        raise ValueError(f"{ast.unparse(node)} is not a number, text, list or policy") from None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def line(config: "Method") -> str:
-    """The line that stands for a method: fields that have their default are left out."""
+    """A method as a chain on one line; fields with their default value are left out."""
     fields = type(config).model_fields
     links = [_call_text(config, leaving_out=("quantize", "codec", "symbols"))]
     quantize, codec, symbols = config.quantizer, config.position_codec, config.symbol_codec

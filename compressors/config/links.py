@@ -1,4 +1,4 @@
-"""A method as one line: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
+"""Reads a method from one line, a chain: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
 
 The first link is a method; a quantizer may follow a sparse one, then the codecs. A link takes its fields
 as keywords, its most important one also without. Values are literals, policies or groups of fields:
@@ -20,10 +20,10 @@ _SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The configuration that a line stands for, as a dictionary that the models validate.
+    """The configuration of a chain, as a dictionary that the models validate.
 
     Raises:
-        ValueError: it is no chain of links, a name is unknown, or the links do not fit one another; the
+        ValueError: it is not a chain of links, a name is unknown, or the links do not fit together; the
             message says which and why.
     """
     return join(links_of(text))
@@ -33,12 +33,12 @@ def links_of(text: str) -> list[dict[str, Any] | str]:
     """The links of a line, for `join`.
 
     Raises:
-        ValueError: it is no chain of links, or a name is unknown.
+        ValueError: it is not a chain of links, or a name is unknown.
     """
     tree = parse_expression(text)
     if tree is None:
         shown = text if len(text) < 60 else f"{text[:57]}..."
-        raise ValueError(f"{shown!r} is no chain such as wgt(tau=1e-3) | golomb_rice")
+        raise ValueError(f"{shown!r} is not a chain such as wgt(tau=1e-3) | golomb_rice")
     return [_link(node) for node in _in_order(tree)]
 
 
@@ -50,7 +50,7 @@ def join(links: Sequence[dict[str, Any] | str]) -> dict[str, Any]:
     """
     head = links[0]
     if _name(head) not in RULES or isinstance(head, str):
-        raise ValueError(f"a chain begins with a method ({', '.join(RULES)}), not with {_name(head)}")
+        raise ValueError(f"a chain starts with a method ({', '.join(RULES)}), not with {_name(head)}")
     whole, method = dict(head), RULES[head["kind"]]
     fields = method.model_fields
     last = 0  # 1 once a quantizer was met, 2 after the codec of positions, 3 after that of symbols
@@ -76,7 +76,7 @@ def _name(link: dict[str, Any] | str) -> str:
 
 def _quantizer_place(method: type[Method], quantizer: str, before: str) -> int:
     if quantizer not in QUANTIZERS:
-        raise ValueError(f"{quantizer} begins a chain, it cannot follow {before}")
+        raise ValueError(f"{quantizer} starts a chain and cannot follow {before}")
     if "quantize" not in method.model_fields:
         raise ValueError(method.why_not_quantized(quantizer))
     return 1
@@ -100,14 +100,14 @@ def _codec_place(whole: dict[str, Any], fields: Any, name: str, last: int) -> tu
         quantizer = _quantizer(whole, fields)
         floats = kind if quantizer is None else quantizer
         if "quantize" in fields and (quantizer is None or not QUANTIZERS[quantizer].has_symbols):
-            raise ValueError(f"{name} codes symbols, and {floats} sends floats: {symbols_wanted()} between")
+            raise ValueError(f"{name} encodes symbols, but {floats} sends floats: {symbols_wanted()} between")
         if whole.get("codec") == "raw":
             raise ValueError(f"{name} cannot follow raw, which writes values and positions at once")
         return 3, "symbols"
     if "codec" in fields:
-        raise ValueError(f"{name} codes symbols, and {kind} sends none")
+        raise ValueError(f"{name} encodes symbols, but {kind} sends none")
     if "symbols" in fields:
-        raise ValueError(f"{name} writes down positions, and {kind} sends every element: there are none")
+        raise ValueError(f"{name} encodes positions, but {kind} sends every element and has none")
     raise ValueError(f"{kind} has only one form: {name} cannot follow it")
 
 
@@ -130,7 +130,7 @@ def _in_order(tree: ast.expr) -> list[ast.expr]:
 def _link(node: ast.expr) -> dict[str, Any] | str:
     called = node.func if isinstance(node, ast.Call) else node
     if not isinstance(called, ast.Name):
-        raise ValueError(f"{ast.unparse(node)} is no link of a chain")
+        raise ValueError(f"{ast.unparse(node)} is not a link of a chain")
     name = called.id
     heads = Either(RULES, QUANTIZERS)
     if name in heads:
@@ -140,7 +140,7 @@ def _link(node: ast.expr) -> dict[str, Any] | str:
             raise ValueError(f"{name} has no fields")
         return name
     if name in POLICIES or name in groups():
-        raise ValueError(f"{name} is no link, but a value in a link's brackets: wgt(tau=density(0.01))")
+        raise ValueError(f"{name} is not a link, but a value in a link's brackets: wgt(tau=density(0.01))")
     return require_known(name, list(dict.fromkeys((*heads, *CODECS, *_SYMBOL_CODECS))))
 
 

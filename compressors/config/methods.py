@@ -1,4 +1,4 @@
-"""What all methods have in common, and those that send no messages of their own.
+"""The base of all methods, and the methods that do not send our own messages.
 
 A method is a lossy rule with all its options, the head of a chain. Sparse ones go on in `sparse.py`; each
 rule's own fields stand beside its passes, in `rules/` and `quantizers/`.
@@ -21,12 +21,13 @@ if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torc
 
 
 class Exempt(Group):
-    """Parameters that are sent whole, as float32: norms and biases are few, and sensitive."""
+    """Parameters that are sent whole, as float32: norms and biases are small and sensitive."""
 
     smaller_than: int = Field(default=0, ge=0)
-    """Parameters of fewer elements than this."""
+    """Send parameters with fewer elements than this without compression."""
     names: tuple[str, ...] = ()
-    """Patterns of names, such as ["*.bias", "norm*"]."""
+    """Send parameters whose name matches one of these patterns without compression, such as ["*.bias",
+    "norm*"]."""
 
 
 class Method(Settings):
@@ -45,7 +46,7 @@ class Method(Settings):
 
     @property
     def quantizer(self) -> Quantizer | None:
-        """What quantizes the values that were selected."""
+        """The quantizer of the selected values."""
         return None
 
     @property
@@ -69,7 +70,7 @@ class Method(Settings):
 
     @property
     def aim(self) -> float | None:
-        """The share of all elements that is to be sent, where that can be changed while a run goes on."""
+        """The target density, if it can be changed during a run."""
         return None
 
     def aimed_at(self, share: float) -> Self:
@@ -81,7 +82,7 @@ class Method(Settings):
         Raises:
             ValueError: it has no `aim`.
         """
-        raise ValueError(f"{line(self)} has no share of elements to aim at")
+        raise ValueError(f"{line(self)} has no target density")
 
     def turn(self, before: float, memories: Mapping[str, Any]) -> None:
         """Takes over what was remembered when another share was aimed at; see `ThresholdPolicy.turn`."""
@@ -97,7 +98,8 @@ class _Common(Method):
     reduction: Literal["mean", "sum"] = "mean"
     """How the workers' updates become one gradient: their mean (as DDP does) or their sum."""
     nonfinite: Literal["refuse", "skip"] = "refuse"
-    """A NaN or Inf in a gradient: raise an error that names the parameter, or skip the step and count it."""
+    """What to do about a NaN or Inf in a gradient: raise an error that names the parameter, or skip the step
+    and count it."""
 
 
 class NoCompression(_Common):
@@ -107,7 +109,7 @@ class NoCompression(_Common):
 
 
 class PowerSGD(Method):
-    """torch's own PowerSGD hook (Vogels et al. 2019): low-rank factors in place of matrices."""
+    """torch's own PowerSGD hook (Vogels et al. 2019): low-rank factors instead of matrices."""
 
     first_field: ClassVar[str] = "rank"
 
@@ -117,13 +119,13 @@ class PowerSGD(Method):
     start: int = Field(default=10, ge=2)
     """Iterations of plain all-reduce before the first compressed one."""
     min_rate: float = Field(default=2.0, gt=0, allow_inf_nan=False)
-    """A matrix is compressed only where that makes it this much smaller."""
+    """A matrix is compressed only if this makes it smaller by at least this factor."""
     warm_start: bool = True
-    """Begin each approximation from the one before."""
+    """Start each approximation from the previous one."""
     feedback: bool = True
-    """Keep what an approximation missed for the next iteration."""
+    """Error feedback: add what an approximation missed to the next iteration's gradient."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Of the first factors' random numbers."""
+    """Seed of the first random factors."""
     reduction: Literal["mean", "sum"] = "mean"
     """How the workers' updates become one gradient: their mean (as DDP does) or their sum."""
     nonfinite: Literal["refuse"] = "refuse"
@@ -131,12 +133,12 @@ class PowerSGD(Method):
 
 
 class CompressedMethod(_Common):
-    """What goes through our own messages."""
+    """Methods that send our own messages."""
 
     exempt: Exempt = Exempt()
     """Parameters that are sent whole."""
     decay: float = Field(default=1.0, ge=0, le=1)
-    """What becomes of the residual from one iteration to the next: 1 keeps it, 0 forgets it."""
+    """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
 
     @abstractmethod
     def build(self) -> "Rule":

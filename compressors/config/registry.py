@@ -1,4 +1,4 @@
-"""Every rule, quantizer, policy and codec by its name: ours, and those that installed packages bring.
+"""Every rule, quantizer, policy and codec by its name: the built-in ones, and those of installed packages.
 
 A name leads to a class, `module:Class`, which is imported when it is first asked for. Ours are listed here
 and nowhere else. Those of other packages come through entry points: their names are known without importing
@@ -97,7 +97,7 @@ class Family(Mapping[str, Any]):
             raise ValueError(f"{said} cannot be loaded: {type(error).__name__}: {error}") from error
         base: Any = _ours(self._base)
         if not (isinstance(found, type) and issubclass(found, base)):
-            raise ValueError(f"{said}: {entry.value} is no subclass of {base.__module__}.{base.__name__}")
+            raise ValueError(f"{said}: {entry.value} is not a subclass of {base.__module__}.{base.__name__}")
         if lacking := sorted(getattr(found, "__abstractmethods__", ())):
             raise ValueError(f"{said}: {entry.value} lacks {', '.join(lacking)}")
         checked: Any = found
@@ -189,7 +189,7 @@ QUANTIZERS = Family(
         "fp8": "quantizers.fp8:Float8Link",
     },
 )
-"""Links behind a sparse rule."""
+"""Links after a sparse rule."""
 
 POLICIES = Family(
     "policy",
@@ -205,7 +205,7 @@ POLICIES = Family(
         "layers": "tau.layers:LayeredTau",
     },
 )
-"""What decides tau."""
+"""The threshold policies."""
 
 CODECS = Family(
     "codec",
@@ -219,6 +219,6 @@ CODECS = Family(
         "chunked": "wire.codecs.chunked:Chunked",
     },
 )
-"""What writes down the positions of what is sent."""
+"""The codecs of positions."""
 
 FAMILIES = (RULES, QUANTIZERS, POLICIES, CODECS)

@@ -1,4 +1,4 @@
-"""What all methods have in common that send some elements, and keep the others."""
+"""The base of methods that send some elements and keep the others."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -31,14 +31,14 @@ else:
 
 
 class Clip(Group):
-    """Cuts the residual now and then, so that no element owes more than a few tau (DL4J)."""
+    """Clips the residual now and then, so that no element's residual exceeds a few tau (DL4J)."""
 
     first_field: ClassVar[str] = "every"
 
     every: int = Field(default=5, ge=1)
-    """Iterations between two cuts."""
+    """Iterations between two clippings."""
     to: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-    """The largest magnitude left, in multiples of tau."""
+    """The largest magnitude that is kept, in multiples of tau."""
 
 
 def positions(*ours: str) -> Any:
@@ -58,13 +58,13 @@ if not TYPE_CHECKING:
 
 
 class SparseMethod(CompressedMethod):
-    """What is selected by residual + gradient is sent, the rest is kept."""
+    """Sends the elements that are selected by residual + gradient, and keeps the rest."""
 
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Momentum correction (Deep Gradient Compression, section 3.2): momentum before the selection, in place
-    of the optimizer's, and forgotten where an element is sent."""
+    """Momentum correction (Deep Gradient Compression, section 3.2): momentum before the selection, instead of
+    in the optimizer. It is reset where an element is sent."""
     codec: Positions = "auto"
-    """How the positions of what is sent are written down; auto takes the smallest for each message."""
+    """Encoding of the positions of what is sent; auto takes the smallest for each message."""
 
     @property
     def position_codec(self) -> str:
@@ -78,7 +78,7 @@ class SparseMethod(CompressedMethod):
 
     @property
     def clipping(self) -> Clip | None:
-        """How the residual is cut."""
+        """How the residual is clipped."""
         return None
 
     def build(self) -> "Rule":
@@ -93,7 +93,7 @@ class SparseMethod(CompressedMethod):
 
 
 class ThresholdedMethod(SparseMethod):
-    """What reaches a threshold is sent, or exceeds it."""
+    """Sends the elements that reach, or exceed, a threshold."""
 
     first_field: ClassVar[str] = "tau"
     sends: ClassVar["ThresholdRule"]
@@ -103,7 +103,7 @@ class ThresholdedMethod(SparseMethod):
     """The threshold: an element is sent once its residual reaches tau in magnitude. A number, or a policy
     such as density(0.01), schedule({0: 1e-4, 1000: 1e-3}) or layers(1e-3, patterns={"conv*": 1e-4})."""
     clip: Clip | None = None
-    """Cuts the residual every few iterations."""
+    """Clips the residual every few iterations."""
 
     @property
     def clipping(self) -> Clip | None:
@@ -157,12 +157,12 @@ class ThresholdedMethod(SparseMethod):
 
 
 class WholeValues(SparseMethod):
-    """What is selected is sent as it is, or quantized."""
+    """Sends the selected values as they are, or quantized."""
 
     quantize: AnyQuantizer | None = None
-    """What the values sent are quantized with; the error stays in the residual."""
+    """The quantizer of the values that are sent; the error stays in the residual."""
     symbols: Symbols = "auto"
-    """How the quantizer's symbols are written down."""
+    """Encoding of the quantizer's symbols."""
 
     @property
     def quantizer(self) -> "Quantizer | None":
@@ -184,7 +184,7 @@ class WholeValues(SparseMethod):
         if self.symbols != "auto" and (self.quantize is None or not self.quantize.has_symbols):
             floats = self.line_name() if self.quantize is None else self.quantize.kind
             raise ValueError(
-                f"{self.symbols} codes symbols, and {floats} sends floats: {symbols_wanted()} between"
+                f"{self.symbols} encodes symbols, but {floats} sends floats: {symbols_wanted()} between"
             )
         if self.codec == "raw" and self.quantize is not None:
             raise ValueError(

@@ -1,1 +1,1 @@
-"""Passes over arrays on each kind of device: `interface.py` says which; `cpu` and `cuda` have them."""
+"""Passes over arrays on each kind of device: `interface.py` defines them; `cpu` and `cuda` implement them."""

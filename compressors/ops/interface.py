@@ -1,8 +1,8 @@
-"""What every kind of device does for methods: `cpu.ops.CpuOps` and `cuda.ops.CudaOps` have it.
+"""The operations on each kind of device: `cpu.ops.CpuOps` and `cuda.ops.CudaOps` implement them.
 
-For the same input they write the same bits. Nothing waits for a device but fetches of `Returns` and the
-methods that say so: where a result is needed on the host, it is asked for first, and there once that was
-fetched. On the CPU it is there at once.
+For the same input they write the same bits. Only fetches of `Returns` wait for a device, and the methods that
+say so. If a result is needed on the host, it is requested first, and is there after the fetch. On the CPU, it
+is there at once.
 """
 
 from .passes import Passes
@@ -10,4 +10,4 @@ from .wire import Wire
 
 
 class Ops(Passes, Wire):
-    """The passes and array operations that methods are made of."""
+    """The passes and array operations of which methods consist."""

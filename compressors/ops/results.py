@@ -23,7 +23,7 @@ class Target(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Parameters that sparse passes go over, one behind the other."""
+    """Parameters that sparse passes go over, one after the other."""
 
     residuals: Sequence[Tensor]
     """float32, contiguous; changed in place."""

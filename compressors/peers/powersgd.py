@@ -150,7 +150,7 @@ class PowerSGD:
         return mean
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on elsewhere: plain numbers and tensors, for `torch.save`.
+        """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
 
         Call it between steps. The tensors are the live ones, not copies. With two workers, or where DDP never
         lays its buckets out anew (`find_unused_parameters`), a run that goes on from them is bit-identical.
@@ -175,7 +175,7 @@ class PowerSGD:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave.
+        """Restores what `state_dict` returned.
 
         Raises:
             ValueError: another version, a part missing, or an error or Q that has no place here or another

@@ -1,4 +1,4 @@
-"""How a bucket's gradients become the same sum on every worker: a class for each way.
+"""How a bucket's gradients become the same sum on every worker, with a class for each way.
 
 `AllReduce` sends whole gradients, `AllGather` messages of compressed ones, `LowRank` torch's factors.
 """
@@ -34,12 +34,12 @@ def protocol_for(
 
     Args:
         config: the method.
-        group: whose workers synchronize.
+        group: the process group that synchronizes.
         parameters: by name, in the model's order.
-        fail: told what made a bucket fail.
-        feedback: what the worker keeps, for messages.
-        exchange: how messages go.
-        threads: how many may share a pass on the CPU.
+        fail: called with the error that made a bucket fail.
+        feedback: the worker's residuals and other memory, for messages.
+        exchange: how messages are sent.
+        threads: number of CPU threads for a pass.
         hold_back_zeros: send nothing for a parameter whose gradient is zero everywhere.
     """
     if isinstance(config, PowerSGD):

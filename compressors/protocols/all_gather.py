@@ -1,11 +1,12 @@
 """Messages of compressed gradients, from every worker to every worker.
 
-A gradient's way: each parameter of a bucket gets its residual added, a rule decides what is sent and keeps
-the rest, updates become messages (`bucket.compressor.Compressor`); the messages of all workers are exchanged,
-and every worker adds them up in rank order, so that replicas stay bit-identical.
+The residual of each parameter in a bucket is added to its gradient. A rule decides what to send and keeps the
+rest. Updates become messages (`bucket.compressor.Compressor`), which all workers exchange. Every worker adds
+them in rank order, so that replicas stay bit-identical.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -35,35 +36,35 @@ from .base import Bucket, Fail, Protocol, transport_of
 class _Plan:
     """What is the same for a bucket in every step.
 
-    Parameters stand with the model's last one first: DDP orders them otherwise in a process's first backward
+    Parameters are in the model's reverse order. DDP orders them differently in a process's first backward
     pass than in later ones, and what is sent, and its bytes, must not depend on that.
     """
 
     names: list[str]
     elements: list[int]
-    """Of the parameters as they lie in the buffer."""
+    """Of the parameters, in the order of the buffer."""
     places: list[int]
-    """Of each name, which of those it is."""
+    """For each name, its index among these."""
     layout: Layout
     number: int
-    """A number that no other bucket of a step has, the same on every worker: its first parameter's."""
+    """A number that is unique within a step and the same on every worker: that of its first parameter."""
 
     def gradients(self, buffer: Tensor) -> list[tuple[str, Tensor]]:
-        """Each parameter's name and share of the buffer."""
+        """The name of each parameter, and its share of the buffer."""
         shares = torch.split(buffer, self.elements)
         return [(name, shares[place]) for name, place in zip(self.names, self.places, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """A bucket's exchange under way."""
+    """A bucket's exchange that is under way."""
 
     gathering: Gathering
     gate: Future[Exception | None]
-    """Resolves when the messages are here, or with what went wrong: the bucket is summed up then."""
+    """Resolves when the messages have arrived, or with an error. The bucket is then summed up."""
 
     def open(self, arrived: Future[Any]) -> None:
-        """Says that the messages are here, if they are as a whole."""
+        """Reports that the messages have arrived, if all of them are complete."""
         try:
             arrived.value()  # raises what the transport raised
         except Exception as problem:
@@ -71,6 +72,23 @@ class _Turn:
         else:
             if self.gathering.is_whole():
                 self.gate.set_result(None)
+
+    def give_up(self, problem: Exception) -> None:
+        """Lets go of whoever waits for what does not come any more."""
+        with suppress(RuntimeError):  # it has come at this very moment
+            if not self.gate.done():
+                self.gate.set_result(problem)
+
+
+@contextmanager
+def _all_or_none(turns: Sequence[_Turn]) -> Iterator[None]:
+    """Gives turns up where one of them fails inside: the interpreter's end would wait for their callbacks."""
+    try:
+        yield
+    except Exception as problem:
+        for turn in turns:
+            turn.give_up(problem)
+        raise
 
 
 class AllGather(Protocol):
@@ -163,13 +181,16 @@ class AllGather(Protocol):
         def finish(gate: Future[Exception | None]) -> Tensor:
             problem = gate.value()
             if problem is not None:
-                raise problem
+                with self._reaching():
+                    raise problem
             received = perf_counter()
             self._exchange.learn(plan.number, gathering.sizes)
             incoming = self._read(parts, plan, gathering)
             self._fill(buffer, incoming, parts)
             if buffer.is_cuda and transport.type == "cpu":
-                torch.cuda.current_stream(buffer.device).synchronize()  # gloo's futures know of no streams
+                torch.cuda.current_stream(
+                    buffer.device
+                ).synchronize()  # gloo's futures know nothing of streams
             with self._lock:
                 step.wire_bytes += gathering.wire_bytes
                 step.received_bytes += gathering.received_bytes
@@ -204,38 +225,40 @@ class AllGather(Protocol):
         return plan
 
     def _send(self, *, last: bool = False) -> None:
-        """Sends the messages of buckets whose lengths were told in hooks before: those are here by now.
+        """Sends the messages of buckets whose lengths were told in earlier hooks: these have arrived by now.
 
-        Of the last bucket it does wait: no hook follows.
+        For the last bucket it does wait, because no hook follows.
         """
         unsent, self._unsent = self._unsent, []
         started = perf_counter()
-        for turn in unsent:
-            turn.gathering.send()
-            if not last:
-                turn.gathering.follow()
-            if turn.gathering.arrived is None or turn.gathering.may_go_on:
-                self._waiting.append(turn)
-            if turn.gathering.arrived is not None:
-                self.works += turn.gathering.works
-                turn.gathering.arrived.then(Once(turn.open))
+        with _all_or_none([*self._waiting, *unsent]):
+            for turn in unsent:
+                turn.gathering.send()
+                if not last:
+                    turn.gathering.follow()
+                if turn.gathering.arrived is None or turn.gathering.may_go_on:
+                    self._waiting.append(turn)
+                if turn.gathering.arrived is not None:
+                    self.works += turn.gathering.works
+                    turn.gathering.arrived.then(Once(turn.open))
         if unsent:
             self._times.held(started)
 
     def _finish_waiting(self) -> None:
-        """Ends the exchanges that may need another round, in their order: the last bucket's has begun."""
+        """Completes the exchanges that may need another round, in order. The last bucket's has begun."""
         waiting, self._waiting = self._waiting, []
         started = perf_counter()
-        for turn in waiting:
-            turn.gathering.complete()
-            self.works += turn.gathering.works
+        with _all_or_none(waiting):
+            for turn in waiting:
+                turn.gathering.complete()
+                self.works += turn.gathering.works
         for turn in waiting:
             if turn.gathering.arrived is None or not turn.gathering.is_whole():
                 turn.gate.set_result(None)  # decodes it, here and now
         self._times.held(started)
 
     def _read(self, parts: Sequence[Part], plan: _Plan, gathering: Gathering) -> list[Incoming]:
-        """Every worker's updates, checked; nothing of any is applied if one is not valid."""
+        """Every worker's updates, checked. If one is not valid, none is applied."""
         try:
             rows, sizes = self._exchange.opened(gathering, plan.number)
             incoming = self._compressor.read_all(rows, sizes, plan.layout)
@@ -253,7 +276,7 @@ class AllGather(Protocol):
         return incoming
 
     def _fill(self, buffer: Tensor, incoming: Sequence[Incoming], parts: Sequence[Part]) -> None:
-        """Fills the buffer with the updates' sum, added in rank order, or their mean."""
+        """Fills the buffer with the sum of the updates, added in rank order, or with their mean."""
         starts = [part.gradient.storage_offset() for part in parts]
         total = buffer if buffer.dtype == torch.float32 and starts == sorted(starts) else None
         if total is None:

@@ -36,7 +36,8 @@ class AllReduce(Protocol):
         self.works.append(work)
 
         def finish(arrived: Future[list[Tensor]]) -> Tensor:
-            summed = arrived.value()[0]
+            with self._reaching():
+                summed = arrived.value()[0]
             times.arrived(step, started, perf_counter(), bucket.title, decoded=False)
             self._look_for_nonfinite(step, bucket, summed)
             return summed

@@ -1,7 +1,8 @@
-"""What the protocols of the hook have in common."""
+"""The common base of the hook's protocols."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -14,16 +15,17 @@ from torch.futures import Future
 
 from ..bucket.ledger import Step
 from ..config import Method
-from ..errors import CompressionError, NonFiniteGradient
+from ..errors import CompressionError, NonFiniteGradient, PeerLost
+from ..wire.reaching import reaching
 from .times import PassTimes
 
 Fail = Callable[[CompressionError], CompressionError]
-"""Notes an error, and returns it."""
+"""Records an error, and returns it."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of DDP, and the names of its parameters as they lie in the buffer."""
+    """A bucket of DDP, and the names of its parameters in the order of the buffer."""
 
     ddp: GradBucket
     names: list[str]
@@ -43,9 +45,9 @@ class Protocol(ABC):
     """One way to synchronize buckets.
 
     Attributes:
-        works: collectives of the backward pass. Held for one step more: freed by gloo's thread, their tensors
-            would want Python's lock from a thread that may meet the interpreter's end, and the process would
-            abort.
+        works: collectives of the backward pass. They are held for one more step: if gloo's thread freed them,
+            their tensors would need Python's lock in a thread that may run during the interpreter's shutdown,
+            and the process would abort.
     """
 
     def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
@@ -58,7 +60,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """Starts to bring all workers' gradients together; see `hook.compressed_allgather`.
+        """Starts to combine all workers' gradients; see `hook.compressed_allgather`.
 
         Args:
             bucket: of this worker.
@@ -66,39 +68,39 @@ class Protocol(ABC):
         """
 
     def begin(self, iteration: int) -> None:
-        """Begins a backward pass; so many ended before it."""
+        """Begins a backward pass, with the number of passes before it."""
         self.works, self._times = [], PassTimes()
 
     def left(self, step: Step) -> None:
-        """Says that the hook of the last bucket returns; `step` is the ledger of the backward pass."""
+        """Called when the hook of the last bucket returns; `step` is the ledger of the backward pass."""
         self._times.left(step)
 
     def settle(self, *, skipped: bool) -> None:  # noqa: B027 (only who takes something out puts it back)
-        """Ends a backward pass: of one that is left out what was sent goes back to where it was taken from.
+        """Ends a backward pass. If the step is skipped, what was sent goes back to where it was taken from.
 
-        Doing it again changes nothing.
+        Calling it again has no effect.
         """
 
     def meet(self, transport: torch.device) -> None:  # noqa: B027 (only who has a key shows it)
-        """Before the first exchange, once all workers have agreed on it; all call this at the same point.
+        """Called before the first exchange, when all workers have agreed on it; all call it at that point.
 
         Args:
-            transport: where the transport wants its buffers.
+            transport: the device on which the transport needs its buffers.
 
         Raises:
-            WorkersDisagree: on every worker, where their keys differ.
+            WorkersDisagree: on every worker, if their keys differ.
         """
 
     def ways(self, bucket: Bucket) -> dict[str, str]:
-        """What all workers must do the same with a bucket, besides the method; by field."""
+        """Further settings that all workers must share, besides the method, by field."""
         return {}
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What is kept besides `Feedback`: plain numbers and tensors; None for nothing."""
+        """State besides `Feedback`: plain numbers and tensors; None if there is none."""
         return None
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Takes over what `state_dict` gave.
+        """Restores what `state_dict` returned.
 
         Raises:
             ValueError: it is of another method. Nothing is taken over then.
@@ -106,13 +108,22 @@ class Protocol(ABC):
         if state is not None:
             raise ValueError("of another method")
 
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Notes as the failure that another worker was not reached inside."""
+        try:
+            with reaching():
+                yield
+        except PeerLost as problem:
+            raise self._fail(problem) from problem.__cause__
+
     def _count_ring(self, step: Step, nbytes: int) -> None:
-        """What a ring all-reduce of so many bytes moves, by its formula: the transport does not tell."""
+        """What a ring all-reduce of this many bytes moves, by formula: the transport does not report it."""
         step.received_bytes += 2 * (self._workers - 1) * nbytes
         step.messages += 2 * (self._workers - 1) * self._workers
 
     def _look_for_nonfinite(self, step: Step, bucket: Bucket, summed: Tensor) -> None:
-        """Refuses or notes a sum that is not finite; a sum that merely overflows is looked at again."""
+        """Refuses or records a sum that is not finite. A sum that merely overflows is checked again."""
         if bool(torch.isfinite(summed.sum())) or bool(torch.isfinite(summed).all()):
             return
         broken = [not bool(torch.isfinite(gradient).all()) for gradient in bucket.ddp.gradients()]
@@ -124,5 +135,5 @@ class Protocol(ABC):
 
 
 def transport_of(group: dist.ProcessGroup, buffer: Tensor) -> torch.device:
-    """Where a group's transport wants its buffers: NCCL on the bucket's GPU, gloo in the CPU's memory."""
+    """The device on which a group's transport needs its buffers: NCCL the bucket's GPU, gloo the CPU."""
     return buffer.device if dist.get_backend(group) == "nccl" else torch.device("cpu")

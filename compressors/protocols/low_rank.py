@@ -62,7 +62,8 @@ class LowRank(Protocol):
         )
 
         def finish(arrived: Future[Tensor]) -> Tensor:
-            mean = arrived.value()
+            with self._reaching():
+                mean = arrived.value()
             times.arrived(step, under_way, perf_counter(), bucket.title, decoded=False)
             self._look_for_nonfinite(step, bucket, mean)
             return mean.mul_(self._workers) if self._reduction == "sum" else mean

@@ -1,9 +1,9 @@
-"""Where the time of one backward pass goes, as far as the hook makes it.
+"""Where the time of one backward pass goes, as far as the hook causes it.
 
-Two threads are at it. The one that trains computes gradients, compresses them, and waits: in the hook, and
-after the last bucket until DDP has everything. The transport's own thread decodes what has arrived, beside
-the backward pass or while that waits for it. What both do at the same time counts once, for the thread that
-trains; that is only known at the end.
+Two threads take part. The training thread computes gradients, compresses them, and waits: in the hook, and
+after the last bucket until DDP has everything. The transport's thread decodes what has arrived, during the
+backward pass or while the training thread waits. Time that both spend at once is counted once, for the
+training thread; this is only known at the end.
 """
 
 from threading import Lock
@@ -15,39 +15,39 @@ from ..spans import RECORDER
 
 
 class PassTimes:
-    """When messages of one backward pass were on their way, when it waited, when buckets were decoded."""
+    """When messages of one backward pass were under way, when it waited, and when buckets were decoded."""
 
     def __init__(self) -> None:
         self._lock = Lock()  # the transport's threads call `arrived`
         self._open = 0
-        """Buckets that are not done."""
+        """Buckets that are not finished."""
         self._left: float | None = None
         """When the last bucket's hook returned."""
         self._exchanges: list[Interval] = []
         self._held: list[Interval] = []
-        """When the thread that trains did nothing but wait for a bucket."""
+        """When the training thread did nothing but wait for a bucket."""
         self._decodes: list[Interval] = []
 
     def began(self) -> None:
-        """A bucket is on its way."""
+        """A bucket's exchange starts."""
         with self._lock:
             self._open += 1
 
     def held(self, began: float) -> None:
-        """The thread that trains has waited until now."""
+        """The training thread has waited until now."""
         self._held.append((began, perf_counter()))
 
     def arrived(
         self, step: Step, handed_over: float, here: float, about: str, *, decoded: bool = True
     ) -> None:
-        """A bucket is done now.
+        """A bucket is finished now.
 
         Args:
-            step: the ledger, written when all buckets are done.
-            handed_over: when its message was, in seconds of `perf_counter`.
+            step: the ledger, written when all buckets are finished.
+            handed_over: when its message was handed over, in seconds of `perf_counter`.
             here: when everybody's had arrived.
-            about: which bucket it is.
-            decoded: whether it was decoded since.
+            about: the bucket.
+            decoded: whether it has been decoded since then.
         """
         now = perf_counter()
         RECORDER.add("exchange", "wire", handed_over, here, about)
@@ -59,7 +59,7 @@ class PassTimes:
             self._account(step)
 
     def left(self, step: Step) -> None:
-        """The hook of the last bucket returns now: from here on the pass waits until all buckets are done."""
+        """The hook of the last bucket returns now: the pass then waits until all buckets are finished."""
         with self._lock:
             self._left = perf_counter()
             self._account(step)

@@ -100,7 +100,7 @@ class Blocks(Settings):
     """Values that are quantized block by block."""
 
     block: Block = 2048
-    """Elements that share a range or table; 0 takes the whole layer as one block."""
+    """Number of elements that share a range or table; 0: the whole layer is one block."""
 
     def block_of(self, n: int) -> int:
         """The block for n values: 0 where one holds them all, so that a message says it in one way."""
@@ -113,7 +113,7 @@ class Bins(Blocks, Quantizer):
     first_field = "bits"
 
     bits: Bits = 8
-    """Bits of a bin's number."""
+    """Bits per element."""
 
     @property
     def value_bits(self) -> float:

@@ -46,11 +46,11 @@ class EntropyFields(Quantizer):
     floor: Floor = 6.0
     """c, or c1 in the RMS form: bits that are always spent; -16 to 16, or law(...)."""
     fraction: float = Field(default=0.03, gt=0, le=1)
-    """F: the share of a layer's values that its entropy is estimated from."""
+    """F: the share of a layer's values from which its entropy is estimated."""
     sample_bits: int = Field(default=4, ge=1, le=12)
-    """M: bits that the sample is quantized to."""
+    """M: bits to which the sample is quantized."""
     c0: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Keeps the logarithm of the RMS form from falling below zero."""
+    """Keeps the logarithm of the RMS form above zero."""
 
     @property
     def law(self) -> Law | None:
@@ -111,4 +111,4 @@ class Entropy(DenseMethod, EntropyFields):
 
     kind: Literal["entropy"] = "entropy"
     symbols: Symbols = "auto"
-    """How bin numbers are written down."""
+    """Encoding of the bin numbers."""

@@ -33,7 +33,7 @@ class Float8Fields(Blocks, Quantizer):
 
 
 class Float8Link(Float8Fields, QuantizerLink):
-    """What was selected, as 8-bit floats scaled by block."""
+    """Sends the selected values as 8-bit floats, scaled by block."""
 
     kind: Literal["fp8"] = "fp8"
 
@@ -43,4 +43,4 @@ class Float8(DenseMethod, Float8Fields):
 
     kind: Literal["fp8"] = "fp8"
     symbols: Symbols = "auto"
-    """How the 8-bit floats are written down."""
+    """Encoding of the 8-bit floats."""

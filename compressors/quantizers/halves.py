@@ -34,11 +34,12 @@ class _Half(Quantizer):
 
 class _HalfMethod(DenseMethod, _Half):
     decay: float = Field(default=0.0, ge=0, le=1)
-    """What becomes of the rounding error from one iteration to the next: 1 keeps it, 0 forgets it."""
+    """Factor of the rounding error from one iteration to the next (error feedback): 1 keeps it, 0 drops
+    it."""
 
 
 class Float16Link(_Half, QuantizerLink):
-    """What was selected, as 16-bit floats."""
+    """Sends the selected values as 16-bit floats."""
 
     makes = "fp16"
 
@@ -46,7 +47,7 @@ class Float16Link(_Half, QuantizerLink):
 
 
 class BFloat16Link(_Half, QuantizerLink):
-    """What was selected, as 16-bit floats with the range of 32-bit ones."""
+    """Sends the selected values as bfloat16, with the range of float32."""
 
     makes = "bf16"
 

@@ -24,7 +24,7 @@ class LinearFields(Bins):
 
 
 class LinearLink(LinearFields, QuantizerLink):
-    """What was selected, in bins of equal width."""
+    """Quantizes the selected values to bins of equal width."""
 
     kind: Literal["linear"] = "linear"
 
@@ -34,4 +34,4 @@ class Linear(DenseMethod, LinearFields):
 
     kind: Literal["linear"] = "linear"
     symbols: Symbols = "auto"
-    """How bin numbers are written down."""
+    """Encoding of the bin numbers."""

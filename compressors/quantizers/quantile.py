@@ -33,7 +33,7 @@ class QuantileFields(Bins):
 
 
 class QuantileLink(QuantileFields, QuantizerLink):
-    """What was selected, in bins of equal population."""
+    """Quantizes the selected values to bins of equal population."""
 
     kind: Literal["quantile"] = "quantile"
 
@@ -43,4 +43,4 @@ class Quantile(DenseMethod, QuantileFields):
 
     kind: Literal["quantile"] = "quantile"
     symbols: Symbols = "auto"
-    """How bin numbers are written down."""
+    """Encoding of the bin numbers."""

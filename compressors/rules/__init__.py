@@ -1,5 +1,5 @@
-"""Lossy rules: what a parameter sends, and what it keeps for later.
+"""Lossy rules: what is sent of a parameter, and what is kept for later.
 
-A sparse rule is a file: its fields, its links and its selection. Methods that send every element are
+A sparse rule is one file with its fields, its links and its selection. Methods that send every element are
 quantizers (`quantizers/`).
 """

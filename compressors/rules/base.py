@@ -1,4 +1,4 @@
-"""The interface of lossy rules: what of residual + gradient is sent, what is kept."""
+"""The interface of lossy rules: what is sent of residual + gradient, and what is kept."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from ..wire.update import Update
 
 @dataclass
 class Context:
-    """What a rule may use besides a bucket's parameters."""
+    """What a rule may use in addition to a bucket's parameters."""
 
     iteration: int = 0
     """Backward passes before this one."""
     hold_back_zeros: bool = False
     """Send nothing for a parameter whose gradient is zero everywhere. DDP drops the result for parameters
-    that no worker used, and what was sent for them would be lost."""
+    that no worker used, so what was sent for them would be lost."""
     memories: dict[str, Memory] = field(default_factory=dict)
     """What the threshold policy remembers, by parameter name."""
 
@@ -76,16 +76,16 @@ class Turn:
 
 
 class Rule(ABC):
-    """Decides what a bucket sends. State stands in the parts and the context, never in the rule."""
+    """Decides what a bucket sends. State is in the parts and the context, never in the rule."""
 
     form: Form
     """Of its messages."""
     by_parameter: bool = False
-    """Whether every parameter is a unit of its own. It must be where a value depends on its neighbours: DDP
+    """Whether every parameter is its own unit. This is required if a value depends on its neighbours: DDP
     rebuilds its buckets, and results must not depend on them."""
 
     needs_residual: bool = False
-    """Whether it needs a residual even where nothing is kept in it."""
+    """Whether it needs a residual even if nothing is kept in it."""
 
     @abstractmethod
     def run(self, turn: Turn) -> Steps[list[Ran]]:

@@ -1,4 +1,4 @@
-"""bgt: what reaches tau is sent as +tau or -tau (Anoosheh, section 2.1 b)."""
+"""bgt: elements that reach tau are sent as +tau or -tau (Anoosheh, section 2.1 b)."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from ..config.sparse import ThresholdedMethod
 
 
 class BinarizedGradient(ThresholdedMethod):
-    """BGT (Anoosheh, section 2.1 b): what reaches tau is sent as +tau or -tau, 1 bit an element."""
+    """BGT (Anoosheh, section 2.1 b): elements that reach tau are sent as +tau or -tau, 1 bit each."""
 
     sends = "bgt"
 

@@ -22,26 +22,26 @@ else:
 
 
 class ChunkedTopK(WholeValues):
-    """SparseLoCo's message (arXiv 2508.15706): the largest of every chunk, short indices, few bits."""
+    """SparseLoCo's message (arXiv 2508.15706): the largest elements of every chunk, in few bits."""
 
     first_field = "keep"
 
     kind: Literal["chunked_topk"] = "chunked_topk"
     chunk: int = Field(default=4096, ge=2, le=65536)
-    """Elements of a chunk, a power of two: an index takes its logarithm in bits, 12 for 4096."""
+    """Elements per chunk, a power of two. An index takes its logarithm in bits, 12 for 4096."""
     keep: int = Field(default=64, ge=1)
-    """Elements of a chunk that are sent."""
+    """Elements per chunk that are sent."""
     quantize: AnyQuantizer | None = QuantileLink(bits=2)
-    """What the values sent are quantized with; the error stays in the residual."""
+    """The quantizer of the values that are sent; the error stays in the residual."""
     decay: float = Field(default=0.95, ge=0, le=1)
-    """What becomes of the residual from one iteration to the next: 1 keeps it, 0 forgets it."""
+    """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
     codec: Positions = "auto"
-    """How the positions of what is sent are written down; chunked takes indices within chunks."""
+    """Encoding of the positions of what is sent; chunked uses indices within chunks."""
 
     @model_validator(mode="after")
     def _whole_chunks(self) -> "ChunkedTopK":
         if self.chunk & (self.chunk - 1):
-            raise ValueError(f"chunk = {self.chunk} is no power of two")
+            raise ValueError(f"chunk = {self.chunk} is not a power of two")
         if self.keep > self.chunk:
             raise ValueError(f"keep = {self.keep} is more than a chunk has ({self.chunk})")
         return self

@@ -1,4 +1,4 @@
-"""qgt: what reaches tau is sent in whole multiples of it (Anoosheh, section 2.1 c)."""
+"""qgt: elements that reach tau are sent as whole multiples of it (Anoosheh, section 2.1 c)."""
 
 from typing import Literal
 
@@ -9,13 +9,13 @@ from ..config.sparse import ThresholdedMethod
 
 
 class QuantizedGradient(ThresholdedMethod):
-    """QGT (Anoosheh, section 2.1 c): what reaches tau is sent in whole multiples of tau, 1 to 255."""
+    """QGT (Anoosheh, section 2.1 c): elements that reach tau are sent as whole multiples of tau, 1 to 255."""
 
     sends = "qgt"
 
     kind: Literal["qgt"] = "qgt"
     symbols: Symbols = "auto"
-    """How the multiples are written down."""
+    """Encoding of the multiples."""
 
     @property
     def symbol_codec(self) -> str:

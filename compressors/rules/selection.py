@@ -1,4 +1,4 @@
-"""Which elements of a parameter a sparse rule takes out, and the selection by threshold of four rules."""
+"""Which elements of a parameter a sparse rule takes out, and the threshold selection of four rules."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ Memories = dict[str, Memory]
 
 
 class Selection(ABC):
-    """What passes go by, and the passes, for the parameters of a bucket together."""
+    """Decides the threshold or density of each parameter in a bucket, and runs the passes."""
 
     rule: "ThresholdRule"
-    """What stands for an element."""
+    """The name of the rule: how an element is sent."""
     has_tau: bool = True
     chunks: "Chunks | None" = None
 
     @abstractmethod
     def aims(self, parts: Sequence["Part"], iteration: int, memories: Memories) -> list[float]:
-        """What each part's pass goes by: a tau, or a density.
+        """Decides a tau, or a density, for the pass of each part.
 
         Args:
-            parts: of one unit; one that `needs_sample` may be a sample of its magnitudes.
+            parts: of one unit; a part that `needs_sample` may be a sample of its magnitudes.
             iteration: backward passes before this one.
-            memories: gains those of the parts.
+            memories: receives those of the parts.
         """
 
     def needs_sample(self, part: "Part", iteration: int, memories: Memories) -> bool:
@@ -48,20 +48,20 @@ class Selection(ABC):
 
         Args:
             batch: some parameters.
-            samples: they, or samples of their magnitudes; see `aims`.
-            aims: what each one's pass goes by.
-            ops: where they are.
-            returns: receives what the passes come to.
+            samples: the parameters, or samples of their magnitudes; see `aims`.
+            aims: the tau or density of each one's pass.
+            ops: of their device.
+            returns: receives the results of the passes.
         """
 
     def note(  # noqa: B027 (only policies learn)
         self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Memories
     ) -> None:
-        """Takes note of what was sent of parts that were not held back."""
+        """Records what was sent of parts that were not held back."""
 
 
 class ByThreshold(Selection):
-    """What reaches tau (wgt, bgt, qgt) or exceeds it (strom)."""
+    """Selects what reaches tau (wgt, bgt, qgt) or exceeds it (strom)."""
 
     def __init__(self, config: "ThresholdedMethod") -> None:
         self.rule = config.sends

@@ -42,7 +42,7 @@ class SparseRule(Rule):
         else:
             self.form = self.selection.rule if self.selection.has_tau else "f32"
         self._bits = FORMS[self.form].paper_bits
-        # Blocks of a quantizer and chunks must not reach from one parameter into the next.
+        # Blocks of a quantizer and chunks must not extend from one parameter into the next.
         self.by_parameter = self.quantizer is not None or self.selection.chunks is not None
 
     def run(self, turn: Turn) -> Steps[list[Ran]]:
@@ -73,7 +73,7 @@ class SparseRule(Rule):
         return rans
 
     def _advanced(self, turn: Turn) -> Sequence[Part]:
-        """The parts, with the velocity in place of the gradient where there is one."""
+        """The parts, with the velocity instead of the gradient where there is one."""
         mine = [
             place.ordinal
             for unit in turn.units
@@ -151,7 +151,7 @@ class SparseRule(Rule):
         for number, (group, place) in enumerate(each):
             part, end = parts[place.ordinal], taken.ends[number]
             if part.velocity is not None and end > sent:
-                # Momentum of an element that was sent would carry it on in the old direction.
+                # The momentum of an element that was sent would move it further in the old direction.
                 turn.ops.clear(target.words[sent:end], place.start - group.unit.base, part.velocity)
             if clip is not None and clips:
                 most = clip.to * taken.taus[number]
@@ -210,7 +210,7 @@ class SparseRule(Rule):
         return Update("f32", n, NO_TAU, words, values, chunks)
 
     def _quantize(self, quantizer: Quantizer, rans: Sequence[Ran], turn: Turn) -> Steps[None]:
-        """The quantizer's symbols in place of floats; the error goes where the element came from."""
+        """The quantizer's symbols instead of floats; the error goes back to where the element came from."""
         ops, works, work = turn.ops, [], Work(turn.ops, turn.looks, turn.returned)
         for ran in rans:
             (update,) = ran.updates

@@ -1,4 +1,4 @@
-"""strom: what exceeds tau is sent as +tau or -tau (Strom, sections 2.3 to 2.6)."""
+"""strom: elements that exceed tau are sent as +tau or -tau (Strom, sections 2.3 to 2.6)."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from ..config.sparse import ThresholdedMethod
 
 
 class Strom(ThresholdedMethod):
-    """Strom (sections 2.3 to 2.6): what exceeds tau is sent as +tau or -tau, 1 bit an element."""
+    """Strom (sections 2.3 to 2.6): elements that exceed tau are sent as +tau or -tau, 1 bit each."""
 
     sends = "strom"
 

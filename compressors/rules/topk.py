@@ -24,13 +24,14 @@ class TopK(WholeValues):
 
     kind: Literal["topk"] = "topk"
     density: Share
-    """The share of a parameter's elements that is sent, at least one element."""
+    """The share of a parameter's elements to send, at least one element."""
     sampled: bool = False
-    """Take the magnitude that a sample suggests (about the share wanted) in place of the exact one."""
+    """Estimate the magnitude from a sample, which sends about the density asked for, instead of the exact
+    one."""
     warmup: Warmup | None = None
-    """Begin with a higher density."""
+    """Start with a higher density."""
     clip: Clip | None = None
-    """Cuts the residual every few iterations; tau is the smallest magnitude sent."""
+    """Clips the residual every few iterations; tau is the smallest magnitude sent."""
 
     @model_validator(mode="after")
     def _falling(self) -> "TopK":

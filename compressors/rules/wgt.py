@@ -1,4 +1,4 @@
-"""wgt: what reaches tau is sent whole (Anoosheh, section 2.1 a)."""
+"""wgt: elements that reach tau are sent in full (Anoosheh, section 2.1 a)."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from ..config.sparse import ThresholdedMethod, WholeValues
 
 
 class WholeGradient(WholeValues, ThresholdedMethod):
-    """WGT (Anoosheh, section 2.1 a): what reaches tau is sent whole, 32 bits an element, or quantized."""
+    """WGT (Anoosheh, section 2.1 a): elements that reach tau are sent in full, 32 bits each, or quantized."""
 
     sends = "wgt"
 

@@ -1,5 +1,5 @@
-"""Threshold policies: each parameter's tau, decided before its pass, apart from the rule.
+"""Threshold policies decide each parameter's tau before its pass, independently of the rule.
 
-A policy is a file: its fields, what it remembers of a parameter, and what it decides. It keeps nothing
-itself: memories are kept, saved and restored by the caller.
+A policy is one file with its fields, what it remembers of a parameter, and what it decides. It has no state:
+the caller keeps, saves and restores its memories.
 """

@@ -1,4 +1,4 @@
-"""A tau for each layer out of one budget for all, decided anew every few iterations."""
+"""A tau for each layer from one budget for all layers, decided again every few iterations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,9 +41,9 @@ class AllocatedTau(Policy):
 
     kind: Literal["allocate"] = "allocate"
     density: Share
-    """The error budget: what one tau for all layers leaves unsent when it sends this share of elements."""
+    """The error budget: the error that one tau for all layers would have at this density."""
     every: int = Field(default=400, ge=1)
-    """Iterations from one allocation to the next; in between each tau is corrected by what was sent."""
+    """Iterations from one allocation to the next. In between, each tau is corrected by what was sent."""
 
     def build(self, method: "ThresholdedMethod") -> "Allocated":
         """See `Policy.build`."""

@@ -1,6 +1,6 @@
-"""Which tau each layer needs, so that all layers together take the fewest bits at a total error budget.
+"""Finds a tau for each layer, such that all layers together take the fewest bits at a total error budget.
 
-A layer's choices stand on a curve: the share of its elements that is sent, the tau for it, and the error: the
+A layer's choices are on a curve: the share of its elements that is sent, the tau for it, and the error: the
 sum of squares of what is not sent. Curves come from a sample's magnitudes by cumulative sums over them in
 descending order; L-GreCo (Markov et al., MLSys 2024) has such tables for bit widths.
 

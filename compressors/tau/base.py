@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torc
 ALL = ""
 """The name under which a policy remembers what it remembers of all parameters together; none has it."""
 SAMPLE = 2**14
-"""Elements of a parameter that are looked at to choose its tau."""
+"""Number of elements of a parameter that are sampled to choose its tau."""
 _FLOAT32 = struct.Struct("f")
 
 
@@ -51,7 +51,7 @@ def _number(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_number(name, each) for each in value]
     if value is not None and not isinstance(value, int | float):
-        raise ValueError(f"{name} = {value!r} is no number")
+        raise ValueError(f"{name} = {value!r} is not a number")
     return value
 
 
@@ -63,7 +63,7 @@ class ThresholdPolicy(ABC, Generic[M]):
 
     Several parameters are decided for in one call, a bucket's mostly: in most iterations there is little to
     do for each, and a call for each would take longer than that. Which of them share a call, and in which
-    order they stand in it, must not change what comes out: DDP rebuilds its buckets.
+    order, must not change the result: DDP rebuilds its buckets.
     """
 
     together: ClassVar[bool] = False
@@ -96,7 +96,7 @@ class ThresholdPolicy(ABC, Generic[M]):
     def note(
         self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Sequence[M]
     ) -> None:
-        """Takes note of how many of each parameter's elements were sent with the tau decided last.
+        """Records how many elements of each parameter were sent with the last tau.
 
         Args:
             parts: the parameters; none that was held back.
@@ -106,10 +106,10 @@ class ThresholdPolicy(ABC, Generic[M]):
         """
 
     def settle(self, turn: Sequence[M], iteration: int, memories: Mapping[str, M]) -> None:
-        """Decides what is decided for all parameters at once; called before `taus`.
+        """Makes the decisions for all parameters at once; called before `taus`.
 
-        It goes by what earlier iterations left in the memories, never by this one's: a bucket is compressed
-        before the next one's gradients are there, and what is sent must not depend on buckets.
+        It uses what earlier iterations left in the memories, never this iteration's gradients: a bucket is
+        compressed before the gradients of the next one exist, and what is sent must not depend on buckets.
 
         Args:
             turn: the memories of the parameters whose turn it is.
@@ -118,10 +118,10 @@ class ThresholdPolicy(ABC, Generic[M]):
         """
 
     def turn(self, before: float, memories: Mapping[str, M]) -> None:
-        """Takes over memories from when another share of the elements was aimed at (`Policy.aimed_at`).
+        """Adapts memories from another target density (`Policy.aimed_at`).
 
         Args:
-            before: that share.
+            before: that density.
             memories: of all parameters; may be changed.
         """
 
@@ -130,28 +130,28 @@ class Policy(Settings):
     """The fields of a threshold policy, `kind` among them."""
 
     by_itself: ClassVar[bool] = False
-    """Whether it decides for each parameter by itself, so that `layers` may have it for some of them: it has
-    nothing to settle, and no memory of all parameters together."""
+    """Whether it decides for each parameter separately, so that `layers` may use it for some of them: it
+    settles nothing, and has no memory of all parameters together."""
 
     if TYPE_CHECKING:
         kind: str
 
     @abstractmethod
     def build(self, method: "ThresholdedMethod") -> ThresholdPolicy[Any]:
-        """The policy at work, for the taus of a method."""
+        """Builds the policy for a method."""
 
     @property
     def aim(self) -> float | None:
-        """The share of all elements that it aims at; None where there is no such share, or it changes."""
+        """The target density; None if there is none, or if it changes."""
         return None
 
     def aimed_at(self, share: float) -> Self:
-        """The same with another share; only for one that has an `aim`.
+        """The same policy with another target density; only for policies with an `aim`.
 
         Args:
             share: above 0, at most 1.
         """
-        raise NotImplementedError(f"{self.kind} aims at no share")
+        raise NotImplementedError(f"{self.kind} has no target density")
 
 
 def as_tau(tau: float) -> float:

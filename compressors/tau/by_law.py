@@ -1,4 +1,4 @@
-"""A tau, or a floor, by a law: from what gradients look like in a run's first iteration, then kept."""
+"""A tau, or a floor, computed by a law from the gradients of a run's first iteration, and then kept."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Law(Settings):
 
     kind: Literal["law"] = "law"
     constant: Weight
-    """What the run as a whole adds: its batch, learning rate, workers."""
+    """The constant term, which covers the run's batch, learning rate and workers."""
     rms: Weight = 0.0
     """Weight of ln(root mean square)."""
     p99: Weight = 0.0

@@ -1,4 +1,4 @@
-"""A target density: tau from a sample now and then, corrected in between by what was sent."""
+"""A target density: tau comes from a sample now and then, and is corrected in between by what was sent."""
 
 import math
 from abc import abstractmethod
@@ -31,7 +31,7 @@ correction costs time, and what it comes to shows only after it. What jumps up i
 OFF = 4
 """How many times too many or too few elements call for a new sample at once."""
 ASKS = 0.0
-"""What stands in a memory in place of a tau that the next iteration finds in a new sample."""
+"""What stands in a memory instead of a tau that the next iteration finds in a new sample."""
 STEADY = 8
 """Elements expected below which what one iteration sent says little: as many are taken to have come in its
 place as were expected."""
@@ -63,7 +63,7 @@ _tau, _alarm = attrgetter("tau"), attrgetter("alarm")
 
 
 class DensityTau(Policy):
-    """The tau that about a target share of a layer's elements reaches: a magnitude of a sample of them."""
+    """The tau that about a target share of a layer's elements reach, found as a magnitude in a sample."""
 
     first_field = "target"
     by_itself = True
@@ -72,9 +72,9 @@ class DensityTau(Policy):
     target: Share
     """The share of elements to send."""
     every: int = Field(default=100, ge=1)
-    """Iterations from one sample to the next; in between tau is corrected by what was sent."""
+    """Iterations from one sample to the next. In between, tau is corrected by what was sent."""
     warmup: Warmup | None = None
-    """Begin with a higher density."""
+    """Start with a higher density."""
 
     @model_validator(mode="after")
     def _falling(self) -> "DensityTau":
@@ -115,8 +115,8 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
 
     config: _Renewed
     again: ClassVar[int] = 8
-    """How many such samples there are at most until the next one is due: where what is owed lies close under
-    an old tau, each may call for another."""
+    """The largest number of such samples until the next one is due: if residuals lie just below an old tau,
+    each may call for another."""
 
     @abstractmethod
     def target(self, iteration: int, memory: D) -> float:

@@ -33,7 +33,7 @@ class Dl4jMemory(Memory):
 
 
 class Dl4jTau(Policy):
-    """DL4J's rules: one tau for all parameters, a step up or down where the share sent leaves a range."""
+    """DL4J's rules: one tau for all parameters, with a step up or down if the share sent leaves a range."""
 
     first_field = "start"
 
@@ -41,13 +41,13 @@ class Dl4jTau(Policy):
     start: Tau = 1e-3
     """The first tau."""
     low: Share = 1e-4
-    """Below this share of all elements tau goes down."""
+    """If a smaller share of all elements was sent, tau is decreased."""
     high: Share = 1e-2
-    """Above this share it goes up."""
+    """If a larger share was sent, tau is increased."""
     target: Share | None = None
-    """Steps toward this share in place of a range: DL4J's target sparsity."""
+    """Steps toward this share instead of a range: DL4J's target sparsity."""
     decay: float = Field(default=0.5 ** (1 / 20), gt=0, lt=1)
-    """A step: tau is multiplied or divided by it."""
+    """The factor by which tau is multiplied or divided."""
 
     @model_validator(mode="after")
     def _ascending(self) -> "Dl4jTau":

@@ -23,9 +23,10 @@ class ScheduledTau(Policy):
 
     kind: Literal["schedule"] = "schedule"
     points: dict[int, Tau] = Field(min_length=1)
-    """tau at iterations counted from 0, such as {0: 1e-4, 1000: 1e-3}; the first and last hold outside."""
+    """tau at iterations, counted from 0, such as {0: 1e-4, 1000: 1e-3}. Before the first and after the last,
+    tau is constant."""
     between: Literal["step", "linear", "exponential"] = "exponential"
-    """From one point to the next: jump there, or go on a straight line in tau or in its logarithm."""
+    """From one point to the next: a step, or a straight line in tau or in its logarithm."""
 
     @field_validator("points")
     @classmethod

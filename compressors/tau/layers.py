@@ -31,9 +31,9 @@ class LayeredTau(Policy):
 
     kind: Literal["layers"] = "layers"
     default: LayerChoice
-    """For parameters that no pattern fits."""
+    """tau of parameters that match no pattern."""
     patterns: dict[str, LayerChoice] = Field(min_length=1)
-    """By name pattern, such as {"conv*": 1e-3}; the first that fits counts."""
+    """tau by name pattern, such as {"conv*": 1e-3}; the first match counts."""
 
     def __eq__(self, other: object) -> bool:
         in_order = isinstance(other, LayeredTau) and list(self.patterns) == list(other.patterns)

@@ -50,9 +50,10 @@ class FittedTau(Policy):
     target: Share
     """The share of elements to send."""
     fit: Literal["exponential", "pareto", "gamma"] = "exponential"
-    """The distribution; gamma's further stages are generalized Pareto's."""
+    """The distribution that is fitted; after the first stage, gamma uses generalized Pareto."""
     stages: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
-    """How often the tail is fitted again, each time its upper quarter; auto adapts to the achieved share."""
+    """Number of stages; each one fits the upper quarter of the last. auto adapts it to the density that was
+    sent."""
     every: int = Field(default=200, ge=1)
     """Iterations from one fit to the next; in between tau is corrected by what was sent."""
 

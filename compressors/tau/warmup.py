@@ -11,18 +11,18 @@ class Warmup(Group):
     first_field = "iterations"
 
     iterations: int = Field(gt=0)
-    """How long it takes."""
+    """Length of the warm-up in iterations."""
     start: Share = 0.25
     """The density of the first stage."""
     stages: int = Field(default=4, ge=1, le=1000)
-    """Steps from the first density to the last; Deep Gradient Compression takes one an epoch, four in all."""
+    """Number of stages. Deep Gradient Compression has four, of one epoch each."""
 
 
 def check_falling(density: float, warmup: Warmup | None) -> None:
     """Refuses (ValueError) a warm-up that would begin below the density it leads to."""
     if warmup is not None and warmup.start < density:
         raise ValueError(
-            f"a warm-up begins high: its start {warmup.start:g} is below the density {density:g}"
+            f"a warm-up starts high: its start {warmup.start:g} is below the density {density:g}"
         )
 
 

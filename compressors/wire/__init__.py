@@ -1,1 +1,1 @@
-"""What is sent, as bytes: updates, their forms, codecs, messages, and how they are exchanged."""
+"""What is sent, as bytes: updates, their forms, codecs, messages, and their exchange."""

@@ -1,4 +1,4 @@
-"""A thread that hands messages on, so that neither the backward pass nor another worker waits for that."""
+"""A thread that forwards messages, so that neither the backward pass nor another worker waits for it."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,15 +12,17 @@ _Errand = Callable[[], None]
 
 
 class Courier:
-    """Runs errands one after the other. The thread begins with the first one, and ends with the object.
+    """Runs tasks one after the other. The thread starts with the first task, and ends with the object.
 
     It is a daemon: where another worker is gone or has failed it waits for a message that never comes, and
-    must not keep this worker's process from its end, by which the others learn of it.
+    must not keep this worker's process from its end, by which the others learn of it. Once an errand has
+    failed all that follow fail alike: each would wait as long for the same worker.
     """
 
     def __init__(self) -> None:
         self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._failures: list[BaseException] = []
 
     def send(self, errand: Callable[[], Result]) -> Future[Result]:
         """Runs it after those before it; the future has what it returned, or raises what it raised."""
@@ -29,11 +31,16 @@ class Courier:
             self._thread.start()
             finalize(self, self._errands.put, None)
         outcome: Future[Result] = Future()
+        failures = self._failures  # not the object, which ends the thread when nobody has it
 
         def run() -> None:
+            if failures:
+                outcome.set_exception(failures[0])
+                return
             try:
                 outcome.set_result(errand())
             except BaseException as problem:  # whoever asks for the result gets it
+                failures.append(problem)
                 outcome.set_exception(problem)
 
         self._errands.put(run)

@@ -1,11 +1,11 @@
-"""Every worker's message to every worker, through torch.distributed (gloo or NCCL), in one of four forms.
+"""Exchanges messages between all workers, through torch.distributed (gloo or NCCL), in one of four forms.
 
-Messages have different lengths, and no worker knows the others'. Through gloo a message goes at once, with
-its length before it: a receiver has made more room than was usual, steps before (`mailbox.py`), and gloo
-takes a shorter message. NCCL wants equal lengths on both sides: lengths go first there, or all messages are
-made equally long.
+Messages have different lengths, and no worker knows the others' lengths. Through gloo, a message is sent at
+once, with its length before it: the receiver has posted a larger buffer steps earlier (`mailbox.py`), and
+gloo accepts a shorter message. NCCL needs equal lengths on both sides: lengths are sent first there, or all
+messages are made equally long.
 
-Where slow links join sites of workers, a message goes to each other site once, and is handed on there
+If slow links connect sites of workers, a message goes to each other site once, and is forwarded there
 (`sites.py`).
 """
 
@@ -29,20 +29,22 @@ from .sites import Sites
 ExchangeForm = Literal["padded", "exact", "one_shot", "hierarchical"]
 
 _ROOM, _ROOM_BYTES = 2, 4096
-"""A receiver's room: so many times what was the longest, and so many bytes. It costs memory only."""
+"""The size of a receiver's buffer: this factor times the longest message, plus this many bytes. It costs
+memory only."""
 
 
 class Exchange:
-    """Chooses how messages go, and remembers how long they are.
+    """Chooses how messages are sent, and remembers how long they are.
 
     Attributes:
-        capacities: by bucket, the bytes of the longest message of the exchange before, which is the same
-            number on every worker.
-        sites: of hierarchical, where the workers are; None until the first exchange if it goes by host.
+        capacities: by bucket, the bytes of the longest message of the previous exchange, the same number on
+            every worker.
+        sites: for hierarchical, the sites of the workers; None until the first exchange if hosts decide.
         link_bytes: int64 [workers, workers], what went from row to column so far, lengths included; None in
             all forms but hierarchical: there the transport decides over which links bytes go.
         link_messages: likewise, how many messages that was.
-        connections: how many each two workers have.
+        connections: number of connections between each two workers for their messages; through gloo, and not
+            with padded.
     """
 
     def __init__(
@@ -69,10 +71,10 @@ class Exchange:
         With a transport on the CPU only these bytes leave a GPU, through pinned memory.
 
         Args:
-            message: uint8, this worker's; a tensor on a GPU where it was made there.
-            bucket: a number of its own for the bucket that it is about.
-            group: whose workers take part; all must call this in the same order.
-            device: where the transport wants its buffers: CPU for gloo, the GPU for NCCL.
+            message: uint8, this worker's; a tensor on the GPU if it was made there.
+            bucket: the unique number of the bucket that it is about.
+            group: the process group; all workers must call this in the same order.
+            device: the device on which the transport needs its buffers: the CPU for gloo, the GPU for NCCL.
         """
         own = self._sealed(torch.as_tensor(message), bucket)
         usual = self.capacities.get(bucket)
@@ -90,23 +92,23 @@ class Exchange:
         return PaddedOneShot(own, group, device, aligned(usual * 5 // 4))
 
     def meet(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Before the first exchange: makes sure that all workers have the same key, if messages get tags.
+        """Before the first exchange: checks that all workers have the same key, if messages get tags.
 
         All must call this at the same point.
 
         Raises:
-            WorkersDisagree: on every worker, where one has another key.
+            WorkersDisagree: on every worker, if one has another key.
         """
         if self._key is not None and self._seal is None:
             self._seal = Seal.meet(self._key, group, device)
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether messages get tags, which only who has the key can make."""
+        """Whether messages get tags, which only a holder of the key can make."""
         return self._key is not None
 
     def _sealed(self, own: Tensor, bucket: int) -> Tensor:
-        """A message as it goes: with its tag, if messages get any."""
+        """A message as it is sent: with its tag, if messages get any."""
         if self._key is None:
             return own
         assert self._seal is not None, "workers meet before their first exchange"
@@ -115,7 +117,7 @@ class Exchange:
         return tagged.to(own.device)
 
     def opened(self, gathering: Gathering, bucket: int) -> tuple[Tensor, Sequence[int]]:
-        """What has arrived about a bucket, and was written by who has the key, if messages get tags.
+        """What has arrived about a bucket; if messages get tags, they are checked.
 
         Args:
             gathering: of this exchange about the bucket, complete.
@@ -136,12 +138,12 @@ class Exchange:
         if self._mailbox is None:
             self.sites = self.sites or Sites.by_place(places_of(group))
             self._mailbox = Mailbox(group, self.sites, self.connections)
-        # Of what nobody knows yet much may follow later: to tell lengths first would cost a delay, too.
+        # Much may follow later of what is not known yet; to send lengths first would also cost a delay.
         self._mailbox.expect(bucket, room_for(self.capacities.get(bucket, 0)))
         return Expected(own, group, self._mailbox, bucket)
 
     def learn(self, bucket: int, sizes: Sequence[int]) -> None:
-        """Takes note of how long the messages about a bucket were."""
+        """Records how long the messages about a bucket were."""
         if self.form == "padded":
             return
         if self.form == "hierarchical":
@@ -151,7 +153,7 @@ class Exchange:
             self._mailbox.expect(bucket, room_for(longest))
 
     def links_state(self) -> dict[str, Tensor]:
-        """What went over each link so far, for `load_links_state`; nothing where no link is known."""
+        """What was sent over each link so far, for `load_links_state`; nothing if links are not known."""
         if self.link_bytes is None or self.link_messages is None:
             return {}
         return {
@@ -160,7 +162,7 @@ class Exchange:
         }
 
     def load_links_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `links_state` gave; what went before in another form is not known."""
+        """Restores what `links_state` returned; what went before in another form is not known."""
         if self.form == "hierarchical" and "link_bytes" in state:
             self.link_bytes = state["link_bytes"].numpy().copy()
             self.link_messages = state["link_messages"].numpy().copy()
@@ -174,22 +176,22 @@ class Exchange:
 
 
 def lengths_on_wire(form: ExchangeForm, sizes: Sequence[int]) -> list[int]:
-    """How long messages are as they go through gloo, padding included, beside SIZE_BYTES each.
+    """How long messages are as sent through gloo, including padding, in addition to SIZE_BYTES each.
 
     Args:
-        form: how they go.
+        form: how they are sent.
         sizes: bytes of each worker's message.
     """
     return [aligned(max(sizes))] * len(sizes) if form == "padded" else list(sizes)
 
 
 def room_for(longest: int) -> int:
-    """Bytes that a receiver makes room for, by the longest message of the exchange before."""
+    """The size of a receiver's buffer, by the longest message of the previous exchange."""
     return _ROOM * longest + _ROOM_BYTES
 
 
 def places_of(group: dist.ProcessGroup | None = None, place: str | None = None) -> list[bytes]:
-    """Where each worker is, by rank, as digests; all must call this together.
+    """The place of each worker, by rank, as digests; all must call this together.
 
     Args:
         group: the workers', of gloo; by default all.

@@ -1,4 +1,4 @@
-"""The forms that values can have on the wire: what a message's `form` says, whichever rule chose them."""
+"""The forms of values on the wire: the meaning of a message's `form`, whichever rule chose the values."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +10,7 @@ Form = Literal["wgt", "bgt", "qgt", "strom", "f32", "fp16", "bf16", "fp8", "line
 
 @dataclass(frozen=True)
 class FormTraits:
-    """How one form stands in a message."""
+    """How one form is encoded in a message."""
 
     code: int
     dtype: np.dtype[Any]

@@ -1,7 +1,7 @@
 """One exchange of messages of different lengths, from every worker to every worker.
 
-All collectives are started by the hook itself, or after the last bucket's: one that was started by a callback
-would run in another order on each worker.
+All collectives are started by the hook itself, or after that of the last bucket. If a callback started one,
+its order would differ between workers.
 """
 
 import sys
@@ -15,23 +15,25 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from .reaching import reaching
+
 ALIGNMENT = 8
 SIZE_BYTES = 8
-"""What each worker hands over to tell the length of its message."""
+"""What each worker sends to tell the length of its message."""
 
 
 class Gathering(ABC):
     """An exchange under way.
 
     Attributes:
-        arrived: resolves once the bytes that were sent so far are here; None where `complete` has to wait for
-            them. Valid after `send` and `follow`.
-        may_go_on: whether a second round may follow, which `complete` does.
-        sizes: bytes of each worker's message; valid once they are here.
+        arrived: resolves when the bytes that were sent so far have arrived; None if `complete` has to wait
+            for them. Valid after `send` and `follow`.
+        may_go_on: whether a second round may follow, in `complete`.
+        sizes: bytes of each worker's message; valid when they have arrived.
         wire_bytes: what all workers together handed to the transport, padding and lengths included; what one
             hands to several counts once; valid likewise.
         started: perf_counter when the message was handed over.
-        works: the collectives; whoever holds them last frees their tensors.
+        works: the collectives; the last holder frees their tensors.
     """
 
     arrived: Future[Any] | None = None
@@ -50,31 +52,36 @@ class Gathering(ABC):
         return self.wire_bytes * (self.workers - 1)
 
     def send(self) -> None:  # noqa: B027 (one shot sends at once)
-        """Hands the message over, if that is not done yet: once all lengths are here, for which it waits.
+        """Sends the message, if this is not done yet, when all lengths have arrived. It waits for these.
 
         All workers must send in the same order.
         """
 
     def follow(self) -> None:  # noqa: B027 (collectives have a future of their own)
-        """Has `arrived` resolve without anybody's waiting, where a thread is needed for that.
+        """Makes `arrived` resolve without waiting, if this needs a thread.
 
-        Whoever calls `complete` next needs none.
+        Not needed if `complete` is called next.
         """
 
     def is_whole(self) -> bool:
-        """Whether everything is here once `arrived` has resolved."""
+        """Whether everything has arrived when `arrived` has resolved."""
         return True
 
     @abstractmethod
     def complete(self) -> None:
-        """Waits until everything is here; all workers must complete their exchanges in the same order."""
+        """Waits until everything has arrived; all workers must complete their exchanges in the same order."""
 
     @abstractmethod
     def rows(self) -> Tensor:
-        """What is here: uint8 [workers, longest or more], row r begins with worker r's message."""
+        """What has arrived: uint8 [workers, longest or more], row r begins with worker r's message."""
+
+    def _wait(self) -> None:
+        """Waits for the latest collective."""
+        with reaching():
+            self.works[-1].wait()
 
     def _gather(self, mine: Tensor) -> Tensor:
-        """Starts to collect tensors of one length, uint8 or int64 [n]; [workers, n]."""
+        """Starts to gather tensors of one length, uint8 or int64 [n]; [workers, n]."""
         everybody = torch.empty(
             (self.workers, mine.numel()), dtype=mine.dtype, device=mine.device, pin_memory=_is_pinned(mine)
         )
@@ -85,9 +92,9 @@ class Gathering(ABC):
 
 
 class LengthsFirst(Gathering):
-    """Tells the length when it begins, and sends the message when all lengths are known.
+    """Sends the length at the start, and the message when all lengths are known.
 
-    What goes on between the two costs no waiting.
+    Work between the two costs no waiting.
     """
 
     def __init__(self, message: Tensor, group: dist.ProcessGroup, device: torch.device) -> None:
@@ -97,11 +104,11 @@ class LengthsFirst(Gathering):
 
     def send(self) -> None:
         """See `Gathering.send`."""
-        self.works[-1].wait()
+        self._wait()
         self.sizes = [int(each) for each in self._told.flatten().tolist()]
         self.works.append(self._send(self._message))
         if not self._message.is_cuda:
-            # A GPU's futures run callbacks at once: one that reads would hold up the backward pass.
+            # Futures on a GPU run callbacks at once: a callback that reads would block the backward pass.
             self.arrived = self.works[-1].get_future()
 
     @abstractmethod
@@ -110,7 +117,7 @@ class LengthsFirst(Gathering):
 
     def complete(self) -> None:
         """See `Gathering.complete`."""
-        self.works[-1].wait()
+        self._wait()
 
 
 class Padded(LengthsFirst):
@@ -128,7 +135,7 @@ class Padded(LengthsFirst):
 
 
 class Exact(LengthsFirst):
-    """Each message to each worker, as long as it is."""
+    """Sends each message to each worker, exactly as long as it is."""
 
     def _send(self, message: Tensor) -> dist.Work:
         mine = on_transport(message, message.numel(), self._device)
@@ -152,9 +159,9 @@ class Exact(LengthsFirst):
 
 
 class PaddedOneShot(Gathering):
-    """One gather of so many bytes, lengths among them; a second one for what was longer, if anything was.
+    """One gather of a fixed number of bytes, including lengths; a second one for longer messages, if any.
 
-    For NCCL, where both sides must say the same length.
+    For NCCL, where both sides need the same length.
     """
 
     def __init__(
@@ -169,7 +176,7 @@ class PaddedOneShot(Gathering):
 
     def complete(self) -> None:
         """See `Gathering.complete`."""
-        self.works[-1].wait()
+        self._wait()
         told = self._first[:, :SIZE_BYTES].contiguous().cpu().view(torch.int64)
         self.sizes = [int(each) for each in told.flatten().tolist()]
         self._rows = self._first[:, SIZE_BYTES:]
@@ -178,7 +185,7 @@ class PaddedOneShot(Gathering):
         if rest > 0:
             mine = on_transport(self._message[self._capacity :], rest, self._first.device)
             others = self._gather(mine)
-            self.works[-1].wait()
+            self._wait()
             self._rows = torch.cat((self._rows, others), dim=1)
             self.wire_bytes += self.workers * rest
 
@@ -193,18 +200,18 @@ def aligned(size: int) -> int:
 
 
 def with_length(message: Tensor, room: int) -> Tensor:
-    """A message's length, and as much of it as there is room for: uint8 [SIZE_BYTES + n]."""
+    """A message's length, and as much of the message as fits: uint8 [SIZE_BYTES + n]."""
     size = torch.tensor([message.numel()], dtype=torch.int64).view(torch.uint8)
     return torch.cat((size, message[:room]))
 
 
 def told_length(arrived: Tensor) -> int:
-    """The length that stands before a message; 0 where nothing was sent."""
+    """The length before a message; 0 if nothing was sent."""
     return int.from_bytes(bytes(arrived[:SIZE_BYTES].tolist()), sys.byteorder, signed=True)
 
 
 def stacked(messages: Sequence[Tensor], *, pinned: bool) -> Tensor:
-    """Messages in rows, each with zeros behind it: uint8 [workers, longest or more]."""
+    """Messages in rows, each padded with zeros: uint8 [workers, longest or more]."""
     shape = len(messages), aligned(max(each.numel() for each in messages))
     rows = torch.zeros(shape, dtype=torch.uint8, device=messages[0].device, pin_memory=pinned)
     for row, message in zip(rows, messages, strict=True):
@@ -217,7 +224,7 @@ def _is_pinned(mine: Tensor) -> bool:
 
 
 def on_transport(message: Tensor, length: int, device: torch.device, at: int = 0) -> Tensor:
-    """A message at byte `at` of zeros, uint8 [length], where the transport wants it; itself if it is that."""
+    """A message at byte `at` of zeros, uint8 [length], on the transport's device; or itself, if equal."""
     if message.device == device and message.numel() == length:
         return message
     pinned = message.is_cuda and device.type == "cpu"

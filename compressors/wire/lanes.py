@@ -1,7 +1,7 @@
-"""Several connections between each two workers, for gloo: where a link is long and fast one does not fill it.
+"""Several connections between each two workers, for gloo: one does not fill a link that is long and fast.
 
-TCP sends only so much before it hears that it has arrived, and begins slowly after a pause. A message goes in
-as many parts as there are connections; its length goes with the first one.
+TCP sends only a limited amount before it is acknowledged, and starts slowly after a pause. A message goes in
+as many parts as there are connections; its length goes with the first part.
 """
 
 from dataclasses import dataclass

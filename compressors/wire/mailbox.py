@@ -1,18 +1,19 @@
-"""Receivers that are ready before a message is sent, for gloo.
+"""Receivers that post their buffers before a message is sent, for gloo.
 
-Gloo's sender waits until it has heard that there is a receiver. What a worker says of itself goes over the
-same connection as what it sends: where it gets ready after it has begun to send, the other one may not begin
-before all that has arrived, and a link carries one direction after the other. A worker that gets ready two
-steps before costs neither that nor a delay: one that gets ready when it has read the step before is heard of
-too late where a step is shorter than a delay.
+Gloo's sender waits until it has heard that the receiver is ready. This announcement goes over the same
+connection as the worker's own messages. If a worker gets ready only after it has begun to send, the other one
+may not begin before all of that has arrived, and a link carries one direction after the other. A worker that
+gets ready two steps earlier avoids this, and the delay. If it gets ready when it has read the previous step,
+the announcement arrives too late when a step is shorter than the delay.
 
-Unlike collectives any thread may start these sends and receipts, in any order of the buckets: tags tell them
+Unlike collectives, any thread may start these sends and receives, in any order of the buckets: tags tell them
 apart.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -27,16 +28,18 @@ from torch.futures import Future as Told
 from .courier import Courier
 from .gathering import SIZE_BYTES, Gathering, on_transport, stacked, told_length, with_length
 from .lanes import Lanes, Receipt
+from .reaching import reaching
 from .sites import Sites
 
 _FIRST_TAG = 1 << 24
-"""Far from what a program that uses the same group may have."""
+"""Far from the tags of other programs that use the same group."""
 _TAGS_EACH = 1 << 20
-"""Buckets have smaller numbers. They are their tags: callbacks get ready for them in any order."""
+"""Numbers of buckets are smaller. They serve as tags, because callbacks get ready for buckets in any
+order."""
 _REST = 1 << 19
-"""From a bucket's tag to that of what had no room."""
+"""From a bucket's tag to the tag of what did not fit."""
 _AHEAD = 2
-"""Exchanges of a bucket for which a worker is ready."""
+"""Number of exchanges of a bucket for which a worker is ready in advance."""
 _MAILBOXES: defaultdict[str, "count[int]"] = defaultdict(count)
 """How many there were, by group: tags are a group's own."""
 
@@ -45,24 +48,40 @@ _Receipts = dict[int, Receipt]
 """By the worker whose message it is."""
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """What is on its way to a worker."""
+
+    to: int
+    work: dist.Work
+
+
+def _wait_for(sent: Iterable[_Sent]) -> None:
+    """Until it has been handed over."""
+    for each in sent:
+        with reaching(each.to):
+            each.work.wait()
+
+
 class Mailbox:
-    """What this worker is ready to receive of all others, by bucket.
+    """What this worker is ready to receive from all others, by bucket.
 
-    A message goes by the bucket's tag; those that one worker hands to another arrive in the order in which
-    they were sent: its own first, then those that it hands on, by the ranks of their sources. All workers of
-    a group must make its mailboxes in the same order.
+    A message has the bucket's tag. Messages from one worker to another arrive in the order in which they were
+    sent: first its own, then those that it forwards, by the ranks of their sources. All workers of a group
+    must create its mailboxes in the same order.
 
-    Nobody waits in a circle: a worker sends its own message before it waits for any, and hands others' on
+    There is no deadlock: a worker sends its own message before it waits for any, and forwards those of others
     from a thread that waits for nothing else.
     """
 
     def __init__(self, group: dist.ProcessGroup, sites: Sites | None = None, connections: int = 1) -> None:
-        """Gets ready for no bucket yet.
+        """Does not get ready for any bucket yet.
 
         Args:
-            group: whose workers take part.
-            sites: where they are, the same on all; by default all are at one, so that nothing is handed on.
-            connections: how many each two workers have.
+            group: the process group of the workers.
+            sites: their sites, the same on all workers; by default one site, so that nothing is forwarded.
+            connections: number of connections between each two workers for their messages; through gloo, and
+                not with padded.
         """
         self._lanes = Lanes(group, connections)
         self.rank, self.workers = dist.get_rank(group), dist.get_world_size(group)
@@ -76,17 +95,18 @@ class Mailbox:
         self._senders = [(source, by) for source, by, to in self.sites.hops.tolist() if to == self.rank]
         self._senders.sort(key=lambda each: each[0] != each[1])
         """Sources and who hands over their messages; what comes from a worker itself is first."""
+        self._handed_over_by = dict(self._senders)
         self._rooms: defaultdict[int, deque[int]] = defaultdict(deque)
         """Of the exchanges to come."""
         self._receipts: defaultdict[int, deque[_Receipts]] = defaultdict(deque)
-        self._sent: dict[int, list[dist.Work]] = {}
+        self._sent: dict[int, list[_Sent]] = {}
         self._courier, self._reader = Courier(), Courier()
-        self._errands: dict[int, Future[list[dist.Work]]] = {}
+        self._errands: dict[int, Future[list[_Sent]]] = {}
 
     def expect(self, bucket: int, room: int) -> None:
-        """Gets ready for messages about a bucket, of so many bytes and their length, unless it is.
+        """Gets ready for messages about a bucket, of this many bytes and their length, unless it is ready.
 
-        All workers must make the same room, before the first exchange and after each one.
+        All workers must use the same size, before the first exchange and after each one.
         """
         tag = self._tag + bucket
         while len(self._rooms[bucket]) < _AHEAD:
@@ -95,10 +115,9 @@ class Mailbox:
             self._rooms[bucket].append(room)
 
     def send(self, bucket: int, message: Tensor) -> int:
-        """Sends to all others what they have room for; returns how much that is, in bytes."""
+        """Sends to all others what fits into their buffers; returns how much that is, in bytes."""
         room = self._rooms[bucket].popleft()
-        for work in self._sent.pop(bucket, ()):
-            work.wait()  # of the step before: its messages have long arrived
+        _wait_for(self._sent.pop(bucket, ()))  # of the step before: its messages have long arrived
         tag, whole = self._tag + bucket, with_length(message, room)
         self._sent[bucket] = self._send(tag, whole, self._receivers, told=True)
         if self._handed_on:
@@ -114,11 +133,11 @@ class Mailbox:
         return self._received(receipts)
 
     def follow(self, bucket: int) -> Future[list[Tensor]]:
-        """Has a thread `receive`, after the buckets that it was told of before."""
+        """Makes a thread `receive`, after the buckets that it was given before."""
         return self._reader.send(partial(self.receive, bucket))
 
     def exchange(self, bucket: int, rest: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Sends what had no room to all others and waits for theirs, the same way; nothing of this worker.
+        """Sends what did not fit to all others, and waits for theirs in the same way; not of this worker.
 
         Args:
             bucket: whose messages have been received.
@@ -131,46 +150,49 @@ class Mailbox:
             for source, by in self._senders
             if lengths[source]
         }
-        works = self._send(tag, rest, self._receivers, told=False) if rest.numel() else []
-        works += self._hand_on(tag, receipts, told=False)
+        sent = self._send(tag, rest, self._receivers, told=False) if rest.numel() else []
+        sent += self._hand_on(tag, receipts, told=False)
         arrived = self._received(receipts)
-        for work in works:
-            work.wait()
+        _wait_for(sent)
         return arrived
 
-    def _send(self, tag: int, what: Tensor, receivers: Sequence[int], *, told: bool) -> list[dist.Work]:
+    def _send(self, tag: int, what: Tensor, receivers: Sequence[int], *, told: bool) -> list[_Sent]:
         send = self._lanes.send if told else self._lanes.send_over_one
-        return [work for to in receivers for work in send(what, to, tag)]
+        return [_Sent(to, work) for to in receivers for work in send(what, to, tag)]
 
-    def _hand_on(self, tag: int, receipts: _Receipts, *, told: bool) -> list[dist.Work]:
+    def _hand_on(self, tag: int, receipts: _Receipts, *, told: bool) -> list[_Sent]:
         """Waits for each message that goes on from here, and sends it on as long as it is.
 
         Args:
             tag: by which they go on.
             receipts: of all messages about it.
-            told: whether their lengths stand before them; the receivers know them otherwise.
+            told: whether their lengths precede them; otherwise the receivers know the lengths.
         """
-        works: list[dist.Work] = []
+        sent: list[_Sent] = []
         for source, receivers in self._handed_on.items():
             if source in receipts:
-                receipts[source].wait()
+                self._wait_for_message(source, receipts[source])
                 what = receipts[source].arrived()
                 if told:  # a slice ends where what arrived does
                     what = what[: SIZE_BYTES + told_length(what)]
-                works += self._send(tag, what, receivers, told=told)
-        return works
+                sent += self._send(tag, what, receivers, told=told)
+        return sent
+
+    def _wait_for_message(self, source: int, receipt: Receipt) -> None:
+        with reaching(source, self._handed_over_by[source]):
+            receipt.wait()
 
     def _received(self, receipts: _Receipts) -> list[Tensor]:
-        """By rank, once all are here; those that were handed on are."""
+        """By rank, once all are here; those that were forwarded are."""
         for source, receipt in receipts.items():
             if source not in self._handed_on:
-                receipt.wait()
+                self._wait_for_message(source, receipt)
         nothing = torch.empty(0, dtype=torch.uint8)
         return [receipts[rank].arrived() if rank in receipts else nothing for rank in range(self.workers)]
 
 
 class Expected(Gathering):
-    """Each message to each worker, who is ready for it; what has no room follows in a second round."""
+    """Sends each message to each worker, which is ready; what does not fit follows in a second round."""
 
     may_go_on = True
 

@@ -56,7 +56,7 @@ _SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
 
 @dataclass(frozen=True)
 class NonFinite:
-    """Stands for an update that could not be made: the gradient held NaN or Inf."""
+    """A refusal, instead of an update: the gradient held NaN or Inf."""
 
     form: Form
     n: int
@@ -87,7 +87,7 @@ def write(update: Update, codec: str = "auto", symbols: str = "auto", ops: Ops =
 def write_all(
     updates: Sequence[Update], codecs: Sequence[str], symbols: str, ops: Ops, returns: Returns
 ) -> Steps[Any]:
-    """Updates as messages, one behind the other; for errors see `write`.
+    """Updates as messages, one after the other; for errors see `write`.
 
     Args:
         updates: what to write.
@@ -116,7 +116,7 @@ def write_all(
         ]
         if mine:
             one.write([number for number, _ in mine], payload, [begin for _, begin in mine], ops)
-    # What stands behind positions comes after them: a section may have spilled into it.
+    # What follows the positions is written after them: a section may have overwritten it.
     for update, (by, _, size), planned, end in zip(updates, chosen, values, ends, strict=True):
         codec = by.codec
         if codec.with_values and planned.size:
@@ -171,7 +171,7 @@ def write_nonfinite(refusal: NonFinite) -> Bytes:
 
 
 def is_refusal(message: Bytes) -> bool:
-    """Whether these bytes want to be what `write_nonfinite` writes; nothing else of them is looked at."""
+    """Whether these bytes claim to be what `write_nonfinite` writes; nothing else of them is checked."""
     return message.size >= HEADER_BYTES and int(message[_STATE_AT]) == _NONFINITE
 
 

@@ -102,10 +102,10 @@ class Seal:
         Args:
             key: that of all, of any length.
             group: the workers; by default all.
-            device: where the transport wants its buffers.
+            device: the device on which the transport needs its buffers.
 
         Raises:
-            WorkersDisagree: on every worker, where one has another key.
+            WorkersDisagree: on every worker, if one has another key.
         """
         rank, works = dist.get_rank(group), list[dist.Work]()
         nonces = gathered(secrets.token_bytes(_NONCE_BYTES), group, device, works)

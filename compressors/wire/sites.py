@@ -1,8 +1,9 @@
-"""Sites: workers that fast links join, with slow links between one site and another.
+"""Sites: groups of workers that are connected by fast links, with slow links between the sites.
 
-A worker sends its message to the others of its site, and to one worker of each other site, its counterpart
-there, who hands it on within that site. So a message goes to each other site once, however many workers are
-there. Neighbours have different counterparts, so that messages from another site are spread over its workers.
+A worker sends its message to the others of its site, and to one worker of each other site, its counterpart,
+which forwards it within that site. A message thus goes to each other site once, however many workers are
+there. Neighbours have different counterparts, so the messages from another site are spread over a site's
+workers.
 """
 
 from collections import defaultdict
@@ -18,7 +19,7 @@ from .site_ranks import check_site_ranks
 
 @dataclass(frozen=True)
 class Sites:
-    """Where each worker is, and which way each worker's message goes. See `of`, which checks."""
+    """The site of each worker, and the route of each worker's message. Use `of`, which checks its input."""
 
     members: tuple[tuple[int, ...], ...]
     """Ranks of each site, ascending; sites in the order of their first ranks."""
@@ -35,7 +36,7 @@ class Sites:
 
     @classmethod
     def one(cls, workers: int) -> "Sites":
-        """A single site of all workers: every message goes straight to everybody."""
+        """A single site of all workers: every message goes directly to everybody."""
         return cls((tuple(range(workers)),))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a worker sends for one synchronization, before it is written down as bytes.
+"""What a worker sends for one synchronization, before it is encoded.
 
 Legend: n elements, k of them sent.
 """
@@ -35,10 +35,10 @@ class Chunks:
 
 @dataclass(slots=True)
 class Update:
-    """k of n elements, each with a position, a sign and, by form, a value.
+    """k of n elements, each with a position, a sign and, depending on the form, a value.
 
-    Not frozen, as a frozen one takes three times as long to make, and a step has one for each threshold of
-    each worker; nobody changes one.
+    Not frozen: a frozen one takes three times as long to create, and a step has one for each threshold of
+    each worker. Nobody changes one.
 
     Attributes:
         form: what the values are.

@@ -1,4 +1,4 @@
-"""Data sets, and which examples a worker sees when.
+"""Data sets, and which examples a worker gets when.
 
 `config` and `batches` need no torch, so the names below are imported only when they are asked for.
 """

@@ -14,9 +14,10 @@ ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 
 class _Split(Config):
     test_fraction: Fraction = 0.2
-    """The part held out for evaluation, the same share of every class."""
+    """The share that is held out for evaluation, the same for every class."""
     split_seed: int = Field(default=0, ge=0)
-    """Which examples are held out; apart from the run's seed, so that seeds share one test set."""
+    """Decides which examples are held out, independently of the run's seed, so that all seeds share one test
+    set."""
 
 
 class Mnist5k(_Split):
@@ -36,8 +37,8 @@ class Mnist(Config):
 
     kind: Literal["mnist"] = "mnist"
     path: Path
-    """Where the data lie; for mnist the folder that holds train-images-idx3-ubyte(.gz) and its three
-    companions. docs/data.md has the others."""
+    """Where the data is. For mnist, the folder with train-images-idx3-ubyte(.gz) and the three other files.
+    For other kinds, see docs/data.md."""
 
 
 class Synthetic(Config):
@@ -57,10 +58,10 @@ class Synthetic(Config):
 
 class _Windows(Config):
     context: int = Field(default=64, ge=1)
-    """Tokens of an example, each with the next one as its target; with frames: those of a window, an odd
-    number, of which the one in the middle is classified."""
+    """Number of tokens in an example; the target of each is the next token. With frames: number of frames in
+    a window, an odd number; the frame in the middle is classified."""
     test_examples: int = Field(default=500, ge=1)
-    """How many examples an evaluation looks at, evenly spaced over the test part; all if there are fewer."""
+    """How many test examples an evaluation uses, evenly spaced; all, if there are fewer."""
 
 
 class Text(_Windows):
@@ -71,7 +72,7 @@ class Text(_Windows):
     """A file, a folder, a pattern such as books/**/*.txt, or several; None: the source files of the running
     Python's standard library."""
     tokenizer: Path | None = None
-    """A tokenizer.json of the package tokenizers; None: every byte is a token."""
+    """A tokenizer.json file of the package tokenizers; None: every byte is a token."""
     test_fraction: Fraction = 0.1
     """The share of files that is held out for evaluation; of a single file the share at its end."""
     split_seed: int = Field(default=0, ge=0)
@@ -85,15 +86,15 @@ class Tokens(_Windows):
     path: Path
     """The folder that holds train.bin and val.bin."""
     vocabulary: int | None = Field(default=None, ge=2, le=65536)
-    """How many tokens there are; None: one more than the largest that the files hold."""
+    """Number of different tokens; None: one more than the largest token in the files."""
 
 
 class _Cifar(Config):
     path: Path
     """The folder that holds the files of the binary version."""
     augment: bool = False
-    """Change training images by chance: cifar moves them by up to 4 pixels, the others train on a random part
-    scaled to size; half of them are mirrored."""
+    """Augment training images at random: cifar shifts them by up to 4 pixels, the others use a random part
+    scaled to size; half of the images are mirrored."""
 
 
 class Cifar10(_Cifar):
@@ -107,7 +108,7 @@ class Cifar100(_Cifar):
 
     kind: Literal["cifar100"] = "cifar100"
     labels: Literal["fine", "coarse"] = "fine"
-    """100 classes, or the 20 that these belong to."""
+    """fine: 100 classes; coarse: the 20 groups of these."""
 
 
 class Frames(Config):
@@ -119,9 +120,9 @@ class Frames(Config):
     context: int = Field(default=17, ge=1)
     """Frames of a window, an odd number: the one that is classified is in the middle."""
     evaluate_on: Literal["validation", "test"] = "validation"
-    """Which part evaluations look at. Whoever chooses settings by it must judge them by the other."""
+    """The part that evaluations use. If you choose settings by one part, judge them by the other."""
     test_examples: int = Field(default=5000, ge=1)
-    """How many examples an evaluation looks at, evenly spaced over the part; all if there are fewer."""
+    """How many test examples an evaluation uses, evenly spaced; all, if there are fewer."""
 
     @field_validator("context")
     @classmethod
@@ -135,19 +136,19 @@ class _Images(Config):
     size: int = Field(default=224, ge=1)
     """Height and width of an example."""
     resize: int | None = Field(default=None, ge=1)
-    """The shorter side before size x size pixels are cut out of the middle; None: as long as size."""
+    """Length of the shorter side before the middle size x size pixels are cut out; None: the same as size."""
     channels: Literal[1, 3] = 3
-    """3: red, green, blue; 1: grey."""
+    """3: red, green, blue; 1: greyscale."""
     augment: bool = False
     """Train on a random part of each image, scaled to size, and mirror half of them."""
     smallest_part: Fraction = 0.08
-    """With augment: the smallest share of an image's area that such a part has."""
+    """With augment: the smallest share of an image's area that a random part may have."""
     mean: tuple[float, ...] | None = None
-    """By channel, of pixels from 0 to 1; None: ImageNet's."""
+    """For each channel, for pixels from 0 to 1; None: ImageNet's."""
     std: tuple[float, ...] | None = None
-    """By channel, of pixels from 0 to 1; None: ImageNet's."""
+    """For each channel, for pixels from 0 to 1; None: ImageNet's."""
     test_examples: int = Field(default=5000, ge=1)
-    """How many examples an evaluation looks at, evenly spaced over the test part; all if there are fewer."""
+    """How many test examples an evaluation uses, evenly spaced; all, if there are fewer."""
 
     @model_validator(mode="after")
     def _one_a_channel(self) -> Self:
@@ -159,9 +160,7 @@ class _Images(Config):
         if self.std is not None and not min(self.std) > 0:
             raise ValueError(f"std is {list(self.std)}; every one must be above 0")
         if self.resize is not None and self.resize < self.size:
-            raise ValueError(
-                f"resize = {self.resize} is below size = {self.size}; it must hold what is cut out"
-            )
+            raise ValueError(f"resize = {self.resize} is below size = {self.size}; it must be at least size")
         return self
 
 
@@ -174,7 +173,8 @@ class ImageFolder(_Images):
     test_fraction: Fraction = 0.2
     """The part held out for evaluation, the same share of every class, where there is no folder train."""
     split_seed: int = Field(default=0, ge=0)
-    """Which examples are held out; apart from the run's seed, so that seeds share one test set."""
+    """Decides which examples are held out, independently of the run's seed, so that all seeds share one test
+    set."""
 
 
 class Parquet(_Images):
@@ -185,13 +185,15 @@ class Parquet(_Images):
     """The folder whose Parquet files have names that begin with train and test (or val), or lie in such
     folders."""
     input: str | tuple[str, ...] = "image"
-    """The column of the inputs: encoded images, or a list of numbers a row; or several columns of numbers."""
+    """The column of the inputs, with encoded images or a list of numbers per row; or several columns of
+    numbers."""
     label: str = "label"
-    """The column of the targets: whole numbers or names are classes, other numbers are told as they are."""
+    """The column of the targets. Whole numbers or names are classes; other numbers are values to predict."""
     classes: int | None = Field(default=None, ge=2)
-    """How many classes there are, where labels are whole numbers; None: as the training part's labels say."""
+    """Number of classes, if labels are whole numbers; None: as many as the labels of the training part
+    show."""
     shuffle_groups: int = Field(default=4, ge=1)
-    """How many row groups are mixed with each other; whoever reads keeps so many in memory."""
+    """How many row groups are mixed with each other. Each reading process keeps this many in memory."""
 
 
 class CustomData(Config):

@@ -1,4 +1,4 @@
-"""Images to classify that lie in memory: four tensors and a number of classes."""
+"""Images to classify, in memory: four tensors and a number of classes."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class DataSet:
     """A classification task, in memory, on the CPU.
 
     Raises:
-        DataError: A field is not what is said below.
+        DataError: A field is not as described below.
     """
 
     train_inputs: torch.Tensor
@@ -55,17 +55,17 @@ class DataSet:
         *,
         classes: int,
     ) -> "DataSet":
-        """Normalises grey images by the training part's mean and standard deviation, one of each for all.
+        """Normalises greyscale images by the training part's mean and standard deviation over all pixels.
 
-        To scale the pixels to 0..1 first would change nothing: the mean and the deviation would scale too.
-        The sums are exact integers, so that every machine finds the same inputs, bit for bit.
+        Scaling the pixels to 0..1 first would not change the result, since the mean and the deviation would
+        scale, too. The sums are exact integers, so every machine gets the same inputs, bit for bit.
 
         Args:
             train_pixels: uint8 [N, height, width].
             train_labels: Any integer type, [N].
             test_pixels: uint8 [M, height, width].
             test_labels: Any integer type, [M].
-            classes: How many classes there are.
+            classes: Number of classes.
 
         Returns:
             The data set, with one channel.
@@ -107,7 +107,7 @@ class DataSet:
 
     @property
     def shape(self) -> Shape:
-        """Of an example."""
+        """The shape of an example."""
         channels, height, width = self.train_inputs.shape[1:]
         return Shape.image(channels, height, width, self.classes)
 

@@ -21,28 +21,28 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Examples(ABC):
-    """Examples to learn from, or to judge by."""
+    """Examples to train on, or to evaluate with."""
 
     in_memory = False
-    """Whether a batch is ready at once: then nothing is gained by reading it beside the step."""
+    """Whether a batch is ready at once, so that reading it in parallel to the step gains nothing."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are, at least 1."""
+        """The number of examples, at least 1."""
 
     @abstractmethod
     def batch(self, indices: NDArray[np.int64], draw: Draw | None) -> Pair:
-        """Examples by number.
+        """Returns some examples by number.
 
         Args:
             indices: int64 [n], each in 0..len - 1.
-            draw: for examples that differ from epoch to epoch; None, as in evaluations: no chance in them.
+            draw: for examples that differ from epoch to epoch; None, as in evaluations: no randomness.
 
         Returns:
             Always the same for the same arguments, in any process.
 
         Raises:
-            DataError: what is read now is damaged.
+            DataError: the data that is read is damaged.
         """
 
     def order(self, draw: Draw) -> NDArray[np.int64]:
@@ -50,12 +50,12 @@ class Examples(ABC):
         return epoch_order(len(self), draw.seed, draw.epoch)
 
     def stream(self, parts: Iterable[NDArray[np.int64]], draw: Draw) -> Iterator[Pair]:
-        """A batch for each of `parts`, in order; a source with its own way to read ahead overrides it."""
+        """Yields a batch for each of `parts`, in order; override it to read ahead in another way."""
         return (self.batch(indices, draw) for indices in parts)
 
 
 class Data(Protocol):
-    """What is trained on, what it is judged by, and what an example looks like."""
+    """The training part, the test part, and the shape of an example."""
 
     @property
     def train(self) -> Examples:
@@ -67,11 +67,11 @@ class Data(Protocol):
 
     @property
     def shape(self) -> Shape:
-        """Of an example."""
+        """The shape of an example."""
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all content, to be logged with the run; empty where none was taken."""
+        """A hash of all content, to log with the run; empty if there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class Parts:
 
 
 class Tensors(Examples):
-    """Examples that lie in memory."""
+    """Examples in memory."""
 
     in_memory = True
 
@@ -97,6 +97,6 @@ class Tensors(Examples):
         return len(self.targets)
 
     def batch(self, indices: NDArray[np.int64], draw: Draw | None) -> Pair:
-        """See `Examples.batch`; there is no chance in these."""
+        """See `Examples.batch`; these have no randomness."""
         chosen = torch.from_numpy(indices)
         return self.inputs[chosen], self.targets[chosen]

@@ -59,13 +59,13 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: cannot be read ({error.strerror or error}); taugrad data speech makes such a folder"
         ) from error
     except ValueError as error:
-        raise DataError(f"{path}: is no JSON ({error})") from error
+        raise DataError(f"{path}: is not JSON ({error})") from error
     if not isinstance(said, dict) or said.get("version") != VERSION:
         found = said.get("version") if isinstance(said, dict) else said
         raise DataError(f"{path}: version is {found!r:.40}; expected {VERSION}")
     features, classes, hashes = said.get("features"), said.get("classes"), said.get("sha256", {})
     if type(features) is not int or features < 1:
-        raise DataError(f"{path}: features is {features!r:.40}; expected how many numbers a frame has")
+        raise DataError(f"{path}: features is {features!r:.40}; expected the number of values per frame")
     names = classes if isinstance(classes, list) and all(isinstance(each, str) for each in classes) else []
     if not 2 <= len(names) <= 1 << 16:
         raise DataError(f"{path}: classes is {classes!r:.40}; expected a list of 2 to 65536 names")
@@ -120,7 +120,7 @@ def _mapped(path: Path, dtype: str, dimensions: int) -> NDArray[Any]:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected {form}") from error
     except (ValueError, EOFError, SyntaxError) as error:  # what a damaged header leads to
         problem = " ".join(str(error).split())
-        raise DataError(f"{path}: is no whole .npy file ({problem}); expected {form}") from error
+        raise DataError(f"{path}: is not a complete .npy file ({problem}); expected {form}") from error
     if array.dtype != np.dtype(dtype) or array.ndim != dimensions or not array.flags.c_contiguous:
         shape = " x ".join(map(str, array.shape))
         order = "" if array.flags.c_contiguous else ", column by column"

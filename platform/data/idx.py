@@ -72,7 +72,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
             with gzip.GzipFile(fileobj=raw) as unpacked:
                 return _parse(path, unpacked, dimensions, size * _MOST_DEFLATED)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: not a whole gzip file ({error}); expected gzipped IDX") from error
+        raise DataError(f"{path}: not a complete gzip file ({error}); expected gzipped IDX") from error
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror or error}); expected an IDX file"

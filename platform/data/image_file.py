@@ -58,7 +58,7 @@ class Framing:
             uint8 [size, size, channels].
 
         Raises:
-            DataError: it cannot be read or is no whole image.
+            DataError: it cannot be read or is not a complete image.
         """
         from PIL import Image  # noqa: PLC0415 - an extra
 
@@ -69,7 +69,7 @@ class Framing:
             raise DataError(f"{name}: is not there any more") from error
         except Exception as error:  # Pillow's readers raise what they like
             problem = " ".join(str(error).split())
-            raise DataError(f"{name}: is no whole image ({problem or type(error).__name__})") from error
+            raise DataError(f"{name}: is not a complete image ({problem or type(error).__name__})") from error
         box = self._middle(whole) if generator is None else self._random(whole, generator)
         cut = whole.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
         pixels = np.asarray(cut, np.uint8).reshape(self.size, self.size, self.channels)

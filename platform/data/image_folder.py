@@ -64,7 +64,7 @@ def load_image_folder(config: ImageFolder) -> Parts:
         judged = next((config.path / name for name in _TEST if (config.path / name).is_dir()), None)
         if judged is None:
             raise DataError(
-                f"{config.path / 'test'}: is no folder; expected one beside {config.path / 'train'}"
+                f"{config.path / 'test'}: is not a folder; expected one beside {config.path / 'train'}"
             )
         test = _listed(judged, train.classes)
     else:
@@ -116,7 +116,7 @@ class _Images(Streamed):
 def _listed(root: Path, classes: Sequence[str] | None = None) -> Listing:
     """All images below a folder of classes; `classes` are those that there may be, else what is found."""
     if not root.is_dir():
-        raise DataError(f"{root}: is no folder; expected one that holds a folder of images for each class")
+        raise DataError(f"{root}: is not a folder; expected one that holds a folder of images for each class")
     found = sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
     if classes is None:
         if len(found) < 2:
@@ -124,7 +124,7 @@ def _listed(root: Path, classes: Sequence[str] | None = None) -> Listing:
         classes = found
     unknown = sorted(set(found) - set(classes))
     if unknown:
-        raise DataError(f"{root / unknown[0]}: is no class of the training part, which has {len(classes)}")
+        raise DataError(f"{root / unknown[0]}: is not a class of the training part, which has {len(classes)}")
     names: list[str] = []
     labels: list[int] = []
     digest = hashlib.sha256()

@@ -44,7 +44,7 @@ def find(folder: Path) -> tuple[RowGroups, RowGroups]:
         DataError: there are none, a file is damaged, or files of a part have other columns than its first.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder}: is no folder; expected one that holds Parquet files")
+        raise DataError(f"{folder}: is not a folder; expected one that holds Parquet files")
     files = sorted(folder.rglob("*.parquet"))
     parts = []
     for wanted in (_TRAIN, _TEST):

@@ -167,7 +167,7 @@ def opened(path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: is no whole Parquet file ({_line(error)})") from error
+        raise DataError(f"{path}: is not a complete Parquet file ({_line(error)})") from error
 
 
 def read_group(file: pq.ParquetFile, path: str, group: int, columns: Sequence[str]) -> pa.Table:

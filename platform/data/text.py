@@ -85,7 +85,7 @@ class _Tokenizer:
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
         except Exception as error:  # what the library raises has no type of its own
-            raise DataError(f"{path}: is no tokenizer.json of the package tokenizers ({error})") from error
+            raise DataError(f"{path}: is not a tokenizer.json of the package tokenizers ({error})") from error
         # Tokens may have numbers beyond their count, where some were left out.
         self.vocabulary = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1
         self.dtype = "<u2" if self.vocabulary <= 1 << 16 else "<u4"
@@ -149,6 +149,6 @@ def _decoded(path: Path, at: int, piece: bytes) -> str:
         return piece.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: byte 0x{piece[error.start]:02x} at offset {at + error.start} is no UTF-8, which a "
+            f"{path}: byte 0x{piece[error.start]:02x} at offset {at + error.start} is not UTF-8, which a "
             "tokenizer needs; leave tokenizer out to train on bytes"
         ) from error

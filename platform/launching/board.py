@@ -1,4 +1,4 @@
-"""The board: where worker 0 pins news of the run, and the driver reads them."""
+"""The board: worker 0 posts the progress of the run, and the driver reads it."""
 
 from dataclasses import dataclass, field
 from typing import Any

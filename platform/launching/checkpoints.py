@@ -1,53 +1,59 @@
-"""A worker's side of checkpoints: all workers write one together, and agree on the one to go on from."""
+"""A worker's side of checkpoints: all workers write one together, and agree on the one to continue from."""
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import ray.train
 import torch
 import torch.distributed as dist
+from pyarrow import ArrowException
 from ray.train import Checkpoint
 
 from ..training.checkpoint import Saved
 from ..training.choosing import folder_name
 from ..training.manifest import Digest, Manifest
 from ..training.resuming import agreed, gathered
+from .entry import Job
+from .reasons import reason
 from .run_folder import RunFolder
+from .spare import forget_checkpoints, keep_checkpoint, spare_checkpoint
 
 
 class Checkpoints:
     """The checkpoints of the Ray Train run that this worker belongs to.
 
     Args:
-        run_id: the MLflow run.
+        job: the run.
         keep: how many stay.
         workers: how many train, in all processes.
         device: through which the process group sends.
-        notify: told, in a line for the user, what could not be used.
+        notify: told, in a line for the user, what could not be used or stored.
     """
 
     def __init__(
-        self, run_id: str, keep: int, workers: int, device: torch.device, notify: Callable[[str], None]
+        self, job: Job, keep: int, workers: int, device: torch.device, notify: Callable[[str], None]
     ) -> None:
         self._storage = ray.train.get_context().get_storage()
-        self._folder = RunFolder(self._storage.storage_filesystem, self._storage.experiment_fs_path, run_id)
-        self._run_id, self._keep, self._workers, self._notify = run_id, keep, workers, notify
+        filesystem, path = self._storage.storage_filesystem, self._storage.experiment_fs_path
+        self.folder = RunFolder(filesystem, path, job.run_id, job.folder)
+        self._run_id, self._keep, self._workers, self._notify = job.run_id, keep, workers, notify
         self._rank = dist.get_rank()
         self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
 
     def newest(self) -> Saved | None:
-        """What this worker goes on from; None where no checkpoint was written yet.
+        """What this worker continues from; None if no checkpoint was written yet.
 
         Raises:
             CheckpointError: there are checkpoints, and none is good.
         """
 
         def attempt(iteration: int) -> Saved:
-            read, manifest = self._folder.reader(iteration), self._folder.manifest(iteration)
+            read, manifest = self.folder.reader(iteration), self.folder.manifest(iteration)
             return Saved.load(read, manifest, self._rank, self._workers)
 
-        iterations = self._folder.iterations() if self._rank == 0 else []
+        iterations = self.folder.iterations() if self._rank == 0 else []
         choice = agreed(iterations, attempt, self._rank, self._device)
         if choice.skipped:
             then = folder_name(choice.iteration) if choice.good else "the beginning"
@@ -57,23 +63,84 @@ class Checkpoints:
     def write(self, iteration: int, write: Callable[[Path], None]) -> None:
         """Writes the checkpoint of an iteration; all workers must call this together.
 
+        Where it cannot be stored, each worker keeps its files on its own machine, and training goes on.
+
         Args:
             iteration: after which it is.
             write: puts this worker's files into an empty folder.
         """
-        name = folder_name(iteration)
-        if self._rank == 0:
-            self._folder.reopen(iteration)
+        problem = _problem(lambda: self.folder.reopen(iteration)) if self._rank == 0 else ""
         dist.barrier()  # nobody's new file stands beside an old manifest
-        with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
-            write(Path(folder))
-            own = {path.name: Digest.of(path) for path in sorted(Path(folder).iterdir())}
-            self._storage.persist_current_checkpoint(Checkpoint.from_directory(folder), name)
-        self._folder.to_disk(iteration, list(own))
-        # When worker 0 has heard of all files, all of them are there.
-        files = gathered(Manifest(self._run_id, iteration, own).to_bytes().decode(), self._device)
-        if self._rank == 0:
-            manifests = [Manifest.from_bytes(each.encode(), self._run_id, iteration) for each in files]
+        with tempfile.TemporaryDirectory(prefix="taugrad-", ignore_cleanup_errors=True) as place:
+            files = Path(place)
+            unwritten, own = self._written(files, write)
+            problem = problem or unwritten or _problem(lambda: self._store(iteration, files, list(own)))
+            # When worker 0 has heard of all files, all of them are there.
+            mine = Manifest(self._run_id, iteration, own).to_bytes().decode()
+            manifests = [
+                Manifest.from_bytes(each.encode(), self._run_id, iteration)
+                for each in gathered(mine, self._device)
+            ]
             everything = {name: digest for each in manifests for name, digest in each.files.items()}
-            self._folder.seal(Manifest(self._run_id, iteration, everything))
-            self._folder.keep(iteration, self._keep)
+            whole = Manifest(self._run_id, iteration, everything)
+            problem = self._first(problem)
+            if not problem:
+                problem = self._first(_problem(lambda: self._finish(whole)) if self._rank == 0 else "")
+            if problem:
+                self._keep_here(files, whole, problem, complete=all(each.files for each in manifests))
+            else:
+                forget_checkpoints(self._run_id, iteration + 1)
+
+    def _written(self, files: Path, write: Callable[[Path], None]) -> tuple[str, dict[str, Digest]]:
+        """Why this worker's files could not be written at all, and what they are."""
+        try:
+            write(files)
+            return "", {path.name: Digest.of(path) for path in sorted(files.iterdir())}
+        except OSError as error:
+            return f"{files.parent}: {reason(error)}", {}
+
+    def _store(self, iteration: int, files: Path, names: list[str]) -> None:
+        self._storage.persist_current_checkpoint(Checkpoint.from_directory(files), folder_name(iteration))
+        self.folder.to_disk(iteration, names)
+
+    def _finish(self, whole: Manifest) -> None:
+        self.folder.seal(whole)
+        with suppress(OSError):  # it is one now; the next tries again to remove the oldest
+            self.folder.keep(whole.iteration, self._keep)
+
+    def _first(self, problem: str) -> str:
+        """The first worker's problem, on all of them."""
+        return next(filter(None, gathered(problem, self._device)), "")
+
+    def _keep_here(self, files: Path, whole: Manifest, problem: str, *, complete: bool) -> None:
+        """Keeps a checkpoint that the storage did not take on the workers' machines, and says where."""
+        if self._rank == 0:
+            self.folder.discard(whole.iteration)  # part of one would fill a disk, and be in the way
+        told = (
+            f"the checkpoint after iteration {whole.iteration} was not stored in {self.folder.address} "
+            f"({problem}); training goes on"
+        )
+        if not complete:
+            self._notify(told)
+            return
+        kept = spare_checkpoint(whole)
+        second = self._first(_problem(lambda: keep_checkpoint(files, whole)))
+        if second:
+            self._notify(f"{told}, and could not be kept in {kept} either ({second})")
+            return
+        context = ray.train.get_context()
+        spread = context.get_local_world_size() < context.get_world_size()
+        where = "each machine has its workers' files in" if spread else "it is in"
+        there = ", on each" if spread else ""
+        self._notify(
+            f"{told}, and {where} {kept}; when the storage takes it again{there}: taugrad deliver {kept}"
+        )
+
+
+def _problem(do: Callable[[], object]) -> str:
+    """Why something could not be stored; empty: it is."""
+    try:
+        do()
+    except (OSError, RuntimeError, ArrowException) as error:
+        return reason(error)
+    return ""

@@ -1,4 +1,4 @@
-"""A Ray to run on: the one that RAY_ADDRESS names, or one of our own that only this machine can reach."""
+"""The Ray to run on: the one that RAY_ADDRESS names, or our own, which only this machine can reach."""
 
 import contextlib
 import logging
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.placing import FOLDER
+from ..deadline import in_time
 from ..ports import LOOPBACK, free_port
 from ..preflight import cpus_here
 from ..spec import SpecError
@@ -20,6 +21,7 @@ from ..watchdog import watched
 from .no_autoscaling import stand_in_for_autoscaling
 
 _OBJECT_STORE_BYTES = 256 * 2**20
+_ANSWER_S = 10.0
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 
 
@@ -93,6 +95,16 @@ def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool) -> None:
     # Ray's own handler prints stacks instead of ending as Ctrl-C does.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
+
+
+def ray_lives() -> bool:
+    """Whether the Ray that we are connected to has a node left; without one nothing would ever start."""
+    import ray  # noqa: PLC0415 - takes seconds
+
+    try:
+        return in_time(_ANSWER_S, lambda: any(node["Alive"] for node in ray.nodes()))  # type: ignore[no-untyped-call]
+    except Exception:  # Ray's own types, and that it does not answer
+        return False
 
 
 def import_ray() -> None:

@@ -1,6 +1,6 @@
-"""`taugrad train`: trains specs one after another, or goes on with a run that was interrupted.
+"""`taugrad train`: trains specs one after the other, or continues an interrupted run.
 
-What people see of the runs is up to a `Display`.
+A `Display` decides what people see of the runs.
 """
 
 import os
@@ -28,13 +28,14 @@ from ..tracking.masking import masked
 from ..tracking.probe import probe
 from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
 from ..training.manifest import CheckpointError
+from .addresses import above
 from .board import News
-from .cluster import import_ray, is_local, ray_cluster
+from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
 from .launch import RunResult, Watch, launch
 from .run_folder import RunFolder
 from .stages import Timeline, stage
-from .storing import storage_path
+from .storing import check_storage, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -78,7 +79,7 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
         0, or 1 when a run failed; the others are trained and compared all the same.
 
     Raises:
-        SpecError: a spec asks for what cannot be had; nothing was started.
+        SpecError: a spec asks for something that is not available; nothing was started.
     """
     console, timeline = display.console, Timeline()
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
@@ -107,6 +108,9 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
                 break
             if _run(display, client, spec, run_id, width, timeline):
                 finished.append(run_id)
+            elif not ray_lives():
+                say(console, "Ray is gone: what would come after this run is not started", style="red")
+                break
     timeline.add(stage("comparing the runs"))
     display.compare(client, list(dict.fromkeys(spec.experiment for _, spec in specs)))
     with suppress(Exception):  # it only says where time went
@@ -115,12 +119,12 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
 
 
 def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = None) -> int:
-    """Goes on with a run that was interrupted, from its last checkpoint.
+    """Continues an interrupted run from its last checkpoint.
 
     Args:
         run_id: its MLflow run.
         display: shows it.
-        workers: fields of `workers` that are others from now on (`spec.resizing.CHANGEABLE`).
+        workers: fields of `workers` that change from now on (`spec.resizing.CHANGEABLE`).
 
     Returns:
         0, or 1 when it failed again.
@@ -139,6 +143,7 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
     if workers:
         asked = [f"--workers.{field} {value}" for field, value in workers.items()]
         spec = with_workers(spec, " ".join([f"--resume {run_id}", *asked]), workers)
+    check_storage(spec, f"run {run_id}", local=is_local())  # before its checkpoints are read
     folder = RunFolder.at(storage_path(spec), run_id)
     try:
         with Hold(client, run_id, folder.local) as hold:
@@ -157,7 +162,7 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
 
 @contextmanager
 def _stage(console: Console, timeline: Timeline, name: str) -> Iterator[None]:
-    """Says what is going on, on a terminal for as long as it goes on."""
+    """Shows a stage, on a terminal for as long as it lasts."""
     timeline.add(stage(name))
     with console.status(f"{name} {chr(0x2026)}"):
         yield
@@ -202,7 +207,7 @@ def _run(
             say(console, f"  {_what_helps(error, spec, _resuming(client, spec, run_id))}")
             return False
         except KeyboardInterrupt:
-            say(console, f"{spec.title}: interrupted; go on with: {_resuming(client, spec, run_id)}")
+            say(console, f"{spec.title}: interrupted; continue with: {_resuming(client, spec, run_id)}")
             raise
     display.add(client, spec, result)
     return True
@@ -214,18 +219,18 @@ def _resuming(client: "MlflowClient", spec: RunSpec, run_id: str) -> str:
 
 
 def _what_helps(failed: RunFailed, spec: RunSpec, resuming: str) -> str:
-    """What to do after a failure; to resume is proposed only where the failure need not come again."""
+    """What to do after a failure; proposes to resume only if the failure may not occur again."""
     match failed.cause:
         case "diverged":
             rate = spec.training.optimizer.lr
             return (
-                "it would diverge again from its last checkpoint; start anew with a lower rate than "
-                f"{rate:g}, such as --training.optimizer.lr {rate / 10:g}"
+                "it would diverge again from its last checkpoint; start again with a lower learning rate "
+                f"than {rate:g}, such as --training.optimizer.lr {rate / 10:g}"
             )
         case "own code":
-            return f"when that is mended, go on with: {resuming} ({TRACEBACK}=1 shows the whole traceback)"
+            return f"when that is fixed, continue with: {resuming} ({TRACEBACK}=1 shows the whole traceback)"
         case "other":
-            return f"go on with: {resuming}"
+            return f"continue with: {resuming}"
 
 
 def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
@@ -244,7 +249,7 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
     if checkpoints is None:
         return spec
     # The command may be given in another folder than the first time.
-    return spec.model_copy(update={"storage": Path(checkpoints.removesuffix(f"/{run_id}"))})
+    return spec.model_copy(update={"storage": Path(above(checkpoints)[0])})
 
 
 def _check_checkpoints(folder: RunFolder, run_id: str) -> None:

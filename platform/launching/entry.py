@@ -1,4 +1,4 @@
-"""What Ray Train's controller and workers are given: light to import, since the controller needs no torch."""
+"""What Ray Train's controller and workers get. It is light to import, since the controller needs no torch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,8 @@ class Job:
     tracking_uri: str
     run_id: str
     """The MLflow run."""
+    folder: str
+    """The address of its folder, for people."""
     board: Any
     """A Ray actor handle of `Board`."""
 

@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from taugrad.compressors.errors import NonFiniteGradient
+from taugrad.compressors.errors import NonFiniteGradient, PeerLost
 
 from ..own_code import OwnCodeError, OwnCodeRaised
-from ..synchronization.asynchronous.errors import Diverged, PeerLost
+from ..synchronization.asynchronous.errors import Diverged
 
 Cause = Literal["diverged", "own code", "other"]
-"""`diverged` comes again from the same checkpoint; `own code` until the user has mended it."""
+"""`diverged` recurs from the same checkpoint; `own code` recurs until the user has fixed it."""
 
 
 class RunFailed(RuntimeError):
@@ -28,7 +28,7 @@ class RunFailed(RuntimeError):
 def run_failed(error: Exception) -> RunFailed:
     """What Ray Train raised, without its wrapping: the first worker's own error.
 
-    That others miss a worker which failed is no error of theirs.
+    If other workers lose a failed worker, this is not their error.
     """
     failures = getattr(error, "worker_failures", None)
     if not failures:

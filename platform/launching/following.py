@@ -1,4 +1,4 @@
-"""A job's log, followed until the job ends or somebody wants to go."""
+"""Follows a job's log until the job ends or the user leaves."""
 
 import asyncio
 import shlex
@@ -19,8 +19,8 @@ _LOOK_S = 0.5
 def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
     """Prints a job's log until the job ends.
 
-    Ctrl-C asks whether the job is to be stopped. Where nobody can be asked, and at SIGTERM, it goes on, and
-    one line says how to stop it.
+    Ctrl-C asks whether to stop the job. If nobody can be asked, and at SIGTERM, the job continues, and one
+    line says how to stop it.
 
     Args:
         client: of the job server.
@@ -57,7 +57,7 @@ async def _print_log(client: "JobSubmissionClient", job_id: str) -> None:
 
 
 def _go(client: "JobSubmissionClient", job_id: str, address: str, *, may_ask: bool) -> int:
-    """Stops the job if that is wished; says how it can be stopped otherwise."""
+    """Stops the job if the user wants it; otherwise says how to stop it."""
     from ray.exceptions import RayError  # noqa: PLC0415
 
     problem = "goes on"
@@ -75,7 +75,7 @@ def _go(client: "JobSubmissionClient", job_id: str, address: str, *, may_ask: bo
 
 
 def _is_to_stop(job_id: str) -> bool:
-    """Asks, if there is somebody to ask; a second Ctrl-C says no."""
+    """Asks, if there is somebody to ask; a second Ctrl-C means no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print(f"\njob {job_id} is running. Stop it? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -96,6 +96,6 @@ def _stop(client: "JobSubmissionClient", job_id: str) -> None:
     deadline = time.monotonic() + _STOPPING_S
     while not client.get_job_status(job_id).is_terminal():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"it was told to end, and has not after {_STOPPING_S:.0f} s")
+            raise RuntimeError(f"it was asked to stop, and has not stopped after {_STOPPING_S:.0f} s")
         time.sleep(_LOOK_S)
     print(f"job {job_id}: stopped", file=sys.stderr)

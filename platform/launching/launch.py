@@ -4,19 +4,20 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..spec import RunSpec
 from ..tracking import names
-from ..tracking.ended import UNDELIVERED, Status, record_end
+from ..tracking.ended import UNDELIVERED, Status, end_line
 from ..tracking.holding import Hold
 from ..tracking.masking import masked
 from ..tracking.store import finish_run
 from .board import Board, News
 from .entry import Job, train_worker
 from .failure import RunFailed, run_failed
+from .reasons import reason
 from .run_folder import RunFolder
+from .spare import keep_text, spare, text_of
 from .stages import stage
 from .storing import storage_path
 
@@ -48,13 +49,13 @@ def launch(
     alone: bool = False,
     hold: Hold | None = None,
 ) -> RunResult:
-    """Trains a spec on the connected Ray; goes on where an earlier launch of the run stopped.
+    """Trains a spec on the connected Ray; continues where an earlier launch of the run stopped.
 
     Args:
         spec: what to train.
         client: the tracking store that holds the run.
         run_id: the MLflow run, which is also the name of its folder under `spec.storage`.
-        watch: told how it goes.
+        watch: called with the progress.
         alone: on a Ray that ends with this process, so that nothing needs to be cleaned up after it.
         hold: of the run, where the caller has taken it.
 
@@ -63,29 +64,39 @@ def launch(
 
     Raises:
         RunFailed: a worker failed, more often than `workers.max_restarts` allows.
-        RunHeld: another process has the run; nothing was changed.
+        RunHeld: another process holds the run; nothing was changed.
     """
     storage = storage_path(spec)
     folder = RunFolder.at(storage, run_id)
     with nullcontext(hold) if hold else Hold(client, run_id, folder.local) as held:
         with suppress(Exception):  # a comfort for people; the run needs no store to go on
-            client.set_tag(run_id, names.TAG_CHECKPOINTS, f"{storage}/{run_id}")
+            client.set_tag(run_id, names.TAG_CHECKPOINTS, folder.address)
         status: Status = "KILLED"
         try:
-            folder.forget_rays_list()
-            folder.set_aside(UNDELIVERED)  # the checkpoint has these metrics, or their steps are redone
-            result = _fit(spec, client.tracking_uri, run_id, storage, watch, alone=alone)
+            _set_aside(folder)
+            result = _fit(spec, client.tracking_uri, run_id, storage, folder.address, watch, alone=alone)
             status = "FINISHED"
             return result
         except RunFailed:
             status = "FAILED"
             raise
         finally:
-            if notices := _end(client, run_id, status, held, folder.local):
+            if notices := _end(client, run_id, status, held, folder):
                 watch(News(notices=notices))
 
 
-def _end(client: "MlflowClient", run_id: str, status: Status, hold: Hold, folder: Path | None) -> list[str]:
+def _set_aside(folder: RunFolder) -> None:
+    """Puts away what an earlier launch of the run has left; raises RunFailed."""
+    try:
+        folder.forget_rays_list()
+        # The checkpoint has these metrics, or their steps are redone.
+        folder.set_aside(UNDELIVERED)
+        spare(folder.run_id).set_aside(UNDELIVERED)
+    except OSError as error:
+        raise RunFailed(f"{folder.address}: {reason(error)}") from error
+
+
+def _end(client: "MlflowClient", run_id: str, status: Status, hold: Hold, folder: RunFolder) -> list[str]:
     """Says in the store how a run ended, or else in a file; what the user should know about that."""
     try:
         if not hold.is_ours():
@@ -94,20 +105,26 @@ def _end(client: "MlflowClient", run_id: str, status: Status, hold: Hold, folder
         return []
     except Exception as error:
         notice = f"MLflow does not answer ({masked(str(error))}): run {run_id} stays marked as running"
-    if folder is None:
-        return [notice]
-    path = folder / UNDELIVERED
     try:
-        record_end(path, run_id, status)
+        left = text_of(folder, UNDELIVERED)
+        place = keep_text(folder, UNDELIVERED, left + end_line(run_id, status))
     except OSError as error:
-        return [f"{notice}, and {path} cannot be written: {error}"]
-    return [f"{notice} until you say, when it answers again: taugrad deliver {path}"]
+        return [f"{notice}, and that cannot be kept: {error}"]
+    return [f"{notice} until you say, when it answers again: taugrad deliver {place}"]
 
 
 def _fit(
-    spec: RunSpec, tracking_uri: str, run_id: str, storage: str, watch: Watch, *, alone: bool
+    spec: RunSpec,
+    tracking_uri: str,
+    run_id: str,
+    storage: str,
+    address: str,
+    watch: Watch,
+    *,
+    alone: bool,
 ) -> RunResult:
     import ray  # noqa: PLC0415 - takes seconds
+    from ray.exceptions import RayError  # noqa: PLC0415
     from ray.train import (  # noqa: PLC0415
         FailureConfig,
         RunConfig,
@@ -123,7 +140,7 @@ def _fit(
     group: Any = spec.processes if fewest is None else (fewest, spec.processes)
     trainer = trainer_for(alone)(
         train_worker,
-        train_loop_config={"job": Job(spec.model_dump_json(), tracking_uri, run_id, board)},
+        train_loop_config={"job": Job(spec.model_dump_json(), tracking_uri, run_id, address, board)},
         scaling_config=ScalingConfig(
             num_workers=group,
             use_gpu=gpu,
@@ -143,10 +160,13 @@ def _fit(
         metrics: dict[str, float] = ray.get(board.outcome.remote())
     except TrainingFailedError as error:
         raise run_failed(error) from error
+    except RayError as error:  # the node with Ray Train's controller died
+        raise RunFailed(f"Ray lost what controls the run: {' '.join(str(error).split())}") from error
     finally:
         stop.set()
         reader.join()
-        ray.kill(board)
+        with suppress(Exception):  # it may have died with its node
+            ray.kill(board)
     return RunResult(run_id, metrics)
 
 

@@ -1,4 +1,4 @@
-"""A Ray on one machine cannot grow: nothing to coordinate, and nothing to wait for."""
+"""Replaces Ray Train's autoscaling coordinator on one machine, which cannot grow."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ _COORDINATOR = "AutoscalingCoordinator"
 
 
 class NoAutoscaling:
-    """Stands where Ray Train's autoscaling coordinator would.
+    """Takes the place of Ray Train's autoscaling coordinator.
 
     Every run waits for that one to start, which imports Ray Data. A Ray that asks other things of it notes a
     warning in its log and goes on.

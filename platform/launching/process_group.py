@@ -66,7 +66,7 @@ def own_address() -> str:
 
 
 def bind_gloo_to(address: str) -> None:
-    """Has gloo listen where Ray does, unless GLOO_SOCKET_IFNAME says where.
+    """Makes gloo listen on the same interface as Ray, unless GLOO_SOCKET_IFNAME is set.
 
     By itself gloo takes the address of the machine's name, which on many machines (Debian's, for one) is a
     loopback address: workers on other machines could not reach it.

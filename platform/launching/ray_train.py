@@ -1,4 +1,4 @@
-"""Ray Train's trainer without what runs here do not need."""
+"""Ray Train's trainer, without the parts that runs here do not need."""
 
 from typing import Any
 

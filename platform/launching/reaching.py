@@ -1,4 +1,4 @@
-"""Whether a cluster answers and takes us, asked before Ray, which tries for minutes and says little."""
+"""Checks whether a cluster answers and accepts us, before Ray, which tries for minutes and says little."""
 
 import http.client
 import json
@@ -34,7 +34,7 @@ def check_cluster(address: str, source: str = "RAY_ADDRESS") -> None:
         source: where it was given, for messages.
 
     Raises:
-        SpecError: nobody answers there, or wants a token that we do not send.
+        SpecError: nothing answers there, or it wants a token that we do not send.
     """
     target = address.rpartition("://")[2]
     host, separator, port = target.rpartition(":")
@@ -52,7 +52,7 @@ def check_job_server(address: str) -> None:
     """Asks a cluster's job server, known within 5 s. A token is used as `check_cluster` says.
 
     Raises:
-        SpecError: nobody answers there, or wants a token that we do not send.
+        SpecError: nothing answers there, or it wants a token that we do not send.
     """
     source = f"--address {address}"
     try:
@@ -63,13 +63,13 @@ def check_job_server(address: str) -> None:
     except urllib.error.URLError as error:
         raise SpecError(source, [f"no cluster answers there ({error.reason})"]) from None
     except http.client.HTTPException:
-        raise SpecError(source, ["what answers there is no Ray cluster"]) from None
+        raise SpecError(source, ["what answers there is not a Ray cluster"]) from None
     except (*_SILENT, ValueError) as error:
         raise SpecError(source, [f"no cluster answers there ({error})"]) from None
     if code in (_WANTS_TOKEN, _REFUSES_TOKEN):
         raise SpecError(source, [_token_problem()])
     if code != _OK:
-        raise SpecError(source, [f"what answers there is no Ray cluster ({code} {reason})"])
+        raise SpecError(source, [f"what answers there is not a Ray cluster ({code} {reason})"])
 
 
 def _status(address: str, token: str) -> tuple[int, str]:
@@ -140,7 +140,7 @@ def _call(target: str, address: str, source: str) -> None:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         raise _no_cluster(source, address, f"connected, but no answer within {_ANSWER_S:.0f} s")
     if code is grpc.StatusCode.UNAVAILABLE:
-        raise _no_cluster(source, address, "what answers there does not speak Ray's language")
+        raise _no_cluster(source, address, "what answers there does not speak Ray's protocol")
 
 
 def _heartbeat(target: str, token: str) -> "grpc.StatusCode":
@@ -165,7 +165,7 @@ def _no_cluster(source: str, address: str, reason: str) -> SpecError:
 
 
 def _token_problem() -> str:
-    """What to do where a cluster does not take us."""
+    """What to do if a cluster does not accept us."""
     mode, token = os.environ.get(_MODE, "token"), _token()
     copy = "copy ~/.ray/auth_token of the cluster's head to ~/.ray here"
     if mode.lower() != "token":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..training.choosing import Choice, folder_name, newest_good
 from ..training.manifest import FILE, CheckpointError, Manifest, Read, Unfinished
+from .addresses import below
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"iteration_(\d{8,})")
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
 SET_ASIDE = ".not-used"
-"""What the name of a file ends with that nobody shall read any more."""
+"""The suffix of files that must not be read any more."""
 
 
 class RunFolder:
@@ -30,10 +31,13 @@ class RunFolder:
         filesystem: of the storage.
         path: of the folder in it.
         run_id: the MLflow run.
+        address: of the folder, for people; by default the path.
     """
 
-    def __init__(self, filesystem: "FileSystem", path: str, run_id: str) -> None:
-        self._filesystem, self._path, self._run_id = filesystem, path, run_id
+    def __init__(self, filesystem: "FileSystem", path: str, run_id: str, address: str = "") -> None:
+        self._filesystem, self._path, self.run_id = filesystem, path, run_id
+        self.address = path if not address or self.local else address
+        """Such as `/shared/runs/RUN` or `s3://bucket/runs/RUN`."""
 
     @classmethod
     def at(cls, storage: str, run_id: str) -> "RunFolder":
@@ -41,7 +45,7 @@ class RunFolder:
         from pyarrow.fs import FileSystem  # noqa: PLC0415 - takes half a second
 
         filesystem, path = FileSystem.from_uri(storage)
-        return cls(filesystem, f"{path.rstrip('/')}/{run_id}", run_id)
+        return cls(filesystem, f"{path.rstrip('/')}/{run_id}", run_id, below(storage, run_id))
 
     @property
     def local(self) -> Path | None:
@@ -67,7 +71,7 @@ class RunFolder:
 
     def manifest(self, iteration: int) -> Manifest:
         """A checkpoint's manifest; raises Unusable."""
-        return Manifest.read(self.reader(iteration), self._run_id, iteration)
+        return Manifest.read(self.reader(iteration), self.run_id, iteration)
 
     def check(self) -> Choice[Manifest]:
         """Looks for a good checkpoint, in every byte.
@@ -122,28 +126,59 @@ class RunFolder:
                 self.manifest(iteration)
                 stay += 1
             except Unfinished:
-                self._remove(iteration)
+                self.discard(iteration)
                 continue
             except CheckpointError:
                 pass  # not ours to remove before its turn
             if stay > count:
-                self._remove(iteration)
+                self.discard(iteration)
 
     def set_aside(self, *names: str) -> None:
         """Renames files that an earlier start of the run left, and that nobody shall read any more."""
         for name in names:
-            path = f"{self._path}/{name}"
-            with suppress(FileNotFoundError):
-                self._filesystem.move(path, f"{path}{SET_ASIDE}")
+            if self._has(name):  # a bucket raises errors of its own where it has not
+                self._filesystem.move(f"{self._path}/{name}", f"{self._path}/{name}{SET_ASIDE}")
+
+    def text(self, name: str) -> str:
+        """A text in the folder; empty where there is none. Raises OSError."""
+        if not self._has(name):
+            return ""
+        with self._filesystem.open_input_stream(f"{self._path}/{name}") as stream:
+            return bytes(stream.read()).decode()
+
+    def keep_text(self, name: str, text: str) -> str:
+        """Writes a text into the folder, at once or not at all; returns its address. Raises OSError."""
+        self._filesystem.create_dir(self._path)
+        unfinished = f"{self._path}/{name}.part"
+        with self._filesystem.open_output_stream(unfinished) as stream:
+            stream.write(text.encode())
+        self._filesystem.move(unfinished, f"{self._path}/{name}")
+        return below(self.address, name)
+
+    def put(self, iteration: int, path: Path) -> None:
+        """Copies a file of this machine to a checkpoint's files. Raises OSError."""
+        self._filesystem.create_dir(f"{self._path}/{folder_name(iteration)}")
+        with self._filesystem.open_output_stream(self._file(iteration, path.name)) as stream:
+            stream.write(path.read_bytes())
+        self.to_disk(iteration, [path.name])
+
+    def size(self, iteration: int, name: str) -> int | None:
+        """Bytes of a checkpoint's file; None where there is no such file. Raises OSError."""
+        found = self._filesystem.get_file_info(self._file(iteration, name))
+        return None if found.size is None else int(found.size)
 
     def forget_rays_list(self) -> None:
         """Keeps Ray Train from reading a list of checkpoints, which it would refuse when it is damaged."""
         self.set_aside(_SNAPSHOT)
 
-    def _remove(self, iteration: int) -> None:
+    def discard(self, iteration: int) -> None:
+        """Removes a checkpoint, or what is there of one, as far as that can be done."""
         with suppress(OSError):  # the next checkpoint tries again
             self.reopen(iteration)  # first: what is half removed is no checkpoint
             self._filesystem.delete_dir(f"{self._path}/{folder_name(iteration)}")
+
+    def _has(self, name: str) -> bool:
+        return bool(self._filesystem.get_file_info(f"{self._path}/{name}").is_file)
 
     def _file(self, iteration: int, name: str) -> str:
         return f"{self._path}/{folder_name(iteration)}/{name}"

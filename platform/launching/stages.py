@@ -1,4 +1,4 @@
-"""What a command does before and after a run trains: for people who wait, and to see where time goes."""
+"""The stages of a command before and after training: for people who wait, and to see where time goes."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ def stage(name: str) -> Stage:
 
 
 class Timeline:
-    """The stages of a command, one behind the other."""
+    """The stages of a command, one after the other."""
 
     def __init__(self) -> None:
         """Begins with the process, whose imports count."""

@@ -1,11 +1,14 @@
-"""Whether checkpoints can be kept where a spec says, tried before anything starts."""
+"""Checks before anything starts whether checkpoints can be written to the spec's storage."""
 
 from pathlib import Path
 
 from ..deadline import NoAnswer, in_time
 from ..spec import RunSpec, SpecError
+from ..tracking.masking import without_login
 from ..tracking.probe import unwritable
 from ..tracking.store import home
+from .addresses import is_bucket, repaired
+from .reasons import reason, what_helps
 
 _ANSWER_S = 5.0
 _TRIED = ".taugrad-can-write"
@@ -13,12 +16,11 @@ _TRIED = ".taugrad-can-write"
 
 def storage_path(spec: RunSpec) -> str:
     """Where checkpoints lie, as Ray wants it: absolute, or a bucket's address."""
-    # A Path makes s3://bucket of YAML into s3:/bucket.
     text = str(spec.storage)
     if text.startswith("file:/"):
         return f"/{text.removeprefix('file:').lstrip('/')}"
     if ":/" in text:
-        return text if "://" in text else text.replace(":/", "://", 1)
+        return repaired(text)
     return str(home() / Path(text).expanduser())
 
 
@@ -33,27 +35,31 @@ def check_storage(spec: RunSpec, source: str, *, local: bool) -> None:
     Raises:
         SpecError: it cannot be written there, or a bucket does not answer within 5 s.
     """
-    place = storage_path(spec)
-    try:
-        if "://" in place:
-            problem = in_time(_ANSWER_S, lambda: _try_bucket(place))
-        else:
-            problem = unwritable(Path(place)) if local else ""
-    except NoAnswer as error:
-        problem = str(error)
+    place, helps = storage_path(spec), "--storage DIR names another"
+    if is_bucket(place) and without_login(place) != place:
+        problem = "an address with keys in it, which MLflow would show; AWS_ACCESS_KEY_ID and "
+        problem += "AWS_SECRET_ACCESS_KEY are the place for them"
+        raise SpecError(source, [f"storage = {without_login(place)}: {problem}"])
+    if is_bucket(place):
+        problem = bucket_problem(place)
+        helps = what_helps(problem)
+    else:
+        problem = unwritable(Path(place)) if local else ""
     if problem:
         default = "" if "storage" in spec.model_fields_set else " (the default)"
-        raise SpecError(
-            source,
-            [
-                f"storage = {spec.storage}{default}: {place} cannot be written ({problem}); "
-                "--storage DIR names another"
-            ],
-        )
+        named = place if is_bucket(place) else f"{spec.storage}{default}: {place}"
+        raise SpecError(source, [f"storage = {named} cannot be written ({problem}); {helps}"])
+
+
+def bucket_problem(place: str) -> str:
+    """Why a bucket cannot be written, known within 5 s; empty: it can."""
+    try:
+        return in_time(_ANSWER_S, lambda: _try_bucket(place))
+    except NoAnswer as error:
+        return str(error)
 
 
 def _try_bucket(place: str) -> str:
-    """Why a bucket cannot be written; empty: it can."""
     from pyarrow import ArrowException  # noqa: PLC0415 - takes a second
     from pyarrow.fs import FileSystem  # noqa: PLC0415
 
@@ -63,5 +69,5 @@ def _try_bucket(place: str) -> str:
             stream.write(b"")
         system.delete_file(f"{path}/{_TRIED}")
     except (OSError, ValueError, ArrowException) as error:
-        return str(error).strip().partition("\n")[0]
+        return reason(error)
     return ""

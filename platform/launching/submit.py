@@ -1,4 +1,4 @@
-"""`taugrad submit`: a command as a Ray job, its log followed, its exit code passed on."""
+"""`taugrad submit`: runs a command as a Ray job, follows its log, and passes on its exit code."""
 
 import os
 import shlex
@@ -28,7 +28,7 @@ _NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", "taugrad-runs
 def submit(
     command: str, specs: Sequence[Path], arguments: Sequence[str], address: str, files: Sequence[Path] = ()
 ) -> int:
-    """Gives a command as a job to a Ray cluster whose machines have taugrad installed.
+    """Submits a command as a job to a Ray cluster whose machines have taugrad installed.
 
     The working directory travels along (what .gitignore excludes does not), so that specs and a user's own
     modules are found. So do `MLFLOW_TRACKING_URI` and `TAUGRAD_...`, but for `TAUGRAD_KEY`; when the cluster
@@ -47,7 +47,7 @@ def submit(
         necessarily the job.
 
     Raises:
-        SpecError: a file lies outside the working directory, or the address is none.
+        SpecError: a file is outside the working directory, or the address is not valid.
     """
     url = urlparse(address)
     if url.scheme not in {"http", "https"} or not url.hostname:
@@ -74,7 +74,7 @@ def _submit(address: str, entrypoint: str, runtime_env: Mapping[str, object]) ->
         client = JobSubmissionClient(address)
         job_id = _submitted(client, entrypoint, runtime_env)
     except (OSError, RuntimeError, RayError) as error:
-        print(f"taugrad: {address} does not take the job: {error}", file=sys.stderr)
+        print(f"taugrad: {address} did not accept the job: {error}", file=sys.stderr)
         return FAILED
     print(f"job {job_id}: {entrypoint}", flush=True)
     return follow(client, job_id, address)
@@ -98,6 +98,8 @@ def _relative(files: Sequence[Path]) -> list[str]:
     for file in files:
         path = file.absolute()
         if not path.is_relative_to(Path.cwd()):
-            raise SpecError(str(file), ["lies outside the working directory, which is what the job gets"])
+            raise SpecError(
+                str(file), ["is outside the working directory, and only that is sent with the job"]
+            )
         paths.append(str(path.relative_to(Path.cwd())))
     return paths

@@ -1,4 +1,4 @@
-"""What runs in a Ray Train worker: a trainer whose listener speaks Ray and MLflow."""
+"""Runs in a Ray Train worker: a trainer whose listener reports to Ray and MLflow."""
 
 import logging
 import threading
@@ -8,7 +8,6 @@ from pathlib import Path
 from time import monotonic
 
 import ray
-import ray.train
 import torch
 from ray.train.torch import get_device
 
@@ -29,6 +28,8 @@ from .checkpoints import Checkpoints
 from .entry import Job
 from .placing import with_sites
 from .process_group import process_group
+from .run_folder import RunFolder
+from .spare import keep_text
 from .stages import stage
 
 _PROGRESS_S = 0.5
@@ -47,15 +48,14 @@ def train(job: Job) -> None:
         wanted = spec.workers.count
         spec = with_sites(with_present(spec, present))
         tracker = _Tracker(job) if rank == 0 else None
-        storage = Path(ray.train.get_context().get_storage().experiment_fs_path)
         notify = (lambda _: None) if tracker is None else tracker.notify
         if spec.workers.count != wanted:
             notify(f"the cluster has room for {present} of {wanted} workers: going on with these")
         log = logging.getLogger("taugrad")
         log.setLevel(logging.INFO)
         log.addHandler(_Telling(notify))
-        checkpoints = Checkpoints(job.run_id, spec.checkpoint.keep, spec.workers.count, device, notify)
-        listener = _RayListener(tracker, storage, checkpoints)
+        checkpoints = Checkpoints(job, spec.checkpoint.keep, spec.workers.count, device, notify)
+        listener = _RayListener(tracker, checkpoints)
         try:
             listener.stage("reading the data")
             data = load(spec.data)
@@ -123,15 +123,30 @@ class _Tracker:
             self._shown = monotonic()
             self.board.pin.remote(progress, evaluated)
 
-    def keep(self, name: str, text: str, storage: Path) -> None:
+    def keep(self, name: str, text: str, folder: RunFolder) -> None:
         """Makes a text an artifact of the run; if MLflow does not take it, a file beside the checkpoints."""
         try:
             in_time(_ARTIFACT_S, lambda: self._store.client.log_text(self._run_id, text, name))
         except Exception as error:  # the training is done: what it came to must not be lost with it
-            path = storage / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            self.notify(f"MLflow did not take {name} ({masked(str(error))}); it is {path}")
+            problem = f"MLflow did not take {name} ({masked(str(error))})"
+            self.rescue(problem, folder, name, text, "it is {0}")
+
+    def rescue(self, problem: str, folder: RunFolder, name: str, text: str, where: str) -> None:
+        """Keeps what MLflow did not take beside the checkpoints, or on this machine, and says so.
+
+        Args:
+            problem: why.
+            folder: of the run.
+            name: of the file.
+            text: what it will hold.
+            where: what is said of the file's address, which takes the place of `{0}`.
+        """
+        try:
+            place = keep_text(folder, name, text)
+        except OSError as error:  # nothing is left but to say so
+            self.notify(f"{problem}, and it could not be kept: {error}")
+            return
+        self.notify(f"{problem}; {where.format(place)}")
 
     def notify(self, notice: str) -> None:
         self.board.notify.remote(notice)
@@ -148,9 +163,8 @@ class _Tracker:
 class _RayListener:
     """Hands metrics to MLflow, progress to the board, checkpoints to the run's folder."""
 
-    def __init__(self, tracker: _Tracker | None, storage: Path, checkpoints: Checkpoints) -> None:
+    def __init__(self, tracker: _Tracker | None, checkpoints: Checkpoints) -> None:
         self._tracker = tracker
-        self._storage = storage
         self.checkpoints = checkpoints
         self._latest: dict[str, float] = {}
 
@@ -181,7 +195,7 @@ class _RayListener:
         return [] if self._tracker is None else self._tracker.writer.pending()
 
     def restore(self, undelivered: list[PendingMetric]) -> None:
-        """Takes over the metrics that had not reached MLflow when a checkpoint was written."""
+        """Restores the metrics that had not reached MLflow when a checkpoint was written."""
         if self._tracker is not None:
             self._tracker.writer.restore(undelivered)
 
@@ -189,7 +203,7 @@ class _RayListener:
         """Logs the run's totals, tells the driver, and keeps texts as the run's artifacts."""
         if self._tracker is not None:
             for name, text in artifacts.items():
-                self._tracker.keep(name, text, self._storage)
+                self._tracker.keep(name, text, self.checkpoints.folder)
             self._tracker.conclude(iteration, self._latest, totals)
 
     def close(self) -> None:
@@ -197,10 +211,7 @@ class _RayListener:
         if self._tracker is None:
             return
         writer = self._tracker.writer
-        if writer.close(_DELIVERY_S):
-            path = self._storage / UNDELIVERED
-            count = writer.save_undelivered(path)
-            self._tracker.notify(
-                f"MLflow did not take {count} metrics; they are in {path}. "
-                f"When it answers again: taugrad deliver {path}"
-            )
+        if count := writer.close(_DELIVERY_S):
+            problem, left = f"MLflow did not take {count} metrics", writer.undelivered()
+            where = "they are in {0}. When it answers again: taugrad deliver {0}"
+            self._tracker.rescue(problem, self.checkpoints.folder, UNDELIVERED, left, where)

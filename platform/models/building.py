@@ -38,7 +38,7 @@ _CONTRACT = "a model's factory takes {size} and what model.arguments holds, and 
 def build(config: ModelConfig, shape: Shape) -> nn.Module:  # noqa: PLR0911 (one for each kind)
     """Builds the network that a config describes, for examples of a given shape.
 
-    The first weights come from torch's global random generator: seed it before, the same on every worker.
+    Initial weights come from torch's global random generator: seed it before, equally on every worker.
 
     Args:
         config: Any of the model configs.
@@ -87,7 +87,9 @@ def _image(config: ModelConfig, shape: Shape) -> tuple[int, int, int, int]:
     """Channels, height, width and outputs, for networks that take images only."""
     if not shape.is_image:
         better = "gpt" if shape.token_inputs else "mlp"
-        raise ValueError(f"kind = {config.kind}: takes images, these data have {shape}; {better} takes them")
+        raise ValueError(
+            f"kind = {config.kind}: takes images, but this data has {shape}; {better} takes them"
+        )
     channels, height, width = shape.inputs
     return channels, height, width, shape.outputs
 
@@ -95,7 +97,7 @@ def _image(config: ModelConfig, shape: Shape) -> tuple[int, int, int, int]:
 def _numbers(config: ModelConfig, shape: Shape) -> int:
     """How many numbers an example has, for networks that take any."""
     if shape.token_inputs:
-        raise ValueError(f"kind = {config.kind}: takes numbers, these data have {shape}; gpt takes them")
+        raise ValueError(f"kind = {config.kind}: takes numbers, but this data has {shape}; gpt takes them")
     return math.prod(shape.inputs)
 
 
@@ -103,7 +105,9 @@ def _tokens(config: ModelConfig, shape: Shape) -> tuple[int, int]:
     """Positions and vocabulary, for networks that take tokens only."""
     if not shape.token_inputs:
         better = "lenet" if shape.is_image else "mlp"
-        raise ValueError(f"kind = {config.kind}: takes tokens, these data have {shape}; {better} takes them")
+        raise ValueError(
+            f"kind = {config.kind}: takes tokens, but this data has {shape}; {better} takes them"
+        )
     return shape.inputs[0], shape.outputs
 
 

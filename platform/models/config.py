@@ -31,7 +31,8 @@ class Mlp(Config):
     """The hidden layers' widths."""
     activation: Activation = "relu"
     activate_outputs: bool = False
-    """Whether the activation follows the last layer too, as in Oland and Raj's net; for regression."""
+    """Whether the activation is also applied to the last layer, as in Oland and Raj's network; for
+    regression."""
 
 
 class SigmoidStack(Config):
@@ -39,9 +40,9 @@ class SigmoidStack(Config):
 
     kind: Literal["sigmoid_stack"] = "sigmoid_stack"
     depth: int = Field(default=5, ge=1, le=64)
-    """How many hidden layers; of a residual net all layers, 6n + 2 or 18."""
+    """Number of hidden layers; for a residual network the number of all layers, 6n + 2 or 18."""
     width: Width = 1536
-    """Of a hidden layer; of a GPT's embeddings, where it is a multiple of heads."""
+    """Width of a hidden layer; for a GPT the width of its embeddings, a multiple of heads."""
 
 
 class NetworkInNetwork(Config):
@@ -49,13 +50,14 @@ class NetworkInNetwork(Config):
 
     kind: Literal["nin"] = "nin"
     form: Form = "small"
-    """For images of about 32 x 32, or the original for 224 x 224."""
+    """small is for images of about 32 x 32; imagenet is the original network, for 224 x 224."""
     dropout: Share = 0.5
     """The share of values that is set to zero in training."""
     bias: bool = True
-    """Whether layers have biases. Anoosheh's 7,589,920 gradients are the ImageNet form's without them."""
+    """Whether layers have biases. Anoosheh's 7,589,920 gradients are those of the ImageNet form without
+    biases."""
     width_multiplier: Times = 1.0
-    """Scales every hidden layer's number of maps."""
+    """Multiplies the number of maps of every hidden layer."""
 
 
 class AlexNet(Config):
@@ -63,10 +65,10 @@ class AlexNet(Config):
 
     kind: Literal["alexnet"] = "alexnet"
     form: Form = "small"
-    """For images of about 32 x 32, or the original for 224 x 224."""
+    """small is for images of about 32 x 32; imagenet is the original network, for 224 x 224."""
     dropout: Share = 0.5
     grouped: bool = True
-    """Whether the original's convolutions 2, 4 and 5 see half of the maps each, as on its two GPUs."""
+    """Whether convolutions 2, 4 and 5 see half of the maps each, as on the original's two GPUs."""
     width_multiplier: Times = 1.0
     """Scales every hidden layer's number of maps or units."""
 
@@ -91,7 +93,7 @@ class Vgg16(Config):
 
     kind: Literal["vgg16"] = "vgg16"
     form: Form = "small"
-    """For images of about 32 x 32, or the original for 224 x 224."""
+    """small is for images of about 32 x 32; imagenet is the original network, for 224 x 224."""
     dropout: Share = 0.5
     """Of the original's two hidden fully connected layers; the small form has none."""
     width_multiplier: Times = 1.0
@@ -103,7 +105,7 @@ class Gpt(Config):
 
     kind: Literal["gpt"] = "gpt"
     layers: int = Field(default=4, ge=1)
-    """How many blocks of attention and feed-forward net."""
+    """Number of blocks of attention and feed-forward network."""
     heads: int = Field(default=4, ge=1)
     width: Width = 128
     """Of the embeddings; a multiple of heads."""
@@ -111,7 +113,7 @@ class Gpt(Config):
     bias: bool = False
     """Whether linear layers and norms have biases, as GPT-2's do."""
     tied: bool = True
-    """Whether the last layer's weights are the embedding's."""
+    """Whether the last layer shares its weights with the embedding."""
 
     @model_validator(mode="after")
     def _divides(self) -> "Gpt":
@@ -125,7 +127,7 @@ class Timm(Config):
 
     kind: Literal["timm"] = "timm"
     name: str = Field(min_length=1)
-    """As timm names it, such as resnet10t."""
+    """The network's name in timm, such as resnet10t."""
     arguments: dict[str, str | int | float | bool] = Field(default={})
     """Further keyword arguments for timm.create_model, such as img_size, or for your own function."""
 

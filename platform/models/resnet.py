@@ -2,7 +2,7 @@
 
 Section 4.2's CIFAR nets of 6n + 2 layers, whose shortcuts have no parameters (option A): where maps double,
 the shortcut takes every second pixel and adds maps of zeros. And table 1's net of 18 layers with the first
-layer of the CIFAR nets in place of its 7 x 7 convolution and pooling; its shortcuts project where maps double
+layer of the CIFAR nets instead of its 7 x 7 convolution and pooling; its shortcuts project where maps double
 (option B).
 """
 

@@ -37,12 +37,12 @@ def timm_model(config: Timm, channels: int, height: int, width: int, classes: in
         timm = import_module("timm")
     except ImportError as error:
         raise ImportError(
-            f"kind = timm: timm cannot be imported ({error}); pip install 'taugrad[timm]' brings it with "
+            f"kind = timm: timm cannot be imported ({error}); pip install 'taugrad[timm]' installs it with "
             "torchvision, whose build must be for the same torch"
         ) from error
     if loading := sorted(_LOADS & config.arguments.keys()):
         raise ValueError(
-            f"arguments.{loading[0]}: timm would read a file, which may hold code; networks begin untrained"
+            f"arguments.{loading[0]}: timm would read a file, which may hold code; networks start untrained"
         )
     names: list[str] = timm.list_models()
     if config.name.partition(".")[0] not in names:

@@ -1,7 +1,7 @@
 """Whether a spec may name code: a `factory` of kind `custom` is imported and called, whatever it does.
 
-A file can come from anywhere, so that who gives the command has to allow it. What stands on the command line
-or in the environment is their own word already.
+A file can come from anywhere, so the person who gives the command has to allow it. What is on the command
+line or in the environment is their own already.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What goes on with another number of workers, and what does not."""
+"""Which runs can continue with another number of workers."""
 
 from taugrad.compressors.config import Method, PowerSGD
 
@@ -7,7 +7,7 @@ from .workers import WorkersConfig
 
 
 def why_no_other_number(sync: SyncConfig, method: Method, workers: WorkersConfig) -> str | None:
-    """Why a run may not take over the checkpoint of another number of workers; None where it may."""
+    """Why a run may not load the checkpoint of another number of workers; None if it may."""
     mode = real(sync)
     if isinstance(mode, HybridSync):
         return None

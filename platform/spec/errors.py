@@ -1,4 +1,4 @@
-"""What every wrong input becomes."""
+"""The error for every wrong input."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Validation errors in a user's words: the field, its value, and what would do."""
+"""Validation errors in a user's words: the field, its value, and what is valid."""
 
 import difflib
 import re
@@ -22,7 +22,7 @@ _SAME_NAME = 3
 
 
 def explain(errors: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """What pydantic found wrong.
+    """Explains the errors of pydantic.
 
     Args:
         errors: what `ValidationError.errors()` returned.
@@ -50,17 +50,17 @@ def explain_arguments(message: str) -> str:
     if unread := re.match(r'error parsing value for field "(\w+)"', message):
         group = unread[1]
         inside = f"{group}.{next(iter(below(group)), '')}".rstrip(".")
-        return f"{group}: is no JSON; give its fields one by one, such as --{inside}"
+        return f"{group}: is not JSON; give its fields one by one, such as --{inside}"
     unknown = re.search(r"unrecognized arguments: (-+)([\w.-]+)?", message)
     if unknown is None or unknown[2] is None:
         return message
     if len(unknown[1]) == 1:
-        return f"-{unknown[2]}: a field has two dashes, --{unknown[2]}"
+        return f"-{unknown[2]}: a field needs two dashes, --{unknown[2]}"
     return f"--{unknown[2]}: no such field{nearest(unknown[2])}"
 
 
 def nearest(field: str) -> str:
-    """What may have been meant by an unknown field, or what there is."""
+    """What an unknown field may have meant, or which fields there are."""
     section, dot, own = field.rpartition(".")
     own = own.replace("-", "_")
     beside = below(section)
@@ -156,7 +156,7 @@ def _group(field: str, value: Any) -> str:
     known = value in kinds
     example = value if known else kinds[0]
     said = f"give {field}.{tag}, as {{{tag}: {example}}} in a file or --{field}.{tag} {example}"
-    return said if known else f"{said}; there are {', '.join(kinds)}{_meant(value, kinds)}"
+    return said if known else f"{said}; the choices are {', '.join(kinds)}{_meant(value, kinds)}"
 
 
 def _described(field: str, where: Sequence[str | int]) -> str:

@@ -1,4 +1,4 @@
-"""Methods and models that are written as one line, in the place of their fields."""
+"""Methods and models that are written as one line instead of fields."""
 
 from collections.abc import Mapping
 from typing import Any

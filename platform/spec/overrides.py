@@ -1,4 +1,4 @@
-"""What the environment and the command line change in a spec: their text, as trees of fields.
+"""Changes to a spec from the environment and the command line, as trees of fields.
 
 `TAUGRAD_COMPRESSOR__TAU=1e-3` and `--compressor.tau 1e-3` set the same field.
 """

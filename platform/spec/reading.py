@@ -1,8 +1,7 @@
-"""Reading a spec: trees of fields are laid over one another, and what comes out becomes a spec, once.
+"""Reads a spec: merges trees of fields, and validates the result once.
 
-On top lies the command line, below it the environment, the file, and the default kinds of unions. What is
-wrong comes back as one `SpecError`, which names each field, its value, where that comes from, and what would
-do.
+The command line comes first, then the environment, the file, and the default kinds of unions. Errors come
+back as one `SpecError`, which names each field, its value, where the value comes from, and what is valid.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
         overrides: command-line arguments, such as `["--compressor.tau", "1e-3"]`.
 
     Raises:
-        SpecError: there is no such file, it is no YAML, a field is wrong or unknown, or the file names code,
+        SpecError: there is no such file, it is not YAML, a field is wrong or unknown, or the file names code,
             which is not allowed.
     """
     tree = read_yaml(path)

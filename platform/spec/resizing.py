@@ -1,4 +1,4 @@
-"""A run that goes on with another number of workers."""
+"""A run that continues with another number of workers."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -18,6 +18,7 @@ from ..synchronization.adapting.refusals import check_adapt
 from ..synchronization.asynchronous.refusals import check_asynchronous
 from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig, real
 from ..synchronization.hybrid.refusals import check_hybrid
+from ..synchronization.quorum.refusals import check_quorum
 from ..synchronization.refusals import check_authenticated, check_exchange, check_stages, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..training.config import TrainingConfig
@@ -29,23 +30,23 @@ class TrackingConfig(Config):
     """What is logged to MLflow, and how often."""
 
     layer_interval: int = Field(default=50, ge=1)
-    """Iterations between two records of every layer's fraction, tau, bits and gradient statistics; the first
-    ten iterations record them too."""
+    """Iterations between two records of every layer's fraction, tau, bits and gradient statistics. The first
+    ten iterations are always recorded."""
     flush_interval: int = Field(default=20, ge=1)
-    """Iterations between two averages over the workers; metrics reach MLflow that much later. In the mode
-    async that is when all is drained: at evaluations and checkpoints."""
+    """Iterations between two averages over the workers. Metrics reach MLflow with this delay. In the mode
+    async, averages are taken at evaluations and checkpoints."""
     timeline: int = Field(default=3, ge=0, le=100)
-    """How many steps, after a process's first ten, are recorded for the run's artifact timeline.json: what
-    each worker computed and waited for, when; 0: none. Simulated workers have none."""
+    """Number of steps, after a process's first ten, to record in the artifact timeline.json, which shows what
+    each worker computed and waited for; 0: none. Simulated workers have no timeline."""
 
 
 class CheckpointConfig(Config):
-    """When to save everything that a run needs to go on."""
+    """When to save everything that a run needs to continue."""
 
     interval: int | None = Field(default=None, ge=1)
-    """Iterations between two checkpoints; without it there is one at the end of every fifth of the run."""
+    """Iterations between two checkpoints; by default, there are five in a run."""
     keep: int = Field(default=2, ge=1)
-    """How many checkpoints stay."""
+    """Number of checkpoints to keep."""
 
 
 class RunSpec(Config):
@@ -58,7 +59,7 @@ class RunSpec(Config):
     paper: str | None = None
     """The paper that the run repeats, as a tag for the dashboards."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Initial weights, order of the examples, dropout: everything random follows from it."""
+    """Decides everything random: initial weights, order of the examples, dropout."""
     task: TaskConfig = Classification()
     model: ModelConfig = LeNet()
     data: DataConfig = Mnist5k()
@@ -69,7 +70,7 @@ class RunSpec(Config):
     tracking: TrackingConfig = TrackingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     storage: Path = Path("taugrad-runs")
-    """Where checkpoints lie; a shared folder or bucket when the workers are on several machines."""
+    """Where to write checkpoints; a shared folder or bucket if workers are on several machines."""
 
     @model_validator(mode="after")
     def _possible(self) -> "RunSpec":
@@ -77,6 +78,7 @@ class RunSpec(Config):
         training = self.training
         check_hybrid(self.sync, self.compressor, training)
         check_asynchronous(self.sync, training, self.workers.count)
+        check_quorum(self.sync, self.compressor, self.workers.device)
         check_exchange(self.sync, self.workers.device, self.workers.count)
         check_authenticated(self.sync, self.compressor)
         check_adapt(self.sync, self.compressor, training, self.workers.count)
@@ -115,13 +117,15 @@ class RunSpec(Config):
     @property
     def _left_out(self) -> set[str]:
         """Groups of fields that a `sync` may have and this one has not."""
-        return set() if getattr(real(self.sync), "adapt", None) is not None else {"adapt"}
+        mode = real(self.sync)
+        fields = ("adapt", "quorum", "deadline", "schedule")
+        return {field for field in fields if getattr(mode, field, None) is None}
 
     def fingerprint(self) -> str:
         """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""
         defining = self.model_copy(update={"name": "", "experiment": "taugrad", "storage": Path()})
         # What is recorded, and when messages go, changes no result; nor do one bucket, tags, and what is done
-        # when a run goes on. Hashes from before there were the fields stay what they are.
+        # when a run continues. Hashes from before there were the fields stay what they are.
         needless = self._left_out | {"overlap", "authenticated"}
         if getattr(real(self.sync), "buckets", 1) == 1:
             needless |= {"buckets"}

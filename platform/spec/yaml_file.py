@@ -1,4 +1,4 @@
-"""Specs as text: YAML, with numbers as people write them, and what is said where it is none."""
+"""Specs as text: YAML, with numbers as people write them, and errors if it is not valid."""
 
 import difflib
 import re
@@ -14,7 +14,7 @@ _YAML_MISSES = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses keys that stand twice, of which YAML would take the last."""
+    """Refuses repeated keys, of which YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """See `yaml.SafeLoader`."""
@@ -41,7 +41,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except IsADirectoryError:
         raise SpecError(str(path), [f"is a folder; give its files, {path}/*.yaml"]) from None
     except UnicodeDecodeError:
-        raise SpecError(str(path), ["is no text in UTF-8"]) from None
+        raise SpecError(str(path), ["is not text in UTF-8"]) from None
     except OSError as error:
         raise SpecError(str(path), [f"cannot be read: {error.strerror}"]) from None
     try:
@@ -53,7 +53,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if isinstance(tree, str):
         raise SpecError(str(path), [f"holds the text {tree!r:.60}; write fields as `name: value`"])
     if not isinstance(tree, dict):
-        raise SpecError(str(path), [f"holds a {type(tree).__name__}; a spec is a mapping of fields"])
+        raise SpecError(str(path), [f"holds a {type(tree).__name__}; a spec must be a mapping of fields"])
     numbers: dict[str, Any] = _read_numbers(tree)
     return numbers
 
@@ -87,7 +87,7 @@ def _meant(path: Path) -> str:
 def _explain(error: yaml.YAMLError, text: str) -> str:
     mark = getattr(error, "problem_mark", None)
     if mark is None:
-        return f"is no YAML: {' '.join(str(error).split())}"
+        return f"is not valid YAML: {' '.join(str(error).split())}"
     problem = " ".join(str(getattr(error, "problem", "")).split())
     lines = text.splitlines()
     line = lines[mark.line].strip() if mark.line < len(lines) else ""
@@ -96,4 +96,4 @@ def _explain(error: yaml.YAMLError, text: str) -> str:
         hint = "; fields of one group begin in the same column, and text that holds ': ' must stand in quotes"
     elif "\\t" in problem:
         problem, hint = "a tab", "; indent with spaces"
-    return f"is no YAML: line {mark.line + 1}, {line!r:.80}: {problem}{hint}"
+    return f"is not valid YAML: line {mark.line + 1}, {line!r:.80}: {problem}{hint}"

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.wire.exchange import room_for
+from taugrad.compressors.wire.reaching import reaching
 
 from .patterns import Sharded
 from .rounds import NUMBER_BYTES, Heads, Payload
@@ -166,7 +167,8 @@ class Ahead:
             arriving: the part.
             length: in bytes; None where the part tells it.
         """
-        arriving.work.wait()
+        with reaching(arriving.sender):
+            arriving.work.wait()
         first: Payload = arriving.room.numpy()
         if length is None:
             length = _told_length(first)

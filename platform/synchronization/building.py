@@ -37,6 +37,7 @@ from .keys import common_key
 from .overlap import Overlap
 from .patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
 from .processes import ProcessCrew
+from .quorum.building import build_quorum
 from .rounds import Crew
 from .simulation import Counting, SimulatedCrew
 from .weights import LocalTraining
@@ -79,6 +80,8 @@ def build_synchronization(
     replicas = [replica]
     replicas += [Replica(deepcopy(model), task, spec.training, crew.workers) for _ in crew.ranks[1:]]
     method = _exchanged(spec)
+    if mode.quorum is not None:
+        return build_quorum(spec, crew, patterns, replicas, randomness, method, device), randomness
     return LocalTraining(mode, crew, patterns, replicas, randomness, method, device), randomness
 
 

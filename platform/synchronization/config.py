@@ -17,23 +17,24 @@ class Adapt(Config):
     """While it trains, a run measures its link, and sends as much as that has room for."""
 
     wait: float = Field(default=0.2, gt=0, lt=1)
-    """The largest share of a step that workers are to wait for the network. Any of these fields turns it on;
-    by default what is sent is what the compressor says."""
+    """The largest share of a step that workers may wait for the network. Setting any of these fields turns
+    adapt on; by default, the compressor alone decides what is sent."""
     every: int = Field(default=10, ge=2)
-    """Steps from one decision to the next, at least; with local steps it comes after an exchange."""
+    """Minimum number of steps from one decision to the next. With local steps, decisions follow exchanges."""
     density: tuple[Share, Share] = (0.0005, 0.1)
-    """The least and the most of all elements to send."""
+    """The lowest and the highest density that may be chosen."""
     local_steps: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
-    """In weights the fewest and the most steps from one exchange to the next; by default they stay as many as
-    sync.every says. More are made where the compressor's own density would have workers wait too long."""
+    """In the mode weights: the fewest and the most steps from one exchange to the next. By default,
+    sync.every does not change. Local steps increase if workers would wait too long at the compressor's own
+    density."""
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
         least, most = self.density
         if least > most:
-            raise ValueError(f"density = [{least:g}, {most:g}]: the least comes first")
+            raise ValueError(f"density = [{least:g}, {most:g}]: the lower bound comes first")
         if self.local_steps is not None and self.local_steps[0] > self.local_steps[1]:
-            raise ValueError(f"local_steps = {[*self.local_steps]}: the fewest come first")
+            raise ValueError(f"local_steps = {[*self.local_steps]}: the lower bound comes first")
         return self
 
 
@@ -42,21 +43,22 @@ class AllGatherSync(Config):
 
     mode: Literal["allgather"] = "allgather"
     exchange: Literal["exact", "padded", "one_shot", "hierarchical"] = "exact"
-    """How messages of different lengths go. exact: each as long as it is; through gloo at once, through NCCL
-    after their lengths. padded: their lengths, then all padded to the longest. one_shot: at once, through
-    NCCL in a quarter more bytes than the longest of the step before had. hierarchical: as exact, but once to
-    each other site of workers, where they are handed on; through gloo."""
+    """How messages of different lengths are sent. exact: each exactly as long as it is; through gloo at once,
+    through NCCL after their lengths. padded: the lengths first, then all padded to the longest. one_shot: at
+    once; through NCCL with a quarter more bytes than the longest of the previous step. hierarchical: as
+    exact, but once to each other site of workers, where a worker forwards them; through gloo."""
     sites: SiteRanks | None = None
-    """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default the workers of one node
-    are one site; a simulation needs them."""
+    """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
+    are a site; a simulation needs this field."""
     connections: int = Field(default=1, ge=1, le=64)
-    """How many connections each two workers have for their messages, for long and fast links that one does
-    not fill. Through gloo, and not with padded."""
+    """Number of connections between each two workers for their messages, for long and fast links that one
+    connection does not fill. Through gloo, and not with padded."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
     authenticated: bool = False
-    """Put a tag behind each message, by which what was changed on its way, or is not of this run, is refused.
-    Workers take the key from TAUGRAD_KEY_FILE, or TAUGRAD_KEY, in their environment; it is no field."""
+    """Add a tag to each message. Messages that were changed on their way, or are not of this run, are
+    refused. Workers take the key from TAUGRAD_KEY_FILE, or TAUGRAD_KEY, in their environment; it is not a
+    field."""
 
 
 class RingSync(Config):
@@ -73,10 +75,11 @@ class _ThereAndBack(Config):
 
 class _Owned(_ThereAndBack):
     buckets: int = Field(default=1, ge=1, le=1024)
-    """How many ranges of elements an owner has, each in a part of its own of every message. A range is sent
-    as soon as its gradients are computed; with more than 1 its sum comes back as soon as all have sent it."""
+    """Number of ranges into which an owner's elements are cut; each range is its own part of every message. A
+    range is sent as soon as its gradients are computed. With more than 1, its sum comes back as soon as all
+    workers have sent it."""
     overlap: bool = True
-    """Send while gradients are computed, where that is possible. No result depends on it."""
+    """Send while gradients are still being computed, if possible. No result depends on it."""
     authenticated: bool = False
     """Put tags behind messages, as in the mode allgather. They go after the backward pass then."""
 
@@ -97,11 +100,58 @@ class OuterOptimizer(Config):
     """What applies the mean of the workers' differences to the weights they began with."""
 
     lr: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """1 takes the workers' mean; DiLoCo takes 0.7."""
+    """Learning rate. 1 applies the workers' mean; DiLoCo uses 0.7."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """DiLoCo takes 0.9."""
+    """DiLoCo uses 0.9."""
     nesterov: bool = False
-    """DiLoCo does."""
+    """DiLoCo uses it."""
+
+
+class Deadline(Config):
+    """How long a round waits for workers beyond its quorum."""
+
+    factor: float = Field(default=3.0, ge=1, allow_inf_nan=False)
+    """The deadline as a multiple of the time that a quorum usually takes (the median of the last 16
+    rounds)."""
+    least: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """The shortest deadline in seconds; also how long the next worker waits before it closes the round
+    instead of a leader that does not."""
+    most: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    """The longest deadline in seconds, which also applies in the first rounds."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least = {self.least:g}: must be at most deadline.most = {self.most:g}")
+        return self
+
+
+Chance = Annotated[float, Field(ge=0, lt=1)]
+
+
+class RoundSchedule(Config):
+    """A made-up course of rounds: who is late, away or lost, the same wherever it is computed."""
+
+    late: Chance = 0.0
+    """Probability that a worker is late for a round: it makes some of its steps, and is left out."""
+    away: Chance = 0.0
+    """Probability that a worker goes away in a round: it receives nothing for some rounds, and then comes
+    back with what it has not sent."""
+    lost: Chance = 0.0
+    """Probability that a worker is lost in a round, with what it has not sent; a new worker joins in its
+    place."""
+    rounds: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = (1, 3)
+    """The smallest and the largest number of rounds that a worker is away or lost."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of all random choices."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.rounds[0] > self.rounds[1]:
+            raise ValueError(f"rounds = {[*self.rounds]}: the fewest come first")
+        if self.late + self.away + self.lost > 1:
+            raise ValueError("late + away + lost: must be at most 1")
+        return self
 
 
 class WeightsSync(_ThereAndBack):
@@ -114,20 +164,28 @@ class WeightsSync(_ThereAndBack):
     """The weights themselves, averaged (Oland-Raj); or their difference to the last agreed ones, a
     pseudo-gradient with residuals like any gradient (DiLoCo, arXiv 2311.08105)."""
     pattern: PatternName = "allgather"
-    """Who sends to whom: parameter_server is Oland-Raj's master; hierarchical is allgather with messages that
+    """Who sends to whom. parameter_server is Oland-Raj's master. hierarchical is allgather with messages that
     go to each other site once."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, as in the mode allgather."""
     outer: OuterOptimizer = OuterOptimizer()
     """For differences."""
     unsent: float = Field(default=0.0, ge=0, le=1)
-    """How much of what a worker has not sent yet stays in its own weights after an exchange; 0: they are the
-    agreed ones. 1 is the error reset of CSER (arXiv 2007.13221); 1 / workers.count is what it will be in the
-    workers' mean once it is sent. For differences."""
+    """How much of its residual (what it has not sent yet) a worker adds to its own weights after an exchange.
+    0: workers continue from the agreed weights. 1 is the error reset of CSER (arXiv 2007.13221). 1 /
+    workers.count is the weight that the residual will have in the workers' mean. For differences."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
     authenticated: bool = False
     """Put tags behind messages, as in the mode allgather; not with the pattern ring."""
+    quorum: float | None = Field(default=None, gt=0.5, le=1)
+    """The share of all workers with which a round may close. Workers that are late or stopped are left out,
+    and catch up. By default, every round waits for all workers."""
+    deadline: Deadline | None = None
+    """With a quorum: how long a round waits for the other workers."""
+    schedule: RoundSchedule | None = None
+    """With a quorum: who is late, away or lost when, in a simulation; real workers do the same then, and come
+    to its bits."""
 
 
 class HybridSync(_ThereAndBack):
@@ -135,15 +193,15 @@ class HybridSync(_ThereAndBack):
 
     mode: Literal["hybrid"] = "hybrid"
     scheme: Literal["a", "b", "c"] = "b"
-    """Whose examples go through the fully connected layers together. a: all workers' at once. b: one worker's
-    after the other's, while the next ones' are on their way. c: likewise, but each turn has 1/K of every
-    worker's."""
+    """Whose examples go through the fully connected layers together. a: those of all workers at once. b:
+    those of one worker after the other, while the next ones are on their way. c: as b, but each turn has 1/K
+    of every worker's."""
     activations: Literal["fp32", "bf16"] = "fp32"
-    """How activations and their gradients travel: in 32 or 16 bits."""
+    """Precision in which activations and their gradients are sent: 32 or 16 bits."""
     fc_batch: Literal["joined", "per_worker"] = "joined"
-    """What a step of the fully connected layers is of. joined: the whole batch. per_worker: one turn's
-    examples, so that they take K steps while convolutions take one; rate and decay follow their own batch
-    (training.scaling)."""
+    """The batch of a step of the fully connected layers. joined: the whole batch. per_worker: the examples of
+    one turn, so that these layers take K steps while the convolutions take one; learning rate and decay
+    follow their own batch (training.scaling)."""
 
 
 StepTime = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -155,23 +213,24 @@ class AsyncSync(Config):
 
     mode: Literal["async"] = "async"
     most_behind: int = Field(default=8, ge=0)
-    """How many steps a worker may be ahead of what it has received from any other one, before it waits. 0:
-    before each step it waits for the others' messages of the step before."""
+    """How many steps a worker may be ahead of what it has received from any other worker, before it waits. 0:
+    before each step, it waits for the others' messages of the previous step."""
     dead_after: float = Field(default=60, gt=0, allow_inf_nan=False)
-    """Seconds without a sign of life after which a worker counts as dead; one whose process has ended does
-    at once."""
+    """Seconds without a sign of life after which a worker counts as dead. A worker whose process has ended is
+    dead at once."""
     on_dead: Literal["restart", "wait"] = "restart"
-    """What happens to a worker that gives no sign of life. restart: the run ends, and goes on from its last
-    checkpoint as `workers.max_restarts` says. wait: it is waited for. A process that has ended is never."""
+    """What to do about a worker that gives no sign of life. restart: end the run, and continue from its last
+    checkpoint as often as `workers.max_restarts` allows. wait: wait for the worker, unless its process has
+    ended."""
     follow_schedule: bool = False
-    """Whether real workers apply messages exactly when a simulation of the mode does, and so end with its
-    bits, at whatever speed they are. The fields below say when that is."""
+    """Whether real workers apply messages exactly when a simulation of the mode would, and so end with the
+    same bits, whatever their speed. The fields below define this schedule."""
     step_times: tuple[StepTime, ...] = ()
-    """Of a schedule: how long a step of each worker takes, such as [1, 1, 1, 4]; by default all take 1."""
+    """Schedule: how long a step of each worker takes, such as [1, 1, 1, 4]; by default, all take 1."""
     delay: tuple[Delay, Delay] = (0.0, 0.0)
-    """Of a schedule: the least and the most that a message takes, where a step takes 1."""
+    """Schedule: the shortest and the longest time that a message takes; a step takes 1."""
     schedule_seed: int = Field(default=0, ge=0)
-    """Of a schedule: delays are drawn by it."""
+    """Schedule: seed of the delays."""
 
 
 RealSync = Annotated[

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.spans import RECORDER
+from taugrad.compressors.wire.reaching import reaching
 from taugrad.compressors.wire.sealing import TAG_BYTES, TO_ALL, Seal
 
 from .ahead import Ahead
@@ -178,7 +179,8 @@ class ProcessCrew(Crew):
         """Counts what goes on inside as waiting for what has been under way `since`, by default from now."""
         began = perf_counter()
         since = began if since is None else since
-        yield
+        with reaching():
+            yield
         ended = perf_counter()
         self._waited_until = ended
         self.waited_s += ended - began

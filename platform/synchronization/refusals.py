@@ -1,4 +1,4 @@
-"""Which methods cannot work in which mode: found when a spec is read, before anything starts."""
+"""Which methods cannot work in which mode; checked when a spec is read, before anything starts."""
 
 from taugrad.compressors.config import Method, PowerSGD
 from taugrad.compressors.config.methods import DenseMethod, NoCompression
@@ -21,7 +21,7 @@ from .config import (
 
 
 def check_sync(sync: SyncConfig, method: Method, optimizer_momentum: float) -> None:
-    """Refuses a mode that cannot be, or that the method cannot work in.
+    """Refuses a mode that is not possible, or in which the method cannot work.
 
     Args:
         sync: the mode.
@@ -50,7 +50,7 @@ def check_sync(sync: SyncConfig, method: Method, optimizer_momentum: float) -> N
 
 
 def check_exchange(sync: SyncConfig, device: str, workers: int) -> None:
-    """Refuses ways of messages to all others that cannot be.
+    """Refuses forms of exchange that are not possible.
 
     Args:
         sync: the mode.
@@ -81,7 +81,7 @@ def check_exchange(sync: SyncConfig, device: str, workers: int) -> None:
         )
     if mode.exchange == "hierarchical":
         raise ValueError(
-            f"{where}.exchange = hierarchical with workers.device = cuda: messages are handed on through "
+            f"{where}.exchange = hierarchical with workers.device = cuda: messages are forwarded through "
             f"gloo, and GPUs use NCCL; use {where}.exchange: exact"
         )
 
@@ -90,7 +90,7 @@ def _check_sites(sync: SyncConfig, field: str, value: str, sites: SiteRanks | No
     where = field.rpartition(".")[0]
     if sites is not None and value != "hierarchical":
         raise ValueError(
-            f"{where}.sites with {field} = {value}: they are for {field}: hierarchical; leave them out"
+            f"{where}.sites with {field} = {value}: they need {field}: hierarchical; leave them out"
         )
     if sites is not None:
         try:
@@ -99,13 +99,13 @@ def _check_sites(sync: SyncConfig, field: str, value: str, sites: SiteRanks | No
             raise ValueError(f"{where}.{reason}") from None
     elif value == "hierarchical" and isinstance(sync, SimulatedSync):
         raise ValueError(
-            f"{field} = hierarchical without {where}.sites: simulated workers are on no nodes; give the "
+            f"{field} = hierarchical without {where}.sites: simulated workers are not on nodes; give the "
             "ranks of each site, such as [[0, 1], [2, 3]]"
         )
 
 
 def check_stages(sync: SyncConfig, growth: BatchGrowthConfig, workers: int) -> None:
-    """Refuses stages of fewer workers that cannot be.
+    """Refuses stages with a number of workers that is not possible.
 
     Args:
         sync: the mode.
@@ -119,10 +119,12 @@ def check_stages(sync: SyncConfig, growth: BatchGrowthConfig, workers: int) -> N
     for number, stage in enumerate(growth.stages if isinstance(growth, Stages) else ()):
         field = f"training.batch_growth.stages[{number}].workers = {stage.workers}"
         if stage.workers is not None and stage.workers > workers:
-            raise ValueError(f"{field}: workers.count is {workers}; give at most that, or leave it out")
+            raise ValueError(
+                f"{field}: workers.count is {workers}; give at most this number, or leave it out"
+            )
         if stage.workers is not None and isinstance(mode, WeightsSync | HybridSync):
             raise ValueError(
-                f"{field} with sync.mode = {mode.mode}: every worker trains in each step there; leave it out"
+                f"{field} with sync.mode = {mode.mode}: every worker trains in each step; leave it out"
             )
 
 
@@ -135,8 +137,8 @@ def _check_momentum(mode: RealSync, where: str, method: Method, optimizer_moment
         )
     if own and isinstance(mode, RingSync):
         raise ValueError(
-            f"compressor.momentum = {own} with {where}.mode = ring: a hop compresses other workers' "
-            "gradients too; use compressor.momentum: 0, or another mode"
+            f"compressor.momentum = {own} with {where}.mode = ring: a hop also compresses other workers' "
+            "gradients; use compressor.momentum: 0, or another mode"
         )
 
 
@@ -151,13 +153,13 @@ def _check_weights(mode: WeightsSync, where: str, method: Method) -> None:
     own = method.own_momentum
     if own and (mode.outer.momentum or mode.pattern == "ring"):
         raise ValueError(
-            f"compressor.momentum = {own} with {where}.mode = weights: it goes neither with a ring nor with "
+            f"compressor.momentum = {own} with {where}.mode = weights: it works neither with a ring nor with "
             f"{where}.outer.momentum, where it would be applied twice; use compressor.momentum: 0"
         )
     if mode.unsent and mode.pattern == "ring":
         raise ValueError(
-            f"{where}.unsent = {mode.unsent:g} with {where}.pattern = ring: what a hop leaves out is of "
-            f"other workers too; use {where}.unsent: 0, or another pattern"
+            f"{where}.unsent = {mode.unsent:g} with {where}.pattern = ring: what a hop leaves out also "
+            f"belongs to other workers; use {where}.unsent: 0, or another pattern"
         )
     if mode.exchange == "difference":
         return
@@ -176,16 +178,16 @@ def _check_weights(mode: WeightsSync, where: str, method: Method) -> None:
         raise ValueError(f"compressor.reduction = sum with {where}.exchange = weights: use mean")
     if mode.outer != OuterOptimizer():
         raise ValueError(
-            f"{where}.outer with {where}.exchange = weights: it is for {where}.exchange: difference"
+            f"{where}.outer with {where}.exchange = weights: it needs {where}.exchange: difference"
         )
 
 
 def _check_law(mode: RealSync, where: str, field: str, method: Method | None) -> None:
-    """A law goes by the loss's gradients."""
+    """A law needs the loss's gradients."""
     for name in ("tau", "floor"):
         if isinstance(getattr(method, name, None), Law) and isinstance(mode, WeightsSync):
             raise ValueError(
-                f"{field}.{name} = law with {where}.mode = weights: a law goes by gradients, and weights or "
+                f"{field}.{name} = law with {where}.mode = weights: a law needs gradients, but weights or "
                 "their differences are exchanged here; give a number or another policy"
             )
 
@@ -199,7 +201,7 @@ def _check_back(mode: RealSync, where: str, back: Method) -> None:
     if isinstance(back, PowerSGD):
         raise ValueError(f"{where}.back.kind = powersgd: its factors go through torch's own all-reduce")
     if back.own_momentum:
-        raise ValueError(f"{where}.back.momentum = {back.own_momentum}: a sum's is in it already")
+        raise ValueError(f"{where}.back.momentum = {back.own_momentum}: the sum already contains momentum")
     whole = isinstance(mode, WeightsSync) and mode.exchange == "weights"
     if whole and not isinstance(back, DenseMethod | NoCompression):
         raise ValueError(
@@ -208,7 +210,7 @@ def _check_back(mode: RealSync, where: str, back: Method) -> None:
 
 
 def check_authenticated(sync: SyncConfig, method: Method) -> None:
-    """Refuses tags where messages are not ours, or do not get any.
+    """Refuses authentication if messages are not ours, or cannot get tags.
 
     Args:
         sync: the mode.
@@ -222,7 +224,8 @@ def check_authenticated(sync: SyncConfig, method: Method) -> None:
         return
     if isinstance(sync, SimulatedSync):
         raise ValueError(
-            "sync.of.authenticated = true with sync.mode = simulated: nothing is sent there; leave it out"
+            "sync.of.authenticated = true with sync.mode = simulated: a simulation sends nothing; "
+            "leave it out"
         )
     if isinstance(mode, AllGatherSync) and isinstance(method, NoCompression | PowerSGD):
         raise ValueError(
@@ -231,6 +234,6 @@ def check_authenticated(sync: SyncConfig, method: Method) -> None:
         )
     if isinstance(mode, WeightsSync) and mode.pattern == "ring":
         raise ValueError(
-            f"sync.authenticated = true with sync.pattern = {mode.pattern}: what hops pass on gets no tags; "
-            "use sync.pattern: allgather, sharded, parameter_server or hierarchical"
+            f"sync.authenticated = true with sync.pattern = {mode.pattern}: messages that hops pass on get "
+            "no tags; use sync.pattern: allgather, sharded, parameter_server or hierarchical"
         )

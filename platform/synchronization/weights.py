@@ -81,22 +81,9 @@ class LocalTraining(InRounds):
         began = perf_counter()
         self._begin()
         losses = []
-        for rank, replica, batch in zip(self.ranks, self._replicas, batches, strict=True):
-            if not batch.weight:
-                losses.append(0.0)
-                continue  # without examples a worker stays where it is
-            with self._randomness.of(rank):
-                loss = replica.backward(replace(batch, weight=1.0))
-            losses.append(batch.weight * loss)
-            replica.prepare_own()
-            if self._sync.exchange == "weights":
-                self._note_squares(replica)
-            if moment.observe and rank == 0:
-                seen = zip(replica.names, replica.parameters, strict=True)
-                self._statistics = {
-                    name: gradient_statistics(each if each.grad is None else each.grad) for name, each in seen
-                }
-            self._step_alone(replica, rank, moment)
+        for local, batch in enumerate(batches):
+            # Without examples a worker stays where it is.
+            losses.append(batch.weight * self._learn(local, batch, moment) if batch.weight else 0.0)
         self._steps += 1
         every = self._sync.every if self.adapter is None else self.adapter.choice.local_steps
         due = self._steps >= every if every else moment.position.ends_epoch
@@ -105,6 +92,22 @@ class LocalTraining(InRounds):
         if self.adapter is not None:
             self.adapter.stepped(self._step, perf_counter() - began, last=moment.last)
         return sum(losses) / len(losses)
+
+    def _learn(self, local: int, batch: Batch, moment: Moment) -> float:
+        """A worker's step on its part of a batch; the part's mean loss."""
+        rank, replica = self.ranks[local], self._replicas[local]
+        with self._randomness.of(rank):
+            loss = replica.backward(replace(batch, weight=1.0))
+        replica.prepare_own()
+        if self._sync.exchange == "weights":
+            self._note_squares(replica)
+        if moment.observe and rank == 0:
+            seen = zip(replica.names, replica.parameters, strict=True)
+            self._statistics = {
+                name: gradient_statistics(each if each.grad is None else each.grad) for name, each in seen
+            }
+        self._step_alone(replica, rank, moment)
+        return loss
 
     def _aim_at(self, share: float) -> float:
         """Has all that is compressed by a share of elements aim at another; returns what it comes to."""
@@ -145,19 +148,23 @@ class LocalTraining(InRounds):
         sides = [self._side(local, self._handed_in(local)) for local in range(len(self._replicas))]
         mean = self._agree(sides)
         assert mean is not None, "what is not finite is refused in this mode"
-        shares = torch.split(mean, [each.numel() for each in self._agreed])
-        if self._sync.exchange == "weights":
-            _copy(self._agreed, shares)
-        else:
-            for agreed, share in zip(self._agreed, shares, strict=True):
-                agreed.grad = share.view_as(agreed).to(agreed.dtype)
-            self._outer.step()
-            self._outer.zero_grad()
+        self._apply(mean)
         _copy(list(self.model.buffers()), list(self._replicas[0].model.buffers()))
         self._broadcast(self.model.buffers())
         self._steps = 0
         self._squares = [dict.fromkeys(self._names, 0.0) for _ in self._replicas]
         self._go_on_from_agreed()
+
+    def _apply(self, mean: Tensor) -> None:
+        """Takes the workers' mean weights, or the outer optimizer's step along their mean difference."""
+        shares = torch.split(mean, [each.numel() for each in self._agreed])
+        if self._sync.exchange == "weights":
+            _copy(self._agreed, shares)
+            return
+        for agreed, share in zip(self._agreed, shares, strict=True):
+            agreed.grad = share.view_as(agreed).to(agreed.dtype)
+        self._outer.step()
+        self._outer.zero_grad()
 
     @torch.no_grad()
     def _handed_in(self, local: int) -> list[Tensor]:
@@ -179,9 +186,14 @@ class LocalTraining(InRounds):
         return [each - part * own for each, own in zip(agreed, kept, strict=True)]
 
     def _go_on_from_agreed(self) -> None:
-        for local, replica in enumerate(self._replicas):
-            _copy(replica.parameters, self._starts(local))
-            _copy(list(replica.model.buffers()), list(self.model.buffers()))
+        for local in range(len(self._replicas)):
+            self._go_on(local)
+
+    def _go_on(self, local: int) -> None:
+        """A worker goes on from what was agreed on."""
+        replica = self._replicas[local]
+        _copy(replica.parameters, self._starts(local))
+        _copy(list(replica.model.buffers()), list(self.model.buffers()))
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""

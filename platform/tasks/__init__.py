@@ -1,4 +1,4 @@
-"""What a model is trained for: its loss on a batch, its metrics, which one counts and which way.
+"""Tasks: the loss of a batch, the metrics, which metric counts, and which way is better.
 
 `config` and `metric` need no torch, so the names below are imported only when they are asked for.
 """

@@ -9,30 +9,31 @@ from .metric import Metric
 
 
 class Task(ABC):
-    """What a model is trained for. Your own is a subclass; it keeps nothing from one call to the next.
+    """What a model is trained for. Write your own as a subclass; it must not keep state between calls.
 
-    An evaluation is put together from sums over blocks of test examples, which workers share: so every
-    metric must follow from sums.
+    Evaluations are computed from sums over blocks of test examples, which workers share. Every metric must
+    therefore follow from sums.
     """
 
     metrics: Sequence[Metric]
-    """What an evaluation says; the first one counts. Names differ; one is `loss`."""
+    """The metrics of an evaluation; the first one counts. Names must differ, and one must be `loss`."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a batch, to learn from.
+        """The mean loss of a batch, which is minimized.
 
         Args:
             outputs: what the model returned for the batch's inputs.
             targets: of the batch, [examples, ...].
 
         Returns:
-            A scalar. A batch cut into parts must have the mean of their losses, weighted by examples.
+            A scalar. The loss of a batch must equal the mean of the losses of its parts, weighted by
+            examples.
         """
 
     @abstractmethod
     def sums(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor | float]:
-        """What a block of test examples adds to an evaluation.
+        """The sums that a block of test examples adds to an evaluation.
 
         Returns:
             Always the same number of scalars.
@@ -44,12 +45,12 @@ class Task(ABC):
 
         Args:
             sums: what `sums` returned, added over all blocks in float64.
-            examples: how many test examples there are.
+            examples: number of test examples.
 
         Returns:
-            By metric, one for each of `metrics`.
+            Values by metric, one for each of `metrics`.
         """
 
     def terms(self, targets: Tensor) -> int:
-        """How many losses `loss` is the mean of: with `loss_reduction: sum` it is multiplied by that."""
+        """The number of losses that `loss` averages; `loss_reduction: sum` multiplies the loss by it."""
         return len(targets)

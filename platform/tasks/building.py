@@ -28,7 +28,7 @@ def build_task(config: TaskConfig, shape: Shape) -> Task:
         shape: of the data's examples.
 
     Raises:
-        ValueError: the data are not for that task.
+        ValueError: the data does not fit the task.
         OwnCodeError: a custom task cannot be found or called, raised, or is no `Task`.
     """
     match config:
@@ -42,7 +42,7 @@ def build_task(config: TaskConfig, shape: Shape) -> Task:
             return RegressionTask(config, classes=shape.targets == "classes")
         case Classification() | LanguageModel() | Regression():
             raise ValueError(
-                f"kind = {config.kind}: these data have {shape.targets} as targets; "
+                f"kind = {config.kind}: this data has {shape.targets} as targets; "
                 f"choose {_FITTING[shape.targets]}"
             )
         case _:
@@ -59,7 +59,9 @@ def _custom(config: CustomTask) -> Task:
         raise OwnCodeError(path, f"its metrics are {metrics!r:.60}; give one or more taugrad Metric")
     names = [metric.name for metric in metrics]
     if "loss" not in names or len(set(names)) < len(names):
-        raise OwnCodeError(path, f"its metrics are {', '.join(names)}; names must differ, and one be loss")
+        raise OwnCodeError(
+            path, f"its metrics are {', '.join(names)}; names must differ, and one must be loss"
+        )
     return made
 
 

@@ -18,7 +18,7 @@ class ClassificationTask(Task):
         return nn.functional.cross_entropy(outputs, targets)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor | float]:
-        """Examples that are classified rightly, and losses."""
+        """The number of correctly classified examples, and the sum of losses."""
         losses = nn.functional.cross_entropy(outputs.float(), targets, reduction="none")
         return (outputs.argmax(1) == targets).sum(), losses.double().sum()
 

@@ -25,7 +25,8 @@ class Regression(Config):
 
     kind: Literal["regression"] = "regression"
     loss: Literal["squared", "absolute"] = "squared"
-    """The mean over examples and outputs. Where data have classes, the accuracy counts, else this loss."""
+    """The mean over examples and outputs. If the data has classes, the accuracy counts, otherwise this
+    loss."""
 
 
 class CustomTask(Config):

@@ -16,7 +16,7 @@ def counting_metric(spec: "RunSpec") -> Metric:
         spec: the run; for tasks other than classification and language models its data are read.
 
     Raises:
-        ValueError: the data or the task cannot be had.
+        ValueError: the data or the task cannot be built.
     """
     match spec.task:
         case Classification():

@@ -1,4 +1,4 @@
-"""A metric of an evaluation, as tables, figures and searches need to know it."""
+"""A metric of an evaluation, with what tables, figures and searches need to know about it."""
 
 import json
 import math
@@ -11,16 +11,16 @@ _MOST_DIGITS: Final = 17
 
 @dataclass(frozen=True)
 class Metric:
-    """What a number says of a model.
+    """A metric.
 
     Attributes:
-        name: in MLflow, behind `eval/`; also in a spec.
+        name: in MLflow, after `eval/`; also in a spec.
         label: in words, for tables and axes.
-        unit: of what `shown` gives; empty if it has none.
-        scale: what a value is multiplied by where people see it.
-        digits: behind the point, where people see it.
-        more_is_better: which way it should go.
-        is_share: whether it is the share of the test examples that a model does right, 0 to 1.
+        unit: of what `shown` returns; empty if it has none.
+        scale: the factor of a value when it is shown.
+        digits: after the decimal point, when it is shown.
+        more_is_better: which way is better.
+        is_share: whether it is the share of test examples that the model gets right, 0 to 1.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """1 where more is better, else -1: values times it are to be made large."""
+        """1 if more is better, otherwise -1: values times this should be large."""
         return 1 if self.more_is_better else -1
 
     def shown(self, value: float) -> str:
@@ -71,15 +71,16 @@ class Metric:
         return self.scale * self.sign * (reference - value)
 
     def margin(self, reference: float) -> float:
-        """What may be lost where nobody says how much, in the unit that people see.
+        """The default tolerance, in the unit that is shown.
 
-        Half a point; 0.02 nats; of other metrics a hundredth of the reference, the value without compression.
+        Half a point; 0.02 nats; for other metrics a hundredth of the reference, the value without
+        compression.
         """
         known = _MARGINS.get(self.unit)
         return abs(self.scale * reference) / 100 if known is None else known
 
     def is_better(self, value: float, than: float) -> bool:
-        """Whether one value is better than another; what is no number is worse than any."""
+        """Whether one value is better than another; NaN is worse than any value."""
         if math.isnan(value) or math.isnan(than):
             return math.isnan(than) and not math.isnan(value)
         return self.sign * value > self.sign * than
@@ -90,7 +91,7 @@ class Metric:
 
     @classmethod
     def from_json(cls, text: str) -> "Metric":
-        """What `to_json` wrote.
+        """Reads what `to_json` wrote.
 
         Raises:
             ValueError: it did not write that.

@@ -1,7 +1,6 @@
 """How a run ended, where MLflow could not be told: the last line of the file of undelivered metrics."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Literal, get_args
@@ -13,13 +12,9 @@ ENDED = "ended"
 """The line's first field; no metric has it."""
 
 
-def record_end(path: Path, run_id: str, status: Status) -> None:
-    """Adds the line to the file, which may be missing: at once or not at all."""
-    line = json.dumps({ENDED: status, "run": run_id, "time": time.time_ns() // 1_000_000})
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(f"{before}{line}\n", encoding="utf-8")
-    os.replace(unfinished, path)
+def end_line(run_id: str, status: Status) -> str:
+    """The line that says how a run ended, just now."""
+    return json.dumps({ENDED: status, "run": run_id, "time": time.time_ns() // 1_000_000}) + "\n"
 
 
 def recorded_end(path: Path, run_id: str) -> tuple[Status, int] | None:
@@ -42,7 +37,9 @@ def recorded_end(path: Path, run_id: str) -> tuple[Status, int] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}, last line: not the end of a run ({error})") from error
     if status not in get_args(Status):
-        raise ValueError(f"{path}, last line: {status!r} is no end; {', '.join(get_args(Status))} are")
+        raise ValueError(
+            f"{path}, last line: {status!r} is not a status; expected one of {', '.join(get_args(Status))}"
+        )
     if run != run_id:
         raise ValueError(f"{path} is of run {run}, not of {run_id}")
     return status, at

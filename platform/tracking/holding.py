@@ -81,8 +81,8 @@ class Holder:
     def __str__(self) -> str:
         since, beat = (datetime.fromtimestamp(each).strftime("%H:%M:%S") for each in (self.since, self.beat))
         return (
-            f"process {self.pid} on {self.host} has it since {since}, with a last sign of life at {beat}; "
-            f"wait for its end, or end that process"
+            f"process {self.pid} on {self.host} has held it since {since}, with its last sign of life at "
+            f"{beat}; wait for its end, or end that process"
         )
 
 

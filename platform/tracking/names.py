@@ -36,6 +36,16 @@ COMM_STALENESS: Final = "comm/staleness"
 mean of the messages applied in an iteration."""
 COMM_STALENESS_MOST: Final = "comm/staleness_most"
 """The same of the oldest of these messages."""
+ROUND_MEMBERS: Final = "round/members"
+"""With `sync.quorum`: workers that are in the round which an iteration ends."""
+ROUND_LEFT_OUT: Final = "round/left_out"
+"""Workers that were late for it, or away: all others."""
+ROUND_CAUGHT_UP_BYTES: Final = "round/caught_up_bytes"
+"""Agreed weights that workers took over from others; in the wire bytes, too."""
+ROUND_LOST: Final = "round/lost"
+"""Workers that were lost."""
+ROUND_LOST_RMS: Final = "round/lost_rms"
+"""Root mean square of what they had not sent, over the model's elements."""
 TIME_DATA: Final = "time/data_s"
 """How long a step waited for its examples."""
 TIME_COMPUTE: Final = "time/compute_s"
@@ -146,8 +156,9 @@ PARAM_RULE: Final = "compressor.kind"
 PARAM_TAU: Final = "compressor.tau"
 """The threshold, or the policy that decides it."""
 
-WorkerQuantity = Literal["staleness"]
-"""What is recorded of a single worker: of the messages that it applied since the last drain."""
+WorkerQuantity = Literal["staleness", "left_out"]
+"""What is recorded of a single worker since all met last: how old the messages were that it applied, how many
+rounds closed without it."""
 
 LayerQuantity = Literal[
     "fraction",  # elements sent over elements

@@ -1,5 +1,6 @@
 """Whether a tracking store answers, asked before MLflow, which takes minutes to give up."""
 
+import errno
 import http.client
 import os
 import re
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 VARIABLE = "MLFLOW_TRACKING_URI"
 _FIRST_S, _SECOND_S = 2.0, 3.0
+_ROOM = 2**20
+_DATABASES = {"postgresql", "mysql", "mssql"}
+"""Servers that MLflow takes without one of its own, by the beginning of an address."""
+_INSTALL = {"psycopg": "taugrad[postgres]", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+"""What brings a module, where that has another name."""
 _REFUSED = re.compile(r"\b40[13]\b|UNAUTHENTICATED|PERMISSION_DENIED")
 _LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
@@ -55,7 +61,7 @@ def probe(uri: str, *, writes: bool = True) -> None:
     """Asks a server whether it is there, or a local database's folder whether it can be written.
 
     Args:
-        uri: of the store; kinds other than these two are left to MLflow.
+        uri: of the store.
         writes: see `answering_client`.
 
     Raises:
@@ -69,6 +75,39 @@ def probe(uri: str, *, writes: bool = True) -> None:
             in_time(_FIRST_S, lambda: _ask_server(uri))
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise _away(uri, _reason(error)) from None
+    elif _kind(uri) in _DATABASES:
+        _check_database(uri)
+
+
+def _kind(uri: str) -> str:
+    return uri.partition(":")[0].partition("+")[0]
+
+
+def driver_of(uri: str) -> str:
+    """The package that speaks to a database server; empty for other stores."""
+    if _kind(uri) not in _DATABASES:
+        return ""
+    from sqlalchemy import make_url  # noqa: PLC0415 - takes half a second
+
+    return str(make_url(uri).get_dialect().driver)
+
+
+def _check_database(uri: str) -> None:
+    """Refuses a database server that takes no connection; MLflow would try for minutes."""
+    from sqlalchemy import create_engine  # noqa: PLC0415
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError  # noqa: PLC0415
+    from sqlalchemy.pool import NullPool  # noqa: PLC0415
+
+    try:
+        in_time(_FIRST_S, lambda: create_engine(uri, poolclass=NullPool).connect().close())
+    except ImportError as error:
+        install = _INSTALL.get(error.name or "", error.name)
+        problem = f"needs {error.name}, which is not installed; pip install '{install}'"
+        raise _problem(f"{masked(uri)} {problem}") from None
+    except DBAPIError as error:
+        raise _away(uri, _reason(error.orig or error)) from None
+    except (OSError, ValueError, SQLAlchemyError) as error:
+        raise _away(uri, _reason(error)) from None
 
 
 def _ask_server(uri: str) -> None:
@@ -90,17 +129,20 @@ def _check_folder(path: Path, *, writes: bool) -> None:
             raise _problem(f"there is no {path}{_default()}; give the command where the runs were trained")
         return
     problem = unwritable(folder)
+    if not problem and path.exists() and not os.access(path, os.W_OK):
+        problem = os.strerror(errno.EACCES)
     if problem:
         what = "correct" if _is_set() else "change to a folder that can be written, or set"
         raise _problem(f"{path} cannot be written ({problem}){_default()}; {what} {VARIABLE}")
 
 
 def unwritable(folder: Path) -> str:
-    """Why no file can be made in a folder, or in the nearest one above it that is there; empty: it can."""
+    """Why no file can be written in a folder, or in the nearest one above it that is there; empty: it can."""
     try:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".taugrad-"):
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".taugrad-") as file:
+            file.write(bytes(_ROOM))  # where a disk is full, empty files can still be made
             return ""
     except OSError as error:
         return f"{folder}: {error.strerror}"
@@ -108,7 +150,7 @@ def unwritable(folder: Path) -> str:
 
 def _away(uri: str, reason: str) -> SpecError:
     if _REFUSED.search(reason):
-        return _problem(f"{masked(uri)} wants to know who asks ({reason}); {_LOGIN}")
+        return _problem(f"{masked(uri)} asks for a login ({reason}); {_LOGIN}")
     what = f"start it, or correct {VARIABLE}" if _is_set() else f"set {VARIABLE} to another store"
     return _problem(f"{masked(uri)} cannot be used: {reason}; {what}")
 
@@ -134,5 +176,5 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, urllib.error.URLError):
         return str(error.reason)
     if isinstance(error, http.client.HTTPException):
-        return "what answers there is no HTTP server"
+        return "what answers there is not an HTTP server"
     return masked(str(error).strip().partition("\n")[0]) or type(error).__name__

@@ -63,7 +63,7 @@ class Timeline:
                 )
                 found.setdefault(int(event["pid"]), []).append(span)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no timeline of taugrad: {error!r}") from error
+            raise ValueError(f"not a taugrad timeline: {error!r}") from error
         return cls(tuple(tuple(found[rank]) for rank in sorted(found)))
 
 

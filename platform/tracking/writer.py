@@ -1,15 +1,16 @@
 """Metrics leave the training thread at once and reach MLflow in batches from a background thread.
 
-A slow or silent store never slows training down: metrics wait in memory, in order, and are sent again
-until they are accepted. Sending twice is harmless, because a point keeps its timestamp and MLflow's
-databases keep one row for each (run, key, step, timestamp, value).
+A silent store never slows training down: metrics wait in memory, in order, and are sent again until they are
+accepted. A store that answers and is slower than training, as a database of one's own under a very small
+model may be, holds training up once very many wait: memory stays bounded, and the end of a run short. Sending
+twice is harmless, because a point keeps its timestamp and MLflow's databases keep one row for each (run, key,
+step, timestamp, value).
 """
 
 import contextlib
 import itertools
 import json
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 MAX_BATCH = 1000
 """Metrics that MLflow takes in one request."""
 
+MOST_WAITING = 100_000
+"""Metrics that wait for a store that answers; some 20 MB."""
+
+_ANSWERS_S = 5.0
+"""A store that has taken nothing for so long is not waited for."""
 _LINGER_S = 3.0  # how long a batch may wait to fill up; a full one costs half as much a metric
 _LONGEST_RETRY_S = 30.0
 _HURRIED_RETRY_S = 0.5  # while somebody waits in flush or close
@@ -131,12 +137,13 @@ class MetricWriter:
         self._down = False
         self._backlog = 0  # after an outage: metrics that waited and are not delivered yet
         self._recovered = 0  # after an outage: metrics delivered
+        self._taken_at = -math.inf  # when the store took metrics last
         self._refusals_told: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="taugrad-metrics", daemon=True)
         self._thread.start()
 
     def log(self, step: int, values: Mapping[str, float], *, kind: Kind = "iteration") -> None:
-        """Takes metrics of a step and returns at once.
+        """Takes metrics of a step and returns at once, unless too many wait for a store that answers.
 
         Args:
             step: The iteration.
@@ -194,7 +201,7 @@ class MetricWriter:
             timeout: Seconds to wait at most; a request that hangs does not make this longer.
 
         Returns:
-            How many metrics the store has not confirmed; `save_undelivered` keeps them.
+            How many metrics the store has not confirmed; `undelivered` has them.
         """
         deadline = time.monotonic() + timeout
         if not self._closed:
@@ -206,21 +213,9 @@ class MetricWriter:
         with self._changed:
             return len(self._queue)
 
-    def save_undelivered(self, path: Path) -> int:
-        """Writes what the store has not confirmed as JSON lines, for `deliver`.
-
-        Args:
-            path: The file; it appears only when it is complete.
-
-        Returns:
-            How many metrics were written.
-        """
-        pending = self.pending()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(path.name + ".part")
-        unfinished.write_text("".join(json.dumps(metric) + "\n" for metric in pending), encoding="utf-8")
-        os.replace(unfinished, path)
-        return len(pending)
+    def undelivered(self) -> str:
+        """What the store has not confirmed, as JSON lines for `deliver`."""
+        return "".join(json.dumps(metric) + "\n" for metric in self.pending())
 
     def _append(self, points: list[_Point]) -> None:
         with self._changed:
@@ -231,6 +226,13 @@ class MetricWriter:
             self._queue.extend(points if stored is None else [p for p in points if p.is_new(stored)])
             if was_empty or len(self._queue) >= self._batch_size:
                 self._changed.notify_all()
+            while len(self._queue) > MOST_WAITING and self._answers and not self._closed:
+                self._changed.wait(_ANSWERS_S / 10)
+
+    @property
+    def _answers(self) -> bool:
+        """Whether the store took metrics a moment ago."""
+        return time.monotonic() - self._taken_at < _ANSWERS_S
 
     def _run(self) -> None:
         wait = self._retry_seconds
@@ -271,6 +273,7 @@ class MetricWriter:
             waiting = len(self._queue)
             for _ in batch:
                 self._queue.popleft()
+            self._taken_at = time.monotonic()
             self._changed.notify_all()
         if self._down:
             self._tell_backlog(waiting, len(batch), len(refused))
@@ -322,7 +325,7 @@ class MetricWriter:
 
 
 def deliver(path: Path, store: Store, run_id: str, stored: Callable[[], Stored] = Stored) -> int:
-    """Sends metrics that `MetricWriter.save_undelivered` kept; doing it again changes nothing.
+    """Sends metrics of `MetricWriter.undelivered`, kept in a file; doing it again changes nothing.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""How large each epoch's batches are, where in the run an iteration lies, and what is due after it."""
+"""The batch size of each epoch, the position of an iteration in the run, and what is due after it."""
 
 import math
 from bisect import bisect_right
@@ -23,7 +23,7 @@ def adabatch_size(growth: AdaBatch, start: int, untrained: float, present: float
     quarter, which is 2^floor(log2(q)). Both agree below q = 3; `growth.form` chooses.
 
     Settled where the paper leaves room: E_e is measured at the start of epoch e, so the first epoch has the
-    batch `start`. epsilon is computed anew each time: the batch shrinks when the error rises again, never
+    batch `start`. epsilon is computed again each time: the batch shrinks when the error rises again, never
     below `start`. Without an error left the batch is `most`; where q is no number, it is `start`.
 
     Args:
@@ -80,7 +80,7 @@ class Position:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Batches of an epoch that are alike, one behind the other."""
+    """Batches of an epoch that are alike, one after the other."""
 
     start: int
     """Examples of the epoch before it."""
@@ -252,9 +252,9 @@ class BatchPlan:
         if state["examples"] != self.examples:
             raise ValueError(f"it is of {state['examples']} training examples, this run has {self.examples}")
         if not self._may_be(sizes):
-            raise ValueError(f"its batch sizes, {sizes}, are none of this run's")
+            raise ValueError(f"its batch sizes, {sizes}, are not those of this run")
         if not (isinstance(untrained, float) or (untrained is None and sizes == [self._start] * len(sizes))):
-            raise ValueError(f"its untrained model's measure, {untrained!r}, is no number")
+            raise ValueError(f"its untrained model's measure, {untrained!r}, is not a number")
         self._untrained = untrained
         self._set_sizes(sizes)
 

@@ -1,4 +1,4 @@
-"""What a run needs to go on, as files that hold tensors, numbers and strings only.
+"""What a run needs to continue, as files that hold only tensors, numbers and strings.
 
 A checkpoint is a folder: `shared.pt` (what the workers agree on: model, optimizer, position, batch sizes;
 written by process 0), `worker_00000.pt`, one a process (its workers' residuals and random number
@@ -7,6 +7,7 @@ generators), and `manifest.json`, by which every byte of them is checked. They a
 """
 
 import io
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ SHARED = "shared.pt"
 
 @dataclass(frozen=True)
 class Saved:
-    """What one process goes on from."""
+    """What one process continues from."""
 
     shared: dict[str, Any]
     """The same on every process."""
     own: dict[str, Any]
-    """What only this process's workers have; empty where the checkpoint is of another number of workers."""
+    """What only this process's workers have; empty if the checkpoint is of another number of workers."""
     every: tuple[dict[str, Any], ...] = ()
     """Then what each of the former processes had, by rank; empty otherwise."""
 
@@ -41,7 +42,7 @@ class Saved:
 
         Raises:
             Unusable: a file is missing or damaged.
-            CheckpointError: a file is what was written, and no state.
+            CheckpointError: a file is undamaged, but not a state.
         """
         shared = unpack(manifest.file(read, SHARED))
         if workers is not None and shared.get("workers") != workers:
@@ -51,13 +52,21 @@ class Saved:
 
 
 def save_shared(folder: Path, state: dict[str, Any]) -> None:
-    """Writes what all workers have in common; worker 0 does."""
-    torch.save(state, folder / SHARED)
+    """Writes what all workers have in common; worker 0 does. Raises OSError."""
+    _save(state, folder / SHARED)
 
 
 def save_worker(folder: Path, rank: int, state: dict[str, Any]) -> None:
-    """Writes what only this worker has."""
-    torch.save(state, folder / worker_file(rank))
+    """Writes what only this worker has. Raises OSError."""
+    _save(state, folder / worker_file(rank))
+
+
+def _save(state: dict[str, Any], path: Path) -> None:
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:  # of torch's own writer, with a line of its source for a reason
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(f"{path.name} could not be written, with {free / 1e6:.3g} MB free") from error
 
 
 def worker_file(rank: int) -> str:
@@ -74,8 +83,8 @@ def unpack(data: bytes) -> dict[str, Any]:
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        # torch raises many types; all mean the same to the user.
-        raise CheckpointError(f"no state of a training: {error}") from error
+        # torch raises many types of errors; all mean the same to the user.
+        raise CheckpointError(f"not a training state: {error}") from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"no state of a training, but {type(state).__name__}")
+        raise CheckpointError(f"not a training state, but {type(state).__name__}")
     return state

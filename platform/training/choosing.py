@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from: the newest good one."""
+"""Finds the checkpoint that a run continues from: the newest good one."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

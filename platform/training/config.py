@@ -1,4 +1,4 @@
-"""How to train: how long, batch, precision, optimizer, learning rate."""
+"""The section `training` of a spec: length, batch, precision, optimizer, learning rate."""
 
 from typing import Annotated, Literal
 
@@ -29,12 +29,12 @@ class Adam(Config):
     lr: Rate = 1e-3
     weight_decay: Decay = 0.0
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """How much of the averages of gradients and of their squares stays at each step."""
+    """How much of the running averages of gradients and of their squares is kept at each step."""
     eps: Rate = 1e-8
-    """What is added to the root of the squares' average."""
+    """Added to the root of the average of squares."""
     freeze: int = Field(default=0, ge=0)
-    """After so many steps the squares' average stays as it is (1-bit Adam, arXiv 2102.02888); 0: it never
-    does. For gradients that are sent rarely, after a warm-up with whole ones."""
+    """Number of steps after which the average of squares stays fixed (1-bit Adam, arXiv 2102.02888); 0:
+    never. For gradients that are sent rarely, after a warm-up with uncompressed ones."""
 
 
 class Lars(Config):
@@ -46,8 +46,8 @@ class Lars(Config):
     nesterov: bool = False
     weight_decay: Decay = 5e-4
     trust: float = Field(default=0.02, gt=0, allow_inf_nan=False)
-    """The trust coefficient: the part of a tensor's norm that a gradient changes at rate 1. Vectors, such as
-    biases, train as with SGD, without decay."""
+    """The trust coefficient: the share of a tensor's norm by which a step changes the tensor at learning rate
+    1. Vectors, such as biases, train as with SGD, without decay."""
 
 
 class Lamb(Config):
@@ -62,7 +62,7 @@ OptimizerConfig = Annotated[Sgd | Adam | Lars | Lamb, Field(discriminator="kind"
 
 
 class ConstantRate(Config):
-    """The learning rate stays what it is."""
+    """The learning rate is constant."""
 
     kind: Literal["constant"] = "constant"
 
@@ -71,7 +71,7 @@ class _Every(Config):
     epochs: int = Field(default=10, ge=1)
     """Epochs between two changes, counted from the start of the run."""
     iterations: int = Field(default=0, ge=0)
-    """Iterations between two changes, in place of epochs; 0: epochs count."""
+    """Iterations between two changes, instead of epochs; 0: use epochs."""
 
 
 class StepDecay(_Every):
@@ -92,7 +92,7 @@ class Cosine(Config):
 
     kind: Literal["cosine"] = "cosine"
     final: float = Field(default=0.1, ge=0, le=1)
-    """What the rate is multiplied by at the end."""
+    """Factor of the learning rate at the end."""
     iterations: int = Field(default=0, ge=0)
     """After how many iterations it has fallen; 0: at the run's last one."""
 
@@ -113,11 +113,11 @@ class WarmUp(Config):
     """The learning rate rises linearly to what it is without a warm-up."""
 
     epochs: float = Field(default=0, ge=0, allow_inf_nan=False)
-    """How many epochs the rate rises; 0 for this and `iterations`: no warm-up."""
+    """Length of the warm-up in epochs; 0 for this and `iterations`: no warm-up."""
     iterations: int = Field(default=0, ge=0)
-    """How many iterations it rises, instead of epochs."""
+    """Length of the warm-up in iterations, instead of epochs."""
     start: float = Field(default=0.1, gt=0, le=1)
-    """What the first iteration's rate is multiplied by."""
+    """Factor of the learning rate in the first iteration."""
 
     @model_validator(mode="after")
     def _one_length(self) -> "WarmUp":
@@ -137,12 +137,12 @@ class Pretraining(Config):
     """
 
     iterations: int = Field(default=0, ge=0)
-    """For each hidden layer; 0: no pre-training."""
+    """Iterations for each hidden layer; 0: no pre-training."""
     examples: float = Field(default=0.1, gt=0, le=1)
-    """Share of the training examples that it sees."""
+    """Share of the training examples to use."""
     batch_size: int = Field(default=64, ge=1)
     lr: float = Field(default=0.1, gt=0, allow_inf_nan=False)
-    """Of plain SGD."""
+    """Learning rate, of plain SGD."""
 
 
 class NoScaling(Config):
@@ -156,23 +156,23 @@ class Scaling(Config):
 
     kind: Literal["linear", "sqrt"]
     by: Literal["batch", "workers"] = "batch"
-    """What k counts: the present whole batch, as it grows, or the workers."""
+    """What k counts: the current whole batch, as it grows, or the workers."""
     reference: int | None = Field(default=None, ge=1)
-    """The batch, or number of workers, that `optimizer.lr` is right for; k is the present one over it.
-    Without it, `batch_size`, or 1 worker."""
+    """The batch, or number of workers, for which `optimizer.lr` is right; k is the current one over this.
+    Default: `batch_size`, or 1 worker."""
 
 
 ScalingConfig = Annotated[NoScaling | Scaling, Field(discriminator="kind")]
 
 
 class Clip(Config):
-    """Gradients of a large norm are made smaller."""
+    """Gradient clipping."""
 
     norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """The largest norm of all parameters' gradient together; 0: gradients stay as they are."""
+    """The largest norm of the gradient of all parameters together; 0: no clipping."""
     of: Literal["mean", "worker"] = "mean"
-    """The mean that all workers agreed on; or each worker's own gradient before compression, at
-    norm / sqrt(workers), as Deep Gradient Compression does (Lin et al. 2018, section 3.2)."""
+    """mean: clip the mean that all workers agreed on. worker: clip each worker's own gradient before
+    compression, to norm / sqrt(workers), as Deep Gradient Compression does (Lin et al. 2018, section 3.2)."""
 
 
 class TrainingConfig(Config):
@@ -180,29 +180,31 @@ class TrainingConfig(Config):
 
     epochs: int = Field(default=10, ge=1)
     iterations: int | None = Field(default=None, ge=1)
-    """How many iterations to train, in place of epochs."""
+    """Number of iterations to train, instead of epochs."""
     evaluate_every: int | None = Field(default=None, ge=1)
-    """Iterations between two evaluations; without it there is one at the end of every epoch. There is always
-    one at the end."""
+    """Iterations between two evaluations. Without it, there is one at the end of every epoch. There is always
+    one at the end of the run."""
     evaluation_block: int = Field(default=250, ge=1)
-    """Test examples that go through the model at once. Another number may change the last bits of a loss."""
+    """Number of test examples that go through the model at once. Another number may change the last bits of a
+    loss."""
     until: dict[str, float] = Field(default={})
-    """Metrics and the values at which to stop early, such as {accuracy: 0.95}; all must be reached."""
+    """Metrics and the values at which to stop early, such as {accuracy: 0.95}. All of them must be
+    reached."""
     batch_size: int = Field(default=64, ge=1)
-    """The whole batch of one step; the workers share it (Anoosheh, section 2.2)."""
+    """The whole batch of a step, which all workers share (Anoosheh, section 2.2)."""
     batch_per_worker: int | None = Field(default=None, ge=1)
-    """Examples of one worker in one step; `batch_size` is then that times `workers.count`."""
+    """Number of examples per worker and step; `batch_size` is then this times `workers.count`."""
     accumulate: int = Field(default=1, ge=1)
-    """Parts that a worker's batch is cut into, one after the other through the model: less memory, the same
-    step."""
+    """Gradient accumulation: number of parts into which a worker's batch is cut. They go through the model
+    one after the other, which takes less memory for the same step."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Of the forward and backward pass (autocast); weights and what is exchanged stay float32. fp16 scales
-    the loss: a step that overflows is left out on all workers and loses nothing."""
+    """Precision of the forward and backward pass (autocast). Weights and the exchange stay in float32. fp16
+    scales the loss; if a step overflows, all workers skip it, and nothing is lost."""
     compile: bool = False
-    """Whether torch.compile makes the model faster; its first iterations take longer."""
+    """Whether to speed up the model with torch.compile. Its first iterations take longer."""
     loss_reduction: Literal["mean", "sum"] = "mean"
-    """What a worker's gradient is of: the mean of its examples' losses, or their sum, as thresholds in the
-    papers meet it. The learning rate has to follow."""
+    """Whether a worker's gradient is that of the mean of its examples' losses, or of their sum, as some
+    papers' thresholds expect. Adapt the learning rate."""
     clip: Clip = Clip()
     batch_growth: BatchGrowthConfig = ConstantBatch()
     optimizer: OptimizerConfig = Sgd()
@@ -211,7 +213,7 @@ class TrainingConfig(Config):
     scaling: ScalingConfig = NoScaling()
     pretraining: Pretraining = Pretraining()
     find_unused_parameters: bool = False
-    """For models that leave parameters out of some steps (DDP's switch of the same name)."""
+    """For models that do not use all parameters in every step (DDP's option of the same name)."""
 
     @field_validator("batch_growth")
     @classmethod

@@ -1,9 +1,9 @@
-"""How good a model is on the test examples: the same bits, however many workers share them.
+"""Evaluates a model on the test examples, with the same bits for any number of workers.
 
-The examples are cut into blocks of one size, whatever the number of workers, and whole blocks are dealt out.
-An example's loss is float32, as the model computes it; the sums of a block, and those of the blocks in their
-order, are float64. So the number of workers decides who computes a block, and nothing else. A block's outputs
-may depend on the kind of CPU, and on the number of threads.
+The examples are cut into blocks of one size, whatever the number of workers, and workers get whole blocks. An
+example's loss is float32, as the model computes it. The sums of a block, and of the blocks in order, are
+float64. So the number of workers decides only which worker computes a block. A block's outputs may depend on
+the kind of CPU, and on the number of threads.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Adam whose second moment stays as it is after a warm-up (1-bit Adam, Tang et al. 2021, arXiv 2102.02888).
 
-A rule that sends an element rarely sends it large: its square makes Adam's second moment large, and Adam's
-step along it short. A moment that was taken from whole gradients does not know of that.
+A rule that rarely sends an element sends a large value. Its square makes Adam's second moment large, and
+Adam's step short. A second moment of uncompressed gradients does not have this problem.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""The generators from which anything random is drawn: Python's, NumPy's and torch's, as one."""
+"""All random number generators as one: Python's, NumPy's and torch's."""
 
 import random
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def seed_everything(seed: int, rank: int) -> None:
-    """Seeds all generators, otherwise on every worker."""
+    """Seeds all generators, differently on every worker."""
     words = np.random.SeedSequence([seed, rank]).generate_state(4, np.uint32)
     random.seed(int(words[0]))
     np.random.seed(words[1])  # noqa: NPY002 - user code may draw from it

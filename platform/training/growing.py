@@ -1,4 +1,4 @@
-"""How batches grow over a run: what a spec says of it."""
+"""The section `training.batch_growth` of a spec: how batches grow over a run."""
 
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from ..config import Config
 
 
 class ConstantBatch(Config):
-    """The batch stays what it is."""
+    """The batch is constant."""
 
     kind: Literal["constant"] = "constant"
 
@@ -21,10 +21,11 @@ class AdaBatch(Config):
     most: int = Field(default=1024, ge=1)
     """The largest whole batch; `batch_size` is the first one."""
     measure: Literal["error", "loss"] = "error"
-    """What is compared with the untrained model: the share of wrong test examples, or the test loss."""
+    """What is compared with that of the untrained model: the share of wrong test examples, or the test
+    loss."""
     form: Literal["formula", "text"] = "formula"
-    """With q the untrained model's error over the present one: the formula doubles floor(q) - 1 times, the
-    paper's text each time that the error has halved, floor(log2(q)) times."""
+    """With q the untrained model's error over the current error: formula doubles the batch floor(q) - 1
+    times; text, the paper's text, doubles it each time the error has halved, floor(log2(q)) times."""
 
 
 class Stage(Config):
@@ -43,7 +44,8 @@ class Stages(Config):
 
     kind: Literal["staged"] = "staged"
     stages: tuple[Stage, ...]
-    """Each with `until` (epochs from the start of the run), `batch_size` and, where some wait, `workers`."""
+    """A list of stages, each with `until` (epochs from the start of the run), `batch_size` and, if some
+    workers wait, `workers`."""
 
     @field_validator("stages")
     @classmethod

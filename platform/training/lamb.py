@@ -1,4 +1,4 @@
-"""LAMB as its formula has it: Adam with a trust ratio (You et al. 2019, algorithm 2; Rae, section 2.5).
+"""LAMB by its formula: Adam with a trust ratio (You et al. 2019, algorithm 2; Rae, section 2.5).
 
 Libraries leave the bias correction out, as the paper's third version does: without a weight decay the trust
 ratio takes out a common factor of a step. But epsilon stays as it is then, and counts up to

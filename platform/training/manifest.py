@@ -1,4 +1,4 @@
-"""What makes a folder of files a checkpoint: a manifest with their sizes and digests, written last.
+"""The manifest that completes a checkpoint: sizes and digests of its files, written last.
 
 `manifest.json` has one form only (JSON, keys in order) and holds a checksum of itself: whatever byte changes,
 in it or in a file that it names, is found. Reading goes through a function from a name to its bytes, so
@@ -29,7 +29,7 @@ class Unusable(CheckpointError):
 
 
 class Unfinished(Unusable):
-    """There is no manifest, so there never was a checkpoint, or no whole one is left."""
+    """There is no manifest: there never was a checkpoint, or no complete one is left."""
 
 
 @dataclass(frozen=True)

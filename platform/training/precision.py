@@ -19,7 +19,7 @@ _PATIENCE: Final = 2000
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """Has a forward pass compute in a precision."""
+    """Makes a forward pass compute in a precision."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, _TYPES[precision])
@@ -28,7 +28,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 class LossScale:
     """The factor of fp16's losses: halved when a gradient overflows, doubled when none has for long.
 
-    It follows from which steps were left out, which all workers know alike: theirs stay equal.
+    It depends only on which steps were skipped. All workers know this, so their factors stay equal.
     """
 
     def __init__(self, precision: Precision) -> None:
@@ -62,5 +62,5 @@ class LossScale:
         return {"factor": self.factor, "since": float(self._since)}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Takes over what `state_dict` gave."""
+        """Restores what `state_dict` returned."""
         self.factor, self._since = float(state["factor"]), int(state["since"])

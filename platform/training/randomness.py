@@ -11,7 +11,7 @@ class Randomness:
     """The generators of this process's workers; those of a single worker are the process's own."""
 
     def __init__(self, seed: int, ranks: Sequence[int]) -> None:
-        """Seeds each worker otherwise, and the same whether it is simulated or not."""
+        """Seeds each worker differently, and identically whether it is simulated or not."""
         self._states: dict[int, GeneratorStates] = {}
         self._alone = len(ranks) == 1
         for rank in ranks:
@@ -20,7 +20,7 @@ class Randomness:
 
     @contextmanager
     def of(self, rank: int) -> Iterator[None]:
-        """Has everything inside draw from a worker's generators."""
+        """Makes everything inside draw from a worker's generators."""
         if self._alone:
             yield
             return
@@ -37,7 +37,7 @@ class Randomness:
         return states
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave; raises KeyError where a worker is missing."""
+        """Restores what `state_dict` returned; raises KeyError where a worker is missing."""
         for rank in self._states:
             self._states[rank] = GeneratorStates.load(states[str(rank)])
             self._states[rank].restore()

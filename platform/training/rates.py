@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def schedule_factor(schedule: config.ScheduleConfig, position: Position, warmed_up: float) -> float:
-    """What the learning rate is multiplied by at an iteration.
+    """The factor of the learning rate at an iteration.
 
     Args:
         schedule: the rule.
@@ -82,7 +82,7 @@ def same_decay(rate: float, decay: float, k: float, scaled_rate: float) -> float
 
 @dataclass(frozen=True)
 class Rate:
-    """What an optimizer step is done with."""
+    """Learning rate and weight decay of an optimizer step."""
 
     lr: float
     weight_decay: float

@@ -1,4 +1,4 @@
-"""A few steps of this process, recorded for a timeline of all workers."""
+"""Records a few steps of this process for a timeline of all workers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

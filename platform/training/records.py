@@ -1,4 +1,4 @@
-"""What one iteration came to: kept on each worker, averaged over the workers now and then, then logged.
+"""The results of one iteration: kept on each worker, averaged over the workers now and then, then logged.
 
 Averaging costs one small all-gather every `tracking.flush_interval` iterations. It carries figures, not
 gradients, and so is not in the ledgers.

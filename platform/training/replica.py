@@ -1,4 +1,4 @@
-"""A model and what trains it."""
+"""A model with its optimizer."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -47,11 +47,11 @@ class Replica:
         forward: Callable[[Tensor], Any] | None = None,
         alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> float:
-        """Leaves the gradients of a batch's weighted loss, times `scale`, in the parameters.
+        """Computes the gradients of a batch's weighted loss, times `scale`, into the parameters.
 
         Args:
             batch: this worker's part of one; it goes through the model in `training.accumulate` parts.
-            forward: computes outputs in place of the model, such as DDP around it.
+            forward: computes outputs instead of the model, such as DDP around it.
             alone: entered for all parts but the last, such as DDP's `no_sync`.
 
         Returns:
@@ -82,7 +82,7 @@ class Replica:
         return float(self._task.terms(part.targets)) if part.weight else 0.0
 
     def step(self, position: Position) -> None:
-        """Has the optimizer apply the gradients, at the rate of this position in the run."""
+        """Makes the optimizer apply the gradients, at the learning rate of this position in the run."""
         with RECORDER.computing("optimizer"):
             if self._training.clip.norm and self._training.clip.of == "mean":
                 nn.utils.clip_grad_norm_(self.parameters, self._training.clip.norm)
@@ -126,7 +126,7 @@ class Replica:
         return {"optimizer": self.optimizer.state_dict(), "scale": self.scale.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""
+        """Restores what `state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.scale.load_state_dict(state["scale"])
 

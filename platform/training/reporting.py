@@ -1,4 +1,4 @@
-"""What a trainer tells the outside world, and nothing about who listens."""
+"""What a trainer reports, independently of who listens."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TRAINING = "training"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, for people to watch."""
+    """The progress of a run, for people to watch."""
 
     epoch: int
     epochs: int
@@ -42,16 +42,16 @@ class Listener(Protocol):
     """Where metrics, progress and checkpoints go. Every worker has one; 0's logs."""
 
     def stage(self, name: str) -> None:
-        """What begins now, in a few words. Must not block."""
+        """The stage that begins now, in a few words. Must not block."""
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Metrics of an iteration, or of an evaluation after it. Must not block."""
 
     def progress(self, progress: Progress, *, evaluated: bool) -> None:
-        """Where the run stands, and whether it was just evaluated. Must not block."""
+        """The progress of the run, and whether it was just evaluated. Must not block."""
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """An evaluation is done; every worker says so, with the same figures."""
+        """An evaluation is done; every worker reports it, with the same figures."""
 
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         """It is time for a checkpoint: `write` puts this worker's files into an empty folder."""

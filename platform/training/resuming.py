@@ -1,4 +1,4 @@
-"""Workers agree on the checkpoint to go on from."""
+"""Workers agree on the checkpoint to continue from."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -20,10 +20,10 @@ T = TypeVar("T")
 def agreed(
     iterations: Iterable[int], attempt: Callable[[int], T], rank: int, device: torch.device
 ) -> Choice[T]:
-    """`newest_good` on all workers together: a checkpoint is good when it is so for each of them.
+    """`newest_good` on all workers together: a checkpoint is good if it is good for each of them.
 
     Args:
-        iterations: as worker 0 sees them; the others' are not looked at.
+        iterations: as worker 0 sees them; the others are ignored.
         attempt: reads what this worker needs of one.
         rank: this worker's.
         device: through which the process group sends.
@@ -47,7 +47,7 @@ def agreed(
             failure = f"{kind}{error}"
         failures = [each for each in gathered(failure, device) if each]
         if failures:
-            # What is worst counts; of equals the first worker's.
+            # The worst result counts; of equal ones, that of the first worker.
             worst = max(failures, key=lambda each: list(_KINDS).index(each[0]))
             raise _KINDS[worst[0]](worst[1:])
         assert result is not None
@@ -57,7 +57,7 @@ def agreed(
 
 
 def gathered(text: str, device: torch.device) -> list[str]:
-    """Every worker's text, by rank; one of more than 2000 bytes loses its end."""
+    """Every worker's text, by rank; a text of more than 2000 bytes is cut."""
     encoded = text.encode()[:_MOST_BYTES].ljust(_MOST_BYTES, b"\0")
     own = torch.frombuffer(bytearray(encoded), dtype=torch.uint8).to(device)
     all_of_them = [torch.empty_like(own) for _ in range(dist.get_world_size())]

@@ -1,6 +1,6 @@
 """A worker's training run, from the first batch to the last.
 
-Knows torch.distributed and DDP, and neither Ray nor MLflow: it tells a `Listener` what happens.
+It uses torch.distributed and DDP, but neither Ray nor MLflow: it reports to a `Listener`.
 """
 
 import math
@@ -40,7 +40,7 @@ _CHECKPOINTS_A_RUN = 5
 
 
 class Trainer:
-    """Trains this process's workers: one of many, or all of them where they are simulated."""
+    """Trains this process's workers: one of many, or all of them if they are simulated."""
 
     def __init__(
         self, spec: RunSpec, data: Data, device: torch.device, listener: Listener, *, resumes: bool = False
@@ -49,10 +49,10 @@ class Trainer:
 
         Args:
             spec: the run.
-            data: what it trains on and is judged by.
+            data: to train on and to evaluate with.
             device: where this process trains.
-            listener: is told what happens.
-            resumes: whether `resume` comes next, which brings other weights: then none are pre-trained.
+            listener: receives metrics and progress.
+            resumes: whether `resume` follows, which loads other weights; layers are then not pre-trained.
 
         Raises:
             ValueError: the model cannot be built for the data, or the task is not one of them.
@@ -70,7 +70,7 @@ class Trainer:
         self.sync, self.randomness = build_synchronization(spec, model, self.task, device)
         self.plan = BatchPlan(spec.training, len(data.train))
         self.done = 0
-        """Iterations behind us."""
+        """Iterations that are done."""
         self.evaluation: Evaluation | None = None
         self._records: list[IterationRecord] = []
         real = self.processes == self.sync.workers  # simulated workers do not work side by side
@@ -87,15 +87,15 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        """Training time so far, in this process and in those that the run went on from."""
+        """Training time so far, in this process and in those that the run continued from."""
         return self._seconds_before + perf_counter() - self._started
 
     def fit(self) -> None:
-        """Trains to the end of the run, or until its metrics are what `training.until` asks for.
+        """Trains to the end of the run, or until its metrics reach `training.until`.
 
         Raises:
             taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the spec refuses that.
-            taugrad.compressors.CorruptMessage: a worker received bytes that are no valid message.
+            taugrad.compressors.CorruptMessage: a worker received bytes that are not a valid message.
         """
         self.listener.stage("compiling kernels")
         warm_up(self.spec, self.model, self.task, self.data.train, self.device)
@@ -107,7 +107,7 @@ class Trainer:
             self._train_epoch()
 
     def _train_epoch(self) -> None:
-        """The present epoch, or what is left of it."""
+        """The current epoch, or what is left of it."""
         positions = list(self.plan.rest_of_epoch(self.done))
         draw = Draw(self.spec.seed, positions[0].epoch)
         with Feed(self.data.train, draw, positions, self.sync.ranks, self.sync.workers, self.device) as feed:
@@ -121,7 +121,7 @@ class Trainer:
                     if self.sync.lockstep:
                         self._flush()
                     else:
-                        self._show_own(self._records[-1])
+                        self._show_own()
                 if self._is_checkpoint_due():
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
@@ -130,7 +130,7 @@ class Trainer:
 
     @property
     def reached(self) -> bool:
-        """Whether every metric is what `training.until` asks for, if it asks for any."""
+        """Whether every metric has reached `training.until`, if it is set."""
         wanted, found = self.spec.training.until, self.evaluation
         if not wanted or found is None:
             return False
@@ -149,7 +149,7 @@ class Trainer:
         return self.plan.ends_part(self.done, _CHECKPOINTS_A_RUN)
 
     def resume(self, saved: Saved) -> list[PendingMetric]:
-        """Takes over a checkpoint.
+        """Restores a checkpoint.
 
         Returns:
             Metrics that had not reached the store when it was written.
@@ -177,10 +177,10 @@ class Trainer:
         return list(shared["undelivered"])
 
     def _reshard(self, saved: Saved) -> None:
-        """Takes over what another number of workers saved; their random numbers end there.
+        """Restores what another number of workers saved; their random numbers are dropped.
 
         Raises:
-            CheckpointError: it may not, or the states do not fit.
+            CheckpointError: this is not allowed, or the states do not fit.
         """
         former = saved.shared["workers"]
         if reason := why_no_other_number(self.spec.sync, self.spec.compressor, self.spec.workers):
@@ -195,7 +195,7 @@ class Trainer:
             ) from error
 
     def timeline(self) -> Timeline | None:
-        """A few steps of all workers, where they were recorded; all processes must call this together."""
+        """The recorded steps of all workers, if there are any; all processes must call this together."""
         return self._recording.gathered(self.device)
 
     def totals(self) -> dict[str, float]:
@@ -220,7 +220,7 @@ class Trainer:
         return metrics
 
     def _iterate(self, feed: Feed, position: Position) -> None:
-        """One step: forward, backward, synchronization, optimizer, in the order that the mode asks for."""
+        """One step: forward, backward, synchronization, optimizer, in the order of the mode."""
         with self._recording.step(self.done - self._done_at_start, self.done + 1):
             self._make_step(feed, position)
 
@@ -242,7 +242,7 @@ class Trainer:
         self._records.append(IterationRecord(self.done, loss, feed.waited_s / here, step_s, step, others))
 
     def _flush(self, *, evaluated: bool = False) -> None:
-        """Averages what was recorded over the workers and logs it."""
+        """Averages the records over the workers and logs them."""
         records, self._records = self._records, []
         if not self.sync.lockstep:
             outcomes = zip(records, self.sync.caught_up(), strict=True)
@@ -259,8 +259,10 @@ class Trainer:
                 self.listener.log(record.number, values)
             self.listener.progress(self._progress(metrics[-1]), evaluated=evaluated)
 
-    def _show_own(self, record: IterationRecord) -> None:
-        """Shows what worker 0 knows alone: to ask the others would make workers wait for one another."""
+    def _show_own(self) -> None:
+        """Shows what worker 0 knows by itself: asking the others would make workers wait for one another."""
+        # With local steps most iterations send nothing.
+        record = next((each for each in reversed(self._records) if each.step.layers), self._records[-1])
         sent, elements = (
             sum(getattr(layer, what) for layer in record.step.layers) for what in ("sent", "elements")
         )
@@ -282,12 +284,12 @@ class Trainer:
         )
 
     def _measure(self, evaluation: Evaluation) -> None:
-        """Tells the plan, whose batches may follow from it."""
+        """Tells the batch plan, which may decide the next batches by it."""
         error = 1 - evaluation[ACCURACY.name] if ACCURACY.name in evaluation else math.nan
         self.plan.measured(self.done, error, evaluation[LOSS.name])
 
     def _evaluate(self) -> None:
-        """How good the model is, and what was sent since the last evaluation."""
+        """Evaluates the model, and reports what was sent since the last evaluation."""
         self.evaluation = self._evaluated()
         self._measure(self.evaluation)
         totals = self.sync.totals
@@ -301,7 +303,7 @@ class Trainer:
         self._flush(evaluated=True)
         totals_so_far = self.totals()
         if self.rank == 0:
-            # Charts fill up while a run goes on; the last totals are logged when it has ended.
+            # Charts update during the run; the last totals are logged when it has ended.
             live = totals_so_far if self.done < self.plan.iterations and not self.reached else {}
             self.listener.log(self.done, metrics | live)
         self.listener.evaluated(self.done, metrics | totals_so_far)

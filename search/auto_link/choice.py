@@ -164,9 +164,9 @@ class _Probe:
         others: list[Dropped] = []
         for each in sorted(prospects, key=lambda each: each.least):
             if each.least >= _best([*judged, *half]):
-                others.append(Dropped(each, "could not win, were each step worth as much as it may be"))
+                others.append(Dropped(each, "cannot win even with the highest possible worth"))
             elif len([*judged, *half]) > 1 and self.late():
-                others.append(Dropped(each, "the time for probes was over"))
+                others.append(Dropped(each, "there was no time left to probe it"))
             else:
                 half.append(self._judge(each, self.steps // 2))
         return half, others

@@ -37,7 +37,7 @@ ARTIFACT = "choice.md"
 """Of the run in MLflow: what was compared, and why."""
 
 Train = Callable[[RunSpec], int]
-"""Trains a spec as `taugrad train` does; 0 when it came to its end."""
+"""Trains a spec as `taugrad train` does; returns 0 if it finished."""
 
 
 def run_auto_link(spec: RunSpec, source: str, wishes: Wishes, train: Train) -> int:
@@ -169,7 +169,7 @@ def _conclude(
     """What the training came to, beside what was predicted."""
     known = finished(client, spec, metric)
     if known is None:
-        say(console, "MLflow has no result of this run: whether it came to the target is not known")
+        say(console, "MLflow has no result of this run: whether it reached the target is not known")
         return FAILED
     with suppress(Exception):  # the choice was printed; the training needs no store any more
         client.log_text(known.run_id, text, ARTIFACT)

@@ -54,7 +54,7 @@ def find(
         probe_seconds: for all probes together, about.
         courses: trains beginnings of it.
         tell: told what is done.
-        calibration: a file in place of measuring; ways that it does not know are left out.
+        calibration: a file instead of measuring; ways that it does not know are left out.
         sharing: how many workers share this machine.
 
     Raises:

@@ -137,7 +137,7 @@ def ways_of(spec: RunSpec) -> list[Way]:
 def left_out(spec: RunSpec) -> str | None:
     """Why the spec's own way is not among its ways; None where it is."""
     if isinstance(spec.compressor, PowerSGD):
-        return f"{spec.compressor}: cannot be simulated, and so not be probed"
+        return f"{spec.compressor}: cannot be simulated, so it cannot be probed"
     return None
 
 

@@ -23,7 +23,7 @@ class Wishes:
         hosts: to measure it to, HOST or HOST:PORT.
         probe_seconds: for all beginnings of trainings together.
         sharing: how many workers share this machine.
-        calibration: a file in place of measuring.
+        calibration: a file instead of measuring.
         plan_only: choose, and train nothing.
         output: a file for the chosen spec.
     """

@@ -85,24 +85,25 @@ def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
                 said + "the probe was too short for the run to learn anything, so nothing else can be judged"
             )
         if not others:
-            return said + "what sends less saves no time that it would not lose again"
+            return said + "no way that sends less saves more time than it loses"
         next_best = min(others, key=lambda found: found.seconds)
         times = next_best.seconds / exact.seconds
         if times < 1:
             return said + (
-                f"{next_best.prospect.way} would save {100 * (1 - times):.0f}%, of which a probe is not sure"
+                f"{next_best.prospect.way} would save {100 * (1 - times):.0f}%, which is too little for a "
+                "probe to be sure of"
             )
         if math.isinf(times):
-            return said + "what sends less learned nothing"
+            return said + "ways that send less learned nothing"
         return said + (
-            "what sends less takes longer to the target: "
+            "ways that send less take longer to the target: "
             f"{number(times)} times as long by {next_best.prospect.way}"
         )
     step = best.prospect.step
     return (
-        f"{where}: {best.prospect.way}. A step takes {number(step.seconds)} s in place of "
-        f"{number(exact.prospect.seconds)} s by {exact.prospect.way}, with {number(step.received / 1e3)} in "
-        f"place of {number(exact.prospect.step.received / 1e3)} KB received, and is worth {best.worth:.2f} "
+        f"{where}: {best.prospect.way}. A step takes {number(step.seconds)} s instead of "
+        f"{number(exact.prospect.seconds)} s by {exact.prospect.way}, with {number(step.received / 1e3)} "
+        f"instead of {number(exact.prospect.step.received / 1e3)} KB received, and is worth {best.worth:.2f} "
         f"of its steps: {number(exact.seconds / best.seconds)} times faster to the target, "
         f"{number(times_faster(best, half))} times faster than a 16-bit all-reduce"
     )

@@ -66,7 +66,7 @@ def run_law(experiments: Sequence[str], kind: Kind, path: Path) -> int:
     for remark in remarks:
         say(console, remark)
     say(console, law.describe())
-    say(console, f"misses what it was not fitted to by {_error_text(law)}")
+    say(console, f"error on held-out models and data: {_error_text(law)}")
     say(console, f"written: {path}; use it: taugrad auto SPEC.yaml --law {path}")
     return OK
 
@@ -91,7 +91,7 @@ def law_of(experiments: Sequence[str], kind: Kind) -> tuple[FittedLaw, list[Exam
     other_runs = judged_otherwise(client, ids)
     if other_runs:
         runs = f"{other_runs} run{'s' * (other_runs != 1)}"
-        remarks.append(f"left out: {runs} not judged by accuracy: a law says what loses accuracy")
+        remarks.append(f"left out: {runs} not judged by accuracy: a law predicts lost accuracy")
     try:
         law, judged = fit(kind, examples)
     except LawError as error:
@@ -155,7 +155,8 @@ def _table(law: FittedLaw, judged: Sequence[Example]) -> Table:
     for setting, cells in compared(law, judged):
         table.add_row(Text(title(setting)), str(len(setting.runs)), *cells)
     table.caption = (
-        "best: of the run that sent least within so many points; said: without this model and data"
+        "best: the run that sent least within this many points; "
+        "said: by the law fitted without this model and data"
     )
     return table
 

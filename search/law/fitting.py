@@ -72,9 +72,11 @@ class FittedLaw(Config):
     def _consistent(self) -> Self:
         wanted = (*_SEEN, *_CIRCUMSTANCES)
         if self.weights.keys() != set(wanted):
-            raise ValueError(f"weights of {', '.join(self.weights)}: must be of {', '.join(wanted)}")
+            raise ValueError(f"weights of {', '.join(self.weights)}: must be those of {', '.join(wanted)}")
         if self.looked_for != _looked_for(self.kind):
-            raise ValueError(f"looked_for = {self.looked_for}: of {self.kind} it is {_looked_for(self.kind)}")
+            raise ValueError(
+                f"looked_for = {self.looked_for}: for {self.kind} it must be {_looked_for(self.kind)}"
+            )
         if self.looked_for == "floor" and self.momentum_in == "compressor":
             raise ValueError(f"momentum_in = compressor: {self.kind} has no momentum of its own")
         return self
@@ -229,12 +231,12 @@ def read_law(path: Path) -> FittedLaw:
     except OSError as error:
         raise SpecError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except (yaml.YAMLError, UnicodeDecodeError):
-        raise SpecError(str(path), ["holds no law: it is no YAML"]) from None
+        raise SpecError(str(path), ["does not contain a law: it is not valid YAML"]) from None
     except ValidationError as error:
         raise SpecError(str(path), [_problem(each["loc"], each["msg"]) for each in error.errors()]) from None
 
 
 def _problem(where: tuple[int | str, ...], text: str) -> str:
     """What is wrong with a file, by field; without one, as a whole."""
-    field = ".".join(map(str, where)) or "holds no law"
+    field = ".".join(map(str, where)) or "does not contain a law"
     return f"{field}: {text.removeprefix('Value error, ')}"

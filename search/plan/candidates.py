@@ -65,7 +65,7 @@ def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = F
 
     Args:
         spec: what is planned for.
-        methods: compressors' lines in place of the usual ones and of local steps.
+        methods: compressors' lines instead of the usual ones and of local steps.
         sites: whether workers are at several sites: messages may go once to each.
 
     Raises:

@@ -37,10 +37,10 @@ class Wishes:
         between: what joins sites of workers, as written; None: all are at one.
         sites: how many of them; None: 2 where they are joined.
         hosts: to measure the link to, HOST or HOST:PORT.
-        methods: compressors' lines in place of the usual ones.
+        methods: compressors' lines instead of the usual ones.
         sharing: how many workers share this machine.
         recalibrate: measures the model anew.
-        calibration: a file in place of measuring.
+        calibration: a file instead of measuring.
         output: the folder for tables and the figure.
     """
 
@@ -205,7 +205,11 @@ def check_plannable(spec: RunSpec, source: str) -> None:
     """Refuses modes that the plan does not know, with a SpecError."""
     if isinstance(real(spec.sync), HybridSync):
         raise SpecError(
-            source, ["sync.mode = hybrid: is not planned; docs/synchronization.md has its bytes by formula"]
+            source,
+            [
+                "sync.mode = hybrid: taugrad plan does not support it; docs/synchronization.md has "
+                "formulas for its bytes"
+            ],
         )
 
 
@@ -238,7 +242,7 @@ def calibrated(
         source: its file's name, for messages.
         methods: compressors' lines.
         tell: told what takes a while.
-        given: a file in place of measuring.
+        given: a file instead of measuring.
         sharing: see `calibrate`.
         renew: likewise.
 
@@ -262,7 +266,7 @@ def _given(path: Path, methods: Sequence[str]) -> Calibration:
         raise SpecError(COMMAND_LINE, [f"--calibration {path}: {error.strerror}"]) from None
     except ValidationError as error:
         raise SpecError(
-            COMMAND_LINE, [f"--calibration {path}: is no calibration: {error.errors()[0]['msg']}"]
+            COMMAND_LINE, [f"--calibration {path}: is not a calibration: {error.errors()[0]['msg']}"]
         ) from None
     missing, known = found.missing(methods), ", ".join(sorted(found.methods))
     if missing:

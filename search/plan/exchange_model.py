@@ -1,7 +1,7 @@
 """Seconds of one exchange between workers, as gloo and this package carry it out.
 
 Every worker has a link of its own into a middle that is never full. A link carries what leaves a worker and
-what arrives at it at the same time; messages that share it in one direction go one behind the other.
+what arrives at it at the same time; messages that share it in one direction go one after the other.
 
 Where sites are joined by trunks, a site's trunk carries what leaves its workers for other sites, and likewise
 what arrives for them. What goes round in a ring meets each trunk once each way.

@@ -78,7 +78,7 @@ def measure(host: str, port: int = PORT) -> Link:
                 began = monotonic()
                 connection.sendall(_PING)
                 if not connection.recv(1):
-                    raise ConnectionError("it ended the connection")
+                    raise ConnectionError("it closed the connection")
                 trips.append(monotonic() - began)
             connection.sendall(_STREAM)
             block, until = bytes(_CHUNK), monotonic() + _WARM_S + _STREAM_S
@@ -92,9 +92,7 @@ def measure(host: str, port: int = PORT) -> Link:
         ) from None
     rate = _WORD.unpack(told)[0] if len(told) == _WORD.size else 0.0
     if rate <= 0:
-        raise ProbeError(
-            f"{host}:{port}: told no rate; the link is too slow to be measured in {_STREAM_S:g} s"
-        )
+        raise ProbeError(f"{host}:{port}: sent no rate; the link is too slow to measure in {_STREAM_S:g} s")
     return Link(rate=rate, delay=median(trips) / 2, headers=0.0)
 
 

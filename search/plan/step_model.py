@@ -77,7 +77,10 @@ def step_time(
         return _in_rounds(calibration, work, sync.pattern, link, workers, every)
     if isinstance(sync, RingSync | ParameterServerSync | ShardedSync):
         return _in_rounds(calibration, work, sync.mode, link, workers, 1)
-    raise CannotPlan(f"sync.mode = {sync.mode}: is not planned; its bytes are in docs/synchronization.md")
+    raise CannotPlan(
+        f"sync.mode = {sync.mode}: taugrad plan does not support it; docs/synchronization.md has "
+        "formulas for its bytes"
+    )
 
 
 def _hooked(calibration: Calibration, work: MethodWork, form: str, link: Link, workers: int) -> StepTime:

@@ -21,8 +21,8 @@ HEADINGS = (
 )
 _LEAST = 1e-4
 LIMITS = (
-    "Predicted is the time of a step, not what it teaches: methods differ in how many steps a loss takes, "
-    "most of all where workers train alone in between. Memory is without activations."
+    "This predicts the time of a step, not what it learns: methods differ in how many steps they need to "
+    "reach a loss, most of all with local steps. Memory does not include activations."
 )
 
 
@@ -61,7 +61,7 @@ def sentence(comparison: Comparison) -> str:
         if compressed:
             said += f"; the fastest that compresses is {_named(compressed[0])}"
     if local is not None and local.seconds < best.seconds:
-        said += f". Alone in between: {_named(local)}"
+        said += f". With local steps: {_named(local)}"
     return said + "."
 
 

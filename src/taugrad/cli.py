@@ -1,6 +1,6 @@
-"""The command line: the only place that knows all rooms.
+"""The command line: the only module that imports all four packages.
 
-Imports wait until a command needs them, so that `--help` answers at once.
+Imports happen when a command needs them, so that `--help` is fast.
 """
 
 import argparse
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from taugrad.search.plan.planning import Comparison
     from taugrad.search.progress import Point, Progress
 
-_SPEC_HELP = "a spec (YAML); fields that it leaves out have their defaults"
+_SPEC_HELP = "a spec (YAML file); fields that it leaves out have defaults"
 _FIELDS_HINT = (
-    "Any field of the spec can be set after the specs, --compressor.tau 1e-3, or by environment, "
-    "TAUGRAD_COMPRESSOR__TAU=1e-3; the command line wins over the environment, and that over the file. "
-    "TAUGRAD_TRACEBACK=1 shows the whole traceback of an error in your own model or data."
+    "You can set any field of the spec after the specs, such as --compressor.tau 1e-3, or by an "
+    "environment variable, such as TAUGRAD_COMPRESSOR__TAU=1e-3. The command line overrides the "
+    "environment, and the environment overrides the file. Set TAUGRAD_TRACEBACK=1 to see the whole "
+    "traceback of an error in your own model or data."
 )
 
 _NO_DEFAULT = {"", "None", "required", "()", "{}"}
@@ -65,23 +66,27 @@ def _main(arguments: Sequence[str] | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taugrad",
-        description="Finds out how little a data-parallel training job has to say over its network, "
-        "and runs it that way.",
+        description="Trains PyTorch models on several workers with compressed gradients, and finds out how "
+        "few bytes the workers need to send.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"taugrad {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     train = _command(
-        commands, "train", _train, "train each spec, then compare", "SPEC [SPEC ...] [--FIELD VALUE ...]"
+        commands,
+        "train",
+        _train,
+        "train one or more specs and compare the runs",
+        "SPEC [SPEC ...] [--FIELD VALUE ...]",
     )
     train.add_argument("specs", nargs="*", type=Path, metavar="SPEC", help=_SPEC_HELP)
     train.add_argument(
         "--resume",
         metavar="RUN",
         help=(
-            "go on with an interrupted run, by its MLflow run id; with --workers.count N "
-            "--workers.on_resize merge with another number of workers"
+            "continue an interrupted run, by its MLflow run id; add --workers.count N "
+            "--workers.on_resize merge to change the number of workers"
         ),
     )
 
@@ -89,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "submit",
         _submit,
-        "train, search or auto as a job on a Ray cluster",
+        "run train, search or auto as a job on a Ray cluster",
         "[train | search | auto] SPEC [SPEC ...] --address URL [--FIELD VALUE ...]",
     )
     submit.add_argument(
@@ -97,98 +102,101 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="SPEC",
-        help="as for the command that stands before it, which is train where none does; so are all options",
+        help="as for the command before it (default: train); so are all options",
     )
     submit.add_argument(
-        "--address", required=True, metavar="URL", help="the cluster's job server, http://HOST:8265"
+        "--address", required=True, metavar="URL", help="the cluster's job server, such as http://HOST:8265"
     )
 
     search = _command(
         commands,
         "search",
         _search,
-        "search over fields that a spec gives ranges; goes on when it was interrupted",
+        "try values of the fields for which a spec gives ranges; run it again to continue a search",
         "SPEC [--pick POINT] [--FIELD VALUE ...] [--FIELD '{log: [LOW, HIGH]}' ...]",
         _SearchFieldsHelp,
     )
     search.add_argument("spec", type=Path, metavar="SPEC", help="a spec with ranges and a search section")
-    search.add_argument(
-        "--pick", type=int, metavar="POINT", help="train this point of the search's front in full"
-    )
+    search.add_argument("--pick", type=int, metavar="POINT", help="train this point of the search's front")
 
     auto = _command(
         commands,
         "auto",
         _auto,
-        "train with a threshold that finds itself, by the bytes to send or by what may be lost; or in the "
-        "way that is fastest to a target over a link",
+        "find a threshold for a byte budget or a tolerated loss of accuracy, and train with it; or find the "
+        "fastest way to a target over a link",
         "SPEC [--budget MB | --tolerance AMOUNT | --target METRIC=NUMBER --link LINK] [--law FILE] [--once] "
         "[--plan-only] [-o FILE] [--FIELD VALUE ...]",
     )
     auto.add_argument("spec", type=Path, metavar="SPEC", help=_SPEC_HELP)
     goal = auto.add_mutually_exclusive_group()
     goal.add_argument(
-        "--budget", type=float, metavar="MB", help="wire bytes of the whole run, all workers together"
+        "--budget",
+        type=float,
+        metavar="MB",
+        help="wire bytes that the whole run may send, all workers together",
     )
     goal.add_argument(
         "--tolerance",
         type=float,
         metavar="AMOUNT",
-        help="what may be lost against no compression: percentage points of accuracy, nats of a loss "
-        "(default: 0.5 points, 0.02 nats, of other metrics 1%%)",
+        help="how much worse than without compression the result may be: percentage points of accuracy, nats "
+        "of a loss (default: 0.5 points, 0.02 nats, 1%% for other metrics)",
     )
     auto.add_argument(
-        "--law", type=Path, metavar="FILE", help="what `taugrad law` learned (default: taugrad's own)"
+        "--law", type=Path, metavar="FILE", help="a law that `taugrad law` wrote (default: the built-in one)"
     )
     auto.add_argument(
-        "--once", action="store_true", help="train once, without the run without compression to compare with"
+        "--once", action="store_true", help="train once only, with no uncompressed run to compare with"
     )
     goal.add_argument(
         "--target",
         metavar="METRIC=NUMBER",
-        help="train until loss=1.9 or accuracy=0.95, over --link or --measure: mode, local steps, method "
-        "and density are chosen by the plan's seconds a step and a short probe of the run",
+        help="train until, for example, loss=1.9 or accuracy=0.95, over --link or --measure. Mode, local "
+        "steps, method and density are chosen by the plan's seconds per step and short probes of the run",
     )
     auto.add_argument(
-        "--link", metavar="LINK", help="of a target: rate, delay one way, packets lost, such as 100mbit,20ms"
+        "--link",
+        metavar="LINK",
+        help="with --target: the link's rate, delay (one way) and lost packets, such as 100mbit,20ms",
     )
     auto.add_argument(
         "--measure",
         nargs="+",
         default=[],
         metavar="HOST",
-        help="of a target: measure the link to these machines, as taugrad plan does",
+        help="with --target: measure the link to these machines, as taugrad plan does",
     )
     auto.add_argument(
         "--probe-seconds",
         type=float,
         metavar="S",
-        help="of a target: for all beginnings of trainings that are compared (default: 120)",
+        help="with --target: time for all probes together (default: 120)",
     )
     auto.add_argument(
         "--share-of-machine",
         type=int,
         metavar="N",
-        help="of a target: so many workers are to share one machine's processors (default: 1)",
+        help="with --target: number of workers that share one machine's processors (default: 1)",
     )
     auto.add_argument(
         "--calibration",
         type=Path,
         metavar="FILE",
-        help="of a target: what was measured elsewhere, in place of measuring",
+        help="with --target: use this calibration from another machine instead of measuring",
     )
     auto.add_argument(
-        "--plan-only", action="store_true", help="of a target: choose and say why, and do not train"
+        "--plan-only", action="store_true", help="with --target: choose and say why, but do not train"
     )
     auto.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="of a target: write the chosen spec here"
+        "-o", "--output", type=Path, metavar="FILE", help="with --target: write the chosen spec here"
     )
 
     plan = _command(
         commands,
         "plan",
         _plan,
-        "predict the time of a step over a link, for each way to train, and say what is best",
+        "predict how long a step takes over a link, for each way to train, and say which is best",
         "SPEC --link LINK [--workers N,N,...] [--measure HOST ...] [--candidates LINE ...] [-o DIR] "
         "[--FIELD VALUE ...]",
     )
@@ -198,23 +206,28 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="LINK",
-        help="rate, delay one way, packets lost: 100mbit,20ms or 50mbit,10ms,0.1%%; may be repeated",
+        help="rate, delay (one way) and lost packets, such as 100mbit,20ms or 50mbit,10ms,0.1%%; "
+        "may be repeated",
     )
     plan.add_argument(
         "--between",
         metavar="LINK",
-        help="what joins several sites, over which workers are spread evenly; each site has one such link",
+        help="the link between sites; each site has one. Workers are spread evenly over the sites",
     )
-    plan.add_argument("--sites", type=int, metavar="N", help="how many sites --between joins (default: 2)")
+    plan.add_argument("--sites", type=int, metavar="N", help="number of sites with --between (default: 2)")
     plan.add_argument(
-        "--workers", default="2,4,8,16", metavar="N,N,...", help="how many, up to 1000 (default: 2,4,8,16)"
+        "--workers",
+        default="2,4,8,16",
+        metavar="N,N,...",
+        help="numbers of workers, up to 1000 (default: 2,4,8,16)",
     )
     plan.add_argument(
         "--measure",
         nargs="+",
         default=[],
         metavar="HOST",
-        help="measure the link to these machines, HOST or HOST:PORT, on which `taugrad plan --answer` runs",
+        help="measure the link to these machines, HOST or HOST:PORT; "
+        "run `taugrad plan --answer` on them first",
     )
     plan.add_argument(
         "--answer",
@@ -222,27 +235,30 @@ def _parser() -> argparse.ArgumentParser:
         const=9472,
         type=int,
         metavar="PORT",
-        help="answer others' --measure on this machine (default: port 9472)",
+        help="answer --measure of other machines (default: port 9472)",
     )
     plan.add_argument(
         "--candidates",
         nargs="+",
         default=[],
         metavar="LINE",
-        help="compressors to compare, such as 'wgt(density(0.01)) | golomb_rice', in place of the usual ones",
+        help="compressors to compare, such as 'wgt(density(0.01)) | golomb_rice', instead of the defaults",
     )
     plan.add_argument(
-        "--recalibrate", action="store_true", help="measure the model again, though it was measured before"
+        "--recalibrate", action="store_true", help="measure the model again, even if it was measured before"
     )
     plan.add_argument(
         "--share-of-machine",
         type=int,
         default=1,
         metavar="N",
-        help="calibrate with N workers at once: so many are to share one machine's processors (default: 1)",
+        help="calibrate for N workers that share one machine's processors (default: 1)",
     )
     plan.add_argument(
-        "--calibration", type=Path, metavar="FILE", help="what was measured elsewhere, in place of measuring"
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="use this calibration from another machine instead of measuring",
     )
     plan.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="write the tables and a figure to this folder"
@@ -250,46 +266,47 @@ def _parser() -> argparse.ArgumentParser:
 
     law = commands.add_parser(
         "law",
-        help="learn from past runs which tau, or floor, a run needs by what its first gradients look like",
+        help="learn from past runs which tau (or floor) a new run needs, given its first gradients",
         allow_abbrev=False,
     )
-    law.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="names of MLflow experiments")
+    law.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="an MLflow experiment's name")
     law.add_argument(
-        "-o", "--output", required=True, type=Path, metavar="FILE", help="the law to write (YAML)"
+        "-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write the law to (YAML)"
     )
     law.add_argument(
         "--of",
         default="strom",
         choices=("wgt", "bgt", "qgt", "strom", "entropy"),
-        help="the method whose tau, or with entropy whose floor, is looked for (default: strom)",
+        help="the method whose tau (with entropy: whose floor) to learn (default: strom)",
     )
     law.set_defaults(handler=_law)
 
     dashboard = commands.add_parser(
-        "dashboard", help="prepare MLflow's UI for an experiment, print where to look", allow_abbrev=False
+        "dashboard", help="prepare MLflow's UI for an experiment and print its URL", allow_abbrev=False
     )
     dashboard.add_argument("experiment", metavar="EXPERIMENT", help="the MLflow experiment's name")
     dashboard.add_argument(
         "--serve",
         action="store_true",
-        help="start MLflow's server on 127.0.0.1 when runs are in a local database",
+        help="start MLflow's server on 127.0.0.1, if runs are in a local database",
     )
     dashboard.set_defaults(handler=_dashboard)
 
     report = commands.add_parser(
-        "report", help="figures, tables and one HTML page of an experiment", allow_abbrev=False
+        "report", help="write an HTML page, figures and tables about an experiment", allow_abbrev=False
     )
     report.add_argument("experiment", metavar="EXPERIMENT", help="the MLflow experiment's name")
     report.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="the folder to write")
     report.add_argument(
         "--server",
         metavar="URL",
-        help="MLflow's address, for links to runs (default: the tracking server; none with a local database)",
+        help="MLflow's address, for links to runs (default: the tracking server; no links "
+        "with a local database)",
     )
     report.set_defaults(handler=_report)
 
     doctor = commands.add_parser(
-        "doctor", help="what this machine has, what is wrong with it, how to mend that", allow_abbrev=False
+        "doctor", help="check this machine: what it has, what is wrong, how to fix it", allow_abbrev=False
     )
     doctor.set_defaults(handler=_doctor)
 
@@ -299,23 +316,31 @@ def _parser() -> argparse.ArgumentParser:
         "speech",
         help="sentences spoken by espeak-ng, as frames of 20 log mel energies with their phonemes",
         description="Speaks sentences with espeak-ng's English voices and writes frames with their phonemes, "
-        "for data: {kind: frames}. Training, validation and test have other voices and other words.",
+        "for data: {kind: frames}. Training, validation and test have different voices and different words.",
         allow_abbrev=False,
     )
     speech.add_argument(
-        "--minutes", type=float, default=30.0, metavar="N", help="of speech, in all parts (default: 30)"
+        "--minutes",
+        type=float,
+        default=30.0,
+        metavar="N",
+        help="minutes of speech, in all parts together (default: 30)",
     )
     speech.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder to write")
     speech.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="what texts and voices follow from (default: 0)"
+        "--seed", type=int, default=0, metavar="N", help="decides the texts and voices (default: 0)"
     )
     speech.set_defaults(handler=_speech)
 
     deliver = commands.add_parser(
-        "deliver", help="send metrics to MLflow that it did not take during a run", allow_abbrev=False
+        "deliver", help="send to the stores what they did not accept during a run", allow_abbrev=False
     )
-    deliver.add_argument("file", type=Path, help="the file that the run named")
-    deliver.add_argument("--run", metavar="ID", help="the MLflow run; by default the file's folder's name")
+    deliver.add_argument(
+        "file", help="as the run named it: a file of metrics, its address, or the folder of a checkpoint"
+    )
+    deliver.add_argument(
+        "--run", metavar="ID", help="for metrics: the MLflow run (default: the name of the file's folder)"
+    )
     deliver.set_defaults(handler=_deliver)
     return parser
 
@@ -371,11 +396,11 @@ def _command(
         allow_abbrev=False,
         add_help=False,
     )
-    command.add_argument("-h", "--help", nargs=0, action=fields_help, help="show this, and every field")
+    command.add_argument("-h", "--help", nargs=0, action=fields_help, help="show this help, with every field")
     command.add_argument(
         "--allow-custom",
         action="store_true",
-        help="let the file name code to run: factories of kind custom, and search.evaluate",
+        help="allow the spec to name code to run: factories of kind custom, and search.evaluate",
     )
     command.set_defaults(handler=handler, takes_fields=True)
     return command
@@ -388,7 +413,7 @@ def _train(options: argparse.Namespace, overrides: list[str]) -> int:
         changes = _resizing(overrides, [str(spec) for spec in options.specs])
         if changes is None:
             _refuse(
-                "--resume takes the run's own spec, and no other arguments than "
+                "--resume uses the run's own spec; the only other arguments that it accepts are "
                 + ", ".join(f"--workers.{field}" for field in CHANGEABLE)
             )
         from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
@@ -467,7 +492,7 @@ def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
     with ExitStack() as kept:
 
         def train_next(each: "RunSpec") -> int:
-            kept.enter_context(ray_cluster())  # the first training's Ray is there for all
+            kept.enter_context(ray_cluster())  # all trainings share the Ray of the first
             return _run_training([(source, each)])
 
         if isinstance(goal, Wishes):
@@ -484,7 +509,7 @@ _OF_A_TARGET: dict[str, object] = {
     "plan_only": False,
     "output": None,
 }
-"""Options of `taugrad auto --target`, and what they are where they were not given."""
+"""Options of `taugrad auto --target`, and their values if they are not given."""
 
 
 def _read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSpec, Goal | Wishes]":
@@ -504,11 +529,10 @@ def _read_target(options: argparse.Namespace) -> "Wishes":
     others += ["--once"] * options.once
     if others and options.target is None:
         given = next(name for name, none in _OF_A_TARGET.items() if getattr(options, name) != none)
-        _refuse(f"--{given.replace('_', '-')} with {others[0]}: it is for --target; leave one out")
+        option = f"--{given.replace('_', '-')}"
+        _refuse(f"{option} with {others[0]}: {option} needs --target; leave one out")
     if others:
-        _refuse(
-            f"--target {options.target} with {others[0]}: a target has no tolerance and no law; leave one out"
-        )
+        _refuse(f"--target {options.target} with {others[0]}: these cannot be combined; leave one out")
     return Wishes.read(
         options.target,
         options.link,
@@ -607,7 +631,7 @@ def _submit(options: argparse.Namespace, overrides: list[str]) -> int:
     command = words.pop(0) if len(words) > 1 and words[0] in _SUBMITTED else "train"
     there, fields = _parser().parse_known_args([command, *words, *overrides])
     if getattr(there, "resume", None):
-        _refuse(f"--resume {there.resume}: is no option of submit")
+        _refuse(f"--resume {there.resume}: submit does not have this option")
     if command == "train":
         _read_train(there, fields)
     elif command == "auto":
@@ -615,7 +639,7 @@ def _submit(options: argparse.Namespace, overrides: list[str]) -> int:
     else:
         from taugrad.search.reading import name_search, read_search  # noqa: PLC0415
 
-        # The front of a search that is done lies where the job runs.
+        # The front of a finished search is where the job runs.
         (read_search if there.pick is None else name_search)(there.spec, fields)
     from taugrad.platform.launching.submit import submit  # noqa: PLC0415
 
@@ -654,39 +678,38 @@ def _doctor(_: argparse.Namespace, __: list[str]) -> int:
         print(f"{_MARKS[finding.state]}  {finding.what:14} {finding.detail}")
         if finding.remedy:
             print(f"{'':8}{'':14} -> {finding.remedy}")
-    print(f"{wrong} thing{'s' * (wrong != 1)} to mend" if wrong else "nothing to mend")
-    print(f"\nWhich method? The first that fits; {PAGE} says what was measured.")
+    print(f"{wrong} thing{'s' * (wrong != 1)} to fix" if wrong else "nothing to fix")
+    print(f"\nWhich method should I use? Take the first that fits; {PAGE} has the measurements.")
     print("\n".join(lines_of(METHODS)))
     return FAILED if wrong else OK
 
 
 def _deliver(options: argparse.Namespace, _: list[str]) -> int:
-    from taugrad.platform.spec import COMMAND_LINE, SpecError  # noqa: PLC0415
-    from taugrad.platform.tracking.ended import recorded_end  # noqa: PLC0415
-    from taugrad.platform.tracking.holding import end_run  # noqa: PLC0415
-    from taugrad.platform.tracking.masking import masked  # noqa: PLC0415
+    from taugrad.platform.launching.delivering import (  # noqa: PLC0415
+        check_place,
+        deliver_checkpoint,
+        deliver_metrics,
+        is_checkpoint,
+    )
+    from taugrad.platform.launching.reasons import reason  # noqa: PLC0415
+    from taugrad.platform.spec import SpecError  # noqa: PLC0415
     from taugrad.platform.tracking.probe import answering_client  # noqa: PLC0415
-    from taugrad.platform.tracking.store import stored_steps  # noqa: PLC0415
-    from taugrad.platform.tracking.writer import deliver  # noqa: PLC0415
 
-    run_id = options.run or options.file.absolute().parent.name
-    if not options.file.is_file():
-        raise SpecError(COMMAND_LINE, [f"FILE {options.file}: there is no such file"])
+    place: str = options.file
+    check_place(place)
     try:
-        end = recorded_end(options.file, run_id)
-        client = answering_client()
-        count = deliver(options.file, client, run_id, lambda: stored_steps(client, run_id))
-        state = end_run(client, run_id, end)
+        if is_checkpoint(place):
+            print(deliver_checkpoint(Path(place), answering_client))
+        else:
+            print(deliver_metrics(place, options.run, answering_client))
     except SpecError as error:
-        print(f"taugrad: {error}; {options.file} is kept", file=sys.stderr)
+        print(f"taugrad: {error}; {place} is kept", file=sys.stderr)
         return FAILED
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         print(f"taugrad: {error}", file=sys.stderr)
         return WRONG_INPUT
     except Exception as error:
-        # The store's errors are of many types; the file is still there for another try.
-        reason = masked(str(error))
-        print(f"taugrad: MLflow does not answer: {reason}; {options.file} is kept", file=sys.stderr)
+        # The stores' errors are of many types; what was not delivered is still there for another try.
+        print(f"taugrad: not delivered: {reason(error)}; {place} is kept", file=sys.stderr)
         return FAILED
-    print(f"{count} metrics delivered to run {run_id}, which is {state}")
     return OK

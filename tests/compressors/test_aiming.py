@@ -92,7 +92,7 @@ def test_a_checkpoint_goes_on_with_the_share(line: str) -> None:
 def test_methods_without_a_share_have_none_to_change(line: str) -> None:
     method = read_config(line)
     assert method.aim is None
-    with pytest.raises(ValueError, match="no share of elements to aim at"):
+    with pytest.raises(ValueError, match="no target density"):
         method.aimed_at(0.01)
 
 

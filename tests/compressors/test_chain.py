@@ -275,7 +275,7 @@ def name_of(link: str) -> str:
 
 
 IMPOSSIBLE = [
-    *((f"{head} | {tail}", "begins a chain") for head in (*SPARSE[:2], *ALL_REDUCED) for tail in SPARSE[:2]),
+    *((f"{head} | {tail}", "starts a chain") for head in (*SPARSE[:2], *ALL_REDUCED) for tail in SPARSE[:2]),
     *((f"{head} | {each}", "nothing is left for") for head in SIGNS for each in QUANTIZERS),
     *((f"qgt(1) | {each}", "quantized already") for each in QUANTIZERS),
     *(
@@ -320,18 +320,18 @@ def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) 
 @in_turn(
     ("given_fields", "why"),
     [
-        ({"kind": "wgt", "tau": 1, "symbols": "huffman"}, "huffman codes symbols, and wgt sends floats"),
-        ({"kind": "wgt", "tau": 1, "symbols": "raw"}, "raw codes symbols, and wgt sends floats"),
+        ({"kind": "wgt", "tau": 1, "symbols": "huffman"}, "huffman encodes symbols, but wgt sends floats"),
+        ({"kind": "wgt", "tau": 1, "symbols": "raw"}, "raw encodes symbols, but wgt sends floats"),
         (
             {"kind": "topk", "density": 0.1, "quantize": {"kind": "bf16"}, "symbols": "huffman"},
-            "huffman codes symbols, and bf16 sends floats",
+            "huffman encodes symbols, but bf16 sends floats",
         ),
         (
             {"kind": "wgt", "tau": 1, "quantize": {"kind": "fp8"}, "codec": "raw"},
             "raw cannot follow fp8, which has no bin",
         ),
         ({"kind": "qgt", "tau": 1, "symbols": "huffman", "codec": "raw"}, "huffman cannot follow raw"),
-        ({"kind": "chunked_topk", "chunk": 100}, "chunk = 100 is no power of two"),
+        ({"kind": "chunked_topk", "chunk": 100}, "chunk = 100 is not a power of two"),
         ({"kind": "chunked_topk", "chunk": 32}, "keep = 64 is more than a chunk has (32)"),
         (
             {"kind": "topk", "density": 0.5, "warmup": {"iterations": 9}},
@@ -352,7 +352,7 @@ def test_fields_that_do_not_fit_are_refused_as_links_are(given_fields: dict[str,
     [
         ("wqt(1)", "wqt is unknown: choose none, powersgd, wgt"),
         ("wgt(1) | zip", "zip is unknown: choose"),
-        ("golomb_rice", "a chain begins with a method (none, powersgd, wgt"),
+        ("golomb_rice", "a chain starts with a method (none, powersgd, wgt"),
         ("huffman | wgt(1)", "not with huffman"),
         ("wgt(1) | golomb_rice(3)", "golomb_rice has no fields"),
         ("wgt(1, foo=3)", "wgt.foo: Extra inputs"),
@@ -366,25 +366,25 @@ def test_fields_that_do_not_fit_are_refused_as_links_are(given_fields: dict[str,
         ("wgt(1, 2)", "wgt takes one field without a name"),
         ("none(1)", "none takes its fields as name=value"),
         ("wgt(1, kind='bgt')", "kind is given twice"),
-        ("density(0.1)", "density is no link, but a value"),
-        ("wgt(1) | clip(3)", "clip is no link, but a value"),
+        ("density(0.1)", "density is not a link, but a value"),
+        ("wgt(1) | clip(3)", "clip is not a link, but a value"),
         ("wgt(1, clip=warmup(3))", "warmup(...) is a value of the field warmup, not of clip"),
         ("wgt(clip(3))", "clip(...) is a value of the field clip, not of tau"),
         ("wgt(layers(layers(1, patterns={'a': 1}), patterns={'a': 1}))", "default"),
         ("wgt(schedule({-1: 1}))", "iterations count from 0, -1 is before that"),
         ("wgt(schedule({0: 0}))", "must be greater than 0"),
-        ("wgt('nonsense(')", "no policy with its fields in brackets: schedule, density"),
+        ("wgt('nonsense(')", "not a policy with its fields in brackets: schedule, density"),
         ("entropy(density(0.1))", "density is unknown: choose law"),
         ("wgt(0)", "must be greater than 0"),
-        ("wgt(1e400)", "is no threshold that float32 can hold"),
+        ("wgt(1e400)", "is not a threshold that float32 can hold"),
         ("wgt(1, clip=clip(1, to=1e400))", "finite"),
         ("entropy(form='rms', c0=1e400)", "finite"),
-        ("", "is no chain such as"),
-        ("wgt(1) |", "is no chain such as"),
-        ("wgt(1) || raw", "is no chain such as"),
-        ("wgt(1) + raw", "is no link of a chain"),
-        ("wgt(1) | (linear | huffman)", "is no link of a chain"),
-        ("wgt(1); bgt(1)", "is no chain such as"),
+        ("", "is not a chain such as"),
+        ("wgt(1) |", "is not a chain such as"),
+        ("wgt(1) || raw", "is not a chain such as"),
+        ("wgt(1) + raw", "is not a link of a chain"),
+        ("wgt(1) | (linear | huffman)", "is not a link of a chain"),
+        ("wgt(1); bgt(1)", "is not a chain such as"),
     ],
 )
 def test_what_is_no_chain_is_refused_with_a_reason(line: str, why: str) -> None:
@@ -532,11 +532,11 @@ def test_a_chain_of_objects_is_the_chain_of_its_line(links: tuple[BaseModel | st
     ("links", "why"),
     [
         ((), "a chain without links"),
-        (("golomb_rice",), "begins with a method"),
-        ((QuantileLink(), "huffman", config.Strom(tau=1)), "strom begins a chain, it cannot follow huffman"),
+        (("golomb_rice",), "starts with a method"),
+        ((QuantileLink(), "huffman", config.Strom(tau=1)), "strom starts a chain and cannot follow huffman"),
         ((config.BinarizedGradient(tau=1), LinearLink()), "nothing is left for linear"),
         ((config.WholeGradient(tau=1, codec="raw"), "bitmap"), "codec is given twice"),
-        ((Clip(), "raw"), "begins with a method"),
+        ((Clip(), "raw"), "starts with a method"),
     ],
 )
 def test_objects_that_do_not_fit_are_refused(links: tuple[BaseModel | str, ...], why: str) -> None:
@@ -573,7 +573,7 @@ def test_every_method_has_a_line_to_test() -> None:
 
 def parse_kinds() -> list[str]:
     """The methods that a refusal offers."""
-    with pytest.raises(ValueError, match="begins with a method") as refusal:
+    with pytest.raises(ValueError, match="starts with a method") as refusal:
         parse("raw")
     return str(refusal.value).partition("(")[2].partition(")")[0].split(", ")
 

@@ -272,7 +272,7 @@ CODE_WANTED = "Mine needs a code from 128 to 255"
 WRONG = {
     # A name: the group, the module's text, a line, and what it is refused with.
     "failing": ("rules", "1 / 0", "failing", "cannot be loaded: ZeroDivisionError: division by zero"),
-    "number": ("rules", "Mine = 3", "number", "number:Mine is no subclass of taugrad.compressors.config"),
+    "number": ("rules", "Mine = 3", "number", "number:Mine is not a subclass of taugrad.compressors.config"),
     "idle": ("rules", RULE, "idle", "idle:Mine lacks selection"),
     "renamed": (
         "rules",

@@ -182,7 +182,7 @@ def test_a_memory_that_is_saved_and_restored_goes_on() -> None:
     [
         ({}, "without again, alarm, least, most, target, tau"),
         ({**DensityMemory().plain(), "stages": 1}, "with stages, which is unknown"),
-        ({**DensityMemory().plain(), "tau": "0.1"}, "tau = '0.1' is no number"),
+        ({**DensityMemory().plain(), "tau": "0.1"}, "tau = '0.1' is not a number"),
     ],
 )
 def test_a_memory_of_another_policy_is_refused(plain: dict[str, Any], words: str) -> None:

@@ -340,7 +340,7 @@ def test_lines_of_policies_are_read_and_written(written: str, line: str) -> None
         ("wgt(allocate(0.1, every=0))", "every"),
         ("wgt(layers(1, patterns={'a': allocate(0.1)}))", "allocate"),
         ("wgt(layers(dl4j(), patterns={'a': 1}))", "dl4j"),
-        ("wgt(1) | sidco(0.1)", "sidco is no link, but a value"),
+        ("wgt(1) | sidco(0.1)", "sidco is not a link, but a value"),
     ],
 )
 def test_policies_that_make_no_sense_are_refused(line: str, why: str) -> None:

@@ -158,7 +158,7 @@ def test_every_tau_that_is_allowed_leaves_every_level_finite() -> None:
     assert QuantizedGradient(tau=LARGEST_TAU).tau == LARGEST_TAU
     assert np.float32(SMALLEST_TAU) >= np.finfo(np.float32).tiny
     for tau in (0.0, -1.0, NAN, INF, 2 * LARGEST_TAU, SMALLEST_TAU / 2):
-        with pytest.raises(ValueError, match=r"greater than 0|no threshold that float32 can hold"):
+        with pytest.raises(ValueError, match=r"greater than 0|not a threshold that float32 can hold"):
             QuantizedGradient(tau=tau)
 
 

@@ -76,7 +76,7 @@ def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared: Any, serv
     )
     for words in (
         "Accuracy against wire MB", "What is sent", "How it learns", "What tau does", "What floor does",
-        "Where a step's time goes", "All runs, those without compression too",
+        "Where a step's time goes", "All runs, including those without compression",
         "Fraction of elements sent", "Wire MB so far", "Test accuracy",
     ):  # fmt: skip
         assert words in text
@@ -103,7 +103,7 @@ def test_a_searchs_view_shows_its_front_and_dimensions(prepared: Any, server: Se
     key = views.search_key(prepared.parent)
     drawn, text = read_view(server, prepared.search_experiment_id, key, "mlflow-search", 4, 2600)
     assert "The front" in text
-    assert "What the dimensions do" in text
+    assert "How the searched fields affect" in text
     (front,) = [
         chart for chart in drawn if chart["x"] == names.TOTAL_WIRE_MB_LOG10 and len(chart["traces"]) == 1
     ]

@@ -3,17 +3,20 @@
 Starting Ray takes 20 s, so a command here has several runs where they are in nobody's way.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from taugrad import cli
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))  # where `faults` is
 
 TIMEOUT_S = 480  # other tests run at the same time
 MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
@@ -51,6 +54,47 @@ def taugrad(tmp_path: Path, environment: dict[str, str], command: list[str]) -> 
         )
 
     return run
+
+
+class OneRay:
+    """Runs commands one after the other on one Ray, in a folder."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        line = [sys.executable, str(Path(__file__).with_name("one_ray.py"))]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            line, cwd=folder, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        )
+
+    def __call__(self, *arguments: str) -> tuple[int, str]:
+        """The exit code and all that was said."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(arguments) + "\n")
+        self.process.stdin.flush()
+        said = ""
+        for each in self.process.stdout:
+            if each.startswith("exit "):
+                return int(each.split()[1]), said
+            said += each
+        raise AssertionError(said)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def on_one_ray(tmp_path: Path, environment: dict[str, str]) -> Iterator[OneRay]:
+    """Runs commands in the test's folder."""
+    started = OneRay(tmp_path, environment)
+    yield started
+    started.close()
 
 
 @pytest.fixture

@@ -1,16 +1,12 @@
 """The tracking server goes away in mid-run: training goes on, and nothing is lost."""
 
 import subprocess
-import sys
 import time
-import urllib.request
-from pathlib import Path
 
 import psutil
 import pytest
+from faults.mlflow_server import Server
 from mlflow.tracking import MlflowClient
-
-from taugrad.platform.ports import free_port
 
 pytestmark = pytest.mark.ray
 
@@ -24,45 +20,6 @@ training: {{epochs: {EPOCHS}, batch_size: 40}}
 compressor: {{kind: qgt, tau: 1e-3}}
 workers: {{cpus: 0.5, max_restarts: 1}}
 """
-
-
-class Server:
-    """An MLflow server on a port of its own."""
-
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.folder, self.environment = folder, environment
-        self.port = free_port()
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-        command += ["--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.folder}/server.db"]
-        command += ["--artifacts-destination", str(self.folder / "artifacts")]
-        with (self.folder / "server.txt").open("a") as log:
-            self.process = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log
-            )
-        deadline = time.monotonic() + 240
-        while time.monotonic() < deadline:
-            try:
-                urllib.request.urlopen(f"{self.uri}/health", timeout=2)
-                return
-            except OSError:
-                time.sleep(0.3)
-        raise AssertionError((self.folder / "server.txt").read_text())
-
-    def kill(self) -> None:
-        if self.process is None:
-            return
-        try:
-            family = [*psutil.Process(self.process.pid).children(recursive=True), self.process]
-        except psutil.NoSuchProcess:
-            family = []
-        for each in family:
-            each.kill()
-        self.process.wait(30)
-        self.process = None
 
 
 @pytest.fixture

@@ -71,6 +71,6 @@ def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(taugrad, tmp
     assert "--resume" not in diverged  # it would diverge again
     tired, after = rest.split("--resume", 1)
     assert re.search(r"tires: failed: worker \d: ValueError: tired \(\S*mine.py:21 in forward\)", tired)
-    assert "when that is mended" in tired
+    assert "when that is fixed" in tired
     assert "epoch 5/5" in after
     assert "own: failed" not in after

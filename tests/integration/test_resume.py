@@ -1,19 +1,17 @@
 """A run that dies goes on, and nothing shows that it died."""
 
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
-import torch
+from faults.comparing import Outcome, differences, outcome_of
 from mlflow.tracking import MlflowClient
 
 pytestmark = pytest.mark.ray
@@ -70,41 +68,18 @@ def kill_a_worker_after_two_checkpoints(process: subprocess.Popen, folder: Path)
     raise AssertionError("no checkpoint in time:\n" + (folder / "output.txt").read_text())
 
 
-def outcome(folder: Path, name: str) -> dict:
+def outcome(folder: Path, name: str) -> Outcome:
     """What is left of a finished run, timings apart."""
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("resume")
     (run,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{name}'")
-    run_id = run.info.run_id
-    checkpoint = sorted((folder / "taugrad-runs" / run_id).glob("iteration_*"))[-1]
-    metrics = {}
-    for key in run.data.metrics:
-        if not key.startswith(("time/", "net/")) and key != "total/seconds":
-            points = client.get_metric_history(run_id, key)
-            metrics[key] = sorted((p.step, p.value) for p in points)
-    return {
-        "status": run.info.status,
-        "metrics": metrics,
-        "shared": torch.load(checkpoint / "shared.pt", weights_only=True),
-        "workers": [torch.load(checkpoint / f"worker_{rank:05d}.pt", weights_only=True) for rank in range(2)],
-    }
+    return outcome_of(client, run, folder / "taugrad-runs")
 
 
-def assert_equal(a, b, where: str = "") -> None:
-    """Equality of nested states, tensors bit for bit."""
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            if key not in {"seconds", "spec", "undelivered"}:
-                assert_equal(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, list):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_equal(x, y, f"{where}[{i}]")
-    else:
-        assert a == b, where
+def assert_equal(a: Outcome, b: Outcome) -> None:
+    """Equality of what two runs left, tensors bit for bit."""
+    assert len(a["workers"]) == len(b["workers"]) == 2
+    assert list(differences(a, b)) == []
 
 
 def test_a_killed_run_ends_as_one_that_was_never_killed(start, tmp_path):
@@ -147,36 +122,6 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
-
-
-@pytest.fixture
-def on_one_ray(tmp_path: Path, environment: dict[str, str]):
-    """Runs commands in the test's folder; the exit code and all that was said."""
-    line = [sys.executable, str(Path(__file__).with_name("one_ray.py"))]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        line, cwd=tmp_path, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-
-    def run(*arguments: str) -> tuple[int, str]:
-        process.stdin.write(json.dumps(arguments) + "\n")
-        process.stdin.flush()
-        said = ""
-        for each in process.stdout:
-            if each.startswith("exit "):
-                return int(each.split()[1]), said
-            said += each
-        raise AssertionError(said)
-
-    yield run
-    process.stdin.close()
-    try:
-        process.wait(60)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_taken(on_one_ray, tmp_path):

@@ -148,7 +148,7 @@ def check_ctrl_c(process: subprocess.Popen, output: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(120) == 130, output.read_text()
     said = output.read_text()
-    assert said.splitlines()[-1] == "search digits: interrupted; the same command goes on"
+    assert said.splitlines()[-1] == "search digits: interrupted; run the same command again to continue"
     assert "Traceback" not in said
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive

@@ -283,8 +283,8 @@ def test_a_failing_job_passes_on_its_exit_code(head, folder):
         (["search", "find.yaml", "--search.trials", "0"], "search.trials = 0"),
         (["find.yaml"], "is the spec of a search"),
         (["auto", "submitted.yaml", "--tolerance", "-1"], "--tolerance -1: must be points of accuracy"),
-        (["auto", "submitted.yaml", "--law", "/elsewhere/law.yaml"], "/elsewhere/law.yaml: lies outside"),
-        (["submitted.yaml", "--resume", "0123"], "--resume 0123: is no option of submit"),
+        (["auto", "submitted.yaml", "--law", "/elsewhere/law.yaml"], "/elsewhere/law.yaml: is outside"),
+        (["submitted.yaml", "--resume", "0123"], "--resume 0123: submit does not have this option"),
     ],
 )
 def test_what_is_wrong_never_reaches_the_cluster(wrong_input, folder, arguments, problem):

@@ -50,12 +50,12 @@ def test_a_pattern_that_fits_no_parameter(refused):
     said = refused(
         "data: {kind: digits}\nmodel: {kind: mlp}", "--compressor", "wgt(1, exempt=exempt(names=['norm*']))"
     )
-    assert "compressor.exempt.names: 'norm*' fits no parameter of the model, which has" in said
+    assert "compressor.exempt.names: 'norm*' matches no parameter of the model, which has" in said
 
 
 def test_a_chain_whose_links_do_not_fit(refused):
     said = refused("compressor: wgt(1e-3) | huffman")
-    assert "huffman codes symbols, and wgt sends floats" in said
+    assert "huffman encodes symbols, but wgt sends floats" in said
 
 
 def test_a_wrong_value_on_the_command_line(refused):

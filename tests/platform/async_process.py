@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 from async_training import batch, moment, training_of
 
-from taugrad.compressors.errors import NonFiniteGradient
-from taugrad.platform.synchronization.asynchronous.errors import PeerLost
+from taugrad.compressors.errors import NonFiniteGradient, PeerLost
 from taugrad.platform.synchronization.base import Synchronization
 
 STEP_S = 0.02

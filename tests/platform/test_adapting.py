@@ -186,10 +186,13 @@ WEIGHTS: dict[str, Any] = {"mode": "weights", "every": 4, "adapt": {}}
     [
         ({"compressor": "wgt(0.1)", "sync": ALLGATHER}, "sync.adapt with compressor = wgt"),
         ({"compressor": "linear", "sync": ALLGATHER}, "use tau: density"),
-        ({"compressor": "none", "sync": ALLGATHER}, "aims at no share"),
-        ({"compressor": "powersgd", "sync": ALLGATHER}, "aims at no share"),
+        ({"compressor": "none", "sync": ALLGATHER}, "it has no density that could change"),
+        ({"compressor": "powersgd", "sync": ALLGATHER}, "it has no density that could change"),
         ({"compressor": "wgt(density(0.01, warmup=warmup(9)))", "sync": ALLGATHER}, "without a warm-up"),
-        ({"compressor": "topk(0.2)", "sync": ALLGATHER}, "own share, 0.2, which must lie within"),
+        (
+            {"compressor": "topk(0.2)", "sync": ALLGATHER},
+            "own density, 0.2, which must be within these bounds",
+        ),
         ({"compressor": "topk(0.1)", "sync": {"mode": "ring", "adapt": {}}}, "sync.ring.adapt"),
         ({"compressor": "topk(0.1)", "sync": ALLGATHER, "workers": {"count": 1}}, "workers.count = 1"),
         ({"compressor": "topk(0.1)", "sync": {"mode": "simulated", "of": ALLGATHER}}, "no network to follow"),
@@ -204,7 +207,7 @@ WEIGHTS: dict[str, Any] = {"mode": "weights", "every": 4, "adapt": {}}
         ),
         (
             {"compressor": "topk(0.1)", "sync": WEIGHTS | {"adapt": {"local_steps": [9, 8]}}},
-            "the fewest come first",
+            "the lower bound comes first",
         ),
         ({"compressor": "topk(0.1)", "sync": ALLGATHER | {"adapt": {"density": [0.2, 0.1]}}}, "comes first"),
         (

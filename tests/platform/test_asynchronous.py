@@ -304,7 +304,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"training": PLAIN["training"] | {"precision": "fp16"}}, "precision = fp16"),
     ({"sync": {"mode": "async", "step_times": [1, 2, 1]}}, "sync.step_times without a schedule"),
     ({"sync": FOLLOWED, "workers": {"count": 2}}, "workers.count = 2"),
-    ({"sync": FOLLOWED | {"delay": [2, 1]}}, "the least comes first"),
+    ({"sync": FOLLOWED | {"delay": [2, 1]}}, "the lower bound comes first"),
     ({"sync": FOLLOWED | {"step_times": [1, 0, 1]}}, "greater than 0"),
     ({"compressor": "powersgd(2)"}, "powersgd with sync.mode = async"),
 ]

@@ -175,10 +175,10 @@ def test_a_flipped_bit_is_found(folder, name):
     ("name", "content", "said"),
     [
         ("features", None, "cannot be read (No such file"),
-        ("features", b"", "is no whole .npy file"),
-        ("features", b"\x93NUMPY", "is no whole .npy file"),
-        ("features", b"PK\x03\x04 no array", "is no whole .npy file"),
-        ("features", npy("<f4", (26, FEATURES), [0] * 77), "is no whole .npy file"),
+        ("features", b"", "is not a complete .npy file"),
+        ("features", b"\x93NUMPY", "is not a complete .npy file"),
+        ("features", b"PK\x03\x04 no array", "is not a complete .npy file"),
+        ("features", npy("<f4", (26, FEATURES), [0] * 77), "is not a complete .npy file"),
         ("features", npy("<f4", (26, FEATURES), [0] * 79), "bytes; its header says 440"),
         ("features", npy("<f4", (0, FEATURES), []), "has no frames"),
         ("features", npy("<f8", (26, FEATURES), [0] * 78), "holds float64, 26 x 3; expected float32 with 2"),
@@ -214,7 +214,7 @@ def test_a_wrong_file_is_named(folder, name, content, said):
 def test_pickles_are_not_read(folder):
     content = npy("<f4", (26, FEATURES), [0] * 78).replace(b"'<f4'", b"'|O' ")
     (folder / "train" / "features.npy").write_bytes(content)
-    with pytest.raises(DataError, match=r"is no whole \.npy file"):
+    with pytest.raises(DataError, match=r"is not a complete \.npy file"):
         load(Frames(path=folder))
 
 
@@ -240,7 +240,7 @@ def test_a_wrong_manifest_is_named(folder, changes, said):
 @pytest.mark.parametrize("content", ["{", "[]", "null"])
 def test_a_manifest_that_is_none_is_named(folder, content):
     (folder / "frames.json").write_text(content)
-    with pytest.raises(DataError, match=r"frames\.json: (is no JSON|version is)"):
+    with pytest.raises(DataError, match=r"frames\.json: (is not JSON|version is)"):
         load(Frames(path=folder))
 
 

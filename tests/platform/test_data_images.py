@@ -102,7 +102,7 @@ GOOD = png(noise(5, 9, 9))
 def test_a_damaged_image_is_named(tmp_path, content):
     path = tmp_path / "damaged.png"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="is no whole image") as caught:
+    with pytest.raises(DataError, match="is not a complete image") as caught:
         Framing(4, 4, 3, 0.08).pixels(path, str(path), None)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -150,7 +150,7 @@ def test_val_is_a_test_part_too(tree):
     (path / "test").rename(path / "val")
     check(load(ImageFolder(path=path, size=12)).test, test, sorted(COUNTS))
     (path / "val").rename(path / "other")
-    with pytest.raises(DataError, match="test: is no folder"):
+    with pytest.raises(DataError, match="test: is not a folder"):
         load(ImageFolder(path=path, size=12))
 
 
@@ -224,14 +224,14 @@ def test_the_fingerprint_is_of_names_and_sizes(tree):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (shutil.rmtree, "is no folder; expected one that holds a folder of images"),
+        (shutil.rmtree, "is not a folder; expected one that holds a folder of images"),
         (lambda root: shutil.rmtree(root / "train") or (root / "train").mkdir(), "train: holds 0 folders"),
         (
             lambda root: [each.unlink() for each in (root / "train/dog").iterdir()],
             "train/dog: holds no image",
         ),
         (lambda root: [each.unlink() for each in (root / "test/emu").iterdir()], "test/emu: holds no image"),
-        (lambda root: (root / "test" / "fox").mkdir(), "test/fox: is no class of the training part"),
+        (lambda root: (root / "test" / "fox").mkdir(), "test/fox: is not a class of the training part"),
     ],
 )
 def test_a_wrong_tree_is_named(tree, damage, said):

@@ -26,5 +26,5 @@ def test_relative_paths_refer_to_the_folder_of_the_command(tmp_path, monkeypatch
     for path in ("input.txt", ("*.txt",), str(tmp_path / "input.txt")):
         assert len(load(Text(path=path)).train) > 5
     monkeypatch.delenv(FOLDER)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         load(ImageFolder(path="images"))

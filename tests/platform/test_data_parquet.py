@@ -235,7 +235,7 @@ def test_a_list_of_another_length_is_named_with_its_row(folder):
         all_examples(load(Parquet(path=folder, input="x")).train)
 
 
-@pytest.mark.parametrize(("damaged", "said"), [(None, "is null"), (b"no image", "is no whole image")])
+@pytest.mark.parametrize(("damaged", "said"), [(None, "is null"), (b"no image", "is not a complete image")])
 def test_a_damaged_image_is_named_with_its_row(tmp_path, damaged, said):
     images = [png(noise(0, 4, 4))] * 6
     write(tmp_path / "test.parquet", {"image": images, "label": [0, 1] * 3})
@@ -280,7 +280,7 @@ def test_a_file_that_is_no_parquet_is_named(folder, name):
     whole = (folder / name).read_bytes()
     for content in (b"", b"PAR1", whole[:-10], whole[:200]):
         (folder / name).write_bytes(content)
-        with pytest.raises(DataError, match="is no whole Parquet file") as caught:
+        with pytest.raises(DataError, match="is not a complete Parquet file") as caught:
             load(Parquet(path=folder, input="x"))
         assert str(folder / name) in str(caught.value)
 
@@ -289,7 +289,7 @@ def test_a_missing_part_is_named(folder):
     (folder / "test-0.parquet").unlink()
     with pytest.raises(DataError, match="holds 2 Parquet files, but none that begins with test or val"):
         load(Parquet(path=folder, input="x"))
-    with pytest.raises(DataError, match="nowhere: is no folder"):
+    with pytest.raises(DataError, match="nowhere: is not a folder"):
         load(Parquet(path=folder / "nowhere"))
 
 

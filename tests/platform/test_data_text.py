@@ -273,7 +273,7 @@ def test_text_is_cut_into_pieces_at_the_ends_of_lines(one_file, tokenizer, monke
 
 def test_what_is_no_utf8_is_named_with_its_offset(one_file, tokenizer):
     one_file.write_bytes(LINES[:3000] + b"\xff" + LINES[3000:])
-    with pytest.raises(DataError, match="byte 0xff at offset 3000 is no UTF-8") as caught:
+    with pytest.raises(DataError, match="byte 0xff at offset 3000 is not UTF-8") as caught:
         load(Text(path=str(one_file), tokenizer=tokenizer[0]))
     assert str(one_file) in str(caught.value)
     load(Text(path=str(one_file)))
@@ -284,7 +284,7 @@ def test_a_wrong_tokenizer_is_named(one_file, tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         load(Text(path=str(one_file), tokenizer=path))
     path.write_text("{}")
-    with pytest.raises(DataError, match=r"is no tokenizer\.json") as caught:
+    with pytest.raises(DataError, match=r"is not a tokenizer\.json") as caught:
         load(Text(path=str(one_file), tokenizer=path))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)

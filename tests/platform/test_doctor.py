@@ -46,7 +46,7 @@ def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findi
     monkeypatch.setattr(doctor, "examine", lambda: iter([good]))
     assert cli.main(["doctor"]) == cli.OK
     printed = capsys.readouterr().out
-    assert printed.startswith("ok      this           is here\nnothing to mend\n")
+    assert printed.startswith("ok      this           is here\nnothing to fix\n")
     assert "docs/choose.md" in printed
     monkeypatch.setattr(
         doctor, "examine", lambda: iter([good, doctor.Finding("that", "wrong", "is not", "mend it")])
@@ -55,7 +55,7 @@ def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findi
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("WRONG")
     assert lines[2].strip() == "-> mend it"
-    assert lines[3] == "1 thing to mend"
+    assert lines[3] == "1 thing to fix"
 
 
 @pytest.mark.parametrize(

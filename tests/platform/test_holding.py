@@ -65,7 +65,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, t
             pass
         said = str(refused.value)
         since = time.strftime("%H:%M:%S", time.localtime(tag(client, run_id)["since"]))
-        assert said.startswith(f"process {child.pid} on {socket.gethostname()} has it since {since}, ")
+        assert said.startswith(f"process {child.pid} on {socket.gethostname()} has held it since {since}, ")
         assert "last sign of life at" in said
         assert "\n" not in said
         after = client.get_run(run_id)

@@ -485,6 +485,6 @@ def test_resume_takes_a_number_of_workers_and_nothing_else(words, asked, monkeyp
     ended = cli.main(["train", "--resume", "RUN", *words])
     if asked is None:
         assert (ended, taken) == (cli.WRONG_INPUT, [])
-        assert "--resume takes the run's own spec" in capsys.readouterr().err
+        assert "--resume uses the run's own spec" in capsys.readouterr().err
     else:
         assert (ended, taken) == (0, [("RUN", asked)])

@@ -351,7 +351,7 @@ REFUSED = {
                 conv=nn.Conv2d(1, 2, 3), flatten=nn.Flatten(), fc=nn.Linear(8, 4), norm=nn.BatchNorm1d(4)
             )
         ),
-        "norm is a BatchNorm1d: behind flatten each neuron must be computed by itself",
+        "norm is a BatchNorm1d: after flatten, each neuron must depend on the layer before it only",
     ),
 }
 

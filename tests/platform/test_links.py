@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.links import Links
 from taugrad.platform.tracking.store import open_client, start_run
@@ -32,14 +33,14 @@ def kept(tmp_path: Path):
     client = open_client(uri)
     run_id = start_run(client, spec)
     board = SimpleNamespace(notify=SimpleNamespace(remote=notices.append))
-    tracker = _Tracker(Job(spec.model_dump_json(), uri, run_id, board))
+    tracker = _Tracker(Job(spec.model_dump_json(), uri, run_id, str(tmp_path / "storage" / run_id), board))
     yield tracker, client, run_id, notices
     tracker.writer.close(5)
 
 
 def test_a_text_becomes_an_artifact(kept, tmp_path):
     tracker, client, run_id, notices = kept
-    tracker.keep("links.csv", "from,to\n", tmp_path / "storage")
+    tracker.keep("links.csv", "from,to\n", RunFolder.at(str(tmp_path / "storage"), run_id))
     assert Path(client.download_artifacts(run_id, "links.csv")).read_text() == "from,to\n"
     assert not notices
     assert not (tmp_path / "storage").exists()
@@ -49,8 +50,8 @@ def test_a_text_that_the_store_does_not_take_is_kept_and_the_user_told_where(kep
     tracker, client, run_id, notices = kept
     artifacts = Path(client.get_run(run_id).info.artifact_uri.removeprefix("file://"))
     (artifacts / "links.csv").mkdir(parents=True)  # a folder stands where the file should be
-    tracker.keep("links.csv", "from,to\n", tmp_path / "storage")
-    path = tmp_path / "storage" / "links.csv"
+    tracker.keep("links.csv", "from,to\n", RunFolder.at(str(tmp_path / "storage"), run_id))
+    path = tmp_path / "storage" / run_id / "links.csv"
     assert path.read_text() == "from,to\n"
     (notice,) = notices
     assert notice.startswith("MLflow did not take links.csv (")

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from taugrad.compressors import CorruptMessage
+from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.wire.message import NonFinite, write_nonfinite
 from taugrad.platform.launching.failure import run_failed
 from taugrad.platform.synchronization.asynchronous import meeting
-from taugrad.platform.synchronization.asynchronous.errors import Diverged, PeerLost
+from taugrad.platform.synchronization.asynchronous.errors import Diverged
 from taugrad.platform.synchronization.asynchronous.mesh import Mesh
 from taugrad.platform.synchronization.asynchronous.message import ENDED, HEAD, Message, signal, written
 

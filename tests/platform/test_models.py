@@ -204,19 +204,19 @@ def test_the_smallest_images_are_those_that_a_network_can_learn_from(config, mod
         (
             Gpt(),
             Shape.image(1, 8, 8, 10),
-            "kind = gpt: takes tokens, these data have images of 1 x 8 x 8; lenet",
+            "kind = gpt: takes tokens, but this data has images of 1 x 8 x 8; lenet",
         ),
-        (Gpt(), Shape((17, 20), 40), "takes tokens, these data have inputs of 17 x 20; mlp takes them"),
+        (Gpt(), Shape((17, 20), 40), "takes tokens, but this data has inputs of 17 x 20; mlp takes them"),
         (
             SigmoidStack(),
             Shape.text(8, 9),
             "kind = sigmoid_stack: takes numbers, .* tokens of 8; gpt takes them",
         ),
-        (Mlp(), Shape.text(8, 9), "kind = mlp: takes numbers, these data have tokens of 8; gpt takes them"),
+        (Mlp(), Shape.text(8, 9), "kind = mlp: takes numbers, but this data has tokens of 8; gpt takes them"),
         (
             ResNet(),
             Shape.text(8, 9),
-            "kind = resnet: takes images, these data have tokens of 8; gpt takes them",
+            "kind = resnet: takes images, but this data has tokens of 8; gpt takes them",
         ),
         (Vgg16(), Shape((17, 20), 4), "kind = vgg16: takes images, .* inputs of 17 x 20; mlp takes them"),
     ],

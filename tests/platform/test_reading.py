@@ -107,12 +107,12 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         (
             "compressor: {kind: wgt, tau: .inf}",
             [],
-            "tau = inf: is no threshold that float32 can hold",
+            "tau = inf: is not a threshold that float32 can hold",
         ),
         (
             "compressor: wgt(1e40)",
             [],
-            "is no threshold that float32 can hold (1.2e-38 to 6.6e+35)",
+            "is not a threshold that float32 can hold (1.2e-38 to 6.6e+35)",
         ),
         ("compressor: {kind: wgt, tau: [1]}", [], "tau = [1]: give a number, or a policy with its fields in"),
         ("compressor: {kind: WGT}", [], "or fp8; did you mean wgt?"),
@@ -126,7 +126,7 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         (
             "data: cifar",
             [],
-            "or --data.kind mnist5k; there are mnist5k, digits, mnist, synthetic, text, ",
+            "or --data.kind mnist5k; the choices are mnist5k, digits, mnist, synthetic, text, ",
         ),
         ("workers:", [], "workers: is empty; indent its fields below it, or leave it out"),
         ("workers: {count: two}", [], "workers.count = two: input should be a valid integer"),
@@ -154,12 +154,12 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
             "line 3, 'cpus: 1': mapping values are not allowed",
         ),
         ("", ["--epochs", "3"], "--epochs: no such field; did you mean training.epochs, training.schedule"),
-        ("", ["-training.epochs", "3"], "-training.epochs: a field has two dashes, --training.epochs"),
+        ("", ["-training.epochs", "3"], "-training.epochs: a field needs two dashes, --training.epochs"),
         ("", ["--training.batch-size", "3"], "did you mean training.batch_size?"),
         (
             "",
             ["--training", "{epochs: 3}"],
-            "training: is no JSON; give its fields one by one",
+            "training: is not JSON; give its fields one by one",
         ),
         ("", ["--model", "mlp"], "model = mlp: give model.kind"),
         ("compressor: {kind: wgt}", [], "compressor.tau: is missing"),
@@ -179,8 +179,8 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         ("", ["--compressor.tao", "1"], "--compressor.tao: no such field; did you mean compressor.tau?"),
         ("", ["--workers.count", "0"], "workers.count = 0"),
         ("", ["--seed"], "--seed: expected one argument"),
-        ("- a list", [], "holds a list; a spec is a mapping of fields"),
-        ("a: [", [], "is no YAML"),
+        ("- a list", [], "holds a list; a spec must be a mapping of fields"),
+        ("a: [", [], "is not valid YAML"),
         ("compressor: wgt(schedule({0: 1}))", [], "text that holds ': ' must stand in quotes"),
     ],
 )
@@ -203,8 +203,12 @@ def test_what_is_wrong_is_said_with_field_value_and_what_would_do(problems, text
             "TAUGRAD_WORKERS__COUNT: workers.count = two: input should be a",
         ),
         ("WORKERS", '{"count": 0}', "TAUGRAD_WORKERS: workers.count = 0: input should be greater"),
-        ("WORKERS", "{count: 1}", "TAUGRAD_WORKERS: workers: is no JSON; give its fields one by one"),
-        ("COMPRESSOR__TAU", "abc", "TAUGRAD_COMPRESSOR__TAU: compressor.tau = abc: no number, and no policy"),
+        ("WORKERS", "{count: 1}", "TAUGRAD_WORKERS: workers: is not JSON; give its fields one by one"),
+        (
+            "COMPRESSOR__TAU",
+            "abc",
+            "TAUGRAD_COMPRESSOR__TAU: compressor.tau = abc: not a number, and not a policy",
+        ),
         ("COMPRESSOR__KIND", "foo", "TAUGRAD_COMPRESSOR__KIND: compressor.kind = foo: choose none"),
         ("SEEED", "1", "TAUGRAD_SEEED: no such field; did you mean TAUGRAD_SEED?"),
         ("WORKERS_COUNT", "1", "TAUGRAD_WORKERS_COUNT: no such field; did you mean TAUGRAD_WORKERS__COUNT?"),
@@ -315,14 +319,18 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
         (
             "compressor: wgt(1e-3) | huffman",
             [],
-            "compressor = wgt(1e-3) | huffman: huffman codes symbols, and wgt",
+            "compressor = wgt(1e-3) | huffman: huffman encodes symbols, but wgt",
         ),
         (
             "compressor: wgt(1e-3) | zip",
             [],
             "compressor = wgt(1e-3) | zip: zip is unknown: choose none, powersgd",
         ),
-        ("compressor: wgt(1e-3", [], "compressor = wgt(1e-3: 'wgt(1e-3' is no chain such as wgt(tau=1e-3)"),
+        (
+            "compressor: wgt(1e-3",
+            [],
+            "compressor = wgt(1e-3: 'wgt(1e-3' is not a chain such as wgt(tau=1e-3)",
+        ),
         ("compressor: wgt(-1)", [], "compressor.tau = -1: must be greater than 0 (1.2e-38 to 6.6e+35)"),
         ("compressor: wgt(1, foo=3)", [], "compressor.foo: no such field"),
         ("compressor: wgt", [], "compressor.tau: is missing"),
@@ -334,7 +342,7 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
         ("compressor:", [], "compressor = None: give a line such as"),
         ("", ["--compressor", "wqt(1)"], "compressor = wqt(1): wqt is unknown: choose none, powersgd, wgt"),
         ("", ["--compressor"], "--compressor: expected one argument"),
-        ("", ["--compressor", ""], "'' is no chain such as"),
+        ("", ["--compressor", ""], "'' is not a chain such as"),
         (
             "compressor: wgt(1)",
             ["--compressor.tau.foo", "3"],
@@ -354,12 +362,12 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
         (
             "compressor: wgt(1)",
             ["--compressor.tau", "abc"],
-            "tau = abc: no number, and no policy with its fields in brackets: schedule, density, sidco,",
+            "tau = abc: not a number, and not a policy with its fields in brackets: schedule, density,",
         ),
         (
             "compressor: wgt(1)",
             ["--compressor.tau", "density(0.1"],
-            "compressor.tau = density(0.1: no number, and no policy with its fields in brackets: schedule",
+            "compressor.tau = density(0.1: not a number, and not a policy with its fields in brackets:",
         ),
         (
             "compressor: wgt(1)",
@@ -420,7 +428,7 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
             [],
             "compressor.exempt.names = a: give a list, such as [a]",
         ),
-        ("compressor: {kind: chunked_topk, chunk: 100}", [], "compressor: chunk = 100 is no power of two"),
+        ("compressor: {kind: chunked_topk, chunk: 100}", [], "compressor: chunk = 100 is not a power of two"),
         ("compressor: {kind: qgt, tau: 1, codec: raw, symbols: huffman}", [], "huffman cannot follow raw"),
         (
             "compressor: bgt(0.1, momentum=0.9)",
@@ -441,15 +449,15 @@ def test_what_is_wrong_with_a_compressor_is_said_in_one_line(problems, text, ove
     [
         (
             "wgt(1, exempt=exempt(names=['*.bias', 'nrom*']))",
-            "compressor.exempt.names: 'nrom*' fits no parameter",
+            "compressor.exempt.names: 'nrom*' matches no parameter",
         ),
         (
             "linear(exempt=exempt(names=['Layers.*']))",
-            "compressor.exempt.names: 'Layers.*' fits no parameter",
+            "compressor.exempt.names: 'Layers.*' matches no parameter",
         ),
         (
             "bgt(layers(1, patterns={'*.bias': 2, 'conv': 3}))",
-            "compressor.tau.patterns: 'conv' fits no parameter",
+            "compressor.tau.patterns: 'conv' matches no parameter",
         ),
     ],
 )
@@ -483,7 +491,7 @@ def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SpecError, match=r"is a folder; give its files, .*/\*\.yaml"):
         read_spec(tmp_path)
     (tmp_path / "model.pt").write_bytes(b"\x80\xff")
-    with pytest.raises(SpecError, match=r"model\.pt: is no text"):
+    with pytest.raises(SpecError, match=r"model\.pt: is not text"):
         read_spec(tmp_path / "model.pt")
 
 

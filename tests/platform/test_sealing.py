@@ -113,7 +113,7 @@ BASE = {"compressor": "wgt(0.01)", "workers": {"count": 2}}
             "compressor.kind = none: it goes through torch",
         ),
         ({"sync": {"mode": "allgather"}, "compressor": "powersgd(rank=2)"}, "compressor.kind = powersgd"),
-        ({"sync": {"mode": "weights", "pattern": "ring"}}, "sync.pattern = ring: what hops pass on"),
+        ({"sync": {"mode": "weights", "pattern": "ring"}}, "sync.pattern = ring: messages that hops pass on"),
     ],
 )
 def test_what_has_no_messages_of_ours_is_refused(fields: dict[str, Any], said: str) -> None:
@@ -131,7 +131,7 @@ def test_other_modes_have_no_such_field(mode: str) -> None:
 
 def test_simulated_workers_send_nothing() -> None:
     sync = {"mode": "simulated", "of": {"mode": "sharded", "authenticated": True}}
-    with pytest.raises(ValueError, match="nothing is sent there"):
+    with pytest.raises(ValueError, match="a simulation sends nothing"):
         RunSpec.model_validate(BASE | {"sync": sync})
 
 

@@ -111,7 +111,9 @@ def test_accents_spellings_of_a_phoneme_are_one_class():
         *("silence", "t", "3", "3", "aI", "w", "@L", "A@")
     ]
     assert CLASSES[class_numbers(["eI2"])[0]] == "eI"  # no accent's yet
-    with pytest.raises(ValueError, match=r"phoneme 'X~' is of no class; those of version 1\.51 are known"):
+    with pytest.raises(
+        ValueError, match=r"phoneme 'X~' has no class; the phonemes of version 1\.51 are known"
+    ):
         class_numbers(["t", "X~"])
 
 
@@ -287,9 +289,12 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(spoken, tmp_p
 def test_a_folder_that_is_there_is_kept_or_refused(spoken, tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in spoken.rglob("*")}
     assert speech("--minutes", 0.5, "--out", spoken) == 0
-    assert "is there already, with these settings" in capsys.readouterr().out
+    assert "exists already, with these settings" in capsys.readouterr().out
     assert speech("--minutes", 0.6, "--out", spoken) == 2
-    assert "is not empty, and not whole or of other settings; give another" in capsys.readouterr().err
+    assert (
+        "is not empty, and is incomplete or has other settings; give another folder"
+        in capsys.readouterr().err
+    )
     assert {path: path.stat().st_mtime_ns for path in spoken.rglob("*")} == before
     damaged = tmp_path / "damaged"
     for name, content in contents(spoken).items():

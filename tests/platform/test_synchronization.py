@@ -416,7 +416,10 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
         ),
         ({"sync": {"mode": "weights", "back": "fp16"}}, "only parameter_server, sharded and hybrid"),
         ({"sync": {"mode": "sharded", "back": "powersgd"}}, "powersgd"),
-        ({"sync": {"mode": "sharded", "back": "topk(0.1, momentum=0.5)"}}, "in it already"),
+        (
+            {"sync": {"mode": "sharded", "back": "topk(0.1, momentum=0.5)"}},
+            "the sum already contains momentum",
+        ),
         (
             {"sync": WEIGHTS["weights, master"] | {"back": "topk(0.1)"}},
             "weights need a method that sends every element",
@@ -463,7 +466,7 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
         ),
         (
             {"compressor": "strom(law(0))", "sync": MODES["differences"]},
-            "compressor.tau = law with sync.mode = weights: a law goes by gradients",
+            "compressor.tau = law with sync.mode = weights: a law needs gradients",
         ),
         (
             {"compressor": "entropy(law(3))", "sync": WEIGHTS["weights"]},

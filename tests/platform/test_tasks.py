@@ -82,14 +82,14 @@ def test_regression_of_numbers_is_judged_by_its_loss():
 @pytest.mark.parametrize(
     ("config", "shape", "said"),
     [
-        (Classification(), TEXT, "classification: these data have tokens as targets; choose language_model"),
+        (Classification(), TEXT, "classification: this data has tokens as targets; choose language_model"),
         (
             LanguageModel(),
             IMAGES,
-            "language_model: these data have classes as targets; choose classification",
+            "language_model: this data has classes as targets; choose classification",
         ),
-        (Classification(), NUMBERS, "these data have numbers as targets; choose regression"),
-        (Regression(), TEXT, "these data have tokens as targets; choose language_model"),
+        (Classification(), NUMBERS, "this data has numbers as targets; choose regression"),
+        (Regression(), TEXT, "this data has tokens as targets; choose language_model"),
     ],
 )
 def test_a_task_of_other_data_is_refused_with_the_one_that_fits(config, shape, said):
@@ -157,7 +157,7 @@ def test_a_users_task_trains_and_its_metric_counts(own):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("NoLoss", "its metrics are top2; names must differ, and one be loss"),
+        ("NoLoss", "its metrics are top2; names must differ, and one must be loss"),
         ("function", "it is a int; a task is a subclass of taugrad.platform.tasks.Task"),
         ("Unfinished", "called with no arguments it raised TypeError: Can't instantiate abstract class"),
         ("Raises", "for 2 examples it raised RuntimeError: no sums"),

@@ -19,7 +19,8 @@ import yaml
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names, store
-from taugrad.platform.tracking.ended import UNDELIVERED, record_end, recorded_end
+from taugrad.platform.tracking import writer as writing
+from taugrad.platform.tracking.ended import UNDELIVERED, end_line, recorded_end
 from taugrad.platform.tracking.holding import Hold, end_run
 from taugrad.platform.tracking.masking import masked, without_login
 from taugrad.platform.tracking.writer import MetricWriter, Stored, deliver
@@ -156,6 +157,37 @@ def test_log_returns_while_the_store_hangs() -> None:
     assert metrics.close(0.2) == 4000
     assert time.monotonic() - start < 3
     release.set()
+
+
+def test_a_store_that_answers_bounds_what_waits_and_a_silent_one_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = 30
+    monkeypatch.setattr(writing, "MOST_WAITING", most)
+    target, released = FakeStore(), threading.Event()
+    metrics = writer(target, Told(), batch_size=10)
+    for step in range(10):
+        metrics.log(step, {"a": 1.0})
+    wait_until(lambda: bool(target.calls))
+    target.before = lambda _: time.sleep(0.005)
+    waited = []
+    for step in range(10, 400):
+        metrics.log(step, {"a": 1.0})
+        waited.append(len(metrics.pending()))
+    assert max(waited) <= most
+
+    monkeypatch.setattr(writing, "_ANSWERS_S", 0.02)
+
+    def hang(_: Sequence[Metric]) -> None:
+        released.wait(30)
+
+    target.before = hang
+    for step in range(400, 800):
+        metrics.log(step, {"a": 1.0})
+    assert len(metrics.pending()) >= 300
+    released.set()
+    assert metrics.close(30) == 0
+    assert [step for _, step, _ in target.accepted] == list(range(800))
 
 
 def test_an_outage_loses_nothing_keeps_the_order_and_is_told_once_each_way() -> None:
@@ -317,7 +349,7 @@ def test_what_such_a_run_could_not_deliver_is_compared_when_it_can(tmp_path: Pat
     metrics, come_back = restarted_in_an_outage(fake, told)
     kept = json.loads(json.dumps(metrics.pending()))
     assert metrics.close(0.1) == 10
-    assert metrics.save_undelivered(tmp_path / "left.jsonl") == 10
+    (tmp_path / "left.jsonl").write_text(metrics.undelivered())
     come_back()
 
     third = writer(fake, told, stored=lambda: Stored(iteration=4, evaluation=3))
@@ -463,9 +495,8 @@ def test_undelivered_metrics_go_through_a_file(client: Any, run_id: str, tmp_pat
     for step in range(1200):
         metrics.log(step, {"a": math.nan if step == 7 else step / 3})
     assert metrics.close(0.1) == 1200
-    path = tmp_path / "deep" / "undelivered.jsonl"
-    assert metrics.save_undelivered(path) == 1200
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    path = tmp_path / "undelivered.jsonl"
+    path.write_text(metrics.undelivered())
     assert deliver(path, client, run_id) == 1200
     assert deliver(path, client, run_id) == 1200
     points = sorted(client.get_metric_history(run_id, "a"), key=lambda point: point.step)
@@ -482,9 +513,7 @@ def test_a_file_says_how_a_run_ended_that_the_store_was_not_told_of(
     path.write_text(metric)
     assert recorded_end(path, run_id) is None  # of an older program, or of a command that was killed
     assert end_run(client, run_id, None) == "RUNNING"
-    record_end(path, run_id, "FAILED")
-    record_end(path, run_id, "FINISHED")
-    assert path.read_text().startswith(metric)
+    path.write_text(metric + end_line(run_id, "FAILED") + end_line(run_id, "FINISHED"))
     end = recorded_end(path, run_id)
     assert end is not None
     assert end[0] == "FINISHED"
@@ -766,6 +795,7 @@ def test_names_are_the_contract() -> None:
         "comm/received_bytes", "comm/messages", "comm/wire_mb_total",
         "comm/bits_per_param", "comm/compression_ratio", "comm/tau", "comm/residual_rms",
         "comm/staleness", "comm/staleness_most",
+        "round/members", "round/left_out", "round/caught_up_bytes", "round/lost", "round/lost_rms",
         "time/data_s", "time/compute_s", "time/compress_s", "time/wait_s", "time/decompress_s", "time/step_s",
         "time/exchange_s", "time/overlap_s", "net/mbit_s", "net/received_mbit_s",
         "adapt/density", "adapt/local_steps", "adapt/rate_mbit_s", "adapt/delay_s", "adapt/wait_share",

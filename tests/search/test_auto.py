@@ -58,7 +58,7 @@ def test_a_shown_density_is_no_larger_and_not_much_smaller(density):
         (["--tolerance", "-1"], "--tolerance -1: must be points"),
         (["--budget", "0.001"], "--budget 0.001 MB: headers alone take"),
         (["--budget", "9", "--sync.mode", "ring"], "sync.mode = ring: .*; give --tolerance"),
-        (["--budget", "9", "--law", "law.yaml"], "--law with --budget: a law goes by a tolerance"),
+        (["--budget", "9", "--law", "law.yaml"], "--law with --budget: a law needs a tolerance"),
         (["--law", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file"),
         (
             ["--law", str(SHIPPED), "--training.optimizer.kind", "adam"],
@@ -325,7 +325,9 @@ def test_moved_momentum_is_announced(a_law, uri, tmp_path, capsys):
     write_law(a_law("strom", momentum_in="compressor"), path, "")
     train = Trainer(uri, {"none": 0.9, "law": 0.9})
     assert run_auto(spec(), "spec.yaml", Goal(None, 0.5, path), train) == OK
-    assert "momentum 0.9 comes before the threshold, in place of the optimizer's" in capsys.readouterr().out
+    assert (
+        "momentum 0.9 is applied before the threshold, instead of in the optimizer" in capsys.readouterr().out
+    )
     assert [one.training.optimizer.momentum for one in train.specs] == [0.9, 0.0]
 
 

@@ -106,11 +106,11 @@ class Train:
         (["--target", "loss=1"], "--target loss=1: needs --link, such as 100mbit,20ms, or --measure HOST"),
         (["--link", "1gbit"], "--target: is missing; give one such as loss=1.9"),
         (["--plan-only"], "--target: is missing"),
-        (["--link", "1gbit", "--budget", "3"], "--link with --budget: it is for --target"),
-        (["--link", "1gbit", "--once"], "--link with --once: it is for --target"),
+        (["--link", "1gbit", "--budget", "3"], "--link with --budget: --link needs --target"),
+        (["--link", "1gbit", "--once"], "--link with --once: --link needs --target"),
         (
             ["--target", "loss=1", "--link", "1gbit", "--law", "a.yaml"],
-            "--target loss=1 with --law: a target",
+            "--target loss=1 with --law: these cannot be combined",
         ),
         (["--target", "loss=1", "--link", "fast"], "--link: link 'fast': must be rate, delay one way"),
         (
@@ -188,7 +188,7 @@ def test_a_fast_link_gets_the_all_reduce_and_no_probe(file, calibration, tmp_pat
     path.write_text(given.model_copy(update={"methods": given.methods | slow_to_compress}).model_dump_json())
     arguments = ["--target", "loss=0.3", "--link", "100gbit", "--calibration", str(path), "--plan-only"]
     assert cli.main(["auto", file, *arguments]) == OK
-    assert "what sends less saves no time" in capsys.readouterr().out
+    assert "no way that sends less saves more time" in capsys.readouterr().out
 
 
 # With a stub in place of training

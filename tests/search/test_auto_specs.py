@@ -99,7 +99,7 @@ def test_where_the_laws_runs_had_momentum_in_the_compressor_it_goes_there(a_law)
 def test_where_momentum_cannot_go_into_the_compressor_the_law_says_nothing(a_law, fields, problem):
     moving = a_law("strom", momentum_in="compressor")
     with pytest.raises(
-        LawError, match="momentum would go into the compressor, as the law has it; "
+        LawError, match="momentum would go into the compressor, as in the law's runs; "
     ) as refused:
         by_law(spec(compressor="strom(0.1)", **fields), moving, 2.0)
     assert problem in str(refused.value)

@@ -4,12 +4,14 @@ import io
 from collections.abc import Callable
 
 import pytest
+from ray.exceptions import ActorDiedError
 from rich.console import Console
 
 from taugrad.search import running
 from taugrad.search.console import LiveSearch
 from taugrad.search.lost import MOST, run_all
 from taugrad.search.progress import Progress
+from taugrad.search.tuning import process_died
 from taugrad.search.verdict import tell
 
 TAUS = [0.01, 0.02, 0.03]
@@ -50,6 +52,15 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(start):
     assert [trial.ending for trial in start("--search.trials", "3").record.ended] == ["failed"] * 3
 
 
+def test_a_killed_process_is_told_from_a_training_that_fails():
+    wrapped = RuntimeError("the trial failed")
+    wrapped.__cause__ = ActorDiedError()
+    assert process_died(ActorDiedError())
+    assert process_died(wrapped)
+    assert not process_died(ValueError("the spec"))
+    assert not process_died(None)
+
+
 def test_a_budget_that_is_used_up_ends_it(start, monkeypatch):
     progress = start("--search.trials", "3", "--search.minutes", "1")
     run, runs = tune(progress, lambda number, attempt: number == 2)
@@ -71,7 +82,7 @@ def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     said = Console(file=io.StringIO(), width=132)
     assert tell(said, progress, "", "sqlite:///mlflow.db") == 1
     text = said.file.getvalue()
-    assert "search mine: ended after 3 of 4 trials; the same command goes on" in text
+    assert "search mine: ended after 3 of 4 trials; run the same command again to continue" in text
     assert "Train point 1, which sends least within 0.5 points of the most accurate one: " in text
     assert text.count("find.yaml --search.name mine --pick 1") == 1
 

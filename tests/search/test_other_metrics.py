@@ -174,7 +174,7 @@ def test_a_training_whose_loss_is_no_number_has_failed(surroundings):
 def test_points_without_a_common_metric_are_not_compared():
     kinds = ("classification", "language_model")
     tasks = [RunSpec.model_validate({"task": {"kind": kind}}) for kind in kinds]
-    with pytest.raises(MetricError, match="by accuracy and test loss"):
+    with pytest.raises(MetricError, match="accuracy and test loss"):
         common_metric(tasks)
     assert common_metric(tasks[1:]) == LOSS
 
@@ -223,7 +223,7 @@ def test_auto_goes_by_densities_where_a_loss_counts(tmp_path, monkeypatch, capsy
     spec = RunSpec.model_validate(DIGITS)
     assert run_auto(spec, "spec.yaml", Goal(None, None), trained) == OK
     text = capsys.readouterr().out
-    assert "by density: the law says what loses accuracy, and this run is judged by test loss" in text
+    assert "by density: the law predicts lost accuracy, but this run is judged by test loss" in text
     assert "within 0.02 nats: strom(tau=allocate(density=0.03))" in text
     assert "measured: 0.0100 nats lost, and no interval: seeds were not repeated" in text
     assert "nats" in text

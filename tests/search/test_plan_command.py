@@ -79,7 +79,7 @@ def test_the_command_prints_and_writes_what_it_predicts(tmp_path, capsys):
     assert found is not None
     assert float(found[1]) == pytest.approx(by_hand, rel=0.01)
     assert "At 100gbit,0ms, 16 workers compression does not pay: " in printed
-    assert "not what it teaches" in printed
+    assert "not what it learns" in printed
     assert (tmp_path / "out" / "plan.png").read_bytes().startswith(b"\x89PNG")
     lines = (tmp_path / "out" / "plan.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 2 * 4

@@ -88,10 +88,10 @@ def test_a_parameter_may_be_called_like_a_range():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("compressor: {tau: {log: [0.1, 0.001]}}", "compressor.tau = {log: [0.1, 0.001]}: the lower end"),
+        ("compressor: {tau: {log: [0.1, 0.001]}}", "tau = {log: [0.1, 0.001]}: the first end must be lower"),
         (
             "compressor: {tau: {log: [0, 1]}}",
-            "compressor.tau = {log: [0, 1]}: a logarithm needs ends above 0",
+            "compressor.tau = {log: [0, 1]}: a log range needs ends above 0",
         ),
         (
             "compressor: {tau: {log: 0.1}}",
@@ -103,15 +103,15 @@ def test_a_parameter_may_be_called_like_a_range():
             "compressor: {floor: {int: [2.5, 8]}}",
             "compressor.floor = {int: [2.5, 8]}: the ends must be whole",
         ),
-        ("compressor: {floor: {int: [2, 2]}}", "lies below the upper one"),
+        ("compressor: {floor: {int: [2, 2]}}", "must be lower than the second"),
         ("compressor: {choice: [none]}", "compressor = {choice: ['none']}: give two or more"),
-        ("training: {batch_size: {choice: [32, 32]}}", "32 stands there twice"),
-        ("seed: {int: [0, 9]}", "seed: seed is no search dimension"),
+        ("training: {batch_size: {choice: [32, 32]}}", "32 is there twice"),
+        ("seed: {int: [0, 9]}", "seed: seed cannot be searched"),
         (
             "tracking: {layer_interval: {int: [1, 9]}}",
-            "tracking.layer_interval: tracking is no search dimension",
+            "tracking.layer_interval: tracking cannot be searched",
         ),
-        ("log: [1, 2]", "log: a range stands in a field's place"),
+        ("log: [1, 2]", "log: a range takes the place of a value"),
     ],
 )
 def test_what_is_wrong_with_a_range_is_said_with_its_field(text, said):

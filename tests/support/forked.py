@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -33,14 +34,7 @@ def run_workers(
     """
     with tempfile.TemporaryDirectory(prefix="taugrad-workers-") as folder:
         logs = [Path(folder) / f"{rank}.log" for rank in range(workers)]
-        processes = [
-            _FORKED.Process(
-                target=_work,
-                args=(str(script), [str(each) for each in arguments(rank)], str(log), dict(os.environ)),
-                daemon=True,
-            )
-            for rank, log in enumerate(logs)
-        ]
+        processes = [forked(script, arguments(rank), log) for rank, log in enumerate(logs)]
         try:
             for process in processes:
                 process.start()
@@ -57,6 +51,62 @@ def run_workers(
                     process.join()
         output = "\n".join(log.read_text()[-3000:] for log in logs if log.exists())
     assert codes == [0] * workers, f"{script.name}: workers ended with {codes} (None: they hung)\n{output}"
+
+
+def forked(script: Path, arguments: Sequence[object], log: Path) -> BaseProcess:
+    """A process that runs a script as `python SCRIPT ARGUMENTS` would, before its start.
+
+    Args:
+        script: the script.
+        arguments: its.
+        log: where what it prints goes.
+    """
+    given = [str(each) for each in arguments]
+    return _FORKED.Process(target=_work, args=(str(script), given, str(log), dict(os.environ)), daemon=True)
+
+
+class Worker:
+    """One worker that a test watches, stops or kills while it runs."""
+
+    def __init__(self, script: Path, arguments: Sequence[object], log: Path) -> None:
+        """Starts it.
+
+        Args:
+            script: run as `python SCRIPT ARGUMENTS` would.
+            arguments: its.
+            log: where what it prints goes.
+        """
+        self._log = log
+        self._process = forked(script, arguments, log)
+        self._process.start()
+
+    @property
+    def lines(self) -> list[str]:
+        """What it has printed so far; a line that has no end yet is not among it."""
+        text = self._log.read_text() if self._log.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        """Waits for something that it will print; raises AssertionError where it ends, or hangs, before."""
+        end = monotonic() + timeout_s
+        while not holds() and self._process.is_alive() and monotonic() < end:
+            sleep(0.01)
+        assert holds(), self.lines[-5:]
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal."""
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def ended(self, timeout_s: float) -> int | None:
+        """Its exit status, once it has ended; None where it hangs."""
+        self._process.join(timeout_s)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        """Ends it, stopped or not."""
+        self._process.kill()
+        self._process.join()
 
 
 def _work(script: str, arguments: list[str], log: str, environment: dict[str, str]) -> None:

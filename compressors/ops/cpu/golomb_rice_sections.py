@@ -40,7 +40,7 @@ class Sections:
     """Sections that are measured, and can be written.
 
     Attributes:
-        words: uint32, those of all sections, one behind the other.
+        words: uint32, those of all sections, one after the other.
         signed: whether signs are written.
         plans: int64 [m, 6]: where a section's words begin and how many there are; where the sizes of its
             blocks stand, log2 of a block's words, how many blocks; its bytes.
@@ -189,7 +189,7 @@ def read(
 
 @njit(nogil=True, cache=True)
 def read_sections(joined, bodies, signed, words):  # type: ignore[no-untyped-def]
-    """Reads the sections that bodies begin with, one behind the other, up to the first that is not valid.
+    """Reads the sections that bodies begin with, one after the other, up to the first that is not valid.
 
     Args:
         joined: uint8, all bodies.

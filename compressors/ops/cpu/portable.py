@@ -153,7 +153,7 @@ def strom(residual, gradient, start, tau, base, words, values, sent, tally):  # 
 
 @njit(nogil=True, cache=True)
 def wgt_rows(rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
-    """WGT over all parameters of a table, one behind the other.
+    """WGT over all parameters of a table, one after the other.
 
     Args:
         rows: see `rows.py`.

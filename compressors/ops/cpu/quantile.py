@@ -148,7 +148,7 @@ def _keep(residual, symbols, values):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-def]
-    """Finds the bins of numbers, and keeps in place of these what their bins leave out, if that is wanted."""
+    """Finds the bins of numbers, and keeps instead of these what their bins leave out, if that is wanted."""
     total = 0.0
     keys = np.empty(LINE, np.int32)
     for first in range(0, a.size, LINE):

@@ -138,7 +138,7 @@ def advance(rows, momentum, out):  # type: ignore[no-untyped-def]
     """velocity = momentum * velocity + gradient, where that is finite; out receives it wherever.
 
     Args:
-        rows: see `rows.py`; velocities stand in place of residuals.
+        rows: see `rows.py`; velocities stand instead of residuals.
         momentum: float32.
         out: float32; a row's elements begin at its base.
     """

@@ -70,7 +70,7 @@ def sum_updates(kinds, ends, bases, taus, words, levels, values, divisor, total)
         ends: int64 [u], where each update's words end, in `words`.
         bases: int64 [u], where each one's elements begin in total.
         taus: float32 [u].
-        words: uint32, position << 1 | sign (1 is minus), each update's ascending, one behind the other.
+        words: uint32, position << 1 | sign (1 is minus), each update's ascending, one after the other.
         levels: uint8, beside the words of every update with levels; whatever elsewhere.
         values: float32, likewise.
         divisor: float32; 1 for a sum.

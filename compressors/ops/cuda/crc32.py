@@ -70,7 +70,7 @@ class Checksums:
         """Writes the checksum of each message into its header. Does not wait.
 
         Args:
-            payload: uint8, messages one behind the other.
+            payload: uint8, messages one after the other.
             starts: where they begin.
             ends: where they end.
         """

@@ -32,7 +32,7 @@ class Report:
 
 
 class Reports:
-    """The reports of passes that run one behind the other.
+    """The reports of passes that run one after the other.
 
     A sparse pass appends its words behind those of the pass before it; where that was stands in the
     report of that pass, on the device. Nothing is waited for until `fetch`. Quantizing passes send every

@@ -1,4 +1,4 @@
-"""Lossless codecs: an update's positions, signs and values as bytes and back."""
+"""Lossless codecs: encode an update's positions, signs and values, and decode them."""
 
 from .base import Codec
 from .registry import OURS, codec_by_code, codec_by_name

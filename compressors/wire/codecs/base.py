@@ -1,9 +1,9 @@
 """The codec interface.
 
-Contract: a codec's `code` stands in every message it wrote. Two codecs may share one only if each
-reads the other's bytes, and the bytes of a code never change their meaning.
+Contract: a codec's `code` is in every message that it wrote. Two codecs may share a code only if each reads
+the other's bytes, and the bytes of a code never change their meaning.
 
-A body is the positions, then the values. A codec decides how the positions stand; `values.py` writes and
+A body is the positions, then the values. A codec decides how positions are encoded; `values.py` writes and
 reads the rest.
 """
 
@@ -28,7 +28,7 @@ OTHERS = range(128, 256)
 
 @dataclass(frozen=True, eq=False)
 class Measured(ABC):
-    """What a codec writes itself of some updates: the positions, or all of the body."""
+    """The part of some updates that a codec writes itself: the positions, or the whole body."""
 
     codec: "Codec"
     updates: Sequence[Update]
@@ -48,15 +48,16 @@ class Measured(ABC):
 
 
 class Codec(ABC):
-    """Writes the body of a message and reads it back; the header keeps form, n, k and tau."""
+    """Writes the body of a message and reads it back; the header has form, n, k and tau."""
 
     name: ClassVar[str]
     code: ClassVar[int]
-    """In messages: 0 to 127 are ours, OTHERS are for other packages."""
+    """The code in messages: 0 to 127 are built-in, OTHERS are for other packages."""
     turn: ClassVar[int] = 0
-    """Of several that write as little, `auto` takes the one with the lowest; it takes ours alone."""
+    """Of several codecs with equally short output, `auto` takes the one with the lowest; it only takes
+    built-in ones."""
     with_values: ClassVar[bool] = True
-    """Whether the values stand behind what the codec writes."""
+    """Whether the values follow what the codec writes."""
 
     @classmethod
     def problem(cls, name: str) -> str:
@@ -88,7 +89,7 @@ class Codec(ABC):
 
 
 class OneByOne(Codec):
-    """A codec that knows the size of what it writes without looking at it."""
+    """A codec that knows the size of its output in advance."""
 
     @abstractmethod
     def size(self, update: Update) -> int:

@@ -1,7 +1,6 @@
-"""Every codec, by name and by code: ours, and those of other packages that a method has asked for.
+"""Every codec, by name and by code: the built-in ones, and those that a method asked for.
 
-No message makes a package be imported: what a message says of its codec is looked up among those that are
-known already.
+A message never causes an import: its codec is looked up among those that are already known.
 """
 
 from ...config.registry import CODECS
@@ -12,7 +11,7 @@ from .every import Every
 OURS: tuple[Codec, ...] = tuple(
     sorted([*(each() for each in CODECS.ours().values()), Every()], key=lambda each: each.turn)
 )
-"""Those that `auto` chooses from, in the order in which it takes one of several that write as little."""
+"""The codecs that `auto` chooses from; of several with equally short output, it takes the first."""
 _BY_NAME = {codec.name: codec for codec in OURS}
 _BY_CODE = {codec.code: codec for codec in OURS}
 

@@ -1,4 +1,4 @@
-"""The values of an update as bytes: what stands behind the positions.
+"""The values of an update as bytes, which follow the positions.
 
 | form | bytes |
 | --- | --- |

@@ -44,9 +44,10 @@ def run_speech(minutes: float, folder: Path, seed: int) -> int:
         if folder.is_dir() and any(folder.iterdir()):
             if not is_made(folder, settings(minutes, seed, espeak)):
                 raise _wrong(
-                    f"--out {folder}: is not empty, and not whole or of other settings; give another"
+                    f"--out {folder}: is not empty, and is incomplete or has other settings; "
+                    "give another folder"
                 )
-            say(console, f"{folder}: is there already, with these settings")
+            say(console, f"{folder}: exists already, with these settings")
             return OK
         start = time.monotonic()
         columns = (

@@ -40,4 +40,4 @@ def _number(phoneme: str) -> int:
     for spelling in (phoneme, phoneme.rstrip(_MARKS)):
         if spelling in _NUMBERS:
             return _NUMBERS[spelling]
-    raise ValueError(f"espeak-ng's phoneme {phoneme!r} is of no class; those of version 1.51 are known")
+    raise ValueError(f"espeak-ng's phoneme {phoneme!r} has no class; the phonemes of version 1.51 are known")

@@ -1,4 +1,4 @@
-"""What cannot follow a link, found when a spec is read; needs no torch."""
+"""Which runs cannot follow a link; checked when a spec is read, without torch."""
 
 from taugrad.compressors.config import Method
 
@@ -9,7 +9,7 @@ _AIMED = "tau: density(0.01) or allocate(0.01), or topk or chunked_topk, without
 
 
 def check_adapt(sync: SyncConfig, method: Method, training: TrainingConfig, workers: int) -> None:
-    """Refuses a run that is to follow its link and cannot.
+    """Refuses `sync.adapt` if the run cannot follow its link.
 
     Args:
         sync: any mode; what has no `adapt` is left alone.
@@ -30,19 +30,17 @@ def check_adapt(sync: SyncConfig, method: Method, training: TrainingConfig, work
         )
     if workers == 1:
         raise ValueError(
-            "sync.adapt with workers.count = 1: there is nobody to exchange with; leave it out, or use more "
-            "workers"
+            "sync.adapt with workers.count = 1: there is no other worker; leave it out, or use more workers"
         )
     if method.aim is None:
         raise ValueError(
-            f"sync.adapt with compressor = {method}: it aims at no share of elements that could change; use "
-            f"{_AIMED}"
+            f"sync.adapt with compressor = {method}: it has no density that could change; use {_AIMED}"
         )
     least, most = mode.adapt.density
     if not least <= method.aim <= most:
         raise ValueError(
-            f"sync.adapt.density = [{least:g}, {most:g}] with compressor = {method}: a run begins with the "
-            f"compressor's own share, {method.aim:g}, which must lie within"
+            f"sync.adapt.density = [{least:g}, {most:g}] with compressor = {method}: a run starts with the "
+            f"compressor's own density, {method.aim:g}, which must be within these bounds"
         )
     if isinstance(mode, WeightsSync):
         _check_steps(mode)
@@ -53,8 +51,8 @@ def check_adapt(sync: SyncConfig, method: Method, training: TrainingConfig, work
         )
     elif training.clip.norm and training.clip.of == "worker":
         raise ValueError(
-            f"training.clip.of = worker with sync.adapt and sync.mode = {mode.mode}: gradients are whole "
-            "before any is sent, and nothing goes beside the backward pass; use clip.of: mean"
+            f"training.clip.of = worker with sync.adapt and sync.mode = {mode.mode}: gradients are complete "
+            "before any is sent, so nothing overlaps with the backward pass; use clip.of: mean"
         )
 
 
@@ -68,6 +66,6 @@ def _check_steps(mode: WeightsSync) -> None:
     bounds = mode.adapt.local_steps
     if bounds is not None and not bounds[0] <= mode.every <= bounds[1]:
         raise ValueError(
-            f"sync.adapt.local_steps = {[*bounds]} with sync.every = {mode.every}: a run begins with "
-            "sync.every steps, which must lie within"
+            f"sync.adapt.local_steps = {[*bounds]} with sync.every = {mode.every}: a run starts with "
+            "sync.every steps, which must be within these bounds"
         )

@@ -137,5 +137,6 @@ def _check(counts: NDArray[Any], most: float) -> None:
     # Not `> most`: what is no number is refused too.
     if counts.size and not (counts.max() <= most and counts.min() >= -most):
         raise Diverged(
-            f"a weight, or what is added to one, is beyond {MOST:,.0f} or is no number: the training diverges"
+            f"a weight, or what is added to one, is beyond {MOST:,.0f} or is not a number: "
+            "the training diverges"
         )

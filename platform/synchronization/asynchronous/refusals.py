@@ -47,11 +47,13 @@ def check_asynchronous(sync: SyncConfig, training: TrainingConfig, workers: int)
             f"workers.count = {workers}"
         )
     if mode.delay[0] > mode.delay[1]:
-        raise ValueError(f"{where}.delay = {list(mode.delay)}: the least comes first, then the most")
+        raise ValueError(
+            f"{where}.delay = {list(mode.delay)}: the lower bound comes first, then the upper one"
+        )
     if not simulated and not mode.follow_schedule:
         for field in ("step_times", "delay", "schedule_seed"):
             if getattr(mode, field) != AsyncSync.model_fields[field].default:
                 raise ValueError(
-                    f"sync.{field} without a schedule: real workers are as fast as they are; add "
+                    f"sync.{field} without a schedule: real workers run at their own speed; add "
                     "sync.follow_schedule: true, or simulate the mode"
                 )

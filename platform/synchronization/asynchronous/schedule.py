@@ -20,7 +20,8 @@ class Course:
     """The least and the most that a message takes; in between it is drawn for each."""
     seed: int
     most_behind: int
-    """How many steps a worker may be ahead of what it has received from any other one."""
+    """How many steps a worker may be ahead of what it has received from any other worker, before it waits. 0:
+    before each step, it waits for the others' messages of the previous step."""
 
 
 class Schedule:

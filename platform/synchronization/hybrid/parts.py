@@ -13,7 +13,7 @@ from torch import nn
 FLATTEN = "flatten"
 _NAMING = (
     "hybrid needs a torch.nn.Sequential with a child named flatten: convolutions before it, fully connected "
-    "layers behind it, as alexnet, vgg16, lenet and resnet have it"
+    "layers after it, as in alexnet, vgg16, lenet and resnet"
 )
 ELEMENTWISE = (
     nn.ReLU,
@@ -58,7 +58,7 @@ def two_parts(model: nn.Module) -> Parts:
     if not any(each.requires_grad for each in convolutional.parameters()):
         raise ValueError(f"nothing before {FLATTEN} is trained: there is no convolutional part; {_NAMING}")
     if not any(isinstance(layer, nn.Linear) for _, layer in fully_connected):
-        raise ValueError(f"no layer behind {FLATTEN} is an nn.Linear: nothing can be sharded; {_NAMING}")
+        raise ValueError(f"no layer after {FLATTEN} is an nn.Linear: nothing can be sharded; {_NAMING}")
     seen = {id(each) for each in convolutional.parameters()}
     for name, layer in fully_connected:
         _check(name, layer)
@@ -84,6 +84,6 @@ def _check(name: str, layer: nn.Module) -> None:
     if type(layer) not in (nn.Linear, nn.Dropout, *ELEMENTWISE):
         known = ", ".join(each.__name__ for each in (nn.Linear, nn.Dropout, *ELEMENTWISE))
         raise ValueError(
-            f"{name} is a {type(layer).__name__}: behind {FLATTEN} each neuron must be computed by itself, "
-            f"from the layer before; there may be {known}"
+            f"{name} is a {type(layer).__name__}: after {FLATTEN}, each neuron must depend on the "
+            f"layer before it only; allowed are {known}"
         )

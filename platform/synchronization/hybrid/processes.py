@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from taugrad.compressors.wire.reaching import reaching
+
 from ..processes import receipts_first
 from ..rounds import Payload, Received, Traffic
 from .moves import Carrier, Course, Moves, Post, T, check, count
@@ -73,8 +75,9 @@ class ProcessCarrier(Carrier):
 
     def _fetch(self, pending: _Pending, course: Course) -> Received:
         asked = perf_counter()
-        for work in pending.works:
-            work.wait()
+        with reaching():
+            for work in pending.works:
+                work.wait()
         if pending.works:
             course.fetched(pending.post.label, pending.posted, asked)
         return {other: _payload(tensor) for other, tensor in pending.arriving.items()}

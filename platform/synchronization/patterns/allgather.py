@@ -51,9 +51,10 @@ class AllGather(Pattern):
     def assemble(self, agreed: Agreed) -> Tensor:
         """See `Pattern.assemble`."""
         with self._clock("decode"):
-            incoming = [self._read(self._own, rank, agreed[rank]) for rank in range(self.setting.workers)]
+            # Of all workers, or of those that are in a round that closed with a quorum.
+            incoming = [self._read(self._own, rank, agreed[rank]) for rank in sorted(agreed)]
             total = torch.empty(self._whole.stop, device=self.setting.like[0].device)
-            divisor = self.setting.workers if self.reduction == "mean" else 1
+            divisor = len(agreed) if self.reduction == "mean" else 1
             self._own.compressor.total(incoming, divisor, total)
         return total
 

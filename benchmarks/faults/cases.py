@@ -1,0 +1,239 @@
+"""A case: a scenario, a fault, and a number from which its moment and all else that is by chance follow."""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from random import Random
+
+from taugrad.platform.tracking.store import open_client
+
+from .commands import Command
+from .comparing import Outcome, differences, outcomes
+from .kinds import Fault
+from .places import STORAGE, Place
+
+_GOES_ON = re.compile(r"--resume ([0-9a-f]{32})")
+_DELIVER = re.compile(r"taugrad deliver (\S+)")
+_MOST_STARTS = 6
+RESTARTS = 5
+"""How often a run may come back by itself."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a case."""
+
+    fault: str
+    scenario: str
+    place: str
+    number: int
+    moment: float
+    """Share of the time at work, measured where nothing happened, after which it struck."""
+    done: str
+    """What was done to the run."""
+    seconds: float
+    starts: int
+    """Commands that it took; 1: it came back by itself."""
+    lost: str
+    """What is not as in a run that nothing happened to; empty: nothing."""
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """A scenario that nothing happened to."""
+
+    uri: str
+    experiment: str
+    storage: Path
+    working_s: float
+    """From its first sign of work to its end."""
+
+    @cached_property
+    def found(self) -> dict[str, list[Outcome]]:
+        """Its runs."""
+        return outcomes(open_client(self.uri), self.experiment, self.storage)
+
+
+class NotBegun(Exception):
+    """A command ended before anything could be done to it; nothing was struck."""
+
+
+class Lost(Exception):
+    """A run could not be brought to its end."""
+
+
+def undisturbed(make: Callable[[], Place], folder: Path, program: str) -> Undisturbed:
+    """Runs a scenario in peace, unless an earlier start of the harness has.
+
+    Args:
+        make: its place.
+        folder: of that place; it stays.
+        program: which version of the program it is: another one may come to other bits.
+
+    Raises:
+        RuntimeError: the scenario does not end well.
+    """
+    note = folder.with_suffix(".json")
+    if note.exists() and (known := json.loads(note.read_text()))["program"] == program:
+        return Undisturbed(known["uri"], known["experiment"], folder / STORAGE, known["working_s"])
+    shutil.rmtree(folder, ignore_errors=True)
+    place = make()
+    scenario = place.scenario
+    command = place.start(place.first())
+    working = command.wait_for(scenario.begun)
+    begun = time.monotonic()
+    if command.wait() != 0 or not working:
+        raise RuntimeError(f"{scenario.name} failed where nothing happened:\n{command.said[-3000:]}")
+    told = {"program": program, "uri": place.uri, "experiment": place.experiment}
+    note.write_text(json.dumps(told | {"working_s": time.monotonic() - begun}))
+    return undisturbed(make, folder, program)
+
+
+def strike(
+    place: Place,
+    make: Callable[[Place, Random], Fault],
+    seed: str,
+    number: int,
+    whole: Undisturbed,
+    say: Callable[[str], None],
+) -> Result:
+    """Runs a scenario, has a fault strike it, brings it to its end, and compares.
+
+    Args:
+        place: where.
+        make: the fault.
+        seed: from which its moment and all else that is by chance follow.
+        number: of the case.
+        whole: the scenario where nothing happened.
+        say: told how it goes.
+
+    Raises:
+        NotBegun: it did not come to its work, such as on a machine on which Ray does not start in time.
+        TooLate: there was nothing left that could be struck.
+    """
+    scenario = place.scenario
+    chance = Random(seed)
+    moment, fault, begun = chance.random(), make(place, chance), time.monotonic()
+    lost, done, starts = "", "nothing: it was over", 1
+    fault.prepare()
+    command = place.start(place.first())
+    try:
+        if not command.wait_for(scenario.begun):
+            raise NotBegun(command.said[-300:])
+        # What comes after the last step, figures and tables, is a part of it that has nothing to lose.
+        time.sleep(moment * 0.7 * whole.working_s)
+        done = fault.strike(command)
+        say(f"  after {moment:.0%}: {done}")
+        fault.mend()
+        starts += bring_to_end(place, command)
+        _deliver(place)
+        found = outcomes(place.client(), place.experiment, place.storage)
+        twice = [each for each, several in found.items() if len(several) != 1]
+        different = [
+            *(f"{len(found[each])} finished runs of one spec" for each in twice),
+            *differences(found, whole.found),
+            *differences(files_of(place.storage), files_of(whole.storage)),
+        ]
+        lost = "; ".join(different[:3]) + (f"; and {len(different) - 3} more" if len(different) > 3 else "")
+    except Lost as problem:
+        lost = str(problem)
+    finally:
+        command.kill()
+        fault.clear()
+        place.close()
+    seconds = time.monotonic() - begun
+    return Result(
+        fault.name,
+        scenario.name,
+        scenario.place,
+        number,
+        moment,
+        done,
+        seconds,
+        starts,
+        " ".join(lost.split()),
+    )
+
+
+def bring_to_end(place: Place, command: Command) -> int:
+    """Waits for a command's end, and goes on as it says or as a user would; how often.
+
+    Raises:
+        Lost: it hung, or did not end well however often it was gone on with.
+    """
+    further = 0
+    code = command.wait()
+    while code != 0:
+        if code is None:
+            raise Lost(f"it hung: {command.said[-300:]}")
+        if further == _MOST_STARTS:
+            raise Lost(f"it ended with {code} again and again: {command.said[-300:]}")
+        further += 1
+        command = place.start(going_on(place, command))
+        code = command.wait()
+    return further
+
+
+def going_on(place: Place, command: Command) -> list[str]:
+    """The command that goes on: what the one before said, the run's folder, or the same again."""
+    if place.scenario.kind in ("search", "auto"):
+        return place.first()
+    told = _GOES_ON.findall(command.said)
+    runs = [each.name for each in place.storage.glob("*") if re.fullmatch(r"[0-9a-f]{32}", each.name)]
+    if not told and not runs:
+        return place.first()
+    return ["train", "--resume", told[-1] if told else runs[0]]
+
+
+def _deliver(place: Place) -> None:
+    """Metrics that the store did not take in time, as the command says."""
+    said = place.output.read_text(errors="replace") if place.output.exists() else ""
+    for file in dict.fromkeys(each.rstrip(".,") for each in _DELIVER.findall(said)):
+        if Path(file).exists():
+            place.start(["deliver", file]).wait()
+
+
+def files_of(storage: Path) -> dict[str, str]:
+    """A search's front, but for columns of times and of the runs' ids."""
+    found = {}
+    for path in sorted(storage.glob("searches/*/*/front.csv")):
+        rows = [line.split(",") for line in path.read_text().splitlines()]
+        kept = [i for i, name in enumerate(rows[0]) if not re.search("second|minute|run", name)]
+        found[path.name] = "\n".join(",".join(row[i] for i in kept) for row in rows)
+    return found
+
+
+class Kept:
+    """Results in a file with a line for each; those of earlier starts are there."""
+
+    def __init__(self, path: Path, *, anew: bool = False) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if anew:
+            path.unlink(missing_ok=True)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.results: list[Result] = []
+        for line in lines:
+            with suppress(ValueError, TypeError):  # a line that was cut
+                self.results.append(Result(**json.loads(line)))
+
+    def has(self, fault: str, scenario: str, number: int) -> bool:
+        """Whether a case is done."""
+        return any(
+            (each.fault, each.scenario, each.number) == (fault, scenario, number) for each in self.results
+        )
+
+    def add(self, result: Result) -> None:
+        """Writes a result down."""
+        self.results.append(result)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())

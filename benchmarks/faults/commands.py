@@ -1,0 +1,193 @@
+"""A command of taugrad under way, all that it has started, and what it has said."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
+LONGEST_S = 900.0
+"""A command that takes longer hangs."""
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without what would lead a command to another cluster or store."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(MISLEADING)}
+    return ours | {
+        "RAY_worker_niceness": "0",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # five more processes, for jobs that are not ours
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that it has started, as far as they are still there."""
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def named(processes: Sequence[psutil.Process], part: str) -> list[psutil.Process]:
+    """Those whose command line, which Ray's processes write anew, has a part."""
+    found = []
+    for each in processes:
+        with suppress(psutil.Error):
+            if part in (" ".join(each.cmdline()) or each.name()):
+                found.append(each)
+    return found
+
+
+def end(processes: Sequence[psutil.Process]) -> None:
+    """Kills processes and waits for their end; those that are stopped end, too."""
+    for each in processes:
+        with suppress(psutil.Error):
+            each.kill()
+    psutil.wait_procs(processes, timeout=30)
+
+
+class Command:
+    """A command with an output that can be read while it runs."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", output: Path, begins_at: int) -> None:
+        """Watches a command.
+
+        Args:
+            process: it, or what runs it.
+            output: where what it says is added.
+            begins_at: that file's size before.
+        """
+        self.process, self.output, self._begins_at = process, output, begins_at
+
+    @classmethod
+    def start(
+        cls,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        output: Path,
+        before: Sequence[str] = (),
+    ) -> "Command":
+        """Starts one.
+
+        Args:
+            arguments: of `taugrad`.
+            folder: where.
+            environment: its.
+            output: a file to which what it says is added.
+            before: what starts it, such as `ip netns exec NAME`.
+        """
+        begins_at = output.stat().st_size if output.exists() else 0
+        with output.open("a") as log:
+            process = subprocess.Popen(
+                [*before, sys.executable, "-m", "taugrad", *arguments],
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return cls(process, output, begins_at)
+
+    @property
+    def said(self) -> str:
+        """What it has said so far."""
+        return self.output.read_bytes()[self._begins_at :].decode(errors="replace")
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self.process.poll()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.code is None
+
+    def family(self) -> list[psutil.Process]:
+        """It and all that it has started."""
+        return family(self.process.pid)
+
+    def wait_for(self, pattern: str) -> bool:
+        """Waits until it has said something; whether it did so before its end."""
+        deadline = time.monotonic() + LONGEST_S
+        while not re.search(pattern, self.said):
+            if not self.runs or time.monotonic() > deadline:
+                return bool(re.search(pattern, self.said))
+            time.sleep(0.05)
+        return True
+
+    def wait(self) -> int | None:
+        """Its exit code; None where it hung, and was killed with all that it had started."""
+        deadline = time.monotonic() + LONGEST_S
+        while self.runs and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if (code := self.code) is None:
+            self.kill()
+        return code
+
+    def kill(self) -> None:
+        """Ends it and all that it has started."""
+        everything = self.family()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGCONT)
+        end(everything)
+        self.process.wait(30)
+
+
+class RayHost:
+    """A Ray of our own on which commands run one after the other (`one_ray.py`)."""
+
+    def __init__(self, output: Path) -> None:
+        """Is started with its first command; what all of them say is added to a file."""
+        self._output = output
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, arguments: Sequence[str], folder: Path) -> "HostedCommand":
+        """Starts a command; the one before has ended."""
+        if self._process is None or self._process.poll() is not None:
+            with self._output.open("a") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-u", str(Path(__file__).with_name("one_ray.py"))],
+                    env=clean_environment(),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        begins_at = self._output.stat().st_size
+        assert self._process.stdin is not None
+        asked = json.dumps({"folder": str(folder), "arguments": list(arguments)})
+        self._process.stdin.write(f"{asked}\n".encode())
+        self._process.stdin.flush()
+        return HostedCommand(self._process, self._output, begins_at)
+
+    def close(self) -> None:
+        """Ends it."""
+        if self._process is not None:
+            end(family(self._process.pid))
+            self._process.wait(30)
+
+
+class HostedCommand(Command):
+    """A command that a `RayHost` runs."""
+
+    @property
+    def code(self) -> int | None:
+        """See `Command.code`."""
+        found = re.search(r"^exit (\d+)$", self.said, re.MULTILINE)
+        return self.process.poll() if found is None else int(found[1])
+
+    def kill(self) -> None:
+        """Ends the Ray too where the command still runs."""
+        if self.runs:
+            super().kill()

@@ -1,0 +1,253 @@
+"""What happens to a run, and how the world is mended afterwards."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from .commands import Command, named
+from .machines import OnMachines
+from .places import OnHead, Place, SharedRay, WithServer
+
+_TRAINS, _TRIES = "RayTrainWorker", "ImplicitFunc"
+"""Ray's names for processes that train, as workers or as a search's trials."""
+_STOPPED_S, _SHORT_S = 30.0, 2.0
+_DISK_BYTES = 64 * 2**20
+
+
+class TooLate(Exception):
+    """There is nothing left that could be struck."""
+
+
+class Fault(ABC):
+    """One kind of fault; an object for each time that it strikes.
+
+    Attributes:
+        name: of the kind, in tables.
+    """
+
+    name: str
+
+    def __init__(self, place: Place, chance: Random, *, short: bool) -> None:
+        self.place, self.chance, self.short = place, chance, short
+
+    def prepare(self) -> None:  # noqa: B027 (most need nothing)
+        """Before the command is started."""
+
+    @abstractmethod
+    def strike(self, command: Command) -> str:
+        """Does it, and says what was done; raises TooLate."""
+
+    def mend(self) -> None:  # noqa: B027 (what is dead stays dead)
+        """Makes the world as it was, after a while."""
+
+    def clear(self) -> None:  # noqa: B027
+        """Removes what was prepared, when the case is over."""
+
+    def trains(self, command: Command) -> psutil.Process:
+        """A process that trains, by chance."""
+        everything = self.place.processes(command)
+        found = named(everything, _TRAINS) or named(everything, _TRIES)
+        if not found:
+            raise TooLate
+        return self.chance.choice(sorted(found, key=lambda each: each.pid))
+
+
+class WorkerKilled(Fault):
+    """SIGKILL to one of the processes that train."""
+
+    name = "worker killed"
+
+    def strike(self, command: Command) -> str:
+        """See `Fault.strike`."""
+        worker = self.trains(command)
+        worker.kill()
+        return f"SIGKILL to {worker.name()}"
+
+
+class DriverKilled(Fault):
+    """SIGKILL to the command, or to a job's driver."""
+
+    name = "driver killed"
+
+    def strike(self, command: Command) -> str:
+        """See `Fault.strike`."""
+        driver = command.process.pid
+        if isinstance(self.place, OnHead):
+            jobs = [
+                each
+                for each in named(self.place.processes(command)[1:], "taugrad train")
+                if each.pid != driver and "python" in each.name()
+            ]
+            if not jobs:
+                raise TooLate
+            driver = jobs[-1].pid
+        os.kill(driver, signal.SIGKILL)
+        return "SIGKILL to the driver"
+
+
+class NodeKilled(Fault):
+    """SIGKILL to a Ray node: its raylet, whose workers end with it, or the whole second machine."""
+
+    name = "Ray node killed"
+
+    def strike(self, command: Command) -> str:
+        """See `Fault.strike`."""
+        if isinstance(self.place, OnMachines):
+            if not command.runs:
+                raise TooLate
+            self.place.machines.kill_second()
+            return "SIGKILL to all on the second machine"
+        raylets = [each for each in self.place.processes(command) if each.name() == "raylet"]
+        if not raylets:
+            raise TooLate
+        raylets[0].kill()
+        return "SIGKILL to the raylet"
+
+    def mend(self) -> None:
+        """See `Fault.mend`."""
+        if isinstance(self.place, OnMachines):
+            time.sleep(1 if self.short else self.chance.uniform(1, 10))
+            self.place.machines.start_second()
+
+
+class LinkCut(Fault):
+    """The second machine's link carries nothing for some seconds."""
+
+    name = "link cut"
+
+    def strike(self, command: Command) -> str:
+        """See `Fault.strike`."""
+        assert isinstance(self.place, OnMachines)
+        if not command.runs:
+            raise TooLate
+        self._seconds = _SHORT_S if self.short else self.chance.uniform(2, 30)
+        self.place.machines.network.unplug(1)
+        return f"the link cut for {self._seconds:.0f} s"
+
+    def mend(self) -> None:
+        """See `Fault.mend`."""
+        assert isinstance(self.place, OnMachines)
+        time.sleep(self._seconds)
+        self.place.machines.network.plug_in(1)
+
+    def clear(self) -> None:
+        """See `Fault.clear`."""
+        assert isinstance(self.place, OnMachines)
+        self.place.machines.network.plug_in(1)
+        self.place.machines.start_second()  # Ray ends a node that was silent for too long
+
+
+class Stopped(Fault):
+    """SIGSTOP to a worker, and SIGCONT after 30 s."""
+
+    name = "worker stopped"
+
+    def strike(self, command: Command) -> str:
+        """See `Fault.strike`."""
+        self._worker = self.trains(command)
+        self._worker.suspend()
+        return f"SIGSTOP to {self._worker.name()}"
+
+    def mend(self) -> None:
+        """See `Fault.mend`."""
+        time.sleep(_SHORT_S if self.short else _STOPPED_S)
+        with suppress(psutil.NoSuchProcess):
+            self._worker.resume()
+
+
+class StoreGone(Fault):
+    """MLflow's server is killed, and is started again some seconds later."""
+
+    name = "MLflow gone"
+
+    def strike(self, command: Command) -> str:
+        """See `Fault.strike`."""
+        assert isinstance(self.place, WithServer)
+        self.place.server.kill()
+        return "SIGKILL to MLflow's server"
+
+    def mend(self) -> None:
+        """See `Fault.mend`."""
+        assert isinstance(self.place, WithServer)
+        time.sleep(1 if self.short else self.chance.uniform(1, 20))
+        self.place.server.start()
+
+
+class DiskFull(Fault):
+    """Nothing is left of the disk that has the checkpoints and MLflow's database; later there is again."""
+
+    name = "disk full"
+
+    def prepare(self) -> None:
+        """See `Fault.prepare`."""
+        folder = self.place.folder
+        kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "soak", str(folder)]
+        subprocess.run(mount, check=True)
+        for name, content in kept.items():
+            (folder / name).write_bytes(content)
+
+    def strike(self, command: Command) -> str:
+        """See `Fault.strike`."""
+        if not command.runs:
+            raise TooLate
+        self._fill(2**20)
+        self._fill(1)
+        return "nothing left on the disk of checkpoints and MLflow's database"
+
+    def _fill(self, piece: int) -> None:
+        with suppress(OSError), (self.place.folder / "filling").open("ab", buffering=0) as file:
+            while file.write(bytes(piece)) == piece:
+                pass
+
+    def mend(self) -> None:
+        """See `Fault.mend`."""
+        time.sleep(1 if self.short else self.chance.uniform(1, 8))
+        (self.place.folder / "filling").unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """See `Fault.clear`."""
+        subprocess.run(["umount", "--lazy", str(self.place.folder)], check=True)
+
+
+class CheckpointDamaged(Fault):
+    """A file of the newest checkpoint is cut or has another byte, and then a worker or the driver dies."""
+
+    name = "checkpoint damaged"
+
+    def strike(self, command: Command) -> str:
+        """See `Fault.strike`."""
+        deadline = time.monotonic() + 60
+        while not (whole := sorted(self.place.storage.glob("*/iteration_*/manifest.json"))):
+            if not command.runs or time.monotonic() > deadline:
+                raise TooLate
+            time.sleep(0.05)
+        newest = max(whole, key=lambda each: each.parent.name).parent
+        path = self.chance.choice(sorted(newest.iterdir()))
+        how = damage(path, self.chance)
+        driver = self.chance.random() < 0.5 and not isinstance(self.place, SharedRay)
+        if driver:
+            DriverKilled(self.place, self.chance, short=self.short).strike(command)
+        else:
+            self.trains(command).kill()
+        return f"{path.parent.name}/{path.name} {how}, {'the driver' if driver else 'a worker'} killed"
+
+
+def damage(path: Path, chance: random.Random) -> str:
+    """Changes one byte of a file, or cuts it; how."""
+    data = bytearray(path.read_bytes())
+    at = chance.randrange(len(data))
+    if chance.random() < 0.5:
+        path.write_bytes(data[:at])
+        return f"cut after {at} bytes"
+    data[at] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+    return f"changed in byte {at}"

@@ -1,0 +1,51 @@
+"""What the transport raises when another worker is gone or silent, in a sentence that says who it is.
+
+How long a worker may be silent is the process group's own timeout: half an hour for gloo unless
+`init_process_group(timeout=...)` says otherwise. It holds for collectives and for single messages alike.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import EVERYBODY, PeerLost
+
+_SILENT = re.compile(r"timed? ?out", re.IGNORECASE)
+_GONE = re.compile(
+    r"(connection|socket) closed|reset by peer|broken pipe|pair closure|unreachable|no route", re.IGNORECASE
+)
+_MILLISECONDS = re.compile(r"(\d+) ?ms")
+_PLACE = re.compile(r"^\[[^\]]*\] *")
+"""Where in its source the transport raised it."""
+
+
+@contextmanager
+def reaching(worker: int = EVERYBODY, by: int | None = None) -> Iterator[None]:
+    """Names who was not reached inside.
+
+    Args:
+        worker: whose answer is waited for.
+        by: who hands its messages on, where it is another one.
+
+    Raises:
+        PeerLost: the worker is gone, or has been silent for longer than the process group allows.
+    """
+    try:
+        yield
+    except PeerLost:
+        raise
+    except RuntimeError as problem:
+        text = _PLACE.sub("", str(problem)).partition("\n")[0].strip()
+        if _SILENT.search(text):
+            told = _MILLISECONDS.search(text)
+            time = f"for {int(told[1]) / 1000:g} s, the process group's timeout" if told else "for too long"
+            way = "" if by in (None, worker) else f" by way of worker {by}"
+            reason = f"has sent nothing{way} {time}: its process hangs, is stopped, or cannot be reached"
+            raise PeerLost(worker, reason) from problem
+        if _GONE.search(text):
+            raise PeerLost(worker if by is None else by, f"is gone: {_first_sentence(text)}") from problem
+        raise
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0]

@@ -1,0 +1,114 @@
+"""`taugrad deliver`: brings to the stores what they did not take during a run."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..spec import COMMAND_LINE, SpecError
+from ..tracking import names
+from ..tracking.ended import recorded_end
+from ..tracking.holding import Hold, end_run
+from ..tracking.store import stored_steps
+from ..tracking.writer import deliver
+from ..training.manifest import FILE, Manifest, Unusable
+from .addresses import above, is_bucket
+from .run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlflow.tracking import MlflowClient
+
+
+def check_place(place: str) -> None:
+    """Refuses what is not there, on this machine; raises SpecError."""
+    path = Path(place)
+    if not is_bucket(place) and not (path.is_file() or (path / FILE).is_file()):
+        raise SpecError(COMMAND_LINE, [f"FILE {place}: there is no such file, nor a checkpoint"])
+
+
+def deliver_metrics(place: str, run: str | None, open_store: "Callable[[], MlflowClient]") -> str:
+    """Sends metrics, and how the run ended, to MLflow.
+
+    Args:
+        place: the file, or its address in a bucket.
+        run: the MLflow run; None: the name of the file's folder.
+        open_store: the tracking store; asked when the file was read.
+
+    Returns:
+        What was done, in one line.
+
+    Raises:
+        SpecError: the store cannot be used.
+        OSError: the file cannot be read.
+        ValueError: there is none in the bucket, or it is none of undelivered metrics.
+        Exception: what the store raises when it does not answer; the file is still there.
+    """
+    with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
+        path = _fetched(place, Path(folder)) if is_bucket(place) else Path(place).absolute()
+        run_id = run or above(above(place if is_bucket(place) else str(path))[0])[1]
+        end = recorded_end(path, run_id)
+        client = open_store()
+        count = deliver(path, client, run_id, lambda: stored_steps(client, run_id))
+        return f"{count} metrics delivered to run {run_id}, which is {end_run(client, run_id, end)}"
+
+
+def _fetched(place: str, folder: Path) -> Path:
+    """A copy of a bucket's text on this machine."""
+    run_folder, name = above(place)
+    text = RunFolder.at(*above(run_folder)).text(name)
+    if not text:
+        raise ValueError(f"FILE {place}: there is no such file")
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def is_checkpoint(place: str) -> bool:
+    """Whether it is the folder of a checkpoint that a run's storage did not take."""
+    return not is_bucket(place) and (Path(place) / FILE).is_file()
+
+
+def deliver_checkpoint(place: Path, open_store: "Callable[[], MlflowClient]") -> str:
+    """Puts a checkpoint's files that are on this machine where the run's checkpoints are.
+
+    It is one when all its files are there; those that are on other machines go there from these.
+
+    Returns:
+        What was done, in one line.
+
+    Raises:
+        SpecError: the store cannot be used.
+        Unusable: a file is damaged, or it is of no run.
+        RunHeld: the run goes on at this moment.
+        Exception: what the stores raise when they do not answer; everything is still here.
+    """
+    place = place.absolute()
+    iteration = int(place.name.removeprefix("iteration_")) if place.name[-8:].isdecimal() else -1
+    run_id = place.parent.name
+
+    def read(name: str) -> bytes:
+        return (place / name).read_bytes()
+
+    manifest = Manifest.read(read, run_id, iteration)
+    if odd := [name for name in manifest.files if Path(name).name != name]:
+        raise Unusable(f"its {FILE} names {odd[0]!r}, which is no file of a checkpoint")
+    here = [name for name in manifest.files if (place / name).is_file()]
+    for name in here:
+        manifest.file(read, name)
+    client = open_store()
+    address = client.get_run(run_id).data.tags.get(names.TAG_CHECKPOINTS)
+    if address is None:
+        raise Unusable(f"run {run_id} does not say in MLflow where its checkpoints are")
+    folder = RunFolder.at(*above(address))
+    with Hold(client, run_id, folder.local):
+        folder.reopen(iteration)
+        for name in here:
+            folder.put(iteration, place / name)
+        there = {name: folder.size(iteration, name) for name in manifest.files}
+        away = [name for name, digest in manifest.files.items() if there[name] != digest.size]
+        if away:
+            others = ", ".join(away)
+            return f"{len(here)} files are in {folder.address}; {others} are on other machines: deliver them"
+        folder.seal(manifest)
+    return f"the checkpoint after iteration {iteration} is in {folder.address}, where --resume finds it"

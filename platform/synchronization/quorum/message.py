@@ -1,0 +1,142 @@
+"""What workers whose rounds close with a quorum say to one another, and how it stands on the wire.
+
+A head of 24 bytes (kind, checksum of what follows, round, bytes that follow; little-endian), then:
+
+- OFFER: the compressor's payload for the round, then the sender's buffers as they are.
+- VOTE: phase, leader, ballot, accepted ballot, then the members as bits, worker 0 the lowest.
+- ASK: nothing. It asks for the agreed weights before the round, or before a later one.
+- STATE: leader, members as above, then the agreed weights before the round.
+- READY: nothing. The sender has ended all rounds before an evaluation, whose number is the round's.
+- ALIVE: nothing. A sign of life.
+"""
+
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+import numpy as np
+
+from taugrad.compressors.errors import CorruptMessage
+
+from ..rounds import Payload
+from .consensus import Phase, Value, Vote
+
+HEAD = Struct("<IIQQ")
+_VOTE = Struct("<Iiqq")
+_LEADER = Struct("<i")
+_NOBODY = -1
+"""The leader of a vote that has no value."""
+
+
+class Kind(IntEnum):
+    """What a message is; the numbers are on the wire."""
+
+    OFFER = 1
+    VOTE = 2
+    ASK = 3
+    STATE = 4
+    READY = 5
+    ALIVE = 6
+
+
+@dataclass(frozen=True)
+class Head:
+    """What comes first."""
+
+    kind: Kind
+    crc: int
+    number: int
+    """Of the round."""
+    size: int
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message from another worker; its checksum was right."""
+
+    sender: int
+    kind: Kind
+    number: int
+    body: Payload
+
+
+def written(kind: Kind, number: int, body: bytes = b"") -> bytes:
+    """A message's bytes."""
+    return HEAD.pack(kind, zlib.crc32(body), number, len(body)) + body
+
+
+def read_head(data: bytes, most_bytes: int) -> Head:
+    """The reverse, of the first `HEAD.size` bytes.
+
+    Args:
+        data: those.
+        most_bytes: that may follow.
+
+    Raises:
+        CorruptMessage: no head looks like this.
+    """
+    kind, crc, number, size = HEAD.unpack(data)
+    if kind not in tuple(Kind) or size > most_bytes:
+        raise CorruptMessage(f"no head of a message: kind {kind}, {size} bytes")
+    return Head(Kind(kind), crc, number, size)
+
+
+def check(head: Head, body: bytearray) -> None:
+    """Raises CorruptMessage where what followed a head is not what was sent."""
+    if zlib.crc32(body) != head.crc:
+        raise CorruptMessage(f"a message of {head.size} bytes has the wrong checksum")
+
+
+def vote_to_bytes(vote: Vote, workers: int) -> bytes:
+    """A vote's body."""
+    leader = _NOBODY if vote.value is None else vote.value.leader
+    members = frozenset[int]() if vote.value is None else vote.value.members
+    return _VOTE.pack(vote.phase, leader, vote.ballot, vote.accepted) + _bits(members, workers)
+
+
+def vote_from_bytes(body: Payload, workers: int) -> Vote:
+    """The reverse; raises CorruptMessage."""
+    if body.size != _VOTE.size + mask_bytes(workers):
+        raise CorruptMessage(f"a vote of {body.size} bytes")
+    phase, leader, ballot, accepted = _VOTE.unpack(body[: _VOTE.size].tobytes())
+    if phase not in tuple(Phase) or ballot < 0:
+        raise CorruptMessage(f"a vote of phase {phase} in ballot {ballot}")
+    value = None if leader == _NOBODY else _value(leader, body[_VOTE.size :], workers)
+    if value is None and (phase in (Phase.ACCEPT, Phase.DECIDED) or accepted >= 0):
+        raise CorruptMessage(f"a vote of phase {phase} without a value")
+    return Vote(Phase(phase), ballot, accepted, value)
+
+
+def state_prefix(value: Value, workers: int) -> bytes:
+    """What comes before the agreed weights: who decided on them."""
+    return _LEADER.pack(value.leader) + _bits(value.members, workers)
+
+
+def prefix_bytes(workers: int) -> int:
+    """Of the same."""
+    return _LEADER.size + mask_bytes(workers)
+
+
+def value_before_state(body: Payload, workers: int) -> Value:
+    """The reverse of `state_prefix`; raises CorruptMessage."""
+    if body.size < prefix_bytes(workers):
+        raise CorruptMessage(f"agreed weights of {body.size} bytes")
+    (leader,) = _LEADER.unpack(body[: _LEADER.size].tobytes())
+    return _value(leader, body[_LEADER.size : prefix_bytes(workers)], workers)
+
+
+def mask_bytes(workers: int) -> int:
+    """Of the bits that say who is a member."""
+    return -(-workers // 8)
+
+
+def _bits(members: frozenset[int], workers: int) -> bytes:
+    return sum(1 << member for member in members).to_bytes(mask_bytes(workers), "little")
+
+
+def _value(leader: int, bits: Payload, workers: int) -> Value:
+    found = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+    if not 0 <= leader < workers or (found >= workers).any():
+        raise CorruptMessage(f"a decision of worker {leader} of {workers}")
+    return Value(frozenset(found.tolist()), leader)

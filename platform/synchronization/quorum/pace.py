@@ -1,0 +1,51 @@
+"""How long rounds usually take, and so how long one waits for those who are late."""
+
+from collections import deque
+from statistics import median
+from time import monotonic
+
+from ..config import Deadline
+
+_LATEST = 16
+_ENOUGH = 3
+"""Rounds after which their usual time is known."""
+
+
+class Pace:
+    """Of one worker: the time from its going on to a quorum's offers, round by round."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._seconds: deque[float] = deque(maxlen=_LATEST)
+        self._began, self._is_noted = monotonic(), False
+
+    def begin(self) -> None:
+        """A round begins."""
+        self._began, self._is_noted = monotonic(), False
+
+    def pause(self, seconds: float) -> None:
+        """So long the worker did something else."""
+        self._began += seconds
+
+    @property
+    def waited_s(self) -> float:
+        """Since the round began."""
+        return monotonic() - self._began
+
+    def note(self) -> None:
+        """A quorum's offers are there; only the first time counts."""
+        if not self._is_noted:
+            self._is_noted = True
+            self._seconds.append(self.waited_s)
+
+    @property
+    def deadline_s(self) -> float:
+        """After which a round closes without those who are late."""
+        if len(self._seconds) < _ENOUGH:
+            return self._deadline.most
+        return deadline_of(self._deadline, self._seconds)
+
+
+def deadline_of(deadline: Deadline, seconds: deque[float]) -> float:
+    """A multiple of the usual time, within its bounds."""
+    return min(deadline.most, max(deadline.least, deadline.factor * median(seconds)))

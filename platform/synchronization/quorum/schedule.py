@@ -1,0 +1,111 @@
+"""Who is late, away or lost in which round: drawn once, the same wherever it is computed.
+
+Legend: N workers, of which `needed` close a round.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+import numpy as np
+
+from ..config import RoundSchedule
+
+
+class Kind(Enum):
+    """What becomes of a worker in a round."""
+
+    HERE = auto()
+    """It hands in what it has."""
+    LATE = auto()
+    """It is left out, and hears what the others agree on."""
+    AWAY = auto()
+    """It is left out and hears nothing."""
+    LOST = auto()
+    """Likewise; and what it has not sent is gone."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Of one worker in one round."""
+
+    kind: Kind = Kind.HERE
+    steps: int = 0
+    """Of those that it is left out of: how many steps it makes first."""
+    begins: bool = False
+    """Whether the worker went away, or was lost, in this round."""
+
+    @property
+    def absent(self) -> bool:
+        """Whether it hears nothing."""
+        return self.kind in (Kind.AWAY, Kind.LOST)
+
+
+class Schedule(Protocol):
+    """Any course of rounds: a quorum is here in each, and whoever was absent is here in the round after."""
+
+    def fates(self, number: int) -> Sequence[Fate]:
+        """By worker, in a round counted from 0."""
+
+
+class Synchronous:
+    """Everybody is always here."""
+
+    def __init__(self, workers: int) -> None:
+        self._fates = (Fate(),) * workers
+
+    def fates(self, number: int) -> Sequence[Fate]:
+        """See `Schedule.fates`."""
+        return self._fates
+
+
+class Drawn:
+    """A course drawn from a seed, round by round."""
+
+    def __init__(self, course: RoundSchedule, workers: int, needed: int, every: int) -> None:
+        """Draws nothing yet.
+
+        Args:
+            course: how likely what is.
+            workers: N.
+            needed: how many close a round.
+            every: steps of a round.
+        """
+        self._course, self._workers, self._needed, self._every = course, workers, needed, every
+        self._rounds: list[list[Fate]] = []
+        self._left = [0] * workers
+        """By worker, rounds of its absence behind those that are drawn."""
+
+    def fates(self, number: int) -> Sequence[Fate]:
+        """See `Schedule.fates`."""
+        while len(self._rounds) <= number:
+            self._rounds.append(self._draw(len(self._rounds)))
+        return self._rounds[number]
+
+    def _draw(self, number: int) -> list[Fate]:
+        course, random = self._course, np.random.default_rng([self._course.seed, number])
+        chances, steps = random.random(self._workers), random.integers(0, self._every, self._workers)
+        lengths = random.integers(*course.rounds, self._workers, endpoint=True)
+        before = self._rounds[-1] if self._rounds else [Fate()] * self._workers
+        fates = [
+            Fate(before[worker].kind) if self._left[worker] else Fate() for worker in range(self._workers)
+        ]
+        spare = sum(fate.kind is Kind.HERE for fate in fates) - self._needed
+        for worker in random.permutation(self._workers).tolist():
+            kind = self._kind(float(chances[worker]))
+            if self._left[worker]:
+                self._left[worker] -= 1
+            elif spare > 0 and kind is not Kind.HERE and not before[worker].absent:
+                spare -= 1
+                fates[worker] = Fate(kind, int(steps[worker]), begins=kind is not Kind.LATE)
+                self._left[worker] = int(lengths[worker]) - 1 if kind is not Kind.LATE else 0
+        return fates
+
+    def _kind(self, chance: float) -> Kind:
+        course = self._course
+        for kind, share in ((Kind.LATE, course.late), (Kind.AWAY, course.away), (Kind.LOST, course.lost)):
+            if chance < share:
+                return kind
+            chance -= share
+        return Kind.HERE

@@ -1,0 +1,342 @@
+"""The mode `weights` with a quorum: what a worker does, whoever says which rounds it is in."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taugrad.compressors import NonFiniteGradient, Totals
+from taugrad.compressors.config import Method
+from taugrad.compressors.wire.message import NonFinite, is_refusal
+
+from ...data.feeding import Batch
+from ...training.randomness import Randomness
+from ...training.replica import Replica
+from ..base import Moment, Outcome
+from ..config import WeightsSync
+from ..patterns import Pattern
+from ..patterns.base import Spent
+from ..rounds import Crew, Payload, Sending, Side
+from ..weights import LocalTraining
+from .agreed import Agreed, to_bytes
+from .ledger import Ledger, sums_of
+from .meeting import Meeting
+
+
+@dataclass
+class Offer:
+    """What a worker has handed in for a round that is not decided."""
+
+    update: list[Tensor]
+    """Flat [numel] a parameter."""
+    kept: dict[str, Any]
+    """The pattern's state before it was compressed."""
+    body: bytes
+    """Of the message."""
+
+
+@dataclass
+class Member:
+    """What a worker has besides its model and its residuals."""
+
+    pending: list[Tensor] | None = None
+    """Flat [numel] a parameter: what it has learnt in rounds that closed without it. While there is any, it
+    takes no steps, so as to be in time for the next round."""
+    moved: bool = False
+    """Whether it has taken a step since it last went on from the agreed weights."""
+    offer: Offer | None = None
+    knows: int = 0
+    """How many rounds are in the weights that it goes on from."""
+
+
+class QuorumTraining(LocalTraining):
+    """Workers some of which may be left out of a round.
+
+    Iteration n is in round n // every. A worker that was left out keeps what it has learnt, goes on from what
+    the others agreed on, and hands its own in with the next round that it is in time for.
+    """
+
+    lockstep = False
+
+    def __init__(
+        self,
+        sync: WeightsSync,
+        crew: Crew,
+        patterns: Sequence[Pattern],
+        replicas: Sequence[Replica],
+        randomness: Randomness,
+        method: Method,
+        device: torch.device,
+        meeting: Meeting,
+    ) -> None:
+        """Takes charge; see `LocalTraining`.
+
+        Args:
+            sync: likewise.
+            crew: likewise; it does what all do together.
+            patterns: likewise.
+            replicas: likewise.
+            randomness: likewise.
+            method: likewise.
+            device: likewise.
+            meeting: where all workers meet before evaluations and checkpoints.
+        """
+        super().__init__(sync, crew, patterns, replicas, randomness, method, device)
+        self._members = [Member() for _ in replicas]
+        self._fresh = [
+            (deepcopy(replica.state_dict()), deepcopy(pattern.state_dict()))
+            for replica, pattern in zip(replicas, patterns, strict=True)
+        ]
+        """What a worker that is new begins with."""
+        self._whole = Agreed(self.model, self._outer)
+        self._ledger = Ledger(len(replicas), self.workers, sum(each.numel() for each in self._agreed))
+        self._meeting = meeting
+        self._iterations = 0
+        self._ended = 0
+        """Rounds that have ended before the next iteration."""
+
+    # An iteration.
+
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
+        """See `Synchronization.iterate`. The loss is that of the workers here that took a step."""
+        self._step, self._statistics = self._ledger.begin(), {}
+        number, step = divmod(self._iterations, self._sync.every)
+        self._prepare(number, step)
+        for local, batch in enumerate(batches):
+            member, note = self._members[local], self._ledger.now.notes[local]
+            if batch.weight and self._trains(local, number, step):
+                note.loss = batch.weight * self._learn(local, batch, moment)
+                note.weight, member.moved = batch.weight, True
+        self._ledger.now.statistics = self._statistics
+        self._iterations += 1
+        if step + 1 == self._sync.every or moment.last:
+            self._close(number, step)
+            self._ended = number + 1
+            squares = [pattern.residual_squares() for pattern in self._patterns]
+            self._ledger.now.squares = sum(squares) / len(squares)
+            self._step.keeps_residuals = self._patterns[0].keeps_residuals
+        notes = self._ledger.now.notes
+        weight = sum(note.weight for note in notes)
+        return sum(note.loss for note in notes) / weight if weight else 0.0
+
+    @abstractmethod
+    def _prepare(self, number: int, step: int) -> None:
+        """Whatever comes before a step of a round."""
+
+    @abstractmethod
+    def _trains(self, local: int, number: int, step: int) -> bool:
+        """Whether a worker takes a step of a round."""
+
+    @abstractmethod
+    def _close(self, number: int, step: int) -> None:
+        """The round's last step is done."""
+
+    # What a worker hands in.
+
+    def _offer(self, local: int, number: int, *, may_fail: bool) -> bytes:
+        """A worker's message for a round.
+
+        Args:
+            local: which worker here.
+            number: the round.
+            may_fail: whether the worker may be left out all the same.
+
+        Returns:
+            The payload, then the buffers.
+        """
+        member, pattern = self._members[local], self._patterns[local]
+        update = self._update(local)
+        kept = deepcopy(pattern.state_dict()) if may_fail else {}
+        began = perf_counter()
+        side = Side(pattern.rounds([each.clone() for each in update], number))
+        assert isinstance(side.move, Sending)
+        assert side.move.to_all is not None
+        payload = side.move.to_all.tobytes()
+        self._step.compress_s += (perf_counter() - began) / len(self.ranks)
+        note = self._ledger.now.notes[local]
+        note.elements, note.paper_bits = side.move.elements, side.move.paper_bits
+        if not local:
+            self._step.layers = pattern.spent.tallies
+        pattern.spent = Spent()
+        buffers = [each for each in self._replicas[local].model.buffers() if each.numel()]
+        member.offer = Offer(update, kept, payload + to_bytes(buffers))
+        return member.offer.body
+
+    @torch.no_grad()
+    def _update(self, local: int) -> list[Tensor]:
+        """All that a worker has learnt and not handed in, flat [numel] a parameter."""
+        member = self._members[local]
+        update = self._handed_in(local)
+        if member.pending is not None:
+            update = [moved + kept for moved, kept in zip(update, member.pending, strict=True)]
+        return update
+
+    def _accepted(self, local: int) -> None:
+        """A worker's offer is in the round."""
+        member = self._members[local]
+        assert member.offer is not None
+        self._patterns[local].commit()
+        member.offer, member.pending, member.moved = None, None, False
+
+    def _set_aside(self, local: int) -> None:
+        """A worker was left out: what it has learnt waits."""
+        member = self._members[local]
+        if member.offer is not None:
+            self._patterns[local].load_state_dict(member.offer.kept)
+            member.pending, member.offer = member.offer.update, None
+        elif member.moved:
+            member.pending = self._update(local)
+        else:
+            return
+        member.moved = False
+        self._go_on(local)
+
+    def _lose(self, local: int) -> None:
+        """A worker is lost, and all that it had not sent; a new one will take its place."""
+        member, note = self._members[local], self._ledger.now.notes[local]
+        lost = self._patterns[local].unsent()
+        if member.moved or member.pending is not None:
+            lost = [kept + own for kept, own in zip(lost, self._update(local), strict=True)]
+        note.lost = 1
+        note.lost_sum, note.lost_squares = sums_of([each.cpu().numpy() for each in lost])
+        replica, pattern = self._fresh[local]
+        self._replicas[local].load_state_dict(deepcopy(replica))
+        self._patterns[local].load_state_dict(deepcopy(pattern))
+        self._members[local] = Member(knows=member.knows)
+        self._go_on(local)
+
+    # What all agree on.
+
+    def _apply_round(self, bodies: Mapping[int, Payload]) -> None:
+        """Takes the mean of what a round's members have sent.
+
+        Args:
+            bodies: by member, what its offer had.
+
+        Raises:
+            NonFiniteGradient: on every worker, where a member's update is not finite.
+            CorruptMessage: an offer is damaged or does not fit.
+        """
+        began = perf_counter()
+        buffers = self._whole.buffer_bytes
+        payloads = {rank: body[: body.size - buffers] for rank, body in sorted(bodies.items())}
+        for rank, payload in payloads.items():
+            if is_refusal(payload):
+                raise self._refused(rank, payload)
+        mean = self._patterns[0].assemble(payloads)
+        self._patterns[0].spent = Spent()
+        self._apply(mean)
+        lowest = bodies[min(bodies)]
+        self._whole.take_buffers(lowest[lowest.size - buffers :])
+        self._step.decompress_s += (perf_counter() - began) / len(self.ranks)
+
+    def _refused(self, rank: int, payload: Payload) -> Exception:
+        (compressor,) = self._patterns[0].compressors()
+        refusal = compressor.read(payload)
+        assert isinstance(refusal, NonFinite)
+        return NonFiniteGradient(self._names[refusal.ordinal], rank)
+
+    def _go_on_knowing(self, local: int, rounds: int) -> None:
+        """A worker goes on from the agreed weights."""
+        self._members[local].knows = self._synchronizations = rounds
+        self._go_on(local)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Counts what goes on inside as waiting for the others."""
+        began = perf_counter()
+        yield
+        waited = perf_counter() - began
+        self._step.exchange_s += waited
+        self._step.blocked_s += waited
+
+    # What all do together.
+
+    def settle(self) -> None:
+        """See `Synchronization.settle`: all workers end their rounds, and those that were absent catch up."""
+        if not self._ledger.begun:
+            return
+        began = perf_counter()
+        with self._waiting():
+            self._meet()
+            notes = self._meeting.together(self._ledger.own_notes())
+        self._meeting.count_links(self.traffic)
+        self._ledger.close(notes, (perf_counter() - began) / len(self.ranks))
+
+    @abstractmethod
+    def _meet(self) -> None:
+        """Waits until all workers have ended the same rounds."""
+
+    def caught_up(self) -> list[Outcome]:
+        """See `Synchronization.caught_up`."""
+        self.settle()
+        return self._ledger.taken()
+
+    @property
+    def totals(self) -> Totals:
+        """See `Synchronization.totals`: of the iterations before the last meeting."""
+        return Totals(**self._ledger.totals.state_dict())
+
+    # States.
+
+    def shared_state(self) -> dict[str, Any]:
+        """See `Synchronization.shared_state`; `settle` comes before it."""
+        return {
+            **super().shared_state(),
+            "iterations": self._iterations,
+            "ended": self._ended,
+            "lost_sum": self._ledger.lost_sum,
+        }
+
+    def own_state(self) -> dict[str, Any]:
+        """See `Synchronization.own_state`."""
+        state = super().own_state()
+        for rank, member in zip(self.ranks, self._members, strict=True):
+            pending = member.pending
+            if member.offer is not None:  # whoever goes on from here hands it in again
+                pending, state["patterns"]["ranks"][str(rank)] = member.offer.update, member.offer.kept
+            state["replicas"][str(rank)] |= {"pending": pending, "moved": member.moved}
+        return state
+
+    def _load_ledger(self, state: dict[str, Any]) -> None:
+        super()._load_ledger(state)
+        self._ledger.totals = Totals.from_state_dict(state["totals"])
+
+    def _load_agreed(self, shared: dict[str, Any]) -> None:
+        super()._load_agreed(shared)
+        self._iterations, self._ended = int(shared["iterations"]), int(shared["ended"])
+        self._ledger.lost_sum = float(shared["lost_sum"])
+
+    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        """See `Synchronization.load`."""
+        super().load(shared, own)
+        for local, rank in enumerate(self.ranks):
+            saved, like = own["replicas"][str(rank)], self._agreed
+            pending = saved["pending"]
+            if pending is not None:
+                pending = [each.to(own_.device) for each, own_ in zip(pending, like, strict=True)]
+            self._members[local] = Member(pending, bool(saved["moved"]), knows=self._ended)
+        self._begin_anew()
+
+    def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
+        """See `Synchronization.reshard`. What waits is a part of how far a worker has moved."""
+        super().reshard(shared, workers)
+        self._members = [Member(moved=True, knows=self._ended) for _ in self.ranks]
+        self._begin_anew()
+
+    def _moved(self, worker: Mapping[str, Any], kept: Mapping[str, Any], former: int) -> dict[str, Tensor]:
+        moved = super()._moved(worker, kept, former)
+        if worker["pending"] is not None:
+            for name, each in zip(self._names, worker["pending"], strict=True):
+                moved[name] = moved[name] + each.cpu()
+        return moved
+
+    @abstractmethod
+    def _begin_anew(self) -> None:
+        """All workers go on from a checkpoint: every one of them is there."""

@@ -1,0 +1,490 @@
+"""Stores that a team uses: MLflow on PostgreSQL with artifacts through its server, checkpoints in S3.
+
+All of it is started once, by the lines of docs/stores.md, and one Ray runs the commands one after the other.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from objects import BUCKET, Objects
+from postgres import PASSWORD, Postgres
+
+from taugrad import cli
+from taugrad.platform.launching.run_folder import RunFolder
+from taugrad.platform.ports import free_port
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking.holding import Hold, Holder, RunHeld
+from taugrad.platform.tracking.store import LateStore, open_client, start_run
+from taugrad.platform.tracking.writer import MetricWriter
+
+pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 480  # other tests run at the same time
+ITERATIONS = 1200
+TRAINED = """
+experiment: stores
+name: {name}
+data: {{kind: synthetic, train_examples: 3200}}
+model: {{kind: mlp, widths: [64]}}
+training: {{epochs: 12, batch_size: 32, optimizer: {{lr: 0.02}}}}
+compressor: {{kind: bgt, tau: 5e-3}}
+sync: {{mode: sharded}}
+checkpoint: {{interval: 60}}
+workers: {{max_restarts: 0, cpus: 0.5}}
+storage: {storage}
+"""
+SEARCHED = """
+experiment: searched
+data: {kind: synthetic, train_examples: 1280}
+model: {kind: mlp, widths: [16]}
+training: {epochs: 4, batch_size: 32}
+sync: {mode: simulated}
+workers: {cpus: 0.5}
+compressor: {kind: wgt, tau: {log: [1e-4, 1e-2]}}
+search: {trials: 4, concurrency: 2, baseline: false}
+"""
+SEARCHED_ITERATIONS = 160
+WRITERS, STEPS, HALF = 3, 600, 350
+
+
+def line_of_docs(beginning: str) -> str:
+    """The command of docs/stores.md that begins so."""
+    lines = (ROOT / "docs" / "stores.md").read_text().splitlines()
+    (found,) = [line for line in lines if line.startswith(beginning)]
+    return found
+
+
+class Commands:
+    """taugrad's commands on one Ray, whose output can be read while they run."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.said = ""
+        self._changed = threading.Condition()
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("one_ray.py"))],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def are_taken(self) -> bool:
+        """Waits until Ray has started; whether it has."""
+        self.begin("deliver", "nothing")
+        with self._changed:
+            self._changed.wait_for(
+                lambda: "\nexit 2" in self.said or self._process.poll() is not None, timeout=TIMEOUT_S
+            )
+        return "\nexit 2" in self.said
+
+    def begin(self, *arguments: str) -> None:
+        """Starts a command."""
+        assert self._process.stdin is not None
+        assert self._process.poll() is None, self.said
+        self.said = ""
+        self._process.stdin.write(json.dumps(arguments) + "\n")
+        self._process.stdin.flush()
+
+    def wait_for(self, pattern: str) -> "re.Match[str]":
+        """Waits until the command has said something."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: re.search(pattern, self.said, re.MULTILINE) or self._process.poll() is not None,
+                timeout=TIMEOUT_S,
+            )
+        found = re.search(pattern, self.said, re.MULTILINE)
+        assert found, self.said
+        return found
+
+    def end(self) -> int:
+        """Waits for the command's exit code."""
+        return int(self.wait_for(r"^exit (\d+)$")[1])
+
+    def kill_a_worker(self) -> None:
+        """Ends a worker of the run that is trained."""
+        family = psutil.Process(self._process.pid).children(recursive=True)
+        workers = [each for each in family if "RayTrainWorker" in " ".join(each.cmdline() or [each.name()])]
+        os.kill(workers[-1].pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends Ray."""
+        assert self._process.stdin is not None
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
+            self._process.wait(60)
+        self._process.kill()
+        self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._changed:
+                self.said += line
+                self._changed.notify_all()
+        with self._changed:  # it has ended
+            self._process.wait()
+            self._changed.notify_all()
+
+
+class Team:
+    """What a team has, in a folder."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder, self.home = folder, folder / "home"
+        self.home.mkdir()
+        self.uri = f"http://127.0.0.1:{free_port()}"
+        self.notices: list[str] = []
+        with ExitStack() as stack:
+            self.postgres = Postgres()
+            stack.callback(self.postgres.remove)
+            self.objects = Objects()
+            stack.callback(self.objects.stop)
+            variables = self.objects.variables | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
+            self._start_server(environment | variables)
+            stack.callback(self._stop_server)
+            self._await_server()
+            self.commands = self._started_ray(environment | variables)
+            stack.callback(self.commands.close)
+            self.stop = stack.pop_all().close
+
+    def _started_ray(self, environment: dict[str, str]) -> Commands:
+        for _ in range(5):  # Ray gives up after half a minute, which a busy machine may need
+            commands = Commands(self.folder, environment)
+            if commands.are_taken():
+                return commands
+            commands.close()
+        raise AssertionError(commands.said)
+
+    def _start_server(self, environment: dict[str, str]) -> None:
+        line = line_of_docs("mlflow server ").replace("5000", self.uri.rpartition(":")[2])
+        line = re.sub(r"postgresql\S+", self.postgres.uri, line)
+        line = line.replace("/shared/mlflow", str(self.artifacts))
+        with (self.folder / "server.txt").open("w") as log:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", *line.split(), "--workers", "1"],
+                cwd=self.folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _stop_server(self) -> None:
+        for each in [*psutil.Process(self._server.pid).children(recursive=True), self._server]:
+            each.kill()
+        self._server.wait(30)
+
+    @property
+    def artifacts(self) -> Path:
+        return self.folder / "artifacts"
+
+    def _await_server(self) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            begun = time.monotonic()
+            try:
+                # Its first answer takes long: it opens the database then, which commands do not wait for.
+                urllib.request.urlopen(
+                    f"{self.uri}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=60
+                )
+                if time.monotonic() < begun + 1:
+                    return
+            except OSError:
+                assert time.monotonic() < deadline, (self.folder / "server.txt").read_text()
+                time.sleep(0.2)
+
+    def run_id(self, name: str) -> str:
+        """Of the run of a name, as the database has it."""
+        ((run_id,),) = self.postgres.rows("SELECT run_uuid FROM runs WHERE name = %s", name)
+        return run_id
+
+    def points(self, run_id: str) -> dict[str, list[tuple[int, float]]]:
+        """All of a run's metrics, as the database has them, by name and in the order of their steps."""
+        found: dict[str, list[tuple[int, float]]] = {}
+        query = "SELECT key, step, value FROM metrics WHERE run_uuid = %s ORDER BY key, step"
+        for key, step, value in self.postgres.rows(query, run_id):
+            found.setdefault(key, []).append((step, value))
+        return found
+
+    def manifests(self, run_id: str = "") -> list[str]:
+        """Of the checkpoints in the bucket."""
+        return [name for name in self.objects.names(f"runs/{run_id}") if name.endswith("manifest.json")]
+
+    def await_checkpoints(self, name: str, count: int) -> str:
+        """Waits until a run has so many checkpoints in the bucket; its id."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            for (run_id,) in self.postgres.rows("SELECT run_uuid FROM runs WHERE name = %s", name):
+                if len(self.manifests(run_id)) >= count:
+                    return str(run_id)
+            assert "\nexit " not in self.commands.said, self.commands.said
+            time.sleep(0.1)
+        raise AssertionError(self.commands.said)
+
+    def state(self, run_id: str) -> dict:
+        """What a run has come to: the states in its last checkpoint in the bucket, timings apart."""
+        folder = max(name.rpartition("/")[0] for name in self.manifests(run_id))
+        assert folder.endswith(f"iteration_{ITERATIONS:08d}")
+        files = ("shared.pt", "worker_00000.pt", "worker_00001.pt")
+        read = {each: self.objects.read(f"{folder}/{each}") for each in files}
+        return {name: torch.load(io.BytesIO(data), weights_only=True) for name, data in read.items()}
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[Team]:
+    started = Team(tmp_path_factory.mktemp("team"), environment)
+    yield started
+    started.stop()
+
+
+def assert_whole(points: dict[str, list[tuple[int, float]]], last: int) -> None:
+    """Each step of an iteration's metrics is there, once."""
+    for key in ("comm/fraction", "train/loss", "comm/wire_bytes"):
+        assert [step for step, _ in points[key]] == list(range(1, last + 1)), key
+
+
+def assert_equal(a: object, b: object, where: str) -> None:
+    """Equality of nested states, tensors bit for bit; what is different in each run is left out."""
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a.keys() - {"seconds", "spec", "undelivered"}:
+            assert_equal(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_equal(x, y, f"{where}[{i}]")
+    else:
+        assert a == b, where
+
+
+def write_a_run(uri: str, run_id: str, told: list[str]) -> None:
+    """Metrics as a worker writes them, which is started a second time and repeats what it had written."""
+    for steps in (range(1, HALF + 1), range(HALF // 2, STEPS + 1)):
+        store = LateStore(uri)
+        writer = MetricWriter(store, run_id, stored=lambda s=store: s.stored(run_id), notify=told.append)
+        for step in steps:
+            odd = {7: math.nan, 8: math.inf}.get(step, 1 / step)
+            writer.log(step, {"comm/fraction": step / 3, "train/loss": odd, "comm/wire_bytes": 1e15 + step})
+        assert writer.close(TIMEOUT_S) == 0
+
+
+@pytest.fixture(scope="module")
+def written(team: Team) -> list[str]:
+    """Several runs that were written at once, while a search trained two trials at a time."""
+    (team.folder / "searched.yaml").write_text(SEARCHED)
+    team.commands.begin("search", "searched.yaml")
+    client = open_client(team.uri)
+    told: list[str] = []
+    runs = [start_run(client, RunSpec(experiment="written", name=f"run {i}")) for i in range(WRITERS)]
+    threads = [threading.Thread(target=write_a_run, args=(team.uri, run_id, told)) for run_id in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert team.commands.end() == 0, team.commands.said
+    assert told == []
+    return runs
+
+
+def test_what_runs_write_at_once_is_there_once(team: Team, written: list[str]) -> None:
+    for run_id in written:
+        points = team.points(run_id)
+        assert_whole(points, STEPS)
+        assert dict(points["comm/wire_bytes"]) == {step: 1e15 + step for step in range(1, STEPS + 1)}
+        history = open_client(team.uri).get_metric_history(run_id, "train/loss")
+        odd = {point.step: point.value for point in history if point.step in {7, 8}}
+        assert math.isnan(odd[7])
+        assert odd[8] > 1e308
+
+
+def test_what_a_search_wrote_meanwhile_is_there_once(team: Team, written: list[str]) -> None:
+    query = """SELECT runs.run_uuid, status FROM runs JOIN experiments USING (experiment_id) JOIN tags
+        ON tags.run_uuid = runs.run_uuid AND key = 'mlflow.parentRunId' WHERE experiments.name = 'searched'"""
+    trials = team.postgres.rows(query)
+    assert [status for _, status in trials] == ["FINISHED"] * 4
+    for run_id, _ in trials:
+        assert_whole(team.points(run_id), SEARCHED_ITERATIONS)
+
+
+def test_one_driver_of_several_has_a_run(team: Team) -> None:
+    client = open_client(team.uri)
+    run_id = start_run(client, RunSpec(experiment="held"))
+    holds, refused, entered = [Hold(client, run_id, None) for _ in range(3)], list[str](), list[Hold]()
+
+    def take(hold: Hold) -> None:
+        try:
+            entered.append(hold.__enter__())
+        except RunHeld as error:
+            refused.append(str(error))
+
+    takers = [threading.Thread(target=take, args=(hold,)) for hold in holds]
+    for thread in takers:
+        thread.start()
+    for thread in takers:
+        thread.join(TIMEOUT_S)
+    assert (len(entered), len(refused)) == (1, 2), refused
+    assert all(f"process {os.getpid()} on " in each for each in refused)
+    assert entered[0].is_ours()
+    entered[0].__exit__(None, None, None)
+    assert Holder.of(client, run_id) is None
+
+
+def test_reports_say_what_the_database_holds(team: Team, written: list[str]) -> None:
+    for arguments in (["report", "searched", "-o", "report"], ["dashboard", "searched"]):
+        team.commands.begin(*arguments)
+        assert team.commands.end() == 0, team.commands.said
+    assert f"{team.uri}/#/experiments/" in team.commands.said
+    with (team.folder / "report" / "runs.csv").open() as file:
+        shown = sorted(float(row["wire_mb"]) for row in csv.DictReader(file))
+    query = """SELECT value FROM latest_metrics JOIN runs USING (run_uuid) JOIN experiments
+        USING (experiment_id) WHERE experiments.name = 'searched' AND key = 'total/wire_gb' ORDER BY value"""
+    assert shown == pytest.approx([1000 * value for (value,) in team.postgres.rows(query)])
+
+
+def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(
+    team: Team, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(team.folder)
+    wrong = team.postgres.uri.replace(PASSWORD, "wrong-secret")
+    team.postgres.stop()
+    try:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", team.uri)
+        assert cli.main(["report", "searched", "-o", "never"]) == cli.WRONG_INPUT
+        said = capsys.readouterr().err
+        assert said.startswith(f"taugrad: MLFLOW_TRACKING_URI: {team.uri} cannot be used: ")
+        assert said.count("\n") == 1
+    finally:
+        team.postgres.start()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", wrong)
+    assert cli.main(["report", "searched", "-o", "never"]) == cli.WRONG_INPUT
+    said = capsys.readouterr().err
+    assert 'password authentication failed for user "taugrad"' in said
+    assert (said.count("\n"), "wrong-secret" in said) == (1, False)
+
+
+@pytest.fixture(scope="module")
+def outlived(team: Team) -> str:
+    """A run during which the database goes away and comes back, and the keys of the bucket expire."""
+    (team.folder / "outlived.yaml").write_text(TRAINED.format(name="outlived", storage=f"s3://{BUCKET}/runs"))
+    team.commands.begin("train", "outlived.yaml")
+    run_id = team.await_checkpoints("outlived", 1)
+    team.objects.refuse()
+    team.postgres.stop()
+    team.commands.wait_for("MLflow does not answer")
+    team.postgres.start()
+    assert team.commands.end() == 0, team.commands.said
+    assert re.search(r"MLflow answers again: [\d,]+ metrics delivered", team.commands.said)
+    team.notices = team.commands.said.splitlines()
+    return run_id
+
+
+def test_a_database_that_goes_away_leaves_no_hole(team: Team, outlived: str) -> None:
+    assert_whole(team.points(outlived), ITERATIONS)
+    kept = {path.name for path in team.artifacts.glob(f"*/{outlived}/artifacts/*")}
+    assert {"links.csv", "timeline.json", "stages.csv", "spec.yaml"} <= kept
+
+
+@pytest.fixture(scope="module")
+def whole(team: Team, outlived: str) -> str:
+    """The same run, when the checkpoint that the bucket did not take is delivered."""
+    kept = team.home / ".taugrad" / "not-stored" / outlived / f"iteration_{ITERATIONS:08d}"
+    (line,) = [each for each in team.notices if f"iteration {ITERATIONS} was not stored" in each]
+    assert f"in s3://{BUCKET}/runs/{outlived} (" in line
+    assert "(ACCESS_DENIED)); training goes on" in line
+    assert line.endswith(f"taugrad deliver {kept}")
+    assert [each.name for each in kept.parent.iterdir()] == [kept.name]  # those before made room
+    team.commands.begin("deliver", str(kept))
+    assert team.commands.end() == 1
+    assert re.search(r"^taugrad: not delivered: .*\(ACCESS_DENIED\); .* is kept$", team.commands.said, re.M)
+    team.objects.allow()
+    for _ in range(2):  # again changes nothing
+        team.commands.begin("deliver", str(kept))
+        assert team.commands.end() == 0, team.commands.said
+        assert f"is in s3://{BUCKET}/runs/{outlived}, where --resume finds it" in team.commands.said
+    return outlived
+
+
+def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) -> None:
+    (team.folder / "killed.yaml").write_text(TRAINED.format(name="killed", storage=f"s3://{BUCKET}/runs"))
+    team.commands.begin("train", "killed.yaml")
+    run_id = team.await_checkpoints("killed", 2)
+    team.commands.kill_a_worker()
+    assert team.commands.end() == 1, team.commands.said
+    assert f"--resume {run_id}" in team.commands.said
+
+    # An object is damaged.
+    newest, before = sorted(team.manifests(run_id), reverse=True)[:2]
+    name = newest.replace("manifest.json", "worker_00001.pt")
+    data = bytearray(team.objects.read(name))
+    data[len(data) // 2] ^= 4
+    team.objects.write(name, bytes(data))
+
+    team.commands.begin("train", "--resume", run_id)
+    assert team.commands.end() == 0, team.commands.said
+    damaged, good = (each.split("/")[2] for each in (newest, before))
+    assert (
+        f"checkpoint not used: {damaged}: worker_00001.pt is damaged: its SHA-256 is not that"
+        in team.commands.said
+    )
+    assert f"going on from {good}" in team.commands.said
+    assert_equal(team.state(run_id), team.state(whole), "")
+    points, others = team.points(run_id), team.points(whole)
+    assert_whole(points, ITERATIONS)
+    for key in others.keys() - {"total/seconds"}:
+        if not key.startswith(("time/", "net/")):
+            assert points[key] == others[key], key
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk_costs_no_checkpoint(team: Team, small_disk: Path, whole: str) -> None:
+    spec = TRAINED.format(name="full", storage=small_disk).replace("interval: 60", "interval: 60, keep: 99")
+    (team.folder / "full.yaml").write_text(spec)
+    team.commands.begin("train", "full.yaml")
+    assert team.commands.end() == 0, team.commands.said
+    said = re.search(rf"iteration {ITERATIONS} was not stored .*No space left on device", team.commands.said)
+    assert said, team.commands.said
+    run_id = team.run_id("full")
+    kept = team.home / ".taugrad" / "not-stored" / run_id / f"iteration_{ITERATIONS:08d}"
+    folder = RunFolder.at(str(small_disk), run_id)
+    before = folder.check()
+    assert before.skipped == []  # nothing that is half there
+    assert 0 < before.iteration < ITERATIONS
+
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    team.commands.begin("deliver", str(kept))
+    assert team.commands.end() == 0, team.commands.said
+    assert folder.check().iteration == ITERATIONS
+    assert_whole(team.points(run_id), ITERATIONS)
+    shared = torch.load(small_disk / run_id / kept.name / "shared.pt", weights_only=True)
+    assert_equal(shared, team.state(whole)["shared.pt"], "shared.pt")

@@ -1,0 +1,324 @@
+"""Rounds that close with a quorum: nothing is lost but what is counted, and real workers are simulated ones.
+
+Legend: N workers, H steps of a round, P parameters.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from async_training import batch, moment, run, training_of, weights
+from cases import in_turn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_synchronization import BASE, MIDDLE, Result, same, train
+
+from taugrad.compressors import CorruptMessage, NonFiniteGradient
+from taugrad.platform.synchronization.quorum.agreed import Agreed
+from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
+from taugrad.platform.synchronization.quorum.training import QuorumTraining
+
+N, H = 4, 3
+SCHEDULE = {"late": 0.25, "away": 0.12, "lost": 0.12, "rounds": [1, 2], "seed": 4}
+QUORUM: dict[str, Any] = {"mode": "weights", "every": H, "quorum": 0.51}
+OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+STROM = "strom(density(0.1)) | golomb_rice"
+FOUR = BASE | {"workers": {"count": N}}
+SPECS: dict[str, dict[str, Any]] = {
+    "strom": FOUR | {"sync": QUORUM | {"schedule": SCHEDULE}, "compressor": STROM},
+    "none, outer": FOUR | {"sync": QUORUM | {"schedule": SCHEDULE | {"seed": 7}, "outer": OUTER}},
+    "unsent": FOUR
+    | {
+        "sync": QUORUM | {"schedule": SCHEDULE | {"seed": 2}, "unsent": 0.5},
+        "compressor": "topk(0.2, momentum=0.9) | linear(4)",
+    },
+}
+FREE = {"free": FOUR | {"sync": QUORUM | {"deadline": {"most": 5}}, "compressor": STROM}}
+"""Workers as fast as they are: no two runs are alike."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def simulating(**more: Any) -> dict[str, Any]:
+    return {"mode": "simulated", "of": QUORUM | more}
+
+
+class Learnt:
+    """What workers' steps have come to, added up beside the code that is tested; float64 [P] each."""
+
+    def __init__(self, training: QuorumTraining, patch: pytest.MonkeyPatch) -> None:
+        self.by_worker = [torch.zeros(weights(training).numel()).double() for _ in range(N)]
+        for total, replica in zip(self.by_worker, training._replicas, strict=True):
+            patch.setattr(replica, "step", self._adding(replica, replica.step, total))
+
+    @staticmethod
+    def _adding(replica: Any, step: Any, total: torch.Tensor) -> Any:
+        def stepped(position: object) -> None:
+            before = torch.cat(replica.weights()).double()
+            step(position)
+            total.add_(before - torch.cat(replica.weights()).double())
+
+        return stepped
+
+    @property
+    def sum(self) -> torch.Tensor:
+        return sum(self.by_worker, torch.zeros_like(self.by_worker[0]))
+
+
+def kept(training: QuorumTraining) -> torch.Tensor:
+    """float64 [P], what all workers have not sent: residuals, what waits, and what they have just learnt."""
+    total = torch.zeros(weights(training).numel()).double()
+    for local, (member, pattern) in enumerate(zip(training._members, training._patterns, strict=True)):
+        total += torch.cat(pattern.unsent()).double()
+        total += torch.cat(training._handed_in(local)).double()
+        if member.pending is not None:
+            total += torch.cat(member.pending).double()
+    return total
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    line=st.sampled_from(
+        ["strom(0.05, reduction='sum')", "none(reduction='sum')", "topk(0.2, reduction='sum')"]
+    ),
+    late=st.floats(0, 0.5),
+    away=st.floats(0, 0.25),
+    lost=st.floats(0, 0.24),
+    longest=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+    steps=st.integers(1, 8 * H),
+)
+def test_nothing_is_lost_but_what_the_ledger_says(line, late, away, lost, longest, seed, steps):
+    schedule = {"late": late, "away": away, "lost": lost, "rounds": [1, longest], "seed": seed}
+    training = training_of(N, simulating(schedule=schedule), line)
+    assert isinstance(training, QuorumTraining)
+    start = weights(training).double()
+    with pytest.MonkeyPatch.context() as patch:
+        learnt = Learnt(training, patch)
+        for number in range(steps):
+            training.iterate([batch(rank, number) for rank in training.ranks], moment(number, 9 * H))
+        training.settle()
+    # What was applied is how far the agreed weights have come: updates are added up, and the rate is 1.
+    missing = learnt.sum - (start - weights(training).double()) - kept(training)
+    outcomes = training.caught_up()
+    workers_lost = sum(each.metrics.get("round/lost", 0) for each in outcomes)
+    assert len(outcomes) == steps
+    assert float(missing.sum()) == pytest.approx(training._ledger.lost_sum, abs=2e-5)
+    if not workers_lost:
+        torch.testing.assert_close(missing, torch.zeros_like(missing), rtol=0, atol=2e-5)
+    elif workers_lost == 1:
+        (rms,) = [each.metrics["round/lost_rms"] for each in outcomes if "round/lost" in each.metrics]
+        assert float(missing.square().mean().sqrt()) == pytest.approx(rms, abs=2e-5)
+
+
+@in_turn("line", ["none", STROM, "linear(4)"])
+def test_with_everybody_in_time_it_is_the_mode_without_a_quorum(line):
+    plain = {"mode": "simulated", "of": {"mode": "weights", "every": H, "outer": OUTER}}
+    found, expected = training_of(N, simulating(outer=OUTER), line), training_of(N, plain, line)
+    for training in (found, expected):
+        run(training, 0, 10, 10)
+    assert torch.equal(weights(found), weights(expected))
+    assert found.totals.sent == expected.totals.sent
+    # The head of a message and what is told before a round differ; all else is what is sent.
+    payloads = [found.totals.wire_bytes - 24 * N * 4, expected.totals.wire_bytes - 48 * N * 4]
+    assert payloads[0] == payloads[1]
+
+
+class Listed:
+    """A schedule written down: `fates` by round, everybody here in the rest."""
+
+    def __init__(self, *rounds: str) -> None:
+        self.rounds = rounds
+
+    def fates(self, number: int) -> list[Any]:
+        kinds = {
+            ".": Kind.HERE,
+            "l": Kind.LATE,
+            "A": Kind.AWAY,
+            "a": Kind.AWAY,
+            "X": Kind.LOST,
+            "x": Kind.LOST,
+        }
+        said = self.rounds[number] if number < len(self.rounds) else "." * N
+        return [Fate(kinds[each], 2 if each in "lAX" else 0, begins=each.isupper()) for each in said]
+
+
+def listed(rounds: list[str], line: str, steps: int, **more: Any) -> QuorumTraining:
+    training = training_of(N, simulating(**more), line)
+    assert isinstance(training, QuorumTraining)
+    training._schedule = Listed(*rounds)  # type: ignore[attr-defined]
+    for number in range(steps):
+        training.iterate([batch(rank, number) for rank in training.ranks], moment(number, 100))
+    training.settle()
+    return training
+
+
+def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
+    """Worker 3 makes 2 of 3 steps, and then none, until its two steps are in round 1."""
+    late = listed(["...l"], "none", 2 * H)
+    by_hand = training_of(N, simulating(), "none")
+    assert isinstance(by_hand, QuorumTraining)
+    agreed = weights(by_hand).clone()
+    waiting = torch.zeros_like(agreed)
+    for number in range(2):  # rounds
+        mean, members = torch.zeros_like(agreed), 3 if number == 0 else 4
+        for rank in range(N):
+            replica = by_hand._replicas[rank]
+            if number == 1 and rank == 3:
+                mean += waiting / members
+                continue
+            for parameter, start in zip(replica.parameters, _cut(agreed, replica.parameters), strict=True):
+                parameter.data.copy_(start)
+            for place in range(2 if rank == 3 else H):
+                replica.backward(batch(rank, number * H + place))
+                replica.step(moment(0, 100).position)
+            moved = agreed - torch.cat(replica.weights())
+            if rank == 3:
+                waiting = moved
+            else:
+                mean += moved / members
+        agreed = agreed - mean
+    torch.testing.assert_close(weights(late), agreed, rtol=1e-5, atol=1e-6)
+    outcomes = [each.metrics for each in late.caught_up()]
+    assert [each.get("round/members") for each in outcomes] == [None, None, 3, None, None, 4]
+    assert [each.get("round/left_out") for each in outcomes] == [None, None, 1, None, None, 0]
+    assert outcomes[-1]["worker/3/left_out"] == 1
+
+
+def _cut(flat: torch.Tensor, like: Any) -> list[torch.Tensor]:
+    parts = torch.split(flat, [each.numel() for each in like])
+    return [part.view_as(each) for part, each in zip(parts, like, strict=True)]
+
+
+def test_who_comes_back_takes_over_the_weights_and_who_was_lost_has_nothing():
+    away = listed(["...A", "...a"], "strom(0.05)", 2 * H + 1)
+    assert away._members[3].pending is not None
+    assert torch.equal(torch.cat(away._replicas[3].weights()), weights(away))
+    lost = listed(["...X", "...x"], "strom(0.05)", 2 * H + 1)
+    assert lost._members[3].pending is None
+    assert not torch.cat(lost._patterns[3].unsent()).any()
+    assert not torch.equal(torch.cat(lost._replicas[3].weights()), weights(lost))  # it trains already
+    size = 4 * weights(lost).numel()
+    for training in (away, lost):
+        outcomes = [each.metrics for each in training.caught_up()]
+        # A head, who decided, and the weights.
+        assert [each.get("round/caught_up_bytes") for each in outcomes] == [*[None] * 6, 24 + 5 + size]
+        links = training.links()
+        assert links is not None
+        assert int(links.nbytes[3, 0]) == 24 + 0 * size  # it has asked, and handed in nothing yet
+        assert links.messages[3].tolist() == [1, 0, 0, 0]
+        assert int(links.nbytes.sum()) == training.totals.received_bytes
+        assert int(links.messages.sum()) == training.totals.messages
+    assert [each.get("round/lost") for each in outcomes[:3]] == [None, None, 1]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 999), st.sampled_from([0, 0.5]))
+def test_what_is_owed_outlives_any_sequence_of_resizes(crews, seed, unsent):
+    """The mean over workers of residuals, what waits, and what they have just learnt stays what it was."""
+    schedule = {"late": 0.3, "away": 0.2, "seed": seed}
+    steps = 4 * H + 2
+    training = training_of(N, simulating(schedule=schedule, unsent=unsent), "strom(0.02)")
+    run(training, 0, steps, 100)
+    assert isinstance(training, QuorumTraining)
+    owed, agreed = kept(training) / N, weights(training).clone()
+    assert owed.any()
+    for workers in crews:
+        smaller = training_of(workers, simulating(schedule=schedule, unsent=unsent), "strom(0.02)")
+        assert isinstance(smaller, QuorumTraining)
+        smaller.reshard(training.shared_state(), [training.own_state()])
+        training = smaller
+        torch.testing.assert_close(kept(training) / workers, owed, rtol=0, atol=3e-6)
+        assert torch.equal(weights(training), agreed)
+    run(training, steps, steps + H, 100)
+    assert not torch.equal(weights(training), agreed)
+
+
+def test_an_update_that_is_not_finite_ends_the_run():
+    training = training_of(N, simulating(), "strom(0.05)")
+    assert isinstance(training, QuorumTraining)
+    training.iterate([batch(rank, 0) for rank in range(N)], moment(0, 9))
+    training._replicas[2].parameters[1].data[0] = float("nan")
+    with pytest.raises(NonFiniteGradient, match="worker 2"):
+        run(training, 1, H, 9)
+
+
+def test_agreed_weights_travel_with_buffers_and_momentum():
+    def made(seed: int) -> tuple[torch.nn.Module, torch.optim.SGD, Agreed]:
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+        outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        return model, outer, Agreed(model, outer)
+
+    (model, outer, whole), (other, others_outer, others) = made(1), made(2)
+    model(torch.randn(5, 3)).square().sum().backward()
+    outer.step()
+    data = torch.frombuffer(bytearray(whole.to_bytes()), dtype=torch.uint8).numpy()
+    assert data.size == whole.nbytes == 2 * 4 * 24 + 4 * 8 + 8
+    others.take(data)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+    for one, another in zip(model.parameters(), other.parameters(), strict=True):
+        another.grad = one.grad
+    outer.step()
+    others_outer.step()
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))
+    with pytest.raises(CorruptMessage, match=f"{data.size - 1} bytes"):
+        others.take(data[1:])
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> list[dict[str, Result]]:
+    return train(SPECS | FREE, N, tmp_path_factory.mktemp("real") / "runs")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory) -> dict[str, Result]:
+    specs = {name: spec | {"sync": {"mode": "simulated", "of": spec["sync"]}} for name, spec in SPECS.items()}
+    (found,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
+    return found
+
+
+@in_turn("name", SPECS)
+def test_real_workers_on_a_schedule_end_with_the_bits_of_simulated_ones(name, real, simulated):
+    found = simulated[name]
+    for worker in real:
+        assert same(worker[name], found)
+        for what in ("bytes", "messages"):
+            assert torch.equal(worker[name]["links"][what], found["links"][what])
+    assert all(real[0][name][what] == found[what] for what in ("totals", "evaluations"))
+    for (step, there), (other, here) in zip(real[0][name]["logged"], found["logged"], strict=True):
+        assert (step, there) == (other, pytest.approx(here, rel=1e-12))
+    assert int(found["links"]["bytes"].sum()) == found["totals"]["received_bytes"]
+    logged = [metrics for _, metrics in found["logged"]]
+    assert sum(each.get("round/left_out", 0) for each in logged) > 0
+    assert sum(each.get("round/lost", 0) for each in logged) > 0
+    assert sum(each.get("round/caught_up_bytes", 0) for each in logged) > 0
+
+
+@in_turn("name", SPECS)
+def test_a_run_that_goes_on_from_its_middle_ends_the_same(name, real, simulated):
+    for whole in (*(worker[name] for worker in real), simulated[name]):
+        assert same(whole, whole["resumed"])
+        assert whole["totals"] == whole["resumed"]["totals"]
+    expected = [entry for entry in real[0][name]["logged"] if entry[0] > MIDDLE]
+    assert real[0][name]["resumed"]["logged"] == expected
+
+
+def test_free_workers_agree_in_a_run_and_after_its_middle(real):
+    for what in (lambda worker: worker["free"], lambda worker: worker["free"]["resumed"]):
+        first, *others = [what(worker) for worker in real]
+        for other in others:
+            assert same(first, other)
+            assert all(first[key] == other[key] for key in ("totals", "evaluations"))
+        assert first["totals"]["steps"] == real[0]["strom"]["totals"]["steps"]
+        assert int(first["links"]["bytes"].sum()) == first["totals"]["received_bytes"]
+        members = [metrics for _, metrics in first["logged"] if "round/members" in metrics]
+        assert all(each["round/members"] + each["round/left_out"] == N for each in members)
+        assert members

@@ -1,0 +1,99 @@
+"""Real workers whose rounds close with a quorum, of which one is slow, stopped for a while, or killed."""
+
+import json
+import signal
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from forked import Worker
+
+WORKERS, H = 4, 4
+SYNC = {"mode": "weights", "every": H, "quorum": 0.75, "deadline": {"factor": 3, "least": 0.1, "most": 1.0}}
+TIMEOUT_S = 120
+
+
+def started(folder: Path, steps: int, slow: float) -> list[Worker]:
+    script = Path(__file__).with_name("quorum_process.py")
+    return [
+        Worker(script, [rank, WORKERS, folder, steps, json.dumps(SYNC), slow], folder / f"{rank}.log")
+        for rank in range(WORKERS)
+    ]
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(WORKERS)]
+
+
+def hashes(worker: Worker) -> list[str]:
+    """Of the agreed weights: in the middle, and at the end."""
+    return [line for line in worker.lines if line.startswith("hash")]
+
+
+def check_nothing_is_lost(found: list[dict[str, Any]]) -> None:
+    """Updates are added up, so that agreed weights have come as far as all that was sent."""
+    missing = sum(each["learnt"] - each["kept"] for each in found) - found[0]["applied"]
+    assert float(found[0]["applied"].abs().max()) > 0.1
+    torch.testing.assert_close(missing, torch.zeros_like(missing), rtol=0, atol=2e-4)
+
+
+@pytest.fixture
+def workers(request, tmp_path):
+    running = started(tmp_path, *request.param)
+    yield running
+    for worker in running:
+        worker.kill()
+
+
+def step_of(worker: Worker) -> int:
+    numbers = [int(line.split()[1]) for line in worker.lines if line.startswith("step")]
+    return numbers[-1] if numbers else -1
+
+
+@pytest.mark.parametrize("workers", [(200, 1.0)], indirect=True)
+def test_a_stopped_worker_is_left_out_and_catches_up(workers, tmp_path):
+    """The stopped one is worker 0, which closes rounds until then: another one takes over."""
+    first, *others = workers
+    first.wait_until(lambda: step_of(first) >= 5 * H, TIMEOUT_S)
+    first.send_signal(signal.SIGSTOP)
+    sleep(0.1)
+    stopped_at = step_of(first)
+    for other in others:
+        other.wait_until(lambda other=other: step_of(other) >= stopped_at + 8 * H, TIMEOUT_S)
+    first.send_signal(signal.SIGCONT)
+    assert [worker.ended(TIMEOUT_S) for worker in workers] == [0] * WORKERS, [
+        each.lines[-3:] for each in workers
+    ]
+    for worker in workers:
+        assert len(hashes(worker)) == 2
+        assert hashes(worker) == hashes(others[0])
+    found = results(tmp_path)
+    assert sum(found[0]["left_out"]) >= 7
+    rounds = found[1]["rounds"]
+    assert all(each["round/members"] + each["round/left_out"] == WORKERS for each in rounds)
+    assert len(rounds) == 200 // H
+    assert rounds[-1]["round/members"] >= 3
+    # Worker 3 has missed an offer, and taken over weights from another one.
+    assert found[0]["caught_up_bytes"] > 0
+    assert all(each["totals"] == found[0]["totals"] for each in found)
+    check_nothing_is_lost(found)
+
+
+@pytest.mark.parametrize("workers", [(100, 8.0)], indirect=True)
+def test_a_slow_worker_holds_nobody_up_and_is_heard_and_a_dead_one_is_left_out(workers, tmp_path):
+    *_, slow, last = workers
+    for worker in workers:
+        worker.wait_until(lambda worker=worker: len(hashes(worker)) == 1, TIMEOUT_S)
+    assert len({hashes(worker)[0] for worker in workers}) == 1
+    # The slow one is in every second round or so: late, and then with what it has.
+    (left_out,) = [int(line.split()[1]) for line in slow.lines if line.startswith("left_out")]
+    assert 0 < left_out < 50 // H
+    last.kill()
+    assert [worker.ended(TIMEOUT_S) for worker in workers[:3]] == [3] * 3
+    # Who notices first ends, too, and may be what another one notices; they have gone on until all must meet.
+    noticed = [worker for worker in workers[:3] if worker.lines[-1].startswith("PeerLost: worker 3 is gone")]
+    assert all(worker.lines[-1].startswith("PeerLost: worker") for worker in workers[:3])
+    assert [step_of(worker) for worker in noticed] == [99] * len(noticed)
+    assert noticed

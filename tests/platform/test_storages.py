@@ -1,0 +1,193 @@
+"""Buckets, disks and databases: what is refused before anything starts, and what is kept where."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from objects import BUCKET, Objects
+
+from taugrad import cli
+from taugrad.platform import doctor
+from taugrad.platform.launching.addresses import above, below, repaired
+from taugrad.platform.launching.run_folder import RunFolder
+from taugrad.platform.launching.spare import keep_text, text_of
+from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.tracking.ended import UNDELIVERED, end_line
+from taugrad.platform.tracking.probe import probe
+from taugrad.platform.tracking.store import open_client, start_run
+
+SPEC = "data: {kind: digits}\nmodel: {kind: mlp, widths: [8]}\ncompressor: {kind: wgt, tau: 0.1}\n"
+RUN = "0123456789abcdef0123456789abcdef"
+GENEROUS_S = 50  # ten times what is promised: this machine may be busy
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Objects]:
+    started = Objects()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def objects(server: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Objects:
+    """The S3, with its keys in the environment of this process, which is in a folder of its own."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "MLFLOW_", "RAY_", "TAUGRAD_"))]:
+        monkeypatch.delenv(name)
+    for name, value in (server.variables | {"HOME": str(tmp_path / "home")}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    return server
+
+
+@pytest.fixture
+def refused(objects: Objects, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
+    """What `train` says of a storage, in its one line."""
+
+    def train(storage: str) -> str:
+        before, begun = set(Path().iterdir()), time.monotonic()
+        assert cli.main(["train", "spec.yaml", "--storage", storage]) == cli.WRONG_INPUT
+        assert time.monotonic() - begun < GENEROUS_S
+        assert set(Path().iterdir()) == before
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1, said
+        assert said.startswith("taugrad: spec.yaml: storage = ")
+        return said
+
+    return train
+
+
+def test_a_bucket_that_is_not_there(refused: Callable[[str], str]) -> None:
+    said = refused("s3://not-there/runs")
+    assert (
+        "s3://not-there/runs cannot be written (The specified bucket does not exist (NO_SUCH_BUCKET))" in said
+    )
+    assert said.endswith("; make it, or name another with --storage\n")
+
+
+@pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_wrong_keys(variable: str, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "wrong-secret")
+    said = refused(f"s3://{BUCKET}/runs")
+    code = "INVALID_ACCESS_KEY_ID" if variable == "AWS_ACCESS_KEY_ID" else "SIGNATURE_DOES_NOT_MATCH"
+    assert f"({code})); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in said
+    assert "wrong-secret" not in said
+
+
+def test_an_endpoint_where_nobody_is(refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    assert "(no answer within 5 s); see whether AWS_ENDPOINT_URL" in refused(f"s3://{BUCKET}/runs")
+
+
+def test_keys_in_an_address_are_not_repeated(refused: Callable[[str], str]) -> None:
+    said = refused(f"s3://key:secret@{BUCKET}/runs")
+    assert f"storage = s3://{BUCKET}/runs: an address with keys in it" in said
+    assert "secret@" not in said
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a small file system."""
+    places: list[Path] = []
+
+    def mount(options: str) -> Path:
+        place = tmp_path / f"mount-{len(places)}"
+        place.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=False).returncode:
+            pytest.skip("no file system can be mounted here")
+        places.append(place)
+        return place
+
+    yield mount
+    for place in places:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk_and_a_read_only_one(
+    refused: Callable[[str], str], mounted: Callable[[str], Path]
+) -> None:
+    full, read_only = mounted("size=64k"), mounted("ro")
+    for folder, reason in ((full, "No space left on device"), (read_only, "Read-only file system")):
+        said = refused(str(folder / "runs"))
+        assert f"{folder}/runs cannot be written ({folder}: {reason}); --storage DIR names another" in said
+        assert list(folder.iterdir()) == []
+
+
+def test_a_database_needs_its_driver(monkeypatch: pytest.MonkeyPatch, objects: Objects) -> None:
+    uri = "postgresql+psycopg://me:secret@127.0.0.1:1/runs"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(SpecError, match=r"cannot be used: connection failed: .*Connection refused") as away:
+        probe(uri)
+    (finding,) = doctor._mlflow()
+    assert (finding.state, finding.remedy) == ("wrong", "start it, or correct MLFLOW_TRACKING_URI")
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # an import fails
+    with pytest.raises(SpecError, match="needs psycopg, which is not installed") as driverless:
+        probe(uri)
+    (finding,) = doctor._mlflow()
+    assert (finding.state, finding.remedy) == ("wrong", "pip install 'taugrad[postgres]'")
+    assert "secret" not in f"{away.value} {driverless.value} {finding}"
+
+
+def test_doctor_tries_the_bucket_that_is_asked_for(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(doctor._storage()) == []
+    monkeypatch.setenv("TAUGRAD_STORAGE", f"s3://{BUCKET}/runs")
+    (finding,) = doctor._storage()
+    assert (finding.state, finding.what) == ("ok", "storage")
+    assert objects.names("") == []  # what it tried with is removed
+    monkeypatch.setenv("TAUGRAD_STORAGE", "s3://not-there/runs")
+    (finding,) = doctor._storage()
+    assert (finding.state, finding.remedy) == ("wrong", "make it, or name another with --storage")
+
+
+def test_the_endpoint_may_be_in_the_address(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    host = objects.url.removeprefix("http://")
+    # As YAML and pathlib leave it.
+    address = repaired(str(Path(f"s3://{BUCKET}/runs?endpoint_override={host}&scheme=http")))
+    folder = RunFolder.at(address, RUN)
+    assert folder.address == f"s3://{BUCKET}/runs/{RUN}?endpoint_override={host}&scheme=http"
+    assert above(folder.address) == (address, RUN)
+    assert folder.iterations() == []
+    folder.forget_rays_list()  # there is none
+    place = folder.keep_text("left.jsonl", "a\n")
+    assert place == below(folder.address, "left.jsonl")
+    assert objects.read(f"runs/{RUN}/left.jsonl") == b"a\n"
+    assert objects.names("") == [f"runs/{RUN}/left.jsonl"]
+    folder.set_aside("left.jsonl")
+    assert folder.text("left.jsonl") == ""
+
+
+def test_metrics_are_delivered_from_a_bucket(
+    objects: Objects, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = open_client()
+    run_id = start_run(client, RunSpec(experiment="away"))
+    metric = {"key": "comm/fraction", "value": 0.5, "timestamp": 1, "step": 1}
+    text = json.dumps(metric) + "\n" + end_line(run_id, "FINISHED")
+    place = RunFolder.at(f"s3://{BUCKET}/runs", run_id).keep_text(UNDELIVERED, text)
+    assert place == f"s3://{BUCKET}/runs/{run_id}/{UNDELIVERED}"
+    assert cli.main(["deliver", place]) == cli.OK
+    assert capsys.readouterr().out == f"1 metrics delivered to run {run_id}, which is FINISHED\n"
+    assert [point.value for point in client.get_metric_history(run_id, "comm/fraction")] == [0.5]
+    missing = place.replace(UNDELIVERED, "nothing")
+    assert cli.main(["deliver", missing]) == cli.WRONG_INPUT
+    assert capsys.readouterr().err == f"taugrad: FILE {missing}: there is no such file\n"
+
+
+def test_what_the_bucket_does_not_take_is_kept_here(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    folder = RunFolder.at(f"s3://{BUCKET}/runs", RUN)
+    spare = Path.home() / ".taugrad" / "not-stored" / RUN
+    assert keep_text(folder, "left.jsonl", "a\n") == str(spare / "left.jsonl")
+    assert text_of(folder, "left.jsonl") == "a\n"
+    (spare.parent.parent).rename(Path.home() / "elsewhere")
+    (Path.home() / ".taugrad").write_text("no folder")
+    with pytest.raises(OSError, match=r"/runs/.*ACCESS_DENIED\); .*not-stored"):
+        keep_text(folder, "left.jsonl", "a\n")

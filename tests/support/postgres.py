@@ -1,0 +1,120 @@
+"""A PostgreSQL of a test's own: 127.0.0.1, a free port, a password, no root."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+from needs import missing
+
+from taugrad.platform.ports import free_port
+
+USER, PASSWORD = "taugrad", "pg-secret"
+_TIMEOUT_S = 60
+
+
+def _program(name: str) -> str:
+    """A program of PostgreSQL's server, which Debian keeps off the path."""
+    places = [os.environ.get("PATH", ""), *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin")))]
+    found = shutil.which(name, path=os.pathsep.join(places))
+    return found or missing(f"no {name} here; Debian has it in postgresql")
+
+
+def _as_nobody() -> list[str]:
+    """What stands before a command: the server refuses to be root."""
+    if os.getuid() != 0:
+        return []
+    if shutil.which("setpriv") is None:
+        missing("no setpriv here; Debian has it in util-linux")
+    return ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]
+
+
+class Postgres:
+    """A cluster of databases in a folder of its own; `runs` is an empty one."""
+
+    def __init__(self) -> None:
+        initdb, self._server = _program("initdb"), _program("postgres")
+        self.port = free_port()
+        self.uri = f"postgresql+psycopg://{USER}:{PASSWORD}@127.0.0.1:{self.port}/runs"
+        # Not below pytest's folder, which another user may not enter.
+        self._folder = Path(tempfile.mkdtemp(prefix="taugrad-postgres-"))
+        (self._folder / "password").write_text(PASSWORD)
+        if os.getuid() == 0:
+            for path in (self._folder, self._folder / "password"):
+                shutil.chown(path, "nobody", "nogroup")
+        made = subprocess.run(
+            [
+                *_as_nobody(),
+                initdb,
+                f"--pgdata={self._folder / 'data'}",
+                f"--username={USER}",
+                "--auth=scram-sha-256",
+                f"--pwfile={self._folder / 'password'}",
+                "--no-sync",
+                "--locale=C.UTF-8",
+            ],
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+        with self.connect("postgres") as connection:
+            connection.execute("CREATE DATABASE runs")
+
+    def connect(self, database: str = "runs") -> psycopg.Connection:
+        """A connection of the test's own."""
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user=USER,
+            password=PASSWORD,
+            dbname=database,
+            autocommit=True,
+        )
+
+    def rows(self, query: str, *values: object) -> list[tuple]:
+        """What a query gives."""
+        with self.connect() as connection:
+            return connection.execute(query, values).fetchall()
+
+    def start(self) -> None:
+        """Starts the server, and waits until it takes connections."""
+        options = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"]
+        line = [*_as_nobody(), self._server, "-D", str(self._folder / "data")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                line + [part for option in options for part in ("-c", option)],
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                self.connect("postgres").close()
+                return
+            except psycopg.OperationalError:
+                assert self._process.poll() is None, (self._folder / "log").read_text()
+                assert time.monotonic() < deadline, (self._folder / "log").read_text()
+                time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Ends the server at once, with all its connections."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(_TIMEOUT_S)
+            self._process = None
+
+    def remove(self) -> None:
+        """Ends the server, and removes its folder."""
+        with suppress(subprocess.TimeoutExpired):
+            self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
