@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format bench bench-network soak fuzz gpu package clean
+.PHONY: run test lint format docs docs-serve docs-long bench bench-network soak fuzz gpu package clean
 
 run: $(READY)
 	$(BIN)/taugrad train experiments/quickstart/*.yaml
@@ -16,10 +16,23 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p taugrad
+	$(BIN)/codespell *.md *.toml docs compressors platform search dashboards src/taugrad/*.py benchmarks examples experiments
 
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The documentation site, in build/site; it opens as files, too.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+# The same on http://127.0.0.1:8000, made anew when a page changes.
+docs-serve: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8000
+
+# Runs the long commands of the pages, some minutes, and writes what they print into the pages, with the date.
+docs-long: $(READY)
+	$(BIN)/python docs/site/run_long.py
 
 # WRITE=1 writes the figures to docs/results/ too.
 bench: $(READY)
@@ -66,7 +79,7 @@ package: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,docs]'
 	touch $@
 
 clean:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .data.placing import enter_folder
 from .terminal import short
 
 TRACEBACK = "TAUGRAD_TRACEBACK"
@@ -54,7 +55,7 @@ def placing_errors() -> Iterator[None]:
 
 
 def call(path: str, function: Callable[..., Any], arguments: Mapping[str, Any], contract: str) -> Any:
-    """Calls a user's function.
+    """Calls a user's function, in the folder where the command was given.
 
     Args:
         path: its `package.module:function`, for messages.
@@ -79,6 +80,7 @@ def call(path: str, function: Callable[..., Any], arguments: Mapping[str, Any], 
         except TypeError as error:
             takes = f"{path.partition(':')[2]}{signature}"
             raise OwnCodeError(path, f"{takes} cannot be called with {given}: {error}; {contract}") from error
+    enter_folder()
     try:
         return function(**arguments)
     except (Exception, SystemExit) as error:  # whatever it raises

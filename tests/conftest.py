@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).with_name("support")))
 import cases
 
 CLUSTER = "tests/integration/test_cluster.py"
-TOGETHER = ("tests/integration/", "tests/dashboards/")
+TOGETHER = ("tests/integration/", "tests/dashboards/", "tests/docs/")
 COMPILING = ("tests/compressors/test_methods.py", "tests/compressors/test_codecs.py")
 """These compile nearly every kernel, in one process each. Workers of a test would all compile the same."""
 FIRST = (*COMPILING, *TOGETHER, "tests/test_benchmarks.py", "tests/test_auto_threshold.py", "tests/platform/")

@@ -14,6 +14,13 @@ FOLDER = "TAUGRAD_WORKING_FOLDER"
 Placed = TypeVar("Placed", bound=Config)
 
 
+def enter_folder() -> None:
+    """Goes to that folder, where it is known, for good: a user's own function may open files at any time."""
+    folder = os.environ.get(FOLDER)
+    if folder:
+        os.chdir(folder)
+
+
 def placed(config: Placed) -> Placed:
     """A data config whose paths are absolute, where it is known what they refer to."""
     folder = os.environ.get(FOLDER)

@@ -8,9 +8,11 @@ from typing import Final, Literal
 
 # Per iteration (MLflow step = iteration).
 TRAIN_LOSS: Final = "train/loss"
+"""The loss of the whole batch, in the task's unit."""
 COMM_FRACTION: Final = "comm/fraction"
 """Elements sent over elements, mean of the workers, 0 to 1."""
 COMM_ELEMENTS: Final = "comm/elements"
+"""Elements sent, all workers together."""
 COMM_PAPER_BYTES: Final = "comm/paper_bytes"
 """Value bits only, as Anoosheh counts them."""
 COMM_WIRE_BYTES: Final = "comm/wire_bytes"
@@ -22,10 +24,13 @@ COMM_MESSAGES: Final = "comm/messages"
 COMM_WIRE_MB_TOTAL: Final = "comm/wire_mb_total"
 """Wire bytes since the run began, in MB (1e6 bytes): the running sum of `comm/wire_bytes`."""
 COMM_BITS_PER_PARAM: Final = "comm/bits_per_param"
+"""Wire bits over parameters x workers."""
 COMM_COMPRESSION_RATIO: Final = "comm/compression_ratio"
 """Baseline bytes (4 a parameter a worker) over wire bytes."""
 COMM_TAU: Final = "comm/tau"
+"""The threshold, mean over worker 0's elements."""
 COMM_RESIDUAL_RMS: Final = "comm/residual_rms"
+"""Root mean square of what is not sent yet, over all workers."""
 COMM_STALENESS: Final = "comm/staleness"
 """In the mode async: updates that were in the receiver's weights and not in those of the sender's gradient,
 mean of the messages applied in an iteration."""
@@ -44,10 +49,13 @@ ROUND_LOST_RMS: Final = "round/lost_rms"
 TIME_DATA: Final = "time/data_s"
 """How long a step waited for its examples."""
 TIME_COMPUTE: Final = "time/compute_s"
+"""Forward, backward, optimizer, and all that is no other part of a step."""
 TIME_COMPRESS: Final = "time/compress_s"
+"""Choosing what is sent, and writing it as bytes."""
 TIME_WAIT: Final = "time/wait_s"
 """How long a step waited for the network, and so for the other workers."""
 TIME_DECOMPRESS: Final = "time/decompress_s"
+"""Reading messages and adding them up, as far as the step waits for it."""
 TIME_STEP: Final = "time/step_s"
 """The whole step: data, compute, compress, wait and decompress add up to it."""
 TIME_EXCHANGE: Final = "time/exchange_s"
@@ -75,9 +83,11 @@ ADAPT_WAIT: Final = "adapt/wait_share"
 EVAL_ACCURACY: Final = "eval/accuracy"
 """A fraction, 0 to 1."""
 EVAL_LOSS: Final = "eval/loss"
+"""Mean loss of the test examples, in the task's unit."""
 EVAL_EXAMPLES: Final = "eval/examples"
 """How many test examples stand behind an evaluation: without it nobody can say how sure that is."""
 EPOCH: Final = "epoch"
+"""The epoch of the evaluation, from 1."""
 EPOCH_BITS_PER_PARAM: Final = "epoch/bits_per_param"
 """Wire bits over parameters x workers, mean of the epoch's iterations (Oland-Raj, figure 5)."""
 EPOCH_VALUE_BITS_PER_PARAM: Final = "epoch/value_bits_per_param"
@@ -85,12 +95,15 @@ EPOCH_VALUE_BITS_PER_PARAM: Final = "epoch/value_bits_per_param"
 
 # Totals of a run, over all workers and iterations. 1 GB = 1e9 bytes.
 TOTAL_WIRE_GB: Final = "total/wire_gb"
+"""Wire bytes of all workers."""
 TOTAL_WIRE_MB_LOG10: Final = "total/wire_mb_log10"
 """Decimal logarithm of the wire MB: MLflow's scatter charts have no logarithmic axis."""
 TOTAL_RECEIVED_GB: Final = "total/received_gb"
 """What arrived at all workers together."""
 TOTAL_PAPER_GB: Final = "total/paper_gb"
+"""Paper bytes of all workers."""
 TOTAL_FRACTION: Final = "total/fraction"
+"""Elements sent over elements."""
 TOTAL_COMPRESSION_RATIO: Final = "total/compression_ratio"
 """Baseline bytes over wire bytes."""
 TOTAL_ACCURACY_PER_GB: Final = "total/accuracy_per_gb"
@@ -98,12 +111,17 @@ TOTAL_ACCURACY_PER_GB: Final = "total/accuracy_per_gb"
 TOTAL_ITERATIONS_TO_TARGET: Final = "total/iterations_to_target"
 """Of a run that stopped at `training.until`; its other totals are those until then."""
 TOTAL_SECONDS: Final = "total/seconds"
+"""Training time with its evaluations, without the start."""
 TOTAL_SKIPPED_STEPS: Final = "total/skipped_steps"
+"""Steps left out because a gradient was not finite."""
 
 # Tags.
 TAG_SPEC_HASH: Final = "taugrad.spec_hash"
+"""Twelve hex digits, equal for specs that define the same computation (`RunSpec.fingerprint`)."""
 TAG_GIT_COMMIT: Final = "taugrad.git_commit"
+"""The commit of the working folder, where it is a git repository."""
 TAG_PAPER: Final = "taugrad.paper"
+"""The spec's `paper`: the paper that the run repeats."""
 TAG_CHAIN: Final = "taugrad.chain"
 """The compressor as one line."""
 TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
@@ -134,23 +152,25 @@ ARTIFACT_STAGES: Final = "stages.csv"
 
 # Params that readers look at.
 PARAM_RULE: Final = "compressor.kind"
+"""The rule's name."""
 PARAM_TAU: Final = "compressor.tau"
+"""The threshold, or the policy that decides it."""
 
 WorkerQuantity = Literal["staleness", "left_out"]
 """What is recorded of a single worker since all met last: how old the messages were that it applied, how many
 rounds closed without it."""
 
 LayerQuantity = Literal[
-    "fraction",
-    "elements",
-    "tau",
-    "bits",
-    "grad_p50",
-    "grad_p90",
-    "grad_p99",
-    "grad_p999",
-    "grad_rms",
-    "zeros",
+    "fraction",  # elements sent over elements
+    "elements",  # elements of the layer
+    "tau",  # its threshold
+    "bits",  # value bits of an element sent
+    "grad_p50",  # median of the gradient's magnitudes, before compression, of a sample
+    "grad_p90",  # their 90th percentile
+    "grad_p99",  # their 99th percentile
+    "grad_p999",  # their 99.9th percentile
+    "grad_rms",  # root mean square of the gradient, of a sample
+    "zeros",  # share of the sample that is exactly zero
 ]
 """What is recorded of a layer at an interval, and in each of the first iterations."""
 FIRST_ITERATIONS: Final = 10

@@ -2,9 +2,11 @@
 
 import pickle
 import sys
+from pathlib import Path
 
 import pytest
 
+from taugrad.platform.data.placing import FOLDER
 from taugrad.platform.importing import ImportPathError, import_object
 from taugrad.platform.launching.failure import RunFailed
 from taugrad.platform.own_code import OwnCodeError, OwnCodeRaised, call, last_own, placing_errors
@@ -79,3 +81,12 @@ def test_why_a_run_failed_survives_the_way_from_a_trial():
     failed = RunFailed("worker 1: KeyError", "own code", "Traceback")
     again = pickle.loads(pickle.dumps(failed))
     assert (str(again), again.cause, again.worker_traceback) == (str(failed), "own code", "Traceback")
+
+
+def test_a_function_finds_files_where_the_command_was_given(tmp_path, monkeypatch):
+    """A worker of our own Ray begins in another folder, and is told which one that was."""
+    (tmp_path / "numbers.txt").write_text("1 2 3")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    assert call("mine:read", lambda path: Path(path).read_text(), {"path": "numbers.txt"}, "") == "1 2 3"

@@ -1,0 +1,76 @@
+"""The generated pages have all that the code has."""
+
+import re
+
+import pytest
+from built_page import BuiltPage
+from pydantic import ValidationError
+
+from taugrad import cli, compressors
+from taugrad.platform import data, tasks
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.fields import spec_fields
+from taugrad.platform.tracking import names
+from taugrad.search.section import search_fields
+
+
+@pytest.fixture
+def page(site):
+    return lambda name: BuiltPage.read(site / "reference" / f"{name}.html")
+
+
+def test_every_field_has_a_place_with_what_it_says(page):
+    found = page("spec")
+    text = " ".join(found.text.split())
+    for field in [*spec_fields(), *search_fields()]:
+        assert field.name in found.places
+        assert " ".join(field.description.split()).replace("`", "") in text.replace("`", ""), field.name
+
+
+@pytest.mark.parametrize(
+    ("field", "bound", "beyond"),
+    [
+        ("workers.count", "at least 1", {"workers": {"count": 0}}),
+        ("seed", "below 2^32", {"seed": 2**32}),
+        ("compressor.decay", "at most 1", {"compressor": {"kind": "wgt", "tau": 1, "decay": 1.1}}),
+        ("tracking.timeline", "at most 100", {"tracking": {"timeline": 101}}),
+    ],
+)
+def test_bounds_are_those_that_a_spec_is_held_to(page, field, bound, beyond):
+    said = page("spec").text.partition(f"\n{field}")[2].partition("\n\n")[0]
+    assert bound in " ".join(said.split())
+    with pytest.raises(ValidationError):
+        RunSpec.model_validate(beyond)
+
+
+def test_every_command_and_option_is_there(page):
+    text = page("cli").text
+    parser = cli._parser()
+    (commands,) = (action for action in parser._actions if action.choices and action.dest == "==SUPPRESS==")
+    assert {"train", "doctor"} <= set(commands.choices)
+    for name, command in commands.choices.items():
+        assert f"taugrad {name}" in text
+        for action in command._actions:
+            for option in action.option_strings:
+                assert option in text, (name, option)
+
+
+def test_every_name_in_mlflow_is_there_with_what_it_means(page):
+    text = page("metrics").text
+    constants = {name: value for name, value in vars(names).items() if re.match(r"[A-Z]+_|EPOCH$", name)}
+    texts = {name: value for name, value in constants.items() if isinstance(value, str)}
+    assert len(texts) > 50
+    for name, value in texts.items():
+        row = re.search(rf"^{re.escape(value)}\n(?P<meaning>.*)\n{name}$", text, re.MULTILINE)
+        assert row is not None, name
+        assert row["meaning"].strip(), name
+    for quantity in ("grad_p999", "zeros"):
+        assert f"layer/<name>/{quantity}" in text
+
+
+def test_every_public_name_is_there(page):
+    places = page("python").places
+    public = [f"taugrad.compressors.{name}" for name in compressors.__all__ if name != "CompressorConfig"]
+    public += [f"taugrad.platform.data.{name}" for name in data.__all__ if name not in {"Data", "load"}]
+    public += [f"taugrad.platform.tasks.{name}" for name in tasks.__all__ if name[0].isupper()]
+    assert not set(public) - places

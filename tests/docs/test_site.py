@@ -1,0 +1,101 @@
+"""The site as it is built: whole, with links that lead somewhere, and without anything from elsewhere."""
+
+import re
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from browser import needs_chromium, open_page, screenshot
+from built_page import BuiltPage
+
+MOST_RESULTS = 3
+"""Pages of results that the browser opens: they are all alike."""
+WIDE, NARROW = 1280, 400
+_IN_STYLES = re.compile(r"(?:url\(|@import\s+)['\"]?(?P<address>[^'\")\s]+)")
+
+page_at = cache(BuiltPage.read)
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[str, BuiltPage]:
+    """By their paths; the page for what is not found has links of a server alone."""
+    found = {path.relative_to(site).as_posix(): page_at(path) for path in sorted(site.rglob("*.html"))}
+    found.pop("404.html")
+    return found
+
+
+def test_every_part_of_the_site_is_there(pages):
+    assert {
+        "index.html",
+        "tutorial.html",
+        "choose.html",
+        "how-to/threshold.html",
+        "reference/spec.html",
+        "reference/cli.html",
+        "reference/metrics.html",
+        "reference/python.html",
+        "results/index.html",
+        "glossary.html",
+        "troubleshooting.html",
+    } <= pages.keys()
+
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    addresses = [(name, address) for name, page in pages.items() for address in page.loaded]
+    for style in site.rglob("*.css"):
+        found = _IN_STYLES.finditer(style.read_text(encoding="utf-8"))
+        addresses += [(style.name, each["address"]) for each in found]
+    assert len(addresses) > 5 * len(pages)
+    elsewhere = {
+        pair for pair in addresses if urlsplit(pair[1]).scheme not in {"", "data"} or pair[1][:2] == "//"
+    }
+    assert not elsewhere
+
+
+def test_links_lead_to_pages_and_places_that_are_there(site, pages):
+    broken = []
+    for name, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or link.startswith("//"):
+                continue
+            target = (site / name).parent / unquote(parts.path) if parts.path else site / name
+            there = target.is_file() or (target / "index.html").is_file()
+            place = unquote(parts.fragment)
+            if not there or (
+                place and target.suffix == ".html" and place not in page_at(target.resolve()).places
+            ):
+                broken.append(f"{name}: {link}")
+    assert not broken
+
+
+@needs_chromium
+def test_pages_fit_wide_and_narrow_windows_and_search_works_without_a_network(site, pages):
+    results = [name for name in pages if re.match(r"results/\d", name)]
+    opened = [name for name in pages if name not in results[MOST_RESULTS:] and not name.startswith("files/")]
+    too_wide, asked = [], []
+    with open_page(WIDE, 900) as (page, errors):
+        page.on("request", lambda request: asked.append(request.url))
+        for name in opened:
+            page.set_viewport_size(
+                {"width": WIDE, "height": 900}
+            )  # a window that grows is too wide for a moment
+            page.goto((site / name).as_uri())
+            for width in (WIDE, NARROW):
+                page.set_viewport_size({"width": width, "height": 900})
+                room, taken = page.evaluate(
+                    "[document.documentElement.clientWidth, document.documentElement.scrollWidth]"
+                )
+                if taken > room:
+                    too_wide.append(f"{name} at {width}: {taken}")
+        page.set_viewport_size({"width": WIDE, "height": 900})
+        page.goto((site / "index.html").as_uri())
+        page.get_by_role("textbox", name="Search").fill("golomb")
+        hit = page.locator(".md-search-result__link").first
+        hit.wait_for()
+        assert "olomb" in hit.inner_text()
+        screenshot(page, "site_search")
+    assert not too_wide
+    assert not errors
+    assert {urlsplit(address).scheme for address in asked} <= {"file", "data", "blob", "about"}

@@ -1,0 +1,60 @@
+"""The page on errors: what it quotes is still said, and no error of ours is missing."""
+
+import re
+from pathlib import Path
+
+import messages
+import pytest
+
+from taugrad.compressors.errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
+_QUOTED = re.compile(r"^`(?P<pattern>[^`\n]+)`\n:   ", re.MULTILINE)
+SHORTEST = 6
+"""Characters of a piece of a pattern that is looked for."""
+
+
+def everything() -> list[str]:
+    return [each.text for group in messages.collected().values() for each in group]
+
+
+def quoted() -> list[str]:
+    return [found["pattern"] for found in _QUOTED.finditer(PAGE.read_text(encoding="utf-8"))]
+
+
+def is_said(pattern: str, texts: list[str]) -> bool:
+    """Whether a text has all pieces of a pattern in their order, or several texts one each."""
+    pieces = [piece.strip(" :;,.()") for piece in pattern.split(messages.VALUE)]
+    pieces = [piece for piece in pieces if len(piece) >= SHORTEST]
+    return bool(pieces) and all(any(piece in text for text in texts) for piece in pieces)
+
+
+@pytest.mark.parametrize("pattern", quoted())
+def test_what_is_quoted_is_still_said(pattern):
+    assert is_said(pattern, everything()), pattern
+
+
+def test_a_text_that_nobody_says_is_noticed():
+    assert len(quoted()) > 30
+    assert not is_said("the moon is … made of cheese", everything())
+
+
+def test_every_group_stands_on_the_page_once():
+    marks = re.findall(r"<!-- messages: ([\w-]+) -->", PAGE.read_text(encoding="utf-8"))
+    assert sorted(marks) == sorted(messages.GROUPS)
+    assert all(messages.collected().values())
+
+
+def test_the_collector_finds_what_errors_say_when_they_are_raised():
+    """Texts as users see them, against the patterns: values are whatever stands in their places."""
+    said = [
+        str(NonFiniteGradient("fc.weight", 1)),
+        str(WorkersDisagree("rank 0: mean, rank 1: sum")),
+    ]
+    for text in said:
+        assert any(_as_regex(pattern).fullmatch(text) for pattern in everything()), text
+    assert {each.error for each in messages.collected()["corrupt"]} >= {CorruptMessage.__name__}
+
+
+def _as_regex(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(re.escape(messages.VALUE), ".*"))

@@ -1,0 +1,127 @@
+"""The tutorial, exactly as it stands: its files are written, its commands are run, in their order."""
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
+import fences
+
+pytestmark = pytest.mark.ray
+
+PAGE = "docs/tutorial.md"
+TIMEOUT_S = 240
+DRIVER = """
+import json, sys
+from taugrad import cli
+from taugrad.platform.launching.cluster import ray_cluster
+
+with ray_cluster(dashboard=True):  # commands within it use it
+    for line in sys.stdin:
+        print(f"exit {cli.main(json.loads(line))}", flush=True)
+"""
+"""Commands one after the other on one Ray, whose start takes longer than they do."""
+
+
+@pytest.fixture
+def on_one_ray(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., tuple[int, str]]]:
+    """Runs commands in the test's folder; the exit code and all that was said."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVER],
+        cwd=tmp_path,
+        env=environment,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+    def run(*arguments: str) -> tuple[int, str]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(arguments) + "\n")
+        process.stdin.flush()
+        said = ""
+        for each in process.stdout:
+            if each.startswith("exit "):
+                return int(each.split()[1]), said
+            said += each
+        raise AssertionError(said)
+
+    yield run
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def serve(command: list[str], folder: Path, environment: dict[str, str]) -> str:
+    """Runs a command that serves until Ctrl-C; what it printed, once the page that it names was there."""
+    # In the background Ctrl-C may be ignored, and that is inherited.
+    line = ["env", "--default-signal=INT", *command]
+    process = subprocess.Popen(
+        line, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    said = ""
+    try:
+        for each in process.stdout:
+            said += each
+            if "Ctrl-C" in each:
+                break
+        address = re.search(r"http://127\.0\.0\.1:\d+/#\S+viewStateShareKey=\S+", said)
+        assert address is not None, said
+        with urllib.request.urlopen(address[0].partition("#")[0], timeout=60) as answer:
+            assert b"<title>MLflow" in answer.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+    finally:
+        process.kill()
+        process.wait()
+    return said
+
+
+def test_its_files_and_commands_do_what_it_says(on_one_ray, tmp_path, environment, command):
+    blocks = list(fences.blocks(PAGE))
+    for block in blocks:
+        if block.file:
+            (tmp_path / block.file).write_text(block.text)
+    said = {}
+    for line in [line for block in blocks for line in block.commands]:
+        program, *words = shlex.split(line)
+        if program == "python":
+            subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, timeout=TIMEOUT_S)
+        elif words[0] == "dashboard":
+            said[words[0]] = serve([*command, *words], tmp_path, environment)
+        else:
+            assert program == "taugrad"
+            code, said[words[0]] = on_one_ray(*words)
+            assert code == 0, said[words[0]]
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = client.get_experiment_by_name("tutorial")
+    runs = {run.info.run_name: run.data.metrics for run in client.search_runs([experiment.experiment_id])}
+    assert runs.keys() == {"plain", "compressed"}
+    assert runs["plain"]["total/compression_ratio"] == pytest.approx(1)
+    assert runs["compressed"]["total/compression_ratio"] > 100
+    for metrics in runs.values():
+        assert metrics["eval/accuracy"] > 0.9
+    report = (tmp_path / "report" / "report.html").read_text()
+    assert "compressed" in report
+    assert "plain" in report
+    front = tmp_path / "taugrad-runs" / "searches" / "tutorial_search" / "search" / "front.csv"
+    assert len(front.read_text().splitlines()) > 1
+    assert "--pick" in said["search"]
