@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 from sync_runs import Silent
-from torch.multiprocessing.spawn import spawn
+from workers import run_workers
 
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
@@ -87,7 +87,7 @@ def train(specs: Sequence[RunSpec], paces: Sequence[Pace]) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
         folder = Path(name)
         texts = [spec.model_dump_json() for spec in specs]
-        spawn(_work, (texts, list(paces), processes, folder), nprocs=processes)  # type: ignore[no-untyped-call]
+        run_workers(_work, (texts, list(paces), processes, folder), processes)
         outcomes = json.loads((folder / "outcomes.json").read_text(encoding="utf-8"))
     return [Outcome(**values) for values in outcomes]
 

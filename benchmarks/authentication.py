@@ -8,7 +8,6 @@ machine meets both. Messages are in memory already: in a training, computing and
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from report import Table, load, publish, read_options
+from workers import run_workers
 
 from taugrad.compressors.wire.exchange import Exchange
 
@@ -86,15 +86,9 @@ def compared(found: dict[str, Measured]) -> tuple[str, ...]:
 def measure(workers: int, nbytes: int, rounds: int) -> dict[str, Measured]:
     """Runs the workers; by way."""
     with tempfile.TemporaryDirectory() as folder:
-        task = json.dumps({"workers": workers, "nbytes": nbytes, "rounds": rounds})
-        environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        processes = [
-            subprocess.Popen([sys.executable, __file__, "--worker", str(rank), folder, task], env=environment)
-            for rank in range(workers)
-        ]
-        codes = [process.wait() for process in processes]
-        if any(codes):
-            raise RuntimeError(f"workers ended with {codes}")
+        task = {"workers": workers, "nbytes": nbytes, "rounds": rounds}
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        run_workers(run_worker, (Path(folder), task), workers)
         results = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(workers)]
     return {
         way: Measured(
@@ -139,7 +133,4 @@ def run_worker(rank: int, folder: Path, task: dict[str, int]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--worker"]:
-        run_worker(int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]))
-    else:
-        sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from workers import run_workers
 
 Train = Callable[[str], dict[str, float]]
 """Trains a spec, as JSON; a function of a module, not a closure."""
@@ -20,7 +20,7 @@ def train_by(processes: int, train: Train, text: str) -> dict[str, float]:
         return train(text)
     with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
         arguments = (train, text, processes, Path(folder))
-        spawn(_work, arguments, nprocs=processes)  # type: ignore[no-untyped-call]
+        run_workers(_work, arguments, processes)
         found: dict[str, float] = json.loads((Path(folder) / "found.json").read_text(encoding="utf-8"))
     return found
 

@@ -8,7 +8,6 @@ the machine meets all of them.
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from report import Table, load, publish, read_options
+from workers import run_workers
 
 from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
 
@@ -85,15 +85,9 @@ def compared(found: dict[str, Measured]) -> tuple[str, ...]:
 def measure(workers: int, nbytes: int, shorter: float, rounds: int) -> dict[str, Measured]:
     """Runs the workers; by form."""
     with tempfile.TemporaryDirectory() as folder:
-        task = json.dumps({"workers": workers, "nbytes": nbytes, "shorter": shorter, "rounds": rounds})
-        environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        processes = [
-            subprocess.Popen([sys.executable, __file__, "--worker", str(rank), folder, task], env=environment)
-            for rank in range(workers)
-        ]
-        codes = [process.wait() for process in processes]
-        if any(codes):
-            raise RuntimeError(f"workers ended with {codes}")
+        task = {"workers": workers, "nbytes": nbytes, "shorter": shorter, "rounds": rounds}
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        run_workers(run_worker, (Path(folder), task), workers)
         results = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(workers)]
     found = {}
     for form in FORMS:
@@ -104,6 +98,7 @@ def measure(workers: int, nbytes: int, shorter: float, rounds: int) -> dict[str,
 
 def run_worker(rank: int, folder: Path, task: dict[str, float]) -> None:
     """One worker: exchanges messages in every form, and writes down how long that took."""
+    torch.set_num_threads(1)
     workers = int(task["workers"])
     store = dist.FileStore(str(folder / "store"), workers)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=workers)
@@ -137,7 +132,4 @@ def run_worker(rank: int, folder: Path, task: dict[str, float]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--worker"]:
-        run_worker(int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]))
-    else:
-        sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from exchange import FORMS
 from report import RESULTS, Place, Spread, Table, load, number, publish, read_options
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
+from workers import run_workers
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.wire.exchange import ExchangeForm
@@ -141,7 +141,7 @@ def measure(case: Case, workers: int, iterations: int) -> tuple[str, ...]:
     """A row of the table."""
     with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
         folder = Path(name)
-        spawn(work, (workers, case, iterations, folder), nprocs=workers)  # type: ignore[no-untyped-call]
+        run_workers(work, (workers, case, iterations, folder), workers)
         figures = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
     seconds, wire = np.array(figures["seconds"]), np.array(figures["wire"])
     medians, handed_over = np.median(seconds, axis=0), wire.sum(axis=0)

@@ -22,8 +22,8 @@ from hook_figure import Backward, draw
 from report import RESULTS, Table, load, number, publish, read_options, verdict
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
+from workers import run_workers
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
@@ -330,7 +330,7 @@ def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[s
     rows = []
     for model in models:
         with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
-            spawn(steps_of, (model, rounds, Path(name)), nprocs=2)  # type: ignore[no-untyped-call]
+            run_workers(steps_of, (model, rounds, Path(name)), 2)
             found = json.loads((Path(name) / "found.json").read_text(encoding="utf-8"))
         bare = found[STEPS[0]][0]
         passes[model.name] = {

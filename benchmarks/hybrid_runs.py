@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
-from torch.multiprocessing.spawn import spawn
+from workers import run_workers
 
 from taugrad.compressors.spans import RECORDER, Span
 from taugrad.platform.data.feeding import Batch
@@ -79,7 +79,7 @@ def measure(cases: Sequence[Case]) -> list[Measured]:
         fields = [
             (case.spec.model_dump_json(), asdict(case.shape), case.examples, case.steps) for case in cases
         ]
-        spawn(_work, (fields, processes, folder), nprocs=processes)  # type: ignore[no-untyped-call]
+        run_workers(_work, (fields, processes, folder), processes)
         by_rank = [
             json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(processes)
         ]

@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from report import Options, Spread, Table, load, number, publish, read_options, verdict
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
+from workers import run_workers
 
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
@@ -281,7 +281,7 @@ def measure(case: str, sizes: Sizes) -> Measured:
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
         folder = Path(name)
-        spawn(work, (case, sizes, folder), nprocs=CASES[case])  # type: ignore[no-untyped-call]
+        run_workers(work, (case, sizes, folder), CASES[case])
         return Measured(**json.loads((folder / "figures.json").read_text(encoding="utf-8")))
 
 

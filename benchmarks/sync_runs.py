@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
-from torch.multiprocessing.spawn import spawn
+from workers import run_workers
 
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
@@ -141,7 +141,7 @@ def train(specs: Sequence[RunSpec]) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
         folder = Path(name)
         texts = [spec.model_dump_json() for spec in specs]
-        spawn(_work, (texts, processes, folder), nprocs=processes)  # type: ignore[no-untyped-call]
+        run_workers(_work, (texts, processes, folder), processes)
         outcomes = json.loads((folder / "outcomes.json").read_text(encoding="utf-8"))
     return [Outcome(**values) for values in outcomes]
 

@@ -4,12 +4,12 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
+from workers import forking
 
 from taugrad.platform.spec import RunSpec
 
@@ -75,7 +75,7 @@ class Trainings:
         if not todo:
             return
         ordered = sorted(todo.values(), key=lambda spec: -self._work(spec))
-        with ProcessPoolExecutor(TOGETHER, get_context("spawn"), initializer=_begin) as pool:
+        with ProcessPoolExecutor(TOGETHER, forking(), initializer=_begin) as pool:
             running: dict[Future[dict[str, float]], RunSpec] = {
                 pool.submit(self._train, spec.model_dump_json()): spec for spec in ordered
             }

@@ -4,13 +4,13 @@ import dataclasses
 import importlib
 import math
 import re
-import subprocess
 import sys
 from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
 import torch
+from forked import run_script
 from needs import missing
 
 from taugrad.compressors.config.registry import RULES as METHODS
@@ -26,15 +26,14 @@ Table = list[list[str]]
 
 def run(name: str, folder: Path) -> str:
     """What a quick run of a benchmark writes."""
-    command = [sys.executable, f"benchmarks/{name}.py", "--quick", "--write", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    options = ["--quick", "--write", folder]
+    said = run_script(ROOT / "benchmarks" / f"{name}.py", options, ROOT, timeout_s=TIMEOUT_S)
     (written,) = folder.iterdir()
     assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d-{name}\.md", written.name)
     text = written.read_text(encoding="utf-8")
     for table in tables(text):
         for cell in (cell for row in table for cell in row):
-            assert all(word in done.stdout for word in cell.split())  # a screen has narrower columns
+            assert all(word in said for word in cell.split())  # a screen has narrower columns
     return text
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .results import Batch, HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
+from .results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
 from .returns import Pending, Returns
 
 
@@ -168,25 +168,12 @@ class Passes(ABC):
 
     @abstractmethod
     def linear_pass(
-        self,
-        residual: Tensor | None,
-        gradient: Tensor,
-        bits: int,
-        block: int,
-        symbols: Any,
-        lows: Any,
-        steps: Any,
-        returns: Returns,
-        ranges: Ranges | None = None,
+        self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Ranges | None = None
     ) -> Pending[QuantizedPass]:
         """Quantizes residual + gradient uniformly; `ops.cpu.linear` defines it.
 
         Args:
-            residual: float32 [n].
-            gradient: [n].
-            bits: of a symbol, 1 to 16.
-            block: elements of a block, the last one may be shorter; 0 for one block.
-            symbols: uint8 [n] for up to 8 bits, uint16 [n] above; receives the symbols.
+            work: what is quantized, and to what.
             lows: float32 [blocks]; receives the smallest element of each.
             steps: float32 [blocks]; receives the width of a bin.
             returns: receives what the pass comes to, unless `ranges` has it.
@@ -195,15 +182,7 @@ class Passes(ABC):
 
     @abstractmethod
     def quantile_pass(
-        self,
-        residual: Tensor | None,
-        gradient: Tensor,
-        bits: int,
-        block: int,
-        symbols: Any,
-        means: Any,
-        exponents: Any,
-        returns: Returns,
+        self, work: Quantizing, means: Any, exponents: Any, returns: Returns
     ) -> Pending[QuantizedPass]:
         """Quantizes to bins of equal population; `ops.cpu.quantile` defines it.
 
@@ -212,22 +191,12 @@ class Passes(ABC):
         """
 
     @abstractmethod
-    def fp8_pass(
-        self,
-        residual: Tensor | None,
-        gradient: Tensor,
-        block: int,
-        symbols: Any,
-        exponents: Any,
-        returns: Returns,
-    ) -> Pending[QuantizedPass]:
+    def fp8_pass(self, work: Quantizing, exponents: Any, returns: Returns) -> Pending[QuantizedPass]:
         """Rounds to float8 e4m3fn scaled by a power of two a block, in `exponents`, int8 [blocks]."""
 
     @abstractmethod
-    def half_pass(
-        self, kind: HalfFormat, residual: Tensor | None, gradient: Tensor, symbols: Any, returns: Returns
-    ) -> Pending[QuantizedPass]:
-        """Rounds to a 16-bit float, whose bits uint16 [n] receives."""
+    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[QuantizedPass]:
+        """Rounds to a 16-bit float, whose bits are the symbols."""
 
     # What symbols stand for: written to float32 [k], or added
 

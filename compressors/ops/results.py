@@ -35,6 +35,21 @@ class Batch(NamedTuple):
     """What is sent goes there, each parameter's ascending."""
 
 
+class Quantizing(NamedTuple):
+    """What a quantizing pass over one parameter works on."""
+
+    residual: Tensor | None
+    """float32 [n], becomes what symbols leave out; None for zeros that nobody keeps."""
+    gradient: Tensor
+    """[n], any float; added to the residual."""
+    symbols: Array
+    """Receives the symbols: uint8 [n] for up to 8 bits, uint16 [n] above."""
+    bits: int
+    """Of a symbol, 1 to 16."""
+    block: int = 0
+    """Elements that share tables, the last ones may be fewer; 0 for one block."""
+
+
 @dataclass(frozen=True)
 class Taken:
     """What sparse passes over some parameters came to, by parameter."""

@@ -5,7 +5,7 @@ Legend: n elements, k of them sent, whose words are position << 1 | sign, uint32
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .array import Array, Bytes
 from .faults import Faults
@@ -28,6 +28,17 @@ class Sections(Protocol):
             out: uint8, zeros.
             begins: where each section begins in it, ascending.
         """
+
+
+class RiceBody(NamedTuple):
+    """A body that begins with Golomb-Rice coded positions."""
+
+    body: Any
+    """uint8, of one message."""
+    n: int
+    k: int
+    faults: Faults
+    """Of the message."""
 
 
 class HuffmanCoded(Protocol):
@@ -128,24 +139,14 @@ class Wire(ABC):
 
     @abstractmethod
     def read_golomb_rice(
-        self,
-        bodies: Sequence[Any],
-        elements: Sequence[int],
-        counts: Sequence[int],
-        signed: bool,
-        behind: int,
-        faults: Sequence[Faults],
-        looks: Returns,
+        self, bodies: Sequence[RiceBody], signed: bool, behind: int, looks: Returns
     ) -> Steps[list[tuple[Any, int, Bytes]]]:
         """Reads the sections that bodies begin with.
 
         Args:
-            bodies: uint8, each of a message.
-            elements: n of each.
-            counts: k of each.
+            bodies: each of a message.
             signed: whether signs were written.
             behind: how many bytes behind each section are wanted on the host.
-            faults: of each message.
             looks: what the steps wait for.
 
         Returns:

@@ -132,10 +132,12 @@ def quantize_uniformly(
     """Bins of equal width between a block's extremes, as `Passes.linear_pass` makes them."""
     import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
+    from ..ops.results import Quantizing  # noqa: PLC0415
     from ..wire.quantized import Uniform, blocks_of, symbol_dtype  # noqa: PLC0415
 
     n, ops = gradient.numel(), work.ops
     symbols, blocks = ops.empty(n, symbol_dtype(bits)), blocks_of(n, block)
     lows, steps = ops.empty(blocks, np.float32), ops.empty(blocks, np.float32)
-    passed = ops.linear_pass(residual, gradient, bits, block, symbols, lows, steps, work.returned, ranges)
+    given = Quantizing(residual, gradient, symbols, bits, block)
+    passed = ops.linear_pass(given, lows, steps, work.returned, ranges)
     return Outcome(Uniform(bits, block, symbols, lows, steps), passed)

@@ -22,13 +22,15 @@ class Float8Fields(Blocks, Quantizer):
         """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
+        from ..ops.results import Quantizing  # noqa: PLC0415
         from ..wire.quantized import ScaledFloats, blocks_of  # noqa: PLC0415
 
         yield from ()
         n, ops = gradient.numel(), work.ops
         block = self.block_of(n)
         symbols, exponents = ops.empty(n, np.uint8), ops.empty(blocks_of(n, block), np.int8)
-        passed = ops.fp8_pass(residual, gradient, block, symbols, exponents, work.returned)
+        given = Quantizing(residual, gradient, symbols, 8, block)
+        passed = ops.fp8_pass(given, exponents, work.returned)
         return Outcome(ScaledFloats(8, block, symbols, exponents), passed)
 
 

@@ -27,9 +27,12 @@ class _Half(Quantizer):
         """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
+        from ..ops.results import Quantizing  # noqa: PLC0415
+
         yield from ()
         halves = work.ops.empty(gradient.numel(), np.uint16)
-        return Outcome(halves, work.ops.half_pass(self.makes, residual, gradient, halves, work.returned))
+        given = Quantizing(residual, gradient, halves, 16)
+        return Outcome(halves, work.ops.half_pass(self.makes, given, work.returned))
 
 
 class _HalfMethod(DenseMethod, _Half):

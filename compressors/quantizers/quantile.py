@@ -21,6 +21,7 @@ class QuantileFields(Bins):
         """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
+        from ..ops.results import Quantizing  # noqa: PLC0415
         from ..wire.quantized import Quantiles, blocks_of, symbol_dtype  # noqa: PLC0415
 
         yield from ()
@@ -28,7 +29,8 @@ class QuantileFields(Bins):
         block = self.block_of(n)
         symbols, blocks = ops.empty(n, symbol_dtype(bits)), blocks_of(n, block)
         means, exponents = ops.empty(blocks << bits, np.uint16), ops.empty(blocks, np.int8)
-        passed = ops.quantile_pass(residual, gradient, bits, block, symbols, means, exponents, work.returned)
+        given = Quantizing(residual, gradient, symbols, bits, block)
+        passed = ops.quantile_pass(given, means, exponents, work.returned)
         return Outcome(Quantiles(bits, block, symbols, means, exponents), passed)
 
 

@@ -1,13 +1,11 @@
 """The hook in real DDP over gloo, with workers at several sites; see test_hook.py."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import forked
 import pytest
 import torch
 from cases import in_turn
@@ -131,23 +129,18 @@ def test_what_cannot_be_is_refused(four: Results) -> None:
 def test_a_worker_s_death_ends_all_others(tmp_path: Path) -> None:
     """Worker 3 sends to 1, who would hand it on to 0, and 2 waits for it directly."""
     script = Path(__file__).with_name("mailbox_process.py")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(tmp_path)],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
-    ]
+    said = [tmp_path / f"{rank}.txt" for rank in range(4)]
+    workers = [forked.start(script, (rank, tmp_path), log, log) for rank, log in enumerate(said)]
     try:
-        errors = [worker.communicate(timeout=TIMEOUT_S)[1] for worker in workers]
+        for worker in workers:
+            worker.join(TIMEOUT_S)
+        codes = [worker.exitcode for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
-    assert workers[3].returncode == 0
-    for worker, error in zip(workers[:3], errors[:3], strict=True):
+    errors = [log.read_text() for log in said]
+    assert codes[3] == 0
+    for code, error in zip(codes[:3], errors[:3], strict=True):
         # Python's 1, or SIGABRT: gloo's threads may still wait when the process ends by its error.
-        assert worker.returncode in (1, -signal.SIGABRT), error
+        assert code in (1, -signal.SIGABRT), error
         assert "RuntimeError" in error

@@ -12,9 +12,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from cases import in_turn
-from forked import forked
 
 CASES = {
     "stopped-exact": ("wgt(0.01)", "exact", 4),
@@ -40,12 +40,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[To
     folder, script = tmp_path_factory.mktemp("lost"), Path(__file__).with_name("lost_peer_process.py")
     (folder / "cases.json").write_text(json.dumps([(name, *case) for name, case in CASES.items()]))
     workers = [
-        forked(script, (rank, folder, PATIENCE_S), folder / f"{rank}.txt")
+        forked.start(script, (rank, folder, PATIENCE_S), folder / f"{rank}.txt", folder / f"{rank}.txt")
         for rank in range(max(count for _, _, count in CASES.values()))
     ]
     try:
-        for worker in workers:
-            worker.start()
         yield {name: lose(folder, name, workers[:count]) for name, (_, _, count) in CASES.items()}
         workers[0].join(ENDED_S)
         assert workers[0].exitcode == 0, (folder / "0.txt").read_text()[-3000:]

@@ -5,11 +5,9 @@ All of it is started once, by the lines of docs/stores.md, and one Ray runs the 
 
 import csv
 import io
-import json
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from commands_on_ray import OneRay
 from objects import BUCKET, Objects
 from postgres import PASSWORD, Postgres
 
@@ -71,81 +70,6 @@ def line_of_docs(beginning: str) -> str:
     return found
 
 
-class Commands:
-    """taugrad's commands on one Ray, whose output can be read while they run."""
-
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.said = ""
-        self._changed = threading.Condition()
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("one_ray.py"))],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def are_taken(self) -> bool:
-        """Waits until Ray has started; whether it has."""
-        self.begin("deliver", "nothing")
-        with self._changed:
-            self._changed.wait_for(
-                lambda: "\nexit 2" in self.said or self._process.poll() is not None, timeout=TIMEOUT_S
-            )
-        return "\nexit 2" in self.said
-
-    def begin(self, *arguments: str) -> None:
-        """Starts a command."""
-        assert self._process.stdin is not None
-        assert self._process.poll() is None, self.said
-        self.said = ""
-        self._process.stdin.write(json.dumps(arguments) + "\n")
-        self._process.stdin.flush()
-
-    def wait_for(self, pattern: str) -> "re.Match[str]":
-        """Waits until the command has said something."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: re.search(pattern, self.said, re.MULTILINE) or self._process.poll() is not None,
-                timeout=TIMEOUT_S,
-            )
-        found = re.search(pattern, self.said, re.MULTILINE)
-        assert found, self.said
-        return found
-
-    def end(self) -> int:
-        """Waits for the command's exit code."""
-        return int(self.wait_for(r"^exit (\d+)$")[1])
-
-    def kill_a_worker(self) -> None:
-        """Ends a worker of the run that is trained."""
-        family = psutil.Process(self._process.pid).children(recursive=True)
-        workers = [each for each in family if "RayTrainWorker" in " ".join(each.cmdline() or [each.name()])]
-        os.kill(workers[-1].pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Ends Ray."""
-        assert self._process.stdin is not None
-        with suppress(OSError, subprocess.TimeoutExpired):
-            self._process.stdin.close()
-            self._process.wait(60)
-        self._process.kill()
-        self._process.wait()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._changed:
-                self.said += line
-                self._changed.notify_all()
-        with self._changed:  # it has ended
-            self._process.wait()
-            self._changed.notify_all()
-
-
 class Team:
     """What a team has, in a folder."""
 
@@ -167,13 +91,14 @@ class Team:
             stack.callback(self.commands.close)
             self.stop = stack.pop_all().close
 
-    def _started_ray(self, environment: dict[str, str]) -> Commands:
+    def _started_ray(self, environment: dict[str, str]) -> OneRay:
         for _ in range(5):  # Ray gives up after half a minute, which a busy machine may need
-            commands = Commands(self.folder, environment)
-            if commands.are_taken():
+            commands = OneRay(self.folder, environment)
+            with suppress(AssertionError, OSError):
+                commands("deliver", "nothing")
                 return commands
             commands.close()
-        raise AssertionError(commands.said)
+        raise AssertionError("Ray does not start")
 
     def _start_server(self, environment: dict[str, str]) -> None:
         line = line_of_docs("mlflow server ").replace("5000", self.uri.rpartition(":")[2])
@@ -236,7 +161,6 @@ class Team:
             for (run_id,) in self.postgres.rows("SELECT run_uuid FROM runs WHERE name = %s", name):
                 if len(self.manifests(run_id)) >= count:
                     return str(run_id)
-            assert "\nexit " not in self.commands.said, self.commands.said
             time.sleep(0.1)
         raise AssertionError(self.commands.said)
 
@@ -293,7 +217,7 @@ def write_a_run(uri: str, run_id: str, told: list[str]) -> None:
 def written(team: Team) -> list[str]:
     """Several runs that were written at once, while a search trained two trials at a time."""
     (team.folder / "searched.yaml").write_text(SEARCHED)
-    team.commands.begin("search", "searched.yaml")
+    team.commands.start("search", "searched.yaml")
     client = open_client(team.uri)
     told: list[str] = []
     runs = [start_run(client, RunSpec(experiment="written", name=f"run {i}")) for i in range(WRITERS)]
@@ -302,7 +226,7 @@ def written(team: Team) -> list[str]:
         thread.start()
     for thread in threads:
         thread.join(TIMEOUT_S)
-    assert team.commands.end() == 0, team.commands.said
+    assert team.commands.finish().code == 0, team.commands.said
     assert told == []
     return runs
 
@@ -352,8 +276,8 @@ def test_one_driver_of_several_has_a_run(team: Team) -> None:
 
 def test_reports_say_what_the_database_holds(team: Team, written: list[str]) -> None:
     for arguments in (["report", "searched", "-o", "report"], ["dashboard", "searched"]):
-        team.commands.begin(*arguments)
-        assert team.commands.end() == 0, team.commands.said
+        team.commands.start(*arguments)
+        assert team.commands.finish().code == 0, team.commands.said
     assert f"{team.uri}/#/experiments/" in team.commands.said
     with (team.folder / "report" / "runs.csv").open() as file:
         shown = sorted(float(row["wire_mb"]) for row in csv.DictReader(file))
@@ -387,13 +311,13 @@ def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(
 def outlived(team: Team) -> str:
     """A run during which the database goes away and comes back, and the keys of the bucket expire."""
     (team.folder / "outlived.yaml").write_text(TRAINED.format(name="outlived", storage=f"s3://{BUCKET}/runs"))
-    team.commands.begin("train", "outlived.yaml")
+    team.commands.start("train", "outlived.yaml")
     run_id = team.await_checkpoints("outlived", 1)
     team.objects.refuse()
     team.postgres.stop()
     team.commands.wait_for("MLflow does not answer")
     team.postgres.start()
-    assert team.commands.end() == 0, team.commands.said
+    assert team.commands.finish().code == 0, team.commands.said
     assert re.search(r"MLflow answers again: [\d,]+ metrics delivered", team.commands.said)
     team.notices = team.commands.said.splitlines()
     return run_id
@@ -414,23 +338,23 @@ def whole(team: Team, outlived: str) -> str:
     assert "(ACCESS_DENIED)); training goes on" in line
     assert line.endswith(f"taugrad deliver {kept}")
     assert [each.name for each in kept.parent.iterdir()] == [kept.name]  # those before made room
-    team.commands.begin("deliver", str(kept))
-    assert team.commands.end() == 1
+    team.commands.start("deliver", str(kept))
+    assert team.commands.finish().code == 1
     assert re.search(r"^taugrad: not delivered: .*\(ACCESS_DENIED\); .* is kept$", team.commands.said, re.M)
     team.objects.allow()
     for _ in range(2):  # again changes nothing
-        team.commands.begin("deliver", str(kept))
-        assert team.commands.end() == 0, team.commands.said
+        team.commands.start("deliver", str(kept))
+        assert team.commands.finish().code == 0, team.commands.said
         assert f"is in s3://{BUCKET}/runs/{outlived}, where --resume finds it" in team.commands.said
     return outlived
 
 
 def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) -> None:
     (team.folder / "killed.yaml").write_text(TRAINED.format(name="killed", storage=f"s3://{BUCKET}/runs"))
-    team.commands.begin("train", "killed.yaml")
+    team.commands.start("train", "killed.yaml")
     run_id = team.await_checkpoints("killed", 2)
     team.commands.kill_a_worker()
-    assert team.commands.end() == 1, team.commands.said
+    assert team.commands.finish().code == 1, team.commands.said
     assert f"--resume {run_id}" in team.commands.said
 
     # An object is damaged.
@@ -440,8 +364,8 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) ->
     data[len(data) // 2] ^= 4
     team.objects.write(name, bytes(data))
 
-    team.commands.begin("train", "--resume", run_id)
-    assert team.commands.end() == 0, team.commands.said
+    team.commands.start("train", "--resume", run_id)
+    assert team.commands.finish().code == 0, team.commands.said
     damaged, good = (each.split("/")[2] for each in (newest, before))
     assert (
         f"checkpoint not used: {damaged}: worker_00001.pt is damaged: its SHA-256 is not that"
@@ -470,8 +394,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_costs_no_checkpoint(team: Team, small_disk: Path, whole: str) -> None:
     spec = TRAINED.format(name="full", storage=small_disk).replace("interval: 60", "interval: 60, keep: 99")
     (team.folder / "full.yaml").write_text(spec)
-    team.commands.begin("train", "full.yaml")
-    assert team.commands.end() == 0, team.commands.said
+    team.commands.start("train", "full.yaml")
+    assert team.commands.finish().code == 0, team.commands.said
     said = re.search(rf"iteration {ITERATIONS} was not stored .*No space left on device", team.commands.said)
     assert said, team.commands.said
     run_id = team.run_id("full")
@@ -482,8 +406,8 @@ def test_a_full_disk_costs_no_checkpoint(team: Team, small_disk: Path, whole: st
     assert 0 < before.iteration < ITERATIONS
 
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-    team.commands.begin("deliver", str(kept))
-    assert team.commands.end() == 0, team.commands.said
+    team.commands.start("deliver", str(kept))
+    assert team.commands.finish().code == 0, team.commands.said
     assert folder.check().iteration == ITERATIONS
     assert_whole(team.points(run_id), ITERATIONS)
     shared = torch.load(small_disk / run_id / kept.name / "shared.pt", weights_only=True)

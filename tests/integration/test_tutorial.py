@@ -1,13 +1,11 @@
 """The tutorial, exactly as it stands: its files are written, its commands are run, in their order."""
 
-import json
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,52 +18,6 @@ pytestmark = pytest.mark.ray
 
 PAGE = "docs/tutorial.md"
 TIMEOUT_S = 240
-DRIVER = """
-import json, sys
-from taugrad import cli
-from taugrad.platform.launching.cluster import ray_cluster
-
-with ray_cluster(dashboard=True):  # commands within it use it
-    for line in sys.stdin:
-        print(f"exit {cli.main(json.loads(line))}", flush=True)
-"""
-"""Commands one after the other on one Ray, whose start takes longer than they do."""
-
-
-@pytest.fixture
-def on_one_ray(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., tuple[int, str]]]:
-    """Runs commands in the test's folder; the exit code and all that was said."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER],
-        cwd=tmp_path,
-        env=environment,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-    def run(*arguments: str) -> tuple[int, str]:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(arguments) + "\n")
-        process.stdin.flush()
-        said = ""
-        for each in process.stdout:
-            if each.startswith("exit "):
-                return int(each.split()[1]), said
-            said += each
-        raise AssertionError(said)
-
-    yield run
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(TIMEOUT_S)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def serve(command: list[str], folder: Path, environment: dict[str, str]) -> str:

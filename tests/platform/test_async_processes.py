@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import forked
 import pytest
 
 WORKERS, BEHIND, STEPS = 3, 10, 120
@@ -21,12 +20,10 @@ class Process:
 
     def __init__(self, rank: int, folder: Path, sync: dict[str, Any]) -> None:
         script = Path(__file__).with_name("async_process.py")
-        self.running = subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(WORKERS), str(folder), str(STEPS), json.dumps(sync)],
-            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._pipe = folder / f"said_{rank}"
+        os.mkfifo(self._pipe)
+        arguments = (rank, WORKERS, folder, STEPS, json.dumps(sync))
+        self.running = forked.start(script, arguments, self._pipe, folder / f"errors_{rank}.txt")
         self.lines: list[str] = []
         self.heard = monotonic()
         """When the latest of them came."""
@@ -34,10 +31,10 @@ class Process:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.running.stdout is not None
-        for line in self.running.stdout:
-            self.lines.append(line.strip())
-            self.heard = monotonic()
+        with self._pipe.open() as said:
+            for line in said:
+                self.lines.append(line.strip())
+                self.heard = monotonic()
 
     @property
     def step(self) -> int:
@@ -47,15 +44,19 @@ class Process:
 
     def reach(self, step: int) -> None:
         end = monotonic() + TIMEOUT_S
-        while self.step < step and self.running.poll() is None and monotonic() < end:
+        while self.step < step and self.running.is_alive() and monotonic() < end:
             sleep(0.005)
         assert self.step >= step, self.lines[-3:]
 
-    def ended(self) -> tuple[int, str]:
+    def send(self, sign: signal.Signals) -> None:
+        assert self.running.pid is not None
+        os.kill(self.running.pid, sign)
+
+    def ended(self) -> tuple[int | None, str]:
         """Its exit status, and its last line."""
-        status = self.running.wait(TIMEOUT_S)
+        self.running.join(TIMEOUT_S)
         self._reader.join(TIMEOUT_S)
-        return status, self.lines[-1]
+        return self.running.exitcode, self.lines[-1]
 
     @property
     def hashed(self) -> str:
@@ -75,7 +76,7 @@ def workers(tmp_path):
 def test_a_stopped_worker_is_waited_for_and_a_killed_one_is_noticed(workers):
     *others, slow = workers
     slow.reach(5)
-    slow.running.send_signal(signal.SIGSTOP)
+    slow.send(signal.SIGSTOP)
     sleep(0.1)
     stopped_at = slow.step
     for other in others:
@@ -83,7 +84,7 @@ def test_a_stopped_worker_is_waited_for_and_a_killed_one_is_noticed(workers):
     sleep(1)
     # They may be ahead of what they have received by BEHIND, and it may have sent more than it has said.
     assert all(other.step <= stopped_at + 2 + BEHIND for other in others)
-    slow.running.send_signal(signal.SIGCONT)
+    slow.send(signal.SIGCONT)
     for worker in workers:
         worker.reach(STEPS // 2 + 5)
     assert len({worker.hashed for worker in workers}) == 1

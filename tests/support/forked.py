@@ -1,6 +1,6 @@
-"""Workers of tests, a process each, forked from a server that has imported torch once.
+"""Processes of tests, forked from a server that has imported torch and the trainer once.
 
-A worker that imports torch itself spends two seconds on it, and the tests start some hundred workers.
+A process that imports torch itself spends two seconds on it, and the tests start some hundred of them.
 """
 
 import os
@@ -8,14 +8,38 @@ import runpy
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic, sleep
 
+import pytest
+
 _FORKED = get_context("forkserver")
-_FORKED.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "numba"])
+_FORKED.set_forkserver_preload(["preloaded"])
 _ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _start_server() -> None:
+    """Starts it, if it does not run; it finds what it is to import as this process does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+
+
+def start(
+    script: Path, arguments: Sequence[object], out: Path, errors: Path, **variables: str
+) -> BaseProcess:
+    """Starts `python SCRIPT ARGUMENTS` in the environment of workers; what it prints goes to two files."""
+    process = _FORKED.Process(
+        target=_work,
+        args=(str(script), [str(each) for each in arguments], str(out), str(errors)),
+        kwargs={"environment": dict(os.environ) | _ENVIRONMENT},
+        daemon=True,
+    )
+    _start_server()
+    process.start()
+    return process
 
 
 def run_workers(
@@ -34,10 +58,10 @@ def run_workers(
     """
     with tempfile.TemporaryDirectory(prefix="taugrad-workers-") as folder:
         logs = [Path(folder) / f"{rank}.log" for rank in range(workers)]
-        processes = [forked(script, arguments(rank), log) for rank, log in enumerate(logs)]
+        processes: list[BaseProcess] = []
         try:
-            for process in processes:
-                process.start()
+            for rank, log in enumerate(logs):
+                processes.append(start(script, arguments(rank), log, log))
             deadline = monotonic() + timeout_s
             while any(process.is_alive() for process in processes) and monotonic() < deadline:
                 if any(process.exitcode for process in processes):
@@ -46,23 +70,10 @@ def run_workers(
             codes = [process.exitcode for process in processes]
         finally:
             for process in processes:
-                if process.pid is not None:
-                    process.kill()
-                    process.join()
+                process.kill()
+                process.join()
         output = "\n".join(log.read_text()[-3000:] for log in logs if log.exists())
     assert codes == [0] * workers, f"{script.name}: workers ended with {codes} (None: they hung)\n{output}"
-
-
-def forked(script: Path, arguments: Sequence[object], log: Path) -> BaseProcess:
-    """A process that runs a script as `python SCRIPT ARGUMENTS` would, before its start.
-
-    Args:
-        script: the script.
-        arguments: its.
-        log: where what it prints goes.
-    """
-    given = [str(each) for each in arguments]
-    return _FORKED.Process(target=_work, args=(str(script), given, str(log), dict(os.environ)), daemon=True)
 
 
 class Worker:
@@ -77,8 +88,7 @@ class Worker:
             log: where what it prints goes.
         """
         self._log = log
-        self._process = forked(script, arguments, log)
-        self._process.start()
+        self._process = start(script, arguments, log, log)
 
     @property
     def lines(self) -> list[str]:
@@ -109,12 +119,51 @@ class Worker:
         self._process.join()
 
 
-def _work(script: str, arguments: list[str], log: str, environment: dict[str, str]) -> None:
+def run_script(script: Path, arguments: Sequence[object], folder: Path, *, timeout_s: float) -> str:
+    """Runs `python SCRIPT ARGUMENTS` in a folder; it may start processes of its own.
+
+    Returns:
+        What it printed.
+
+    Raises:
+        AssertionError: it failed, or hung; with the end of its errors.
+    """
+    with tempfile.TemporaryDirectory(prefix="taugrad-script-") as logs:
+        out, errors = Path(logs) / "out", Path(logs) / "errors"
+        process = _FORKED.Process(
+            target=_work,
+            args=(str(script), [str(each) for each in arguments], str(out), str(errors)),
+            kwargs={"environment": dict(os.environ), "folder": str(folder)},
+        )
+        _start_server()
+        process.start()
+        process.join(timeout_s)
+        code = process.exitcode
+        process.kill()
+        process.join()
+        assert code == 0, f"{script.name} ended with {code} (None: it hung)\n{errors.read_text()[-3000:]}"
+        return out.read_text()
+
+
+def _work(
+    script: str,
+    arguments: list[str],
+    out: str,
+    errors: str,
+    environment: dict[str, str],
+    folder: str | None = None,
+) -> None:
     """Runs the script in a forked process, in the environment of the tests in place of the server's."""
-    os.environ.update(environment | _ENVIRONMENT)
-    with open(log, "w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    # What it starts is forked by the server that forked it: Python would start another one.
+    forkserver._forkserver.ensure_running = lambda: None
+    for number, path in ((1, out), (2, errors)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    if folder is not None:
+        os.chdir(folder)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...config.base import SMALLEST_TAU
 from ..array import host
 from ..passes import Passes, Ranges
-from ..results import Batch, HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
+from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
 from ..returns import Pending, Returns
 from . import chunked, linear, minifloat, quantile, sparse, topk
 from .entropy_bits import count_sample
@@ -38,6 +38,11 @@ def _note(taken: Taken, sent: int, squares: float, nonfinite: bool, tau: float) 
 
 def _kept(residual: Tensor | None) -> NDArray[np.float32] | None:
     return None if residual is None else residual.numpy()
+
+
+def _hosted(work: Quantizing) -> tuple[NDArray[np.float32] | None, NDArray[np.float32], NDArray[Any]]:
+    """Residual, gradient and symbols."""
+    return _kept(work.residual), work.gradient.float().numpy(), host(work.symbols)
 
 
 class CpuPasses(Passes):
@@ -202,11 +207,7 @@ class CpuPasses(Passes):
 
     def linear_pass(
         self,
-        residual: Tensor | None,
-        gradient: Tensor,
-        bits: int,
-        block: int,
-        symbols: NDArray[Any],
+        work: Quantizing,
         lows: NDArray[np.float32],
         steps: NDArray[np.float32],
         returns: Returns,
@@ -214,49 +215,32 @@ class CpuPasses(Passes):
     ) -> Pending[QuantizedPass]:
         """See `Passes.linear_pass`."""
         assert ranges is None or isinstance(ranges, linear.Extremes)
-        kept, added = _kept(residual), gradient.float().numpy()
-        return _now(linear.linear_pass(kept, added, bits, block, symbols, lows, steps, self.threads, ranges))
+        kept, added, symbols = _hosted(work)
+        passed = linear.linear_pass(
+            kept, added, work.bits, work.block, symbols, lows, steps, self.threads, ranges
+        )
+        return _now(passed)
 
     def quantile_pass(
-        self,
-        residual: Tensor | None,
-        gradient: Tensor,
-        bits: int,
-        block: int,
-        symbols: NDArray[Any],
-        means: NDArray[np.uint16],
-        exponents: NDArray[np.int8],
-        returns: Returns,
+        self, work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], returns: Returns
     ) -> Pending[QuantizedPass]:
         """See `Passes.quantile_pass`."""
-        kept, added, tables = _kept(residual), gradient.float().numpy(), means.reshape(-1, 1 << bits)
-        found = quantile.quantile_pass(kept, added, bits, block, symbols, tables, exponents, self.threads)
-        return _now(found)
+        (kept, added, symbols), tables = _hosted(work), means.reshape(-1, 1 << work.bits)
+        passed = quantile.quantile_pass(
+            kept, added, work.bits, work.block, symbols, tables, exponents, self.threads
+        )
+        return _now(passed)
 
     def fp8_pass(
-        self,
-        residual: Tensor | None,
-        gradient: Tensor,
-        block: int,
-        symbols: NDArray[np.uint8],
-        exponents: NDArray[np.int8],
-        returns: Returns,
+        self, work: Quantizing, exponents: NDArray[np.int8], returns: Returns
     ) -> Pending[QuantizedPass]:
         """See `Passes.fp8_pass`."""
-        kept, added = _kept(residual), gradient.float().numpy()
-        return _now(minifloat.fp8_pass(kept, added, block, symbols, exponents, self.threads))
+        kept, added, symbols = _hosted(work)
+        return _now(minifloat.fp8_pass(kept, added, work.block, symbols, exponents, self.threads))
 
-    def half_pass(
-        self,
-        kind: HalfFormat,
-        residual: Tensor | None,
-        gradient: Tensor,
-        symbols: NDArray[np.uint16],
-        returns: Returns,
-    ) -> Pending[QuantizedPass]:
+    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[QuantizedPass]:
         """See `Passes.half_pass`."""
-        kept, added = _kept(residual), gradient.float().numpy()
-        return _now(minifloat.half_pass(kind, kept, added, symbols, self.threads))
+        return _now(minifloat.half_pass(kind, *_hosted(work), self.threads))
 
     # What symbols stand for, and adding
 

@@ -99,9 +99,14 @@ def sampled_magnitude(
     Raises:
         ValueError: density or sample is out of its range.
     """
+    check_sampling(density, sample)
+    return magnitude_at(sampled_magnitudes(residual, gradient, min(sample, residual.size)), density)
+
+
+def check_sampling(density: float, sample: int) -> None:
+    """Refuses what `sampled_magnitude` refuses."""
     if not 0 <= density <= 1 or sample < 1:
         raise ValueError(f"density must be 0 to 1 and sample at least 1, not {density} and {sample}")
-    return magnitude_at(sampled_magnitudes(residual, gradient, min(sample, residual.size)), density)
 
 
 def magnitude_at(magnitudes: NDArray[np.float32], density: float) -> np.float32:

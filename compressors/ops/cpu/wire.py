@@ -14,7 +14,7 @@ from ..array import Array, Bytes, host
 from ..faults import WRONG_CHECKSUM, WRONG_LENGTHS, Faults, fault
 from ..results import Found, HalfFormat, ThresholdRule
 from ..returns import Returns, Steps, at_once
-from ..wire import HuffmanCoded, Payload, Sections, Wire
+from ..wire import HuffmanCoded, Payload, RiceBody, Sections, Wire
 from . import bitpack, chunked, golomb_rice_sections, huffman, linear, minifloat, quantile, sparse
 
 Words = NDArray[np.uint32]
@@ -167,21 +167,17 @@ class CpuWire(Wire):
         return np.require(body.view(dtype), requirements="A")
 
     def read_golomb_rice(
-        self,
-        bodies: Sequence[Bytes],
-        elements: Sequence[int],
-        counts: Sequence[int],
-        signed: bool,
-        behind: int,
-        faults: Sequence[Faults],
-        looks: Returns,
+        self, bodies: Sequence[RiceBody], signed: bool, behind: int, looks: Returns
     ) -> Steps[list[tuple[Words, int, Bytes]]]:
         """See `Wire.read_golomb_rice`; one call reads all."""
-        read = golomb_rice_sections.read(bodies, elements, counts, signed)
+        arrays = [each.body for each in bodies]
+        read = golomb_rice_sections.read(
+            arrays, [each.n for each in bodies], [each.k for each in bodies], signed
+        )
         return at_once(
             [
                 (words, used, body[used : used + behind])
-                for (words, used), body in zip(read, bodies, strict=True)
+                for (words, used), body in zip(read, arrays, strict=True)
             ]
         )
 

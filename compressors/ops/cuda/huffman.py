@@ -10,16 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
+from ..cpu import huffman_code as code
 from ..cpu.bitpack import symbol_type
 from ..cpu.huffman import STREAM
-from ..cpu.huffman_code import (
-    code_entries,
-    code_lengths,
-    decode_table,
-    longest,
-    read_codebook,
-    write_codebook,
-)
 from ..faults import Faults, raise_for
 from ..returns import Returns
 from .copying import copy_bytes
@@ -123,9 +116,11 @@ class Measured:
             returns: receives the size when `start` is called.
         """
         self._runtime, self._symbols, self._bits = runtime, symbols, bits
-        self._lengths = code_lengths(counts, longest(bits))
+        self._lengths = code.code_lengths(counts, code.longest(bits))
         k = int(symbols.size)
-        self._codebook = write_codebook(self._lengths, longest(bits)) if k else np.empty(0, np.uint8)
+        self._codebook = (
+            code.write_codebook(self._lengths, code.longest(bits)) if k else np.empty(0, np.uint8)
+        )
         self._streams = _streams(k, self._lengths)
         code_bits = int((self._lengths.astype(np.int64) * counts).sum()) if self._streams else 0
         self.least = self._codebook.size + 2 * self._streams + -(-code_bits // 8)
@@ -135,7 +130,7 @@ class Measured:
     def start(self) -> None:
         """Starts to measure the streams; `plan` may be called once what is returned was fetched."""
         runtime, symbols = self._runtime, self._symbols
-        self._entries = runtime.place(code_entries(self._lengths))
+        self._entries = runtime.place(code.code_entries(self._lengths))
         self._starts = runtime.empty(self._streams + 1, np.int64)
         if self._streams:
             sizes = runtime.empty(self._streams, np.uint32)
@@ -199,7 +194,7 @@ def _read_head(
     head: NDArray[np.uint8], size: int, bits: int, k: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The code's lengths, and where each stream begins (by what the head says) and the last one ends."""
-    lengths, at = read_codebook(head, 1 << bits, longest(bits))
+    lengths, at = code.read_codebook(head, 1 << bits, code.longest(bits))
     table_end = at + 2 * _streams(k, lengths)
     if table_end > size:
         raise CorruptMessage(f"the table of stream lengths ends at byte {table_end} of {size}")
@@ -245,7 +240,7 @@ def decode_behind(
         blocks = -(-k // (_THREADS * _GROUP))
         runtime.launch("huffman", f"repeat_{dtype}", blocks, _THREADS, int(lengths.argmax()), k, symbols)
         return symbols
-    table = decode_table(lengths).astype(np.uint16 if bits <= 8 else np.uint32, copy=False)
+    table = code.decode_table(lengths).astype(np.uint16 if bits <= 8 else np.uint32, copy=False)
     mask, shortest = table.size - 1, int(lengths[lengths > 0].min())
     read = (body, runtime.place(starts), k, runtime.place(table), mask, shortest, symbols, faults.array)
     runtime.launch("huffman", f"read_{dtype}", streams, _READERS, *read)

@@ -12,7 +12,7 @@ from ...config.base import SMALLEST_TAU
 from ..cpu.bitpack import symbol_type
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..passes import Passes, Ranges
-from ..results import Batch, HalfFormat, QuantizedPass, Taken, Target, ThresholdRule
+from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
 from ..returns import Pending, Returns
 from . import chunked, linear, looking, minifloat, quantile, sparse_add, threshold, topk, words
 from .huffman import Counts
@@ -167,73 +167,41 @@ class CudaPasses(Device, Passes):
         return lambda: counts.values
 
     def linear_pass(
-        self,
-        residual: Tensor | None,
-        gradient: Tensor,
-        bits: int,
-        block: int,
-        symbols: Any,
-        lows: Any,
-        steps: Any,
-        returns: Returns,
-        ranges: Ranges | None = None,
+        self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Ranges | None = None
     ) -> Pending[QuantizedPass]:
         """See `Passes.linear_pass`."""
         assert ranges is None or isinstance(ranges, linear.Ranges)
         reports = Reports(self, 1, returns) if ranges is None else ranges.reports
-        added, gradient_type = self._gradient(gradient)
+        kept, (added, dtype) = self._kept(work.residual), self._gradient(work.gradient)
         linear.linear_pass(
-            self, self._kept(residual), added, bits, block, symbols, lows, steps, reports,
-            ranges=ranges, gradient_type=gradient_type,
+            self, kept, added, work.bits, work.block, work.symbols, lows, steps, reports,
+            ranges=ranges, gradient_type=dtype,
         )  # fmt: skip
         return lambda: _quantized(reports)
 
     def quantile_pass(
-        self,
-        residual: Tensor | None,
-        gradient: Tensor,
-        bits: int,
-        block: int,
-        symbols: Any,
-        means: Any,
-        exponents: Any,
-        returns: Returns,
+        self, work: Quantizing, means: Any, exponents: Any, returns: Returns
     ) -> Pending[QuantizedPass]:
         """See `Passes.quantile_pass`."""
-        reports = Reports(self, 1, returns)
-        added, gradient_type = self._gradient(gradient)
-        quantile.quantile_pass(
-            self, self._kept(residual), added, bits, block, symbols, means, exponents, reports,
-            gradient_type=gradient_type,
-        )  # fmt: skip
+        reports, kept = Reports(self, 1, returns), self._kept(work.residual)
+        added, dtype = self._gradient(work.gradient)
+        arguments = (work.bits, work.block, work.symbols, means, exponents, reports)
+        quantile.quantile_pass(self, kept, added, *arguments, gradient_type=dtype)
         return lambda: _quantized(reports)
 
-    def fp8_pass(
-        self,
-        residual: Tensor | None,
-        gradient: Tensor,
-        block: int,
-        symbols: Any,
-        exponents: Any,
-        returns: Returns,
-    ) -> Pending[QuantizedPass]:
+    def fp8_pass(self, work: Quantizing, exponents: Any, returns: Returns) -> Pending[QuantizedPass]:
         """See `Passes.fp8_pass`."""
-        reports = Reports(self, 1, returns)
-        added, gradient_type = self._gradient(gradient)
-        minifloat.fp8_pass(
-            self, self._kept(residual), added, block, symbols, exponents, reports, gradient_type=gradient_type
-        )
+        reports, kept = Reports(self, 1, returns), self._kept(work.residual)
+        added, dtype = self._gradient(work.gradient)
+        arguments = (work.block, work.symbols, exponents, reports)
+        minifloat.fp8_pass(self, kept, added, *arguments, gradient_type=dtype)
         return lambda: _quantized(reports)
 
-    def half_pass(
-        self, kind: HalfFormat, residual: Tensor | None, gradient: Tensor, symbols: Any, returns: Returns
-    ) -> Pending[QuantizedPass]:
+    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[QuantizedPass]:
         """See `Passes.half_pass`."""
-        reports = Reports(self, 1, returns)
-        added, gradient_type = self._gradient(gradient)
-        minifloat.half_pass(
-            self, kind, self._kept(residual), added, symbols, reports, gradient_type=gradient_type
-        )
+        reports, kept = Reports(self, 1, returns), self._kept(work.residual)
+        added, dtype = self._gradient(work.gradient)
+        minifloat.half_pass(self, kind, kept, added, work.symbols, reports, gradient_type=dtype)
         return lambda: _quantized(reports)
 
     # Launched as they are

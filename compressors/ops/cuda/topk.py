@@ -3,13 +3,11 @@
 Arguments are those of `Passes`; `runtime` is the device, where all arrays lie.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 
-from ...config import LARGEST_TAU, SMALLEST_TAU
-from ..cpu.topk import SAMPLE
+from ..cpu.topk import SAMPLE, check_sampling, magnitude_at
 from .reports import GradientType, Reports
 from .runtime import Runtime
 
@@ -85,26 +83,9 @@ def sampled_magnitude(
     *,
     gradient_type: GradientType = "float32",
 ) -> np.float32:
-    """A threshold that about density * n elements reach: a quantile of a stratified sample.
-
-    The same as of `ops.cpu.topk.sampled_magnitude`. Waits once, for the sample.
-
-    Returns:
-        The ceil(density * m)-th largest finite |residual + gradient| of the sample, at least the
-        largest one; between SMALLEST_TAU and LARGEST_TAU, and SMALLEST_TAU if there is none.
-
-    Raises:
-        ValueError: density or sample is out of its range.
-    """
-    if not 0 <= density <= 1 or sample < 1:
-        raise ValueError(f"density must be 0 to 1 and sample at least 1, not {density} and {sample}")
+    """What `ops.cpu.topk.sampled_magnitude` finds, of arrays on a device. Waits once, for the sample."""
+    check_sampling(density, sample)
     keys = runtime.empty(min(sample, int(residual.size)), np.uint32)
     start_sampling(runtime, residual, gradient, keys, gradient_type=gradient_type)
     magnitudes = runtime.fetch(keys).view(np.float32)
-    magnitudes = magnitudes[np.isfinite(magnitudes)]
-    # Rounded first, as 0.07 * 100 is a little more than 7.
-    rank = max(math.ceil(round(density * magnitudes.size, 6)), 1)
-    if rank > magnitudes.size:
-        return np.float32(SMALLEST_TAU)
-    at = magnitudes.size - rank
-    return np.float32(min(max(np.partition(magnitudes, at)[at], SMALLEST_TAU), LARGEST_TAU))
+    return magnitude_at(magnitudes[np.isfinite(magnitudes)], density)

@@ -10,7 +10,7 @@ import numpy as np
 from ..array import Bytes
 from ..cpu.golomb_rice import block_log2s
 from ..returns import Returns, Steps, together
-from ..wire import HuffmanCoded, Payload, Sections, Wire
+from ..wire import HuffmanCoded, Payload, RiceBody, Sections, Wire
 from . import bitpack, copying, golomb_rice, huffman, payloads, positions, raw, wire_values, words
 from .crc32 import Checksums
 from .faults import Faults
@@ -127,26 +127,18 @@ class CudaWire(Device, Wire):
         return values
 
     def read_golomb_rice(
-        self,
-        bodies: Sequence[Any],
-        elements: Sequence[int],
-        counts: Sequence[int],
-        signed: bool,
-        behind: int,
-        faults: Sequence[Any],
-        looks: Returns,
+        self, bodies: Sequence[RiceBody], signed: bool, behind: int, looks: Returns
     ) -> Steps[list[tuple[Any, int, Bytes]]]:
         """See `Wire.read_golomb_rice`."""
-        given = zip(bodies, elements, counts, faults, strict=True)
-        return together(
-            self._read_section(body, n, k, signed, behind, found, looks) for body, n, k, found in given
-        )
+        return together(self._read_section(each, signed, behind, looks) for each in bodies)
 
     def _read_section(
-        self, body: Any, n: int, k: int, signed: bool, behind: int, faults: Faults, looks: Returns
+        self, coded: RiceBody, signed: bool, behind: int, looks: Returns
     ) -> Steps[tuple[Any, int, Bytes]]:
+        body, n, k, faults = coded
         if not k:
             return self.empty(0, np.uint32), 0, np.empty(0, np.uint8)
+        assert isinstance(faults, Faults)
         section = golomb_rice.Section(self, body, n, k, signed, looks)
         slot = looks.take(behind, np.uint8)
         payloads.peek(self, body, section.end, slot.array)

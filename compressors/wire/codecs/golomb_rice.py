@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...ops.interface import Ops
 from ...ops.returns import Returns, Steps, together
-from ...ops.wire import Payload, Sections
+from ...ops.wire import Payload, RiceBody, Sections
 from ..forms import FORMS
 from ..update import Update
 from .base import Body, Codec, Head, Measured, Reading, read_behind, words_of
@@ -48,15 +48,12 @@ class GolombRice(Codec):
         self, bodies: Sequence[Body], heads: Sequence[Head], readings: Sequence[Reading]
     ) -> Steps[list[Update]]:
         """See `Codec.read_all`."""
-        found = yield from readings[0].ops.read_golomb_rice(
-            [body.array for body in bodies],
-            [head.n for head in heads],
-            [head.k for head in heads],
-            FORMS[heads[0].form].sign_apart,
-            QUANTIZER_HEAD,
-            [reading.faults for reading in readings],
-            readings[0].looks,
-        )
+        coded = [
+            RiceBody(body.array, head.n, head.k, reading.faults)
+            for body, head, reading in zip(bodies, heads, readings, strict=True)
+        ]
+        signed, looks = FORMS[heads[0].form].sign_apart, readings[0].looks
+        found = yield from readings[0].ops.read_golomb_rice(coded, signed, QUANTIZER_HEAD, looks)
         behind = [
             Body(body.array[used:], start) for (_, used, start), body in zip(found, bodies, strict=True)
         ]
