@@ -19,7 +19,7 @@ import torch.distributed as dist
 from async_process import hashed
 from async_training import batch, moment, training_of, weights
 
-from taugrad.platform.synchronization.asynchronous.errors import PeerLost
+from taugrad.compressors.errors import PeerLost
 from taugrad.platform.synchronization.quorum.free import FreeRounds
 from taugrad.platform.synchronization.quorum.message import Kind, Received
 
