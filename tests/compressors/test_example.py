@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,9 +45,15 @@ def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None
     assert 0.1 < figure(output, r"sent +([\d.]+) MB") < 31.7 / 5
 
 
-def test_the_example_takes_any_chain() -> None:
+def test_the_example_takes_any_chain(tmp_path: Path) -> None:
     chain = "chunked_topk(8, chunk=256, decay=1) | linear(4) | chunked"
-    output = python(str(EXAMPLE), "--workers", "2", "--compressor", chain)
+    logs = [tmp_path / f"{rank}.txt" for rank in range(2)]
+    script = Path(__file__).with_name("example_process.py")
+    workers = [forked.start(script, (rank, tmp_path, chain), log, log) for rank, log in enumerate(logs)]
+    for worker in workers:
+        worker.join(240)
+    output = logs[0].read_text()
+    assert [worker.exitcode for worker in workers] == [0, 0], output
     assert figure(output, r"accuracy +([\d.]+)") > 0.8
     # Of 256 elements 8 are sent, in 4 bits and an index of 8: 32 x 32 / 12 times less, but for headers.
     assert 40 < figure(output, r"compression +([\d.]+)x") < 86

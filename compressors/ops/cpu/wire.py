@@ -170,8 +170,10 @@ class CpuWire(Wire):
         self, bodies: Sequence[RiceBody], signed: bool, behind: int, looks: Returns
     ) -> Steps[list[tuple[Words, int, Bytes]]]:
         """See `Wire.read_golomb_rice`; one call reads all."""
-        arrays, elements, counts = ([each[i] for each in bodies] for i in range(3))
-        read = golomb_rice_sections.read(arrays, elements, counts, signed)
+        arrays = [each.body for each in bodies]
+        read = golomb_rice_sections.read(
+            arrays, [each.n for each in bodies], [each.k for each in bodies], signed
+        )
         return at_once(
             [
                 (words, used, body[used : used + behind])
