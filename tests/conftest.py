@@ -1,9 +1,7 @@
 """What all tests share: `--require-gpu`, and how pytest-xdist spreads them over processes.
 
-With `-n` (see the Makefile) a process gets whole files, so that a module's fixtures are made once. Two
-folders stay together: tests/integration, because two cores bear one Ray at a time (but for the cluster of two
-machines, which is short, and has its own addresses), and tests/dashboards, whose tests read one prepared
-experiment.
+With `-n` (see the Makefile) a process gets whole files, so that a module's fixtures are made once. What else
+stays together is in TOGETHER.
 
 Helpers that every folder's tests may import lie in tests/support.
 """
@@ -18,21 +16,29 @@ import pytest
 sys.path.insert(0, str(Path(__file__).with_name("support")))
 import cases
 
-CLUSTER = "tests/integration/test_cluster.py"
-TOGETHER = ("tests/integration/", "tests/dashboards/")
 COMPILING = ("tests/compressors/test_methods.py", "tests/compressors/test_codecs.py")
-"""These compile nearly every kernel, in one process each. Workers of a test would all compile the same."""
-FIRST = (*COMPILING, *TOGETHER, "tests/test_benchmarks.py", "tests/test_auto_threshold.py", "tests/platform/")
-"""Of the rest, what takes longest starts first: nobody waits for it at the end."""
+"""These compile nearly every kernel, in one process. Workers of a test would all compile the same."""
+CLUSTER = "tests/integration/test_cluster.py"
+"""Of two machines, with addresses of their own; it may run beside the folder's other tests."""
+TOGETHER = (COMPILING, ("tests/integration/",), ("tests/dashboards/",))
+"""What one process runs as a whole: files, or a folder.
 
+Two cores bear one Ray at a time, and most tests of it share one; the dashboards' tests read one experiment.
+"""
+FIRST = (*(start for starts in TOGETHER for start in starts), "tests/test_benchmarks.py", "tests/platform/")
+"""What others wait for, then what takes longest: nobody waits for it at the end."""
+
+# A module is compiled once, not by each of some hundred processes that the tests start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if "PYTEST_XDIST_WORKER" in os.environ:  # each process has a core, not all of them; before torch is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def unit_of(nodeid: str) -> str:
-    """What one process runs as a whole: a file, or a folder."""
+    """What one process runs as a whole: a file, or several."""
     file = nodeid.partition("::")[0]
-    return next((folder for folder in TOGETHER if file.startswith(folder) and file != CLUSTER), file)
+    return file if file == CLUSTER else next((each[0] for each in TOGETHER if file.startswith(each)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,8 +54,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        return next((i for i, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        first = next((i for i, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
+        return first, "one_ray" in getattr(item, "fixturenames", ())  # these share one, without a break
 
     items.sort(key=place)
 

@@ -2,9 +2,9 @@
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from browser import needs_chromium, open_page, screenshot
 
@@ -31,6 +31,10 @@ READ_CHARTS = """() => [...document.querySelectorAll('.js-plotly-plot')].map(plo
                                  color: t.marker?.color}))}))"""
 
 
+def family_of(server: Server) -> list[psutil.Process]:
+    return [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+
+
 @pytest.fixture(scope="module")
 def server(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for experiment_id in (prepared.experiment_id, prepared.search_experiment_id):
@@ -40,7 +44,10 @@ def server(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"
         )  # five more processes, which no view needs
         with mlflow_server(prepared.uri, tmp_path_factory.mktemp("server") / "mlflow.log") as running:
+            family = family_of(running)
             yield running
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []  # it ends with its context, and so does what it started
 
 
 def read_view(
@@ -113,16 +120,10 @@ def test_a_searchs_view_shows_its_front_and_dimensions(prepared: Any, server: Se
     assert len(by_tau["traces"][0]["y"]) == len(prepared.trials)
 
 
-def test_the_server_listens_on_loopback_only_and_ends(prepared: Any, tmp_path: Path) -> None:
-    import psutil
-
-    with mlflow_server(prepared.uri, tmp_path / "log") as running:
-        family = [psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]
-        listening = set()
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):  # some only live while the server starts
-                found = process.net_connections("inet")
-                listening |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
-        assert listening == {"127.0.0.1"}
-    _, alive = psutil.wait_procs(family, timeout=10)
-    assert alive == []
+def test_the_server_listens_on_loopback_only(server: Server) -> None:
+    listening = set()
+    for process in family_of(server):
+        with contextlib.suppress(psutil.NoSuchProcess):  # some only live while the server starts
+            found = process.net_connections("inet")
+            listening |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}

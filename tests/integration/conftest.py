@@ -1,15 +1,19 @@
 """Running taugrad as a user does: as a command, in a folder of its own.
 
-Starting Ray takes 20 s, so a command here has several runs where they are in nobody's way.
+Starting Ray takes 20 s, so a command here has several runs where they are in nobody's way, and commands that
+need no Ray of their own run on one, `one_ray`.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -53,6 +57,90 @@ def taugrad(tmp_path: Path, environment: dict[str, str], command: list[str]) -> 
     return run
 
 
+class Finished(NamedTuple):
+    """A command that ended."""
+
+    code: int
+    said: str
+    """On standard output and as errors."""
+
+
+class OneRay:
+    """A Ray for commands of many tests, one after the other, in one folder."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        """Starts it."""
+        self.folder, self.output = folder, folder / "output.txt"
+        pipe, log = subprocess.PIPE, (folder / "errors.txt").open("w")
+        line = [sys.executable, str(Path(__file__).with_name("one_ray.py")), str(self.output)]
+        self.process = subprocess.Popen(
+            line, cwd=folder, env=environment, stdin=pipe, stdout=pipe, stderr=log, text=True
+        )
+
+    def start(self, *arguments: str) -> None:
+        """Starts a command; what it says, `output` will have."""
+        self.output.unlink(missing_ok=True)
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(arguments) + "\n")
+        self.process.stdin.flush()
+
+    def finish(self) -> Finished:
+        """Waits for the command's end."""
+        assert self.process.stdout is not None
+        patience = threading.Timer(TIMEOUT_S, self.process.kill)
+        patience.start()
+        code = self.process.stdout.readline()
+        patience.cancel()
+        said = self.output.read_text() if self.output.exists() else ""
+        assert code, said + (self.folder / "errors.txt").read_text()
+        return Finished(int(code), said)
+
+    def __call__(self, *arguments: str) -> Finished:
+        """Runs a command."""
+        self.start(*arguments)
+        return self.finish()
+
+    def close(self) -> None:
+        """Ends Ray."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def kept_ray(
+    tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
+) -> Iterator[Callable[[], OneRay]]:
+    """Starts the Ray of `one_ray` where there is none."""
+    started: list[OneRay] = []
+
+    def get() -> OneRay:
+        if not started or started[-1].process.poll() is not None:
+            started.append(OneRay(tmp_path_factory.mktemp("one_ray"), environment))
+        return started[-1]
+
+    yield get
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def one_ray(kept_ray: Callable[[], OneRay], request: pytest.FixtureRequest) -> Iterator[OneRay]:
+    """A Ray that other tests use, too: what a command writes must have names of its test's own.
+
+    It ends with the test behind which none needs it: an idle one still takes a part of a core.
+    """
+    ray = kept_ray()
+    yield ray
+    following = request.session.items[request.session.items.index(request.node) + 1 :]
+    if not any("one_ray" in getattr(each, "fixturenames", ()) for each in following[:1]):
+        ray.close()
+
+
 @pytest.fixture
 def wrong_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -77,7 +165,7 @@ def wrong_input(
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def readme() -> Callable[[str], list[str]]:
     """The fenced blocks of commands of a section of the README, as they stand."""
 
@@ -89,25 +177,30 @@ def readme() -> Callable[[str], list[str]]:
     return blocks
 
 
-@pytest.fixture
-def fresh_shell(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+class Shell:
     """Starts commands in a bash that knows nothing but a copy of the repository, and our .venv in it."""
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    copy, home = tmp_path / "taugrad", tmp_path / "home"
-    for name in filter(None, files.stdout.split("\0")):
-        if (ROOT / name).is_symlink() or (ROOT / name).exists():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
-    (copy / ".venv").symlink_to(sys.prefix)
-    home.mkdir()
 
-    def start(commands: str, log: Path, **variables: str) -> subprocess.Popen[str]:
+    def __init__(self, folder: Path) -> None:
+        """Copies the repository into a folder; beside it is the home."""
+        self.folder, self._home = folder / "taugrad", folder / "home"
+        files = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        for name in filter(None, files.stdout.split("\0")):
+            if (ROOT / name).is_symlink() or (ROOT / name).exists():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name, follow_symlinks=False)
+        (self.folder / ".venv").symlink_to(sys.prefix)
+        self._home.mkdir()
+
+    def __call__(self, commands: str, log: Path, **variables: str) -> "subprocess.Popen[str]":
+        """Starts some."""
         with log.open("w") as output:
             return subprocess.Popen(
                 # Where the tests run in the background, Ctrl-C may be ignored, and that is inherited.
                 ["env", "--default-signal=INT", "bash", "-e", "-c", commands],
-                cwd=copy,
-                env={"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin"} | variables,
+                cwd=self.folder,
+                env={"HOME": str(self._home), "PATH": "/usr/local/bin:/usr/bin:/bin"} | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -115,4 +208,8 @@ def fresh_shell(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
                 start_new_session=True,  # what Ctrl-C would reach
             )
 
-    return start
+
+@pytest.fixture(scope="module")
+def fresh_shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """See `Shell`."""
+    return Shell(tmp_path_factory.mktemp("fresh"))

@@ -1,19 +1,18 @@
 """Commands one after the other on one Ray, whose start takes longer than they do: a JSON list a line.
 
-After each command's output there is a line `exit CODE`.
+What a command says goes to the file that is named; when it has ended, its exit code is printed.
 """
 
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import redirect_stderr, redirect_stdout
 
 from taugrad import cli
-from taugrad.platform.launching import command
 from taugrad.platform.launching.cluster import ray_cluster
 
 if __name__ == "__main__":
-    with ray_cluster():
-        command.ray_cluster = nullcontext  # type: ignore[assignment]
+    with ray_cluster(dashboard=True):  # commands within it use it
         for line in sys.stdin:
-            code = cli.main(json.loads(line))
-            print(f"exit {code}", flush=True)
+            with open(sys.argv[1], "w", buffering=1) as said, redirect_stdout(said), redirect_stderr(said):
+                code = cli.main(json.loads(line))
+            print(code, flush=True)

@@ -3,6 +3,9 @@
 import re
 
 import pytest
+from mlflow.tracking import MlflowClient
+
+from taugrad.platform.tracking import names
 
 pytestmark = pytest.mark.ray
 
@@ -38,39 +41,50 @@ data: {kind: digits}
 model: {kind: mlp, widths: [8]}
 compressor: {kind: wgt, tau: 1e-3}
 training: {optimizer: {lr: 1e30}}
+sync: {mode: simulated}
 workers: {cpus: 0.5}
 """
 OWN = """
 name: own
-data: {kind: custom, factory: "mine:data", arguments: {examples: 330}}
-model: {kind: custom, factory: "mine:net", arguments: {hidden: 8}}
+data: {kind: custom, factory: "own:data", arguments: {examples: 330}}
+model: {kind: custom, factory: "own:net", arguments: {hidden: 8}}
 compressor: {kind: wgt, tau: 1e-3}
 training: {epochs: 5, batch_size: 32, optimizer: {lr: 0.1}}
+sync: {mode: simulated, of: {mode: sharded}}
 workers: {cpus: 0.5}
 """
 TIRES = """
 name: tires
 data: {kind: digits}
-model: {kind: custom, factory: "mine:tires"}
+model: {kind: custom, factory: "own:tires"}
 workers: {cpus: 0.5}
 """
 
 
-def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(taugrad, tmp_path):
+def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(one_ray):
     """The module is found where the command is given; a gradient that is not finite ends its own run only."""
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "diverges.yaml").write_text(NOT_FINITE)
-    (tmp_path / "own.yaml").write_text(OWN)
-    (tmp_path / "tires.yaml").write_text(TIRES)
-    answer = taugrad("train", "diverges.yaml", "tires.yaml", "own.yaml", "--allow-custom")
-    assert answer.returncode == 1, answer.stdout + answer.stderr  # two of three failed
-    diverged, rest = answer.stdout.split("such as --training.optimizer.lr 1e+29")
+    for name, text in {
+        "own.py": MINE,
+        "diverges.yaml": NOT_FINITE,
+        "own.yaml": OWN,
+        "tires.yaml": TIRES,
+    }.items():
+        (one_ray.folder / name).write_text(text)
+    code, said = one_ray("train", "diverges.yaml", "tires.yaml", "own.yaml", "--allow-custom")
+    assert code == 1, said  # two of three failed
+    diverged, rest = said.split("such as --training.optimizer.lr 1e+29")
     assert "diverges: failed" in diverged
     assert "NonFiniteGradient: the gradient of" in diverged
     assert "compressor.nonfinite=skip" in diverged
     assert "--resume" not in diverged  # it would diverge again
     tired, after = rest.split("--resume", 1)
-    assert re.search(r"tires: failed: worker \d: ValueError: tired \(\S*mine.py:21 in forward\)", tired)
+    assert re.search(r"tires: failed: worker \d: ValueError: tired \(\S*own.py:21 in forward\)", tired)
     assert "when that is mended" in tired
     assert "epoch 5/5" in after
     assert "own: failed" not in after
+    client = MlflowClient(f"sqlite:///{one_ray.folder}/mlflow.db")
+    experiment = client.get_experiment_by_name("taugrad")
+    (run,) = client.search_runs([experiment.experiment_id], "attributes.run_name = 'own'")
+    artifacts = {each.path for each in client.list_artifacts(run.info.run_id)}
+    assert names.ARTIFACT_LINKS in artifacts
+    assert names.ARTIFACT_TIMELINE not in artifacts  # simulated workers wait for nobody

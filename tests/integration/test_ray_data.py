@@ -2,11 +2,11 @@
 
 import os
 import signal
-import subprocess
 import time
 import zlib
 from pathlib import Path
 from struct import pack
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.ray
 SPEC = """
 experiment: images
 name: {name}
-data: {{kind: image_folder, path: images, size: 12, augment: true}}
+data: {{kind: image_folder, path: ray_data_images, size: 12, augment: true}}
 model: {{kind: mlp, widths: [16]}}
 training: {{epochs: 4, batch_size: 8, optimizer: {{lr: 0.02}}}}
 compressor: {{kind: bgt, tau: 5e-3}}
@@ -29,6 +29,7 @@ workers: {{count: 2, cpus: {cpus}, max_restarts: {restarts}}}
 CLASSES, IMAGES = 3, 80
 ITERATIONS = 4 * 24
 NOTICE = "crowded: workers hold all CPUs but 0, Ray Data needs 1"
+CHECKPOINTS = "taugrad-runs/*/iteration_*"
 TIMEOUT_S = 480
 
 
@@ -58,19 +59,19 @@ def write_images(root: Path) -> None:
             (folder / f"{i}.png").write_bytes(png(pixels.astype(np.uint8)))
 
 
-def kill_a_worker(process: subprocess.Popen[bytes], output: Path) -> None:
-    """Of the first run, as soon as it has two checkpoints."""
+def kill_a_worker(one_ray: Any, before: set[Path]) -> None:
+    """Of the first run, as soon as it has two checkpoints; those of other runs were there before."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
-        assert process.poll() is None, output.read_text()
-        if len(list(output.parent.glob("taugrad-runs/*/iteration_*"))) >= 2:
-            children = psutil.Process(process.pid).children(recursive=True)
+        assert one_ray.process.poll() is None
+        if len({*one_ray.folder.glob(CHECKPOINTS)} - before) >= 2:
+            children = psutil.Process(one_ray.process.pid).children(recursive=True)
             workers = [each for each in children if "RayTrainWorker" in " ".join(each.cmdline())]
             if workers:
                 os.kill(workers[-1].pid, signal.SIGKILL)
                 return
         time.sleep(0.05)
-    raise AssertionError(output.read_text())
+    raise AssertionError(one_ray.output.read_text())
 
 
 def outcome(folder: Path, name: str) -> tuple[dict[str, object], torch.Tensor, dict[str, str]]:
@@ -98,31 +99,26 @@ def tensors(tree: object) -> list[torch.Tensor]:
     return [tensor for value in values for tensor in tensors(value)]
 
 
-def test_killed_or_without_ray_data_a_run_sees_the_same_images(tmp_path, environment, command):
-    write_images(tmp_path / "images")
+def test_killed_or_without_ray_data_a_run_sees_the_same_images(one_ray):
+    folder = one_ray.folder
+    write_images(folder / "ray_data_images")
     cpus = len(os.sched_getaffinity(0)) / 2
-    for name, share, restarts in (("killed", 0.5, 1), ("whole", 0.5, 0), ("crowded", cpus, 0)):
-        (tmp_path / f"{name}.yaml").write_text(SPEC.format(name=name, cpus=share, restarts=restarts))
-    output = tmp_path / "output.txt"
-    line = [*command, "train", "killed.yaml", "whole.yaml", "crowded.yaml"]
-    with output.open("w") as log:
-        process = subprocess.Popen(line, cwd=tmp_path, env=environment, stdout=log, stderr=log)
-        try:
-            kill_a_worker(process, output)
-            assert process.wait(TIMEOUT_S) == 0, output.read_text()
-        finally:
-            process.kill()
-            process.wait()
-    said = output.read_text()
+    for name, share, restarts in (("killed", 0.5, 1), ("crowded", cpus, 0)):
+        (folder / f"{name}.yaml").write_text(SPEC.format(name=name, cpus=share, restarts=restarts))
+    before = set(folder.glob(CHECKPOINTS))
+    one_ray.start("train", "killed.yaml", "crowded.yaml")
+    kill_a_worker(one_ray, before)
+    code, said = one_ray.finish()
+    assert code == 0, said
     assert NOTICE in said, said
     assert said.count("examples themselves") + said.count("examples itself") == 1, (
         said
     )  # only where workers hold every CPU
-    metrics, weights, tags = outcome(tmp_path, "whole")
+    metrics, weights, tags = outcome(folder, "crowded")
     assert [step for step, _ in metrics["train/loss"]] == list(range(1, ITERATIONS + 1))
     assert len(tags["taugrad.data"]) == 64
     assert len(weights) > CLASSES * 16
-    for name in ("killed", "crowded"):
-        other, other_weights, _ = outcome(tmp_path, name)
-        assert other == metrics, name
-        assert torch.equal(other_weights, weights), name
+    # Every batch of the other one came through Ray Data, before the kill and after it.
+    other, other_weights, _ = outcome(folder, "killed")
+    assert other == metrics
+    assert torch.equal(other_weights, weights)

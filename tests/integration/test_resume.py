@@ -1,15 +1,14 @@
 """A run that dies goes on, and nothing shows that it died."""
 
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,51 +22,33 @@ experiment: resume
 name: {name}
 data: {{kind: synthetic, train_examples: 3200}}
 model: {{kind: mlp, widths: [64]}}
-training: {{epochs: 12, batch_size: 32, optimizer: {{lr: 0.02}}}}
+training: {{epochs: 6, batch_size: 32, optimizer: {{lr: 0.02}}}}
 compressor: {{kind: bgt, tau: 5e-3}}
-checkpoint: {{interval: 60}}
+checkpoint: {{interval: 30}}
+storage: killed-runs
 workers: {{max_restarts: 0}}
 """
-ITERATIONS = 1200
+ITERATIONS = 600
 TIMEOUT_S = 480
 
 
-@pytest.fixture
-def start(tmp_path: Path, environment: dict[str, str], command: list[str]):
-    """Starts `taugrad train` in the test's folder; what does not end by itself ends with the test."""
-    started: list[subprocess.Popen] = []
-    with (tmp_path / "output.txt").open("a") as output:
-
-        def run(*arguments: str) -> subprocess.Popen:
-            line = [*command, "train", *arguments]
-            started.append(
-                subprocess.Popen(line, cwd=tmp_path, env=environment, stdout=output, stderr=output)
-            )
-            return started[-1]
-
-        yield run
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def kill_a_worker_after_two_checkpoints(process: subprocess.Popen, folder: Path) -> Path:
+def kill_a_worker_after_two_checkpoints(one_ray: Any) -> Path:
     """Ends one Ray Train worker of the first run with SIGKILL; the run's folder."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
-        assert process.poll() is None, (folder / "output.txt").read_text()
-        found = Counter(each.parent for each in folder.glob("taugrad-runs/*/iteration_*"))
+        assert one_ray.process.poll() is None
+        found = Counter(each.parent for each in one_ray.folder.glob("killed-runs/*/iteration_*"))
         for run in (run for run, count in found.items() if count >= 2):
             workers = [
                 child
-                for child in psutil.Process(process.pid).children(recursive=True)
+                for child in psutil.Process(one_ray.process.pid).children(recursive=True)
                 if "RayTrainWorker" in " ".join(child.cmdline() or [child.name()])
             ]
             if workers:
                 os.kill(workers[-1].pid, signal.SIGKILL)
                 return run
-        time.sleep(0.1)
-    raise AssertionError("no checkpoint in time:\n" + (folder / "output.txt").read_text())
+        time.sleep(0.03)
+    raise AssertionError("no checkpoint in time:\n" + one_ray.output.read_text())
 
 
 def outcome(folder: Path, name: str) -> dict:
@@ -76,7 +57,7 @@ def outcome(folder: Path, name: str) -> dict:
     experiment = client.get_experiment_by_name("resume")
     (run,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{name}'")
     run_id = run.info.run_id
-    checkpoint = sorted((folder / "taugrad-runs" / run_id).glob("iteration_*"))[-1]
+    checkpoint = sorted(folder.glob(f"*-runs/{run_id}/iteration_*"))[-1]
     metrics = {}
     for key in run.data.metrics:
         if not key.startswith(("time/", "net/")) and key != "total/seconds":
@@ -107,27 +88,35 @@ def assert_equal(a, b, where: str = "") -> None:
         assert a == b, where
 
 
-def test_a_killed_run_ends_as_one_that_was_never_killed(start, tmp_path):
+def test_a_killed_run_ends_as_one_that_was_never_killed(one_ray, environment, command):
     for name in ("whole", "resumed"):
-        (tmp_path / f"{name}.yaml").write_text(SPEC.format(name=name))
+        (one_ray.folder / f"{name}.yaml").write_text(SPEC.format(name=name))
 
     # One that is killed, one that nothing happens to. test_ray_data has one that goes on by itself.
-    process = start("resumed.yaml", "whole.yaml")
-    killed = kill_a_worker_after_two_checkpoints(process, tmp_path)
-    assert process.wait(TIMEOUT_S) == 1, (tmp_path / "output.txt").read_text()
-    text = (tmp_path / "output.txt").read_text()
+    one_ray.start("train", "resumed.yaml", "whole.yaml")
+    killed = kill_a_worker_after_two_checkpoints(one_ray)
+    code, text = one_ray.finish()
+    assert code == 1, text
     # Ray sees the dead worker, the other worker its lost connection: whichever is told first.
     assert re.search("process died|Connection (closed|reset) by peer", text), text
     (run_id,) = re.findall(r"--resume (\w+)", text)
     assert run_id == killed.name
 
-    process = start("--resume", run_id)
-    assert process.wait(TIMEOUT_S) == 0, (tmp_path / "output.txt").read_text()
+    again = subprocess.run(  # on a Ray of its own
+        [*command, "train", "--resume", run_id],
+        cwd=one_ray.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert again.returncode == 0, again.stdout + again.stderr
 
-    whole = outcome(tmp_path, "whole")
+    whole = outcome(one_ray.folder, "whole")
     assert whole["status"] == "FINISHED"
     assert [step for step, _ in whole["metrics"]["comm/fraction"]] == list(range(1, ITERATIONS + 1))
-    assert_equal(outcome(tmp_path, "resumed"), whole)
+    assert_equal(outcome(one_ray.folder, "resumed"), whole)
 
 
 SHORT = """
@@ -138,6 +127,7 @@ model: {kind: mlp, widths: [16]}
 training: {epochs: 4, batch_size: 32, optimizer: {lr: 0.02}}
 compressor: {kind: bgt, tau: 5e-3}
 checkpoint: {interval: 20}
+storage: short-runs
 workers: {cpus: 0.5}
 """
 
@@ -149,53 +139,23 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.fixture
-def on_one_ray(tmp_path: Path, environment: dict[str, str]):
-    """Runs commands in the test's folder; the exit code and all that was said."""
-    line = [sys.executable, str(Path(__file__).with_name("one_ray.py"))]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        line, cwd=tmp_path, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-
-    def run(*arguments: str) -> tuple[int, str]:
-        process.stdin.write(json.dumps(arguments) + "\n")
-        process.stdin.flush()
-        said = ""
-        for each in process.stdout:
-            if each.startswith("exit "):
-                return int(each.split()[1]), said
-            said += each
-        raise AssertionError(said)
-
-    yield run
-    process.stdin.close()
-    try:
-        process.wait(60)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_taken(on_one_ray, tmp_path):
-    (tmp_path / "short.yaml").write_text(SHORT)
-    code, said = on_one_ray("train", "short.yaml")
+def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_taken(one_ray):
+    (one_ray.folder / "short.yaml").write_text(SHORT)
+    code, said = one_ray("train", "short.yaml")
     assert code == 0, said
-    (newest,) = (tmp_path / "taugrad-runs").glob("*/iteration_00000080")
+    (newest,) = (one_ray.folder / "short-runs").glob("*/iteration_00000080")
     run, snapshot = newest.parent, newest.parent / "checkpoint_manager_snapshot.json"
     assert sorted(each.name for each in run.glob("iteration_*")) == [
         "iteration_00000060",
         "iteration_00000080",
     ]
     assert not snapshot.exists()  # Ray's own list is not used
-    undisturbed = outcome(tmp_path, "short")
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    undisturbed = outcome(one_ray.folder, "short")
+    client = MlflowClient(f"sqlite:///{one_ray.folder}/mlflow.db")
 
     def resumed() -> tuple[int, str]:
         client.set_terminated(run.name, "FAILED")
-        code, said = on_one_ray("train", "--resume", run.name)
+        code, said = one_ray("train", "--resume", run.name)
         assert "Traceback" not in said
         return code, said
 
@@ -206,13 +166,13 @@ def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_taken(on_one_r
     assert code == 0, said
     damaged = "iteration_00000080: worker_00001.pt is damaged: its SHA-256 is not that in manifest.json"
     assert f"checkpoint not used: {damaged}; going on from iteration_00000060" in said
-    assert_equal(outcome(tmp_path, "short"), undisturbed)
+    assert_equal(outcome(one_ray.folder, "short"), undisturbed)
 
     # A folder is gone.
     shutil.rmtree(newest)
     code, said = resumed()
     assert (code, "checkpoint not used" in said) == (0, False), said
-    assert_equal(outcome(tmp_path, "short"), undisturbed)
+    assert_equal(outcome(one_ray.folder, "short"), undisturbed)
 
     # None is good. Nothing starts, and the run stays what it was.
     (newest / "shared.pt").unlink()

@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 pytestmark = pytest.mark.ray
 
 DIGITS = """
-experiment: trial
+experiment: digits
 data: {kind: digits}
 model: {kind: mlp, widths: [16]}
 training: {epochs: 2, batch_size: 64, optimizer: {lr: 0.1}}
@@ -27,12 +27,14 @@ compressor:
     - "strom(tau={'log': [1e-3, 1e-1]}) | golomb_rice"
 """
 STAND_IN = """
-import math, time
+import math, os, time
 from pathlib import Path
 
 HERE = Path(__file__).parent
 
 def curve(spec):
+    # The first trial that is stopped takes longer to end than Tune waits, which then gives the next one up.
+    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "1"
     # On the front lies every tau at the one learning rate 0.01; elsewhere accuracy is lost.
     tau, lr = math.log10(spec.compressor.tau), math.log10(spec.training.optimizer.lr)
     if spec.compressor.kind == "bgt":
@@ -48,18 +50,18 @@ def curve(spec):
         raise
 """
 ON_STAND_IN = """
-experiment: trial
+experiment: known
 data: {kind: digits}
 model: {kind: mlp}
 training: {epochs: 4, optimizer: {lr: {log: [1e-4, 1]}}}
 compressor: {kind: {choice: [wgt, qgt, bgt]}, tau: {log: [1e-5, 1e-1]}}
-search: {trials: 40, evaluate: "mine:curve", baseline: false, pruning: asha, sampler: tpe}
+search: {trials: 40, evaluate: "stand_in:curve", baseline: false, pruning: asha, sampler: tpe}
 """
 
 
-def runs_of(folder: Path):
+def runs_of(folder: Path, name: str):
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    experiment = client.get_experiment_by_name("trial")
+    experiment = client.get_experiment_by_name(name)
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
     parents = [run for run in runs if "taugrad.search" in run.data.tags]
     return client, parents, [run for run in runs if "mlflow.parentRunId" in run.data.tags]
@@ -80,17 +82,16 @@ def hypervolume(points: list[tuple[float, float]], worst: tuple[float, float]) -
     return area
 
 
-def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(taugrad, tmp_path):
-    (tmp_path / "mine.py").write_text(STAND_IN)
-    (tmp_path / "known.yaml").write_text(ON_STAND_IN)
-    # The first trial that is stopped takes longer to end than Tune waits, which then gives the next one up.
-    answer = taugrad("search", "known.yaml", "--allow-custom", TUNE_FUNCTION_THREAD_TIMEOUT_S="1")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    folder = tmp_path / "taugrad-runs" / "searches" / "trial" / "known"
+def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(one_ray):
+    (one_ray.folder / "stand_in.py").write_text(STAND_IN)
+    (one_ray.folder / "known.yaml").write_text(ON_STAND_IN)
+    code, said = one_ray("search", "known.yaml", "--allow-custom")
+    assert code == 0, said
+    folder = one_ray.folder / "taugrad-runs" / "searches" / "known" / "known"
     events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     begun = Counter(event["number"] for event in events if event["event"] == "trial")
     assert sorted(begun.values()) == [1] * 39 + [2]
-    assert answer.stdout.count("  begins\n") == 41
+    assert said.count("  begins\n") == 41
     trials, front = rows(folder / "trials.csv"), rows(folder / "front.csv")
     endings = Counter(row["ending"] for row in trials)
     assert sum(endings.values()) == 40
@@ -108,7 +109,7 @@ def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(taugra
     worst = (0.9, 3 + 5 + _log10(4))
     assert hypervolume(found, worst) > 0.9 * hypervolume(known, worst)
 
-    client, (parent,), children = runs_of(tmp_path)
+    client, (parent,), children = runs_of(one_ray.folder, "known")
     assert parent.info.status == "FINISHED"
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert {run.data.tags["taugrad.trial"] for run in children} == {row["trial"] for row in trials}
@@ -118,11 +119,11 @@ def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(taugra
     artifacts = {Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "search")}
     assert {"front.csv", "trials.csv", "front.png", "front"} <= artifacts
 
-    again = taugrad("search", "known.yaml", "--allow-custom")
-    assert again.returncode == 0
-    assert "40 trials, 40 of them done" in again.stdout
+    code, said = one_ray("search", "known.yaml", "--allow-custom")
+    assert code == 0, said
+    assert "40 trials, 40 of them done" in said
     assert rows(folder / "front.csv") == front
-    assert len(runs_of(tmp_path)[2]) == len(children)
+    assert len(runs_of(one_ray.folder, "known")[2]) == len(children)
 
 
 def _log10(value: float) -> float:
@@ -154,20 +155,18 @@ def check_ctrl_c(process: subprocess.Popen, output: Path) -> None:
     assert not alive
 
 
-def test_a_search_that_was_ended_twice_goes_on_and_its_points_can_be_trained(
-    taugrad, tmp_path, environment, command
-):
-    (tmp_path / "digits.yaml").write_text(DIGITS + "search: {trials: 5, seed: 3}")
-    folder = tmp_path / "taugrad-runs" / "searches" / "trial" / "digits"
+def test_a_search_that_was_ended_twice_goes_on_and_its_points_can_be_trained(one_ray, environment, command):
+    (one_ray.folder / "digits.yaml").write_text(DIGITS + "search: {trials: 5, seed: 3}")
+    folder = one_ray.folder / "taugrad-runs" / "searches" / "digits" / "digits"
     journal = folder / "journal.jsonl"
     # What a shell starts in the background ignores Ctrl-C, and so does all that this starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    output = tmp_path / "output.txt"
+    output = one_ray.folder / "ended.txt"
     for ended, by in ((2, signal.SIGINT), (4, signal.SIGKILL)):  # the baseline and one trial; two more
         with output.open("w") as log:
             process = subprocess.Popen(
                 [*command, "search", "digits.yaml"],
-                cwd=tmp_path,
+                cwd=one_ray.folder,
                 env=environment,
                 stdout=log,
                 stderr=log,
@@ -180,9 +179,9 @@ def test_a_search_that_was_ended_twice_goes_on_and_its_points_can_be_trained(
             process.kill()  # what it had started must not be in the way of the next start
             process.wait()
     before = [json.loads(line) for line in journal.read_text().splitlines() if line.endswith("}")]
-    answer = taugrad("search", "digits.yaml")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "of them done" in answer.stdout
+    code, said = one_ray("search", "digits.yaml")
+    assert code == 0, said
+    assert "of them done" in said
 
     events = [json.loads(line) for line in journal.read_text().splitlines()]
     assert events[: len(before)] == before
@@ -194,7 +193,7 @@ def test_a_search_that_was_ended_twice_goes_on_and_its_points_can_be_trained(
     # One told twice, since the kill fell between it and its trial's end, is the same training.
     assert len({json.dumps(event) for event in told}) == 6
     assert len(told) <= 6 + 2 * 2  # two endings, two trials at a time
-    _, (parent,), children = runs_of(tmp_path)
+    _, (parent,), children = runs_of(one_ray.folder, "digits")
     assert parent.info.status == "FINISHED"
     assert {run.info.status for run in children} <= {"FINISHED", "KILLED"}
     finished = Counter(
@@ -204,27 +203,28 @@ def test_a_search_that_was_ended_twice_goes_on_and_its_points_can_be_trained(
 
     front = rows(folder / "front.csv")
     (point,) = [row for row in front if row["point"] == "1"]
-    picked = taugrad("search", "digits.yaml", "--pick", "1")
-    assert picked.returncode == 0, picked.stdout + picked.stderr
-    client, _, children = runs_of(tmp_path)
+    code, said = one_ray("search", "digits.yaml", "--pick", "1")
+    assert code == 0, said
+    client, _, children = runs_of(one_ray.folder, "digits")
     nested = {run.info.run_id for run in children} | {parent.info.run_id}
-    experiment = client.get_experiment_by_name("trial").experiment_id
+    experiment = client.get_experiment_by_name("digits").experiment_id
     (run,) = [each for each in client.search_runs([experiment]) if each.info.run_id not in nested]
     assert run.info.status == "FINISHED"
     assert 100 * run.data.metrics["eval/accuracy"] == pytest.approx(float(point["accuracy_percent"]))
     assert 1000 * run.data.metrics["total/wire_gb"] == pytest.approx(float(point["wire_mb"]), rel=1e-9)
 
-    none = taugrad("search", "digits.yaml", "--pick", "99")
-    assert none.returncode == 2
-    assert "--pick 99: the front of search digits has points 1 to" in none.stderr
+    code, said = one_ray("search", "digits.yaml", "--pick", "99")
+    assert code == 2
+    assert "--pick 99: the front of search digits has points 1 to" in said
 
 
-def test_trials_are_ray_train_runs_unless_the_spec_simulates(taugrad, tmp_path):
+def test_trials_are_ray_train_runs_unless_the_spec_simulates(one_ray):
     text = DIGITS.replace("sync: {mode: simulated}", "workers: {count: 2, cpus: 0.5}")
-    (tmp_path / "real.yaml").write_text(text + "search: {trials: 1, baseline: false, seed: 1}")
-    answer = taugrad("search", "real.yaml")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    _, (parent,), children = runs_of(tmp_path)
+    text = text.replace("experiment: digits", "experiment: real")
+    (one_ray.folder / "real.yaml").write_text(text + "search: {trials: 1, baseline: false, seed: 1}")
+    code, said = one_ray("search", "real.yaml")
+    assert code == 0, said
+    _, (parent,), children = runs_of(one_ray.folder, "real")
     assert len(children) == 1
     assert (
         {run.info.status for run in children}
@@ -234,8 +234,9 @@ def test_trials_are_ray_train_runs_unless_the_spec_simulates(taugrad, tmp_path):
         == {parent.info.status}
     )
     for run in children:
-        assert Path(run.data.tags["taugrad.checkpoints"]) == tmp_path / "taugrad-runs" / run.info.run_id
-        assert list((tmp_path / "taugrad-runs" / run.info.run_id).glob("iteration_*"))
+        folder = one_ray.folder / "taugrad-runs" / run.info.run_id
+        assert Path(run.data.tags["taugrad.checkpoints"]) == folder
+        assert list(folder.glob("iteration_*"))
         assert run.data.params["workers.count"] == "2"
 
 

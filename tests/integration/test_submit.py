@@ -1,21 +1,27 @@
-"""The same run as a Ray job, on a cluster that wants a token; Ray's own command is in test_readme_cluster."""
+"""Jobs on a cluster that wants a token: the README's lines as they stand, in fresh shells, and others."""
 
 import os
 import pty
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from taugrad import cli
@@ -46,62 +52,111 @@ workers: {{cpus: 0.5}}
 """
 
 
-def free_ports(count: int) -> set[int]:
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return ports
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+TIMEOUT_S = 480
+PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
+"""What a head takes where it is not told otherwise."""
+
+
+def taken(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def with_free_ports(head: str, jobs: str) -> tuple[str, str]:
+    """The lines with other ports, where another program has Ray's own on this machine."""
+    for port, option in PORTS.items():
+        if taken(port):
+            other = str(free_port())
+            print(f"port {port} is taken: the lines are run with {other}")
+            head = re.sub(r"^(ray start --head.*)$", rf"\1 {option}={other}", head, flags=re.MULTILINE)
+            jobs = jobs.replace(str(port), other)
+    return head, jobs
+
+
+def listeners(family: list[psutil.Process]) -> set[str]:
+    """The addresses on which processes listen."""
+    found = set()
+    for process in family:
+        with suppress(psutil.Error):
+            found |= {c.laddr.ip for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    return found
+
+
+def wait_until_up(address: str, head: subprocess.Popen[str], log: Path) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        assert head.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        try:
+            urllib.request.urlopen(f"{address}/api/version", timeout=2)
+            pytest.fail("it takes those without a token")
+        except urllib.error.HTTPError:
+            return  # 401
+        except OSError:
+            time.sleep(0.5)
+
+
+@dataclass
+class Head:
+    """The README's head of a cluster."""
+
+    process: subprocess.Popen[str]
+    address: str
+    jobs: str
+    """The README's lines that give it jobs."""
+    folder: Path
+    """Where they are given; `home` beside it has the token, and what jobs keep."""
+    quick: dict[str, str]
+    family: list[psutil.Process] = field(default_factory=list)
+    """What the head has started, when it was last looked at."""
+
+    def look(self) -> None:
+        """Notes what it has started."""
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory, environment):
-    """A Ray head of this test's own: its job server's address, and the environment to reach it with."""
-    folder = tmp_path_factory.mktemp("head")
-    (folder / ".ray").mkdir()
-    (folder / ".ray" / "auth_token").write_text(TOKEN)
-    port, dashboard, client, agent, runtime_agent, metrics = free_ports(6)
+def started(readme: Callable[[str], list[str]], fresh_shell: Any) -> Iterator[Head]:
+    """The README's first lines. Ctrl-C ends it in the last test that needs it."""
+    head_lines, job_lines = with_free_ports(*readme("On a Ray cluster"))
+    (address,) = set(re.findall(r"http://127.0.0.1:\d+", job_lines))
+    # The lines stay as they are. Ray's folder is this test's own: in the common one a head that another test
+    # starts meanwhile is taken for the head of these jobs. Its name is short, for the sockets in it.
+    own = tempfile.mkdtemp(prefix="tg", dir="/tmp")
+    quick = {"TAUGRAD_TRAINING__EPOCHS": "1", "RAY_TMPDIR": own}
+    quick["RAY_worker_niceness"] = "0"  # as for all commands here
+    log = fresh_shell.folder.parent / "head.txt"
+    process = fresh_shell(head_lines, log, **quick)
+    head = Head(process, address, job_lines, fresh_shell.folder, quick)
+    try:
+        wait_until_up(address, process, log)
+        yield head
+    finally:
+        family = head.family
+        if process.poll() is None:
+            family = [*psutil.Process(process.pid).children(recursive=True), process]
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        shutil.rmtree(own, ignore_errors=True)
+
+
+@pytest.fixture
+def head(started: Head, environment: dict[str, str]) -> tuple[str, dict[str, str], Path]:
+    """Its job server's address, the environment to reach it with, and its home."""
+    home = started.folder.parent / "home"
     variables = environment | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
-        "HOME": str(folder),  # jobs without a tracking URI keep their runs there; it has the token
+        "HOME": str(home),  # jobs without a tracking URI keep their runs there; it has the token
         "RAY_AUTH_MODE": "token",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     }
-    command = [
-        *("ray", "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=2"),
-        *("--node-ip-address=127.0.0.1", f"--port={port}", f"--ray-client-server-port={client}"),
-        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"),
-        *(f"--dashboard-agent-listen-port={agent}", f"--metrics-export-port={metrics}"),
-        f"--runtime-env-agent-port={runtime_agent}",
-        f"--object-store-memory={256 * 2**20}",
-    ]
-    ray = shutil.which("ray", path=variables["PATH"])
-    assert ray is not None
-    log = (folder / "head.txt").open("w")
-    process = subprocess.Popen([ray, *command[1:]], env=variables, stdout=log, stderr=log, cwd=folder)
-    address = f"http://127.0.0.1:{dashboard}"
-    try:
-        deadline = time.monotonic() + 240
-        while True:
-            assert process.poll() is None, (folder / "head.txt").read_text()
-            assert time.monotonic() < deadline, (folder / "head.txt").read_text()
-            try:
-                urllib.request.urlopen(f"{address}/api/version", timeout=2)
-                pytest.fail("it takes those without a token")
-            except urllib.error.HTTPError:
-                break  # 401: it is up
-            except OSError:
-                time.sleep(0.5)
-        yield address, variables, folder
-    finally:
-        family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-        process.kill()  # asked to end, it takes half a minute
-        process.wait()
-        for child in family:
-            try:
-                child.kill()
-            except psutil.NoSuchProcess:
-                continue
-        log.close()
+    return started.address, variables, home
 
 
 @pytest.fixture
@@ -119,25 +174,34 @@ def run(command: list[str], folder: Path, variables: dict[str, str]) -> subproce
     )
 
 
-def the_run(uri: str):
+def the_run(uri: str) -> Run:
     client = MlflowClient(uri)
-    (found,) = client.search_runs([client.get_experiment_by_name("jobs").experiment_id])
+    (found,) = client.search_runs([client.get_experiment_by_name("quickstart").experiment_id])
     fractions = client.get_metric_history(found.info.run_id, "comm/fraction")
-    assert [p.step for p in fractions] == list(range(1, len(fractions) + 1))
-    assert len(fractions) == -(-1437 // 128)
+    assert [p.step for p in fractions] == list(range(1, -(-4000 // 64) + 1))
     return found
 
 
-def test_submit_follows_the_job_and_keeps_its_runs_in_our_store(head, folder):
-    address, variables, _ = head
-    command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
-    del (variables := dict(variables))["RAY_AUTH_MODE"]  # it asks for the token, which is in its place
-    answer = run([*command, "--training.optimizer.lr", "0.05"], folder, variables)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "epoch 1/1" in answer.stdout
-    found = the_run(f"sqlite:///{folder}/mlflow.db")
-    assert found.info.run_name == "submitted"
-    assert found.data.params["training.optimizer.lr"] == "0.05"
+def test_the_readmes_lines_work_as_they_stand(started: Head, fresh_shell: Any, tmp_path: Path) -> None:
+    log = tmp_path / "jobs.txt"
+    jobs = fresh_shell(started.jobs, log, **started.quick)
+    deadline, seen = time.monotonic() + 2 * TIMEOUT_S, set[str]()
+    while jobs.poll() is None:
+        assert time.monotonic() < deadline, log.read_text()
+        started.look()
+        seen |= listeners(started.family)
+        time.sleep(2)
+    said = log.read_text()
+    assert jobs.returncode == 0, said
+    assert said.count("epoch 1/1") == 2, said  # our command's run, and Ray's
+    # Ray deletes its job's folder; what it tracked lies in the home of the head. Ours is where we are.
+    uri = f"sqlite:///{started.folder.parent}/home/.taugrad/mlflow.db"
+    assert f"Compare them: MLFLOW_TRACKING_URI={uri} taugrad dashboard quickstart --serve" in said
+    for store in (uri, f"sqlite:///{started.folder}/mlflow.db"):
+        run = the_run(store)
+        assert (run.info.run_name, run.info.status) == ("wgt", "FINISHED")
+    assert seen <= LOOPBACK
+    assert seen
 
 
 @pytest.mark.parametrize(
@@ -219,6 +283,7 @@ def left(command: list[str], folder: Path, variables: dict[str, str], typed: str
 def test_ctrl_c_leaves_a_job_running_or_stops_it(head, folder):
     address, variables, _ = head
     command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
+    command += ["--sync.mode", "simulated"]  # a process less
     code, job, said = left(command, folder, variables, typed="")
     assert code == 130
     stop = f"RAY_AUTH_MODE=token ray job stop --address {address} {job}"
@@ -258,12 +323,17 @@ def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
     assert (left / "journal.jsonl").read_text().count('"event":"end"') == 1 + 3  # and the baseline
 
 
-def test_auto_as_a_job(head, folder):
+def test_auto_as_a_job_keeps_its_runs_in_our_store(head, folder):
     address, variables, _ = head
     command = [sys.executable, "-m", "taugrad", "submit", "auto", "submitted.yaml", "--address", address]
-    answer = run([*command, "--budget", "0.02", "--sync.mode", "simulated"], folder, variables)
+    command += ["--budget", "0.02", "--sync.mode", "simulated", "--training.optimizer.lr", "0.05"]
+    del variables["RAY_AUTH_MODE"]  # it asks for the token, which is in its place
+    answer = run(command, folder, variables)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert re.search(r"used [\d.]+ of 0\.02 MB", answer.stdout)
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("jobs").experiment_id])
+    assert {each.data.params["training.optimizer.lr"] for each in runs} == {"0.05"}
 
 
 def test_a_failing_job_passes_on_its_exit_code(head, folder):
@@ -272,6 +342,15 @@ def test_a_failing_job_passes_on_its_exit_code(head, folder):
     answer = run([*command, "--data.kind", "mnist", "--data.path", "nowhere"], folder, variables)
     assert answer.returncode == 2, answer.stdout + answer.stderr
     assert "nowhere" in answer.stdout
+
+
+def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started: Head) -> None:
+    """The last one that needs it."""
+    started.look()
+    os.killpg(started.process.pid, signal.SIGINT)
+    started.process.wait(60)
+    _, alive = psutil.wait_procs(started.family, timeout=60)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ SHARE = 0.1
 """Bytes and what follows from them may differ by this share of themselves."""
 LINKS = {
     "real": "{mode: sharded}",
-    "simulated": "{mode: simulated, of: {mode: sharded}}",
     "async": "{mode: async}",
 }
 LINKS_SPEC = """
@@ -116,7 +115,7 @@ def trained(tmp_path_factory, environment):
         deadline = time.monotonic() + 600
         while process.poll() is None and time.monotonic() < deadline:
             listened |= listeners(process.pid)
-            time.sleep(0.5)
+            time.sleep(2)  # to look takes time from what is looked at
         process.kill()
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     runs, links = runs_of(client, "quickstart"), runs_of(client, "links")
@@ -284,30 +283,26 @@ def test_real_workers_leave_a_timeline_and_its_picture(trained, tmp_path):
     for name, run in {**trained.runs, **trained.links}.items():
         run_id = run.info.run_id
         files = [each.path for place in (None, "figures") for each in client.list_artifacts(run_id, place)]
-        real = name != "simulated"
-        assert ("timeline.json" in files) == ("figures/timeline.png" in files) == real, name
-        if real:
-            folder = tmp_path / name
-            folder.mkdir()
-            path = client.download_artifacts(run_id, "timeline.json", str(folder))
-            timeline = Timeline.from_json(Path(path).read_text())
-            assert [number for number, _ in timeline.steps] == ["11", "12", "13"]
-            assert len(timeline.workers) == WORKERS
+        assert {"timeline.json", "figures/timeline.png"} <= set(files), name
+        folder = tmp_path / name
+        folder.mkdir()
+        path = client.download_artifacts(run_id, "timeline.json", str(folder))
+        timeline = Timeline.from_json(Path(path).read_text())
+        assert [number for number, _ in timeline.steps] == ["11", "12", "13"]
+        assert len(timeline.workers) == WORKERS
 
 
 def test_links_are_an_artifact_whose_sums_are_the_metrics(trained, tmp_path):
-    client, texts = trained.client, {}
+    client = trained.client
     for name, run in trained.links.items():
         folder = tmp_path / name
         folder.mkdir()
         path = client.download_artifacts(run.info.run_id, "links.csv", str(folder))
-        texts[name] = Path(path).read_text()
-        rows = list(csv.DictReader(texts[name].splitlines()))
+        rows = list(csv.DictReader(Path(path).read_text().splitlines()))
         assert [(row["from"], row["to"]) for row in rows] == [("0", "1"), ("1", "0")]
         received = sum(int(row["bytes"]) for row in rows)
         assert received == pytest.approx(1e9 * run.data.metrics["total/received_gb"], abs=0.5)
         history = client.get_metric_history(run.info.run_id, "comm/messages")
         assert sum(int(row["messages"]) for row in rows) == sum(int(point.value) for point in history)
-    assert texts["real"] == texts["simulated"]
     for run in trained.runs.values():  # DDP's own collectives have no links
         assert "links.csv" not in [each.path for each in client.list_artifacts(run.info.run_id)]
