@@ -257,7 +257,7 @@ def left(command: list[str], folder: Path, variables: dict[str, str], typed: str
         return chunk
 
     said = b""
-    patience = threading.Timer(300, process.kill)  # what is read ends with it
+    patience = threading.Timer(TIMEOUT_S, process.kill)  # what is read ends with it
     patience.start()
     try:
         while not (
