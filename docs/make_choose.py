@@ -124,8 +124,14 @@ def measured(advice: Advice) -> str:
     return QUOTED.sub(lambda found: cell(*found.groups()), MEASURED[advice.name])
 
 
+def reasons(advice: Sequence[Advice]) -> str:
+    """Lines of a table: the case, why, what was measured."""
+    rows = (f"| {each.when} | {each.because} | {measured(each)} |" for each in advice)
+    return "\n".join(("| If | because | measured |", "| --- | --- | --- |", *rows))
+
+
 def table(advice: Sequence[Advice]) -> str:
-    """Lines of a table: the case, what to set, why, what was measured."""
+    """The same, with what to set."""
     lines = ["| If | set | because | measured |", "| --- | --- | --- | --- |"]
     for each in advice:
         use = "<br>".join(_cell_line(line) for line in each.use)
@@ -154,7 +160,7 @@ def page() -> str:
             INTRODUCTION,
             flow,
             "The reasons, and what was measured:\n",
-            table(METHODS),
+            reasons(METHODS),
             "\n## What to add for your link, workers and precision\n\nMore than one line may apply.\n",
             table(BESIDES),
             "\n## Other questions\n",
