@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cli_page
-import messages
+import error_texts
 import metrics_page
 import spec_page
 
@@ -46,7 +46,7 @@ def _links(mark: re.Match[str]) -> str:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Puts the generated parts in their places."""
     if page.file.src_uri == TROUBLESHOOTING:
-        return _MESSAGES.sub(lambda mark: messages.section(mark["group"]), markdown)
+        return _MESSAGES.sub(lambda mark: error_texts.section(mark["group"]), markdown)
     if page.file.src_uri == RESULTS:
         return _OF_ANY_DATE.sub(_links, markdown)
     made = PAGES.get(page.file.src_uri)

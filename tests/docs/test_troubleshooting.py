@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import messages
+import error_texts
 import pytest
 
 from taugrad.compressors.errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
@@ -15,7 +15,7 @@ SHORTEST = 6
 
 
 def everything() -> list[str]:
-    return [each.text for group in messages.collected().values() for each in group]
+    return [each.text for group in error_texts.collected().values() for each in group]
 
 
 def quoted() -> list[str]:
@@ -24,7 +24,7 @@ def quoted() -> list[str]:
 
 def is_said(pattern: str, texts: list[str]) -> bool:
     """Whether a text has all pieces of a pattern in their order, or several texts one each."""
-    pieces = [piece.strip(" :;,.()") for piece in pattern.split(messages.VALUE)]
+    pieces = [piece.strip(" :;,.()") for piece in pattern.split(error_texts.VALUE)]
     pieces = [piece for piece in pieces if len(piece) >= SHORTEST]
     return bool(pieces) and all(any(piece in text for text in texts) for piece in pieces)
 
@@ -41,8 +41,8 @@ def test_a_text_that_nobody_says_is_noticed():
 
 def test_every_group_stands_on_the_page_once():
     marks = re.findall(r"<!-- messages: ([\w-]+) -->", PAGE.read_text(encoding="utf-8"))
-    assert sorted(marks) == sorted(messages.GROUPS)
-    assert all(messages.collected().values())
+    assert sorted(marks) == sorted(error_texts.GROUPS)
+    assert all(error_texts.collected().values())
 
 
 def test_the_collector_finds_what_errors_say_when_they_are_raised():
@@ -53,8 +53,8 @@ def test_the_collector_finds_what_errors_say_when_they_are_raised():
     ]
     for text in said:
         assert any(_as_regex(pattern).fullmatch(text) for pattern in everything()), text
-    assert {each.error for each in messages.collected()["corrupt"]} >= {CorruptMessage.__name__}
+    assert {each.error for each in error_texts.collected()["corrupt"]} >= {CorruptMessage.__name__}
 
 
 def _as_regex(pattern: str) -> re.Pattern[str]:
-    return re.compile(re.escape(pattern).replace(re.escape(messages.VALUE), ".*"))
+    return re.compile(re.escape(pattern).replace(re.escape(error_texts.VALUE), ".*"))
