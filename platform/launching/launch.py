@@ -131,11 +131,14 @@ def _fit(
         ScalingConfig,
         TrainingFailedError,
     )
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
     from .ray_train import trainer_for  # noqa: PLC0415
 
     watch(News(stages=[stage("starting the workers")]))
-    board: Any = ray.remote(num_cpus=0)(Board).remote()
+    # On this machine, as Ray Train's controller is: it outlives the machines of workers.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    board: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
     gpu, fewest = spec.workers.device == "cuda", spec.workers.min_count
     group: Any = spec.processes if fewest is None else (fewest, spec.processes)
     trainer = trainer_for(alone)(
