@@ -96,7 +96,7 @@ def test_an_error_in_the_backward_pass_is_the_worker_s_own(found: Found) -> None
     assert kind == "CorruptMessage"
     assert text.startswith("the message of worker 1: ")
     for worker in found[1:]:
-        assert worker["broken"]["damaged"][0] == "RuntimeError"  # worker 0 is gone
+        assert worker["broken"]["damaged"][0] == "PeerLost"  # worker 0 is gone
 
 
 def test_a_gradient_that_comes_twice_is_refused(found: Found) -> None:
