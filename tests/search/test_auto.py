@@ -257,7 +257,7 @@ def test_an_adaptive_optimizer_takes_local_steps_whose_differences_are_threshold
         assert one.compressor.kind == ("strom" if line == "none" else "wgt")
     said = capsys.readouterr().out
     assert "by local steps: training.optimizer.kind = adam: the law was fitted to runs with sgd" in said
-    assert "at 2 times the rate" in said
+    assert "at 2 times the learning rate" in said
 
 
 @pytest.mark.parametrize(
