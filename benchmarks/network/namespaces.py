@@ -5,9 +5,13 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 
 PREFIX = "tg"
 """Of our namespaces: tg, the process that keeps them, and what each is, such as tg123-h0."""
+
+_ATTEMPTS, _PAUSE_S = 10, 0.05
+"""To remove one."""
 
 
 class NetworkError(OSError):
@@ -44,12 +48,16 @@ def namespaces() -> dict[str, int]:
 
 def remove(name: str) -> None:
     """Ends what runs in a namespace, and removes it; devices go with it."""
-    with suppress(NetworkError):
-        for pid in ip(f"netns pids {name}").split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-    with suppress(NetworkError):
-        ip(f"netns del {name}")
+    for _ in range(_ATTEMPTS):  # it is busy while somebody else looks at it, or what ran there still ends
+        with suppress(NetworkError):
+            for pid in ip(f"netns pids {name}").split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        with suppress(NetworkError):
+            ip(f"netns del {name}")
+        if name not in namespaces():
+            return
+        sleep(_PAUSE_S)
 
 
 def remove_all_of(keeper: int) -> None:
