@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
-from pathlib import Path
 from time import sleep
 
 PREFIX = "tg"
@@ -75,9 +74,9 @@ def remove_stale() -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process runs; one that has ended may stay listed until somebody asks how."""
+    """Whether a process runs; one that ends, or has ended, may stay listed for a while, without a program."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        os.readlink(f"/proc/{pid}/exe")
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+    return True
