@@ -137,7 +137,7 @@ def _fit(
 
     watch(News(stages=[stage("starting the workers")]))
     # On this machine, as Ray Train's controller is: it outlives the machines of workers.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     board: Any = ray.remote(num_cpus=0)(Board).options(scheduling_strategy=here).remote()
     gpu, fewest = spec.workers.device == "cuda", spec.workers.min_count
     group: Any = spec.processes if fewest is None else (fewest, spec.processes)

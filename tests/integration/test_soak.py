@@ -22,13 +22,13 @@ experiment: soak
 name: {name}
 data: {{kind: synthetic, train_examples: 640}}
 model: {{kind: mlp, widths: [16]}}
-training: {{epochs: 60, batch_size: 32, optimizer: {{lr: 0.02}}}}
+training: {{epochs: 150, batch_size: 32, optimizer: {{lr: 0.02}}}}
 compressor: "strom(tau=0.005) | golomb_rice"
 sync: {{mode: sharded}}
 checkpoint: {{interval: 60}}
 workers: {{cpus: 0.5, max_restarts: {restarts}}}
 """
-ITERATIONS = 1200
+ITERATIONS = 3000
 DISK_BYTES = 128 * 2**20  # a page of interactive charts alone has 5 MB, and is kept twice
 TIMEOUT_S = 480  # other tests run at the same time
 
@@ -126,11 +126,12 @@ def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(
     time.sleep(1.5)
     stopped.resume()
 
+    workers = run.workers()  # found first: to look for them takes a while, and the run goes on
     run.next_checkpoint()
-    workers = run.workers()
     for each in workers:
         each.suspend()  # so that no newer checkpoint comes
     damaged = max(run.checkpoints())
+    assert damaged.name < f"iteration_{ITERATIONS:08d}", "the run had ended before"
     damage(damaged / "worker_00001.pt", Random(1))
     workers[0].kill()
     workers[1].resume()

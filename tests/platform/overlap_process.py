@@ -161,7 +161,7 @@ def found_of(sync: Synchronization) -> dict[str, Any]:
         "totals": sync.totals.state_dict(),
         "links": torch.from_numpy(links.nbytes.copy()),
         "kept": {rank: plain(state) for rank, state in sync.own_state()["patterns"]["ranks"].items()},
-        "layers": [vars_of(each) for each in sync.last_step.layers],
+        "layers": [fields_of(each) for each in sync.last_step.layers],
         "statistics": {
             key: vars(each) if hasattr(each, "__dict__") else repr(each)
             for key, each in sync.statistics.items()
@@ -169,8 +169,9 @@ def found_of(sync: Synchronization) -> dict[str, Any]:
     }
 
 
-def vars_of(tally: Any) -> tuple[Any, ...]:
-    return tally.name, tally.elements, tally.sent, tally.residual_squares, tally.tau, tally.paper_bits
+def fields_of(tally: Any) -> dict[str, Any]:
+    fields = ("name", "elements", "sent", "residual_squares", "tau", "paper_bits")
+    return {field: getattr(tally, field) for field in fields}
 
 
 def plain(state: Any) -> Any:
