@@ -84,7 +84,7 @@ class DriverKilled(Fault):
             jobs = [
                 each
                 for each in named(self.place.processes(command)[1:], "taugrad train")
-                if each.pid != driver and "python" in each.name()
+                if each.pid != driver and each.name() not in ("sh", "bash")  # the shell that started it
             ]
             if not jobs:
                 raise TooLate

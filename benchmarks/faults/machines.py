@@ -70,7 +70,9 @@ class Machines:
 
     def _start(self, number: int, line: str) -> None:
         log = self._folder / f"ray-{number}.txt"  # a pipe would stay open as long as Ray runs
-        command = self.network.hosts[number].command(["sh", "-c", f"({line}) > {log} 2>&1"], own_folders=True)
+        # Commands run on the first machine, and find Ray's sockets in the folders that all machines share.
+        shell = ["sh", "-c", f"({line}) > {log} 2>&1"]
+        command = self.network.hosts[number].command(shell, own_folders=number > 0)
         deadline = time.monotonic() + _UP_S
         while subprocess.run(command, env=self.environment, cwd=self._folder, check=False).returncode:
             if time.monotonic() > deadline:
