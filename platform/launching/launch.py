@@ -136,7 +136,8 @@ def _fit(
     from .ray_train import trainer_for  # noqa: PLC0415
 
     watch(News(stages=[stage("starting the workers")]))
-    # On this machine, as Ray Train's controller is: it outlives the machines of workers.
+    # On this machine, as Ray Train's controller is: it outlives the machines of workers. A soft affinity is
+    # not enough: Ray (2.60) then takes another node now and then.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     board: Any = ray.remote(num_cpus=0)(Board).options(scheduling_strategy=here).remote()
     gpu, fewest = spec.workers.device == "cuda", spec.workers.min_count

@@ -40,7 +40,7 @@ from .processes import ProcessCrew
 from .quorum.building import build_quorum
 from .rounds import Crew
 from .simulation import Counting, SimulatedCrew
-from .weights import LocalTraining
+from .weights import LocalTraining, OwnWorkers
 
 
 def build_synchronization(
@@ -79,10 +79,8 @@ def build_synchronization(
         return _in_rounds(spec, crew, patterns, replica, randomness, device), randomness
     replicas = [replica]
     replicas += [Replica(deepcopy(model), task, spec.training, crew.workers) for _ in crew.ranks[1:]]
-    method = _exchanged(spec)
-    if mode.quorum is not None:
-        return build_quorum(spec, crew, patterns, replicas, randomness, method, device), randomness
-    return LocalTraining(mode, crew, patterns, replicas, randomness, method, device), randomness
+    own = OwnWorkers(crew, patterns, replicas, randomness, _exchanged(spec), device)
+    return (LocalTraining(mode, own) if mode.quorum is None else build_quorum(spec, own)), randomness
 
 
 def _in_rounds(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +26,22 @@ from .resizing import merged, model_of, owed, ranks_together, share_of
 from .rounds import Crew
 
 
+@dataclass(frozen=True)
+class OwnWorkers:
+    """The workers of this process, and what they train with."""
+
+    crew: Crew
+    patterns: Sequence[Pattern]
+    """One for each of them."""
+    replicas: Sequence[Replica]
+    """Theirs."""
+    randomness: Randomness
+    method: Method
+    """What is compressed with."""
+    device: torch.device
+    """Where this process trains."""
+
+
 class LocalTraining(InRounds):
     """A model and an optimizer for each worker here, and the weights that all agreed on last.
 
@@ -37,30 +53,12 @@ class LocalTraining(InRounds):
     Optimizers keep their state.
     """
 
-    def __init__(
-        self,
-        sync: WeightsSync,
-        crew: Crew,
-        patterns: Sequence[Pattern],
-        replicas: Sequence[Replica],
-        randomness: Randomness,
-        method: Method,
-        device: torch.device,
-    ) -> None:
-        """Takes charge.
-
-        Args:
-            sync: the mode.
-            crew: this process's workers.
-            patterns: one for each of them.
-            replicas: theirs.
-            randomness: theirs.
-            method: what is compressed with.
-            device: where this process trains.
-        """
-        super().__init__(crew, patterns, replicas[0].names)
+    def __init__(self, sync: WeightsSync, own: OwnWorkers) -> None:
+        """Takes charge of this process's workers."""
+        crew, replicas = own.crew, own.replicas
+        super().__init__(crew, own.patterns, replicas[0].names)
         self._sync, self._replicas = sync, list(replicas)
-        self._randomness = randomness
+        self._randomness = own.randomness
         self.model = deepcopy(replicas[0].model)
         crew.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
         trained = [each for each in self.model.parameters() if each.requires_grad]
@@ -73,7 +71,7 @@ class LocalTraining(InRounds):
         """Since the last exchange."""
         self._squares = [dict.fromkeys(self._names, 0.0) for _ in replicas]
         """By worker and parameter, the sum of the gradients' mean squares since the last exchange."""
-        self.adapter = build_adapter(sync.adapt, method, device, self._aim_at, sync.every)
+        self.adapter = build_adapter(sync.adapt, own.method, own.device, self._aim_at, sync.every)
         self._go_on_from_agreed()
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:

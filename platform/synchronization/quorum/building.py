@@ -1,21 +1,16 @@
 """From a spec to workers whose rounds close with a quorum."""
 
 import weakref
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
 from taugrad.compressors.bucket.ledger import BASELINE_BYTES
-from taugrad.compressors.config import Method
 
 from ...spec import RunSpec
-from ...training.randomness import Randomness
-from ...training.replica import Replica
 from ..asynchronous.meeting import connected
 from ..config import SimulatedSync, WeightsSync, real
-from ..patterns import Pattern
-from ..rounds import Crew
+from ..weights import OwnWorkers
 from .carriers import ProcessCarrier, SimulatedCarrier
 from .free import FreeRounds
 from .mailroom import Mailroom
@@ -31,38 +26,25 @@ _VALUES = 3
 """Times the model's bytes that no message passes: weights, momentum, and what a method adds."""
 
 
-def build_quorum(
-    spec: RunSpec,
-    crew: Crew,
-    patterns: Sequence[Pattern],
-    replicas: Sequence[Replica],
-    randomness: Randomness,
-    method: Method,
-    device: torch.device,
-) -> QuorumTraining:
+def build_quorum(spec: RunSpec, own: OwnWorkers) -> QuorumTraining:
     """The workers of this process; torch's process group must exist.
 
     Args:
         spec: the run.
-        crew: of its workers.
-        patterns: one for each worker here.
-        replicas: likewise.
-        randomness: theirs.
-        method: what is compressed with.
-        device: where this process trains.
+        own: the workers.
     """
     mode = real(spec.sync)
     assert isinstance(mode, WeightsSync)
     assert mode.quorum is not None
-    needed = needed_of(mode.quorum, crew.workers)
-    schedule: Schedule = Synchronous(crew.workers)
+    needed = needed_of(mode.quorum, own.crew.workers)
+    schedule: Schedule = Synchronous(own.crew.workers)
     if mode.schedule is not None:
-        schedule = Drawn(mode.schedule, crew.workers, needed, mode.every)
+        schedule = Drawn(mode.schedule, own.crew.workers, needed, mode.every)
     carrier: SimulatedCarrier | ProcessCarrier
     if isinstance(spec.sync, SimulatedSync):
-        carrier = SimulatedCarrier(crew.workers)
+        carrier = SimulatedCarrier(own.crew.workers)
     else:
-        model = replicas[0].model
+        model = own.replicas[0].model
         values = sum(each.numel() for each in model.state_dict().values())
         most_bytes = 2 * _VALUES * BASELINE_BYTES * values + _HEADERS
         post = Post(dist.get_rank(), connected(torch.device("cpu")), most_bytes=most_bytes)
@@ -70,6 +52,6 @@ def build_quorum(
         # The thread holds the connections, and nobody holds the mailroom but the run.
         weakref.finalize(mailroom, post.close)
         if mode.schedule is None:
-            return FreeRounds(mode, crew, patterns, replicas, randomness, method, device, mailroom, needed)
+            return FreeRounds(mode, own, mailroom, needed)
         carrier = ProcessCarrier(mailroom)
-    return ScheduledRounds(mode, crew, patterns, replicas, randomness, method, device, carrier, schedule)
+    return ScheduledRounds(mode, own, carrier, schedule)

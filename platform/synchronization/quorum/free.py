@@ -1,20 +1,14 @@
 """Rounds with a quorum and a deadline: real workers, each as fast as it is."""
 
 import logging
-from collections.abc import Sequence
 from time import monotonic
 
 import numpy as np
-import torch
 
-from taugrad.compressors.config import Method
 from taugrad.compressors.errors import PeerLost
 
-from ...training.randomness import Randomness
-from ...training.replica import Replica
 from ..config import Deadline, WeightsSync
-from ..patterns import Pattern
-from ..rounds import Crew
+from ..weights import OwnWorkers
 from .carriers import catching_up_bytes, offer_bytes
 from .consensus import Ballots, Phase, Value, Vote
 from .mailroom import Mailroom
@@ -33,34 +27,16 @@ class FreeRounds(QuorumTraining):
     weights where some of those are missing.
     """
 
-    def __init__(
-        self,
-        sync: WeightsSync,
-        crew: Crew,
-        patterns: Sequence[Pattern],
-        replicas: Sequence[Replica],
-        randomness: Randomness,
-        method: Method,
-        device: torch.device,
-        mailroom: Mailroom,
-        needed: int,
-    ) -> None:
+    def __init__(self, sync: WeightsSync, own: OwnWorkers, mailroom: Mailroom, needed: int) -> None:
         """Takes charge; see `QuorumTraining`.
 
         Args:
-            sync: likewise.
-            crew: likewise.
-            patterns: likewise.
-            replicas: likewise.
-            randomness: likewise.
-            method: likewise.
-            device: likewise.
-            mailroom: of this process's worker.
+            sync: the mode.
+            own: this process's worker.
+            mailroom: its.
             needed: how many close a round, more than half of all.
         """
-        super().__init__(
-            sync, crew, patterns, replicas, randomness, method, device, ProcessMeeting(mailroom.post)
-        )
+        super().__init__(sync, own, ProcessMeeting(mailroom.post))
         self._mail, self._needed, self._rank = mailroom, needed, mailroom.post.rank
         self._deadline = sync.deadline or Deadline()
         self._pace = Pace(self._deadline)

@@ -1,16 +1,7 @@
 """Rounds with a quorum on a schedule: simulated, or by real workers that do the same."""
 
-from collections.abc import Sequence
-
-import torch
-
-from taugrad.compressors.config import Method
-
-from ...training.randomness import Randomness
-from ...training.replica import Replica
 from ..config import WeightsSync
-from ..patterns import Pattern
-from ..rounds import Crew
+from ..weights import OwnWorkers
 from .carriers import Carrier, catching_up_bytes, offer_bytes
 from .schedule import Kind, Schedule
 from .training import QuorumTraining
@@ -19,32 +10,16 @@ from .training import QuorumTraining
 class ScheduledRounds(QuorumTraining):
     """Who is in a round is known to all before it."""
 
-    def __init__(
-        self,
-        sync: WeightsSync,
-        crew: Crew,
-        patterns: Sequence[Pattern],
-        replicas: Sequence[Replica],
-        randomness: Randomness,
-        method: Method,
-        device: torch.device,
-        carrier: Carrier,
-        schedule: Schedule,
-    ) -> None:
+    def __init__(self, sync: WeightsSync, own: OwnWorkers, carrier: Carrier, schedule: Schedule) -> None:
         """Takes charge; see `QuorumTraining`.
 
         Args:
-            sync: likewise.
-            crew: likewise.
-            patterns: likewise.
-            replicas: likewise.
-            randomness: likewise.
-            method: likewise.
-            device: likewise.
+            sync: the mode.
+            own: this process's workers.
             carrier: brings the workers' messages.
             schedule: who is late, away or lost when.
         """
-        super().__init__(sync, crew, patterns, replicas, randomness, method, device, carrier)
+        super().__init__(sync, own, carrier)
         self._carrier, self._schedule = carrier, schedule
 
     def _prepare(self, number: int, step: int) -> None:

@@ -12,18 +12,14 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient, Totals
-from taugrad.compressors.config import Method
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 
 from ...data.feeding import Batch
-from ...training.randomness import Randomness
-from ...training.replica import Replica
 from ..base import Moment, Outcome
 from ..config import WeightsSync
-from ..patterns import Pattern
 from ..patterns.base import Spent
-from ..rounds import Crew, Payload, Sending, Side
-from ..weights import LocalTraining
+from ..rounds import Payload, Sending, Side
+from ..weights import LocalTraining, OwnWorkers
 from .agreed import Agreed, to_bytes
 from .ledger import Ledger, sums_of
 from .meeting import Meeting
@@ -64,34 +60,20 @@ class QuorumTraining(LocalTraining):
 
     lockstep = False
 
-    def __init__(
-        self,
-        sync: WeightsSync,
-        crew: Crew,
-        patterns: Sequence[Pattern],
-        replicas: Sequence[Replica],
-        randomness: Randomness,
-        method: Method,
-        device: torch.device,
-        meeting: Meeting,
-    ) -> None:
-        """Takes charge; see `LocalTraining`.
+    def __init__(self, sync: WeightsSync, own: OwnWorkers, meeting: Meeting) -> None:
+        """Takes charge of this process's workers, whose crew does what all do together.
 
         Args:
-            sync: likewise.
-            crew: likewise; it does what all do together.
-            patterns: likewise.
-            replicas: likewise.
-            randomness: likewise.
-            method: likewise.
-            device: likewise.
+            sync: the mode.
+            own: the workers.
             meeting: where all workers meet before evaluations and checkpoints.
         """
-        super().__init__(sync, crew, patterns, replicas, randomness, method, device)
+        super().__init__(sync, own)
+        replicas = own.replicas
         self._members = [Member() for _ in replicas]
         self._fresh = [
             (deepcopy(replica.state_dict()), deepcopy(pattern.state_dict()))
-            for replica, pattern in zip(replicas, patterns, strict=True)
+            for replica, pattern in zip(replicas, own.patterns, strict=True)
         ]
         """What a worker that is new begins with."""
         self._whole = Agreed(self.model, self._outer)
