@@ -140,6 +140,11 @@ class Progress:
         """Trials that the budget still allows."""
         return max(0, self.settings.trials - len(self.record.ended))
 
+    @property
+    def next_number(self) -> int:
+        """The number that the next new point gets."""
+        return max(self.record.trials, default=BASELINE) + 1
+
     def exhausted(self) -> str:
         """Which budget is used up, for people; empty while none is."""
         settings = self.settings
@@ -158,7 +163,7 @@ class Progress:
         """Starts the trial of a point, or takes it up again where it was interrupted."""
         waiting = (trial for trial in self.record.interrupted if trial.number not in self.running)
         again = next((trial for trial in waiting if _same(trial.params, params)), None)
-        number = again.number if again is not None else max(self.record.trials, default=BASELINE) + 1
+        number = again.number if again is not None else self.next_number
         return self._start(number, f"trial {number}", params, lambda: self.search.spec(params))
 
     def begin_baseline(self) -> Task:

@@ -199,20 +199,21 @@ def _number(trial: Any) -> int:
 
 def reason_of(error: BaseException | None) -> str:
     """An error in one line, without Ray's wrapping."""
-    if error is None:
-        return "its process ended"
-    inner = _inner(error)
-    if process_died(error):
+    if error is None or process_died(error):
         return "its process died (killed, out of memory, or crashed)"
+    inner = _inner(error)
     text = " ".join(str(inner).split()) or type(inner).__name__
     name = "" if type(inner).__name__ in ("RunFailed", "TuneError") else f"{type(inner).__name__}: "
     return f"{name}{text}"[:500]
 
 
 def process_died(error: BaseException | None) -> bool:
-    """Whether a trial's process was killed, rather than its training raising an error: it may do better."""
+    """Whether a trial's process was killed, rather than its training raising an error: it may do better.
+
+    Ray Tune knows of no error where the whole node died.
+    """
     died = ("ActorDiedError", "RayActorError", "WorkerCrashedError")
-    return error is not None and type(_inner(error)).__name__ in died
+    return error is None or type(_inner(error)).__name__ in died
 
 
 def _inner(error: BaseException) -> BaseException:

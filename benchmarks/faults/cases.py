@@ -16,11 +16,12 @@ from taugrad.platform.tracking.store import open_client
 
 from .commands import Command
 from .comparing import Outcome, differences, outcomes
-from .kinds import Fault
+from .kinds import Fault, TooLate
 from .places import STORAGE, Place
 
 _GOES_ON = re.compile(r"--resume ([0-9a-f]{32})")
 _DELIVER = re.compile(r"taugrad deliver (\S+)")
+_FINISHED = "this run is finished"
 _MOST_STARTS = 6
 RESTARTS = 5
 """How often a run may come back by itself."""
@@ -167,12 +168,15 @@ def bring_to_end(place: Place, command: Command) -> int:
 
     Raises:
         Lost: it hung, or did not end well however often it was gone on with.
+        TooLate: the run had ended well before it was struck.
     """
     further = 0
     code = command.wait()
     while code != 0:
         if code is None:
             raise Lost(f"it hung: {command.said[-300:]}")
+        if _FINISHED in command.said:  # what was struck was over
+            raise TooLate
         if further == _MOST_STARTS:
             raise Lost(f"it ended with {code} again and again: {command.said[-300:]}")
         further += 1

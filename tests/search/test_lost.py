@@ -58,7 +58,7 @@ def test_a_killed_process_is_told_from_a_training_that_fails():
     assert process_died(ActorDiedError())
     assert process_died(wrapped)
     assert not process_died(ValueError("the spec"))
-    assert not process_died(None)
+    assert process_died(None)  # the whole node died
 
 
 def test_a_budget_that_is_used_up_ends_it(start, monkeypatch):

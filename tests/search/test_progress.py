@@ -170,6 +170,24 @@ def test_a_search_that_goes_on_draws_other_points_than_it_began_with(start):
     assert len(specs) == 4
 
 
+def test_a_random_search_that_goes_on_draws_what_it_would_have_drawn(start):
+    whole = start("--search.name", "whole", "--search.sampler", "random")
+    sampler = make_sampler(whole, whole.objective, concurrency=9)
+    drawn = [sampler.suggest(name)["task"] for name in "abcde"]
+    specs = [Task.model_validate_json(task).specs[0] for task in drawn]
+    assert len(set(specs)) == 5
+
+    begun = start("--search.sampler", "random")
+    sampler = make_sampler(begun, begun.objective, concurrency=9)
+    first, _ = (Task.model_validate_json(sampler.suggest(name)["task"]) for name in "ab")
+    train(begun, first, [0.5], 1)
+    again = start("--search.sampler", "random")
+    sampler = make_sampler(again, again.objective, concurrency=9)
+    following = [Task.model_validate_json(sampler.suggest(name)["task"]) for name in "cdef"]
+    assert [task.number for task in following] == [1, 2, 3, 4]
+    assert [task.specs[0] for task in (first, *following)] == specs
+
+
 def test_the_files_say_what_was_found_and_each_point_is_a_spec(start):
     progress = start()
     train(progress, progress.begin_baseline(), [0.97], 100)
