@@ -45,8 +45,8 @@ MEASURED = {
         " / `powersgd`: ms}, 16 bits {network_exchange: 100mbit,20ms / 4 / * / `fp16`: ms}."
     ),
     "fp16": (
-        "Not a measurement: see [training](training.md#memory-and-precision). Its tests compare skipped "
-        "steps bit for bit."
+        "nothing. [Training](training.md#memory-and-precision) explains the loss scale; tests compare "
+        "skipped steps bit for bit."
     ),
     "unknown threshold": (
         "LeNet on 5,000 MNIST digits, tolerance 2 points: {auto_threshold: lenet-mnist5k / 2: points "
