@@ -1,8 +1,8 @@
-"""How much to send over a link, and how often: the most that a share of a step's time has room for.
+"""Chooses how much to send over a link, and how often: as much as a share of the step's time allows.
 
-As Kimad (arXiv 2312.08053): as many bytes as the measured link carries in the time that there is for them.
-The share of elements and the local steps are chosen together, as FedLuck has it (arXiv 2407.05125). As in
-`link.py` nothing but +, -, x and / is done.
+As in Kimad (arXiv 2312.08053), it sends as many bytes as the measured link carries in the available time. The
+share of elements and the local steps are chosen together, as in FedLuck (arXiv 2407.05125). As in `link.py`,
+the arithmetic is only +, -, x and /.
 """
 
 import math

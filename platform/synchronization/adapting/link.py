@@ -1,7 +1,7 @@
-"""What exchanges say of the link: a delay, which every one takes, and a rate for its bytes.
+"""Estimates the link from exchanges: a delay, which every exchange takes, and a rate for its bytes.
 
-Only +, -, x and / are done here, in float64: every worker comes to the same bits from the same windows, on
-whatever machine it is.
+The arithmetic is only +, -, x and / in float64, so every worker gets the same bits from the same windows, on
+any machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,9 +91,9 @@ class LinkEstimate:
     def _forget(self, window: Window) -> None:
         """Forgets what does not go with a window.
 
-        If one delay and one rate explain this window and the last one, it was not the link that changed, but
-        bytes, and the delay had not been known. Where fewer bytes took no less time, it is the delay that is
-        long. Elsewhere it is taken to be the rate: if that is wrong, the bytes that follow from it show it.
+        If one delay and one rate explain this window and the last one, the link has not changed, only the
+        number of bytes, and the delay had not been known. If fewer bytes took no less time, the delay is
+        long. Otherwise the rate is assumed to have changed; if that is wrong, the next windows show it.
         """
         last = self._windows[-1]
         fewer, more = sorted((last, window))
