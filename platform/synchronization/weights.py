@@ -227,9 +227,9 @@ class LocalTraining(InRounds):
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`.
 
-        How far workers have moved since the last exchange is owed as a residual is, and merged likewise: by
-        the weights of those that take it over. Optimizers of workers that leave end with them; one that joins
-        begins with a copy of another's.
+        How far workers have moved since the last exchange still has to be sent, like a residual, and is
+        merged in the same way, into the weights of the workers that take it over. Optimizers of workers that
+        leave are dropped; a worker that joins starts with a copy of another one's.
         """
         self._load_agreed(shared)
         patterns = [each["patterns"] for each in workers]

@@ -199,9 +199,9 @@ class HybridTraining(InRounds):
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`.
 
-        The fully connected part is cut anew, with its optimizers' state. A worker's residual becomes the mean
-        of the former workers', so that the workers' mean of what is owed stays what it is; an owner's follows
-        its elements. Links are counted from here on.
+        The fully connected part is cut again, with its optimizers' state. Every worker's residual becomes the
+        mean of the former workers' residuals, so the workers' mean does not change. An owner's residual moves
+        with its elements. The traffic of links is counted from here on.
         """
         former = Resharded.of(workers, self._replica.names, self._patterns[0].setting.sizes)
         self._load_agreed(shared)

@@ -118,7 +118,7 @@ class Ring(Pattern):
         return total
 
     def ranges_of(self, workers: int) -> Ranges:
-        """See `Pattern.ranges_of`. A residual holds what others sent, too: all are owed to the same sum."""
+        """See `Pattern.ranges_of`. A residual also holds what others sent, for the same sum."""
         return Ranges(cut(self.setting.sizes, workers), [()] * workers)
 
     def compressors(self) -> list[FeedbackCompressor]:
