@@ -41,7 +41,7 @@ LINKS = {"100 Mbit": 1e8, "1 Gbit": 1e9, "10 Gbit": 1e10}
 ROUNDS = 30
 INTRODUCTION = (
     "`sync.mode: async`, a sigmoid stack of 5 x 512 ({parameters:,} parameters) on digits, {share} examples "
-    "a worker and step, `{line}`. Speed is examples a second, relative to one worker."
+    "per worker and step, `{line}`. Speed is examples per second, relative to one worker."
 )
 
 

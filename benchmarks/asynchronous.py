@@ -24,10 +24,10 @@ DELAY = (0.0, 1.0)
 NEVER = 10**6
 """A checkpoint would be a drain more."""
 INTRODUCTION = (
-    f"LeNet on digits, batches of 64 that the workers share, SGD with rate {RATE} and `{LINE}`, so that "
-    f"both modes send 1% of the elements. `most_behind` is {BEHIND}. One seed. An epoch ends with an "
-    "evaluation, at which `async` drains. Staleness: updates that a message's gradient did not know of, mean "
-    "of the messages, and the most."
+    f"LeNet on digits, batches of 64 that the workers share, SGD with learning rate {RATE} and `{LINE}`, so "
+    f"both modes send 1% of the elements. `most_behind` is {BEHIND}. One seed. Each epoch ends with an "
+    "evaluation, before which `async` drains. Staleness is the number of updates that were applied before a "
+    "message, but were unknown when its gradient was computed: the mean over the messages, and the maximum."
 )
 
 

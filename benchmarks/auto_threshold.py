@@ -132,13 +132,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 INTRODUCTION = (
-    f"Two simulated workers, batches of 64, SGD with momentum 0.9; `{METHOD.format(tau='...')}` but where "
+    f"Two simulated workers, batches of 64, SGD with momentum 0.9; `{METHOD.format(tau='...')}` unless "
     f"another rule is named. The reference is `taugrad search` with {TRIALS} trials of one tau for all "
-    "layers; of its front at most 8 points are trained again with the seeds that everybody has, which are "
-    "not the search's. `search, corrected` is the same with momentum in the compressor, where `taugrad auto` "
-    f"puts it, `{CORRECTED.format(tau='...')}`. A set of trainings is judged by its hypervolume: accuracy "
-    "above a worst one, times orders of magnitude of wire bytes below no compression's. Searches and "
-    "trainings may be of earlier starts; the load is that of the last one."
+    "layers. At most 8 points of its front are trained again, with the same seeds as all other methods, "
+    "which are not those of the search. `search, corrected` is the same with momentum in the compressor, as "
+    f"in `taugrad auto`: `{CORRECTED.format(tau='...')}`. A set of trainings is judged by its hypervolume: "
+    "accuracy above a lower limit, times orders of magnitude of wire bytes below those without compression. "
+    "Searches and trainings may be from earlier starts; the load is that of the last one."
 )
 
 

@@ -64,10 +64,10 @@ PLACE = Place(
 )
 INTRODUCTION = (
     "A DDP training iteration (forward, backward, exchange, SGD) of workers with one thread each, gloo on "
-    f"loopback, `{LINE}`: the median of {{iterations}} iterations, of the slowest worker. LeNet has "
-    f"{CASES[0].share} images of 28 x 28 a worker and DDP's own buckets; Network in Network {CASES[1].share} "
-    f"images of 16 x 16 x 3 and buckets of {CASES[1].bucket_mb:g} MB, so that there is much to run beside "
-    "the backward pass."
+    f"loopback, `{LINE}`: the median of {{iterations}} iterations of the slowest worker. LeNet has "
+    f"{CASES[0].share} images of 28 x 28 per worker and DDP's own buckets. Network in Network has "
+    f"{CASES[1].share} images of 16 x 16 x 3 and buckets of {CASES[1].bucket_mb:g} MB, so that much of the "
+    "exchange can overlap with the backward pass."
 )
 COLUMNS = (
     *("model", "workers", "buckets", "padded ms"),

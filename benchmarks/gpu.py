@@ -56,7 +56,7 @@ WHOLE = (
 COLUMNS = ("times the copy", "ms", "GB/s", "M items/s")
 INTRODUCTION = (
     "{gpu}. Residual and gradient are float32 with normal values, {n:,} of them; {density:.0%} are sent. The "
-    "floor is a copy of as many float32 within the GPU's memory, timed anew right before each contender. "
+    "floor is a copy of as many float32 within the GPU's memory, timed again right before each contender. "
     "Times are medians of {rounds} rounds, with the 10th to the 90th percentile in brackets."
 )
 NOTES = (

@@ -38,10 +38,10 @@ BUCKET_BYTES = 25 << 20
 LINES = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))", "linear(bits=8)")
 HOOKED = LINES[:2]
 INTRODUCTION = (
-    "Gradients are normal values, other ones in each of {gradients} steps that repeat; thresholds have found "
-    "their level before anything is timed. Times are multiples of the floor, torch's residual += gradient "
-    "over all of the model's elements; each is the least of {rounds} rounds, in which contenders and floor "
-    "take turns, all in one thread."
+    "Gradients are normal values; {gradients} different gradients are used in turn, and thresholds have "
+    "settled before anything is timed. Times are multiples of the floor, torch's residual += gradient over "
+    "all of the model's elements. Each is the least of {rounds} rounds, in which contenders and floor take "
+    "turns, all in one thread."
 )
 
 

@@ -58,13 +58,13 @@ _DELIVERY_S = 60.0
 _SPLIT = (names.TIME_COMPUTE, names.TIME_COMPRESS, names.TIME_EXCHANGE, names.TIME_DECOMPRESS)
 
 INTRODUCTION = (
-    "2 workers where nothing else is said, with one thread each, gloo on loopback; this machine has {cores} "
-    "cores. Network in Network ({parameters:,} parameters) on images of {side} x {side} x 3, {share} of them "
-    "a worker a step. Blocks of {block} iterations of the platform and of the bare loop take turns; the "
-    "clock is worker 0's. The platform logs every iteration to MLflow (sqlite) at the default intervals, and "
-    "a block of it ends only when the database has all of its metrics: stricter than a real run, which "
-    "stores the last of them beside the next iterations. Evaluation, checkpoints and what Ray does for them "
-    "are not in it."
+    "2 workers, unless the table says otherwise, with one thread each, gloo on loopback; this machine has "
+    "{cores} cores. Network in Network ({parameters:,} parameters) on images of {side} x {side} x 3, {share} "
+    "of them per worker and step. Blocks of {block} iterations of the platform and of the bare loop take "
+    "turns; times are measured by worker 0. The platform logs every iteration to MLflow (sqlite) at the "
+    "default intervals, and its block ends only when the database has all metrics. A real run stores the "
+    "last metrics during the next iterations, so it is faster. Evaluation, checkpoints, and what Ray does "
+    "for them are not included."
 )
 
 

@@ -52,9 +52,9 @@ ROOMS = {
 }
 """The files of each, and the tests that run, the quickest first."""
 INTRODUCTION = (
-    "{each} mutants of each room, drawn with the seed {seed} from all places that Cosmic Ray 8.7.0 can "
-    "change, one change each. Left out: annotations, messages of errors, and `is` in place of `==`, which "
-    "change nothing that can be tested. A mutant is killed when a test fails or takes more than {timeout} s."
+    "{each} mutants of each package, drawn with the seed {seed} from all places that Cosmic Ray 8.7.0 can "
+    "change, with one change each. Left out are annotations, texts of errors, and `is` instead of `==`, "
+    "whose changes cannot be tested. A mutant is killed if a test fails or takes more than {timeout} s."
 )
 
 

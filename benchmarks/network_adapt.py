@@ -39,13 +39,13 @@ PLACE = Place(
     "<!-- to here: adapt -->",
 )
 INTRODUCTION = (
-    "A perceptron of 0.81M parameters, 256 examples a host in a step, `strom | golomb_rice`, every host a "
-    "network namespace with one thread; all share this machine's {cores} cores. The link carries {fast} at "
-    "first, {slow} from step {steps} on and {fast} again from step {again} on; steps are {all} in all. "
-    "`sync.adapt` may choose {least:g} to {most:g} and begins with {begins:g}; the others stay at theirs. "
-    "Milliseconds a step: the median of a part's second half. Followed: steps from a change to the first "
-    "density within {within:g} times of what it comes to. Loss: of training, mean of the last 20 steps. "
-    "Delays are one way."
+    "A perceptron of 0.81M parameters, 256 examples per host and step, `strom | golomb_rice`. Every host "
+    "is a network namespace with one thread, and all share this machine's {cores} cores. The link carries "
+    "{fast} at first, {slow} from step {steps}, and {fast} again from step {again}; there are {all} steps. "
+    "`sync.adapt` may choose densities from {least:g} to {most:g} and starts with {begins:g}; the other "
+    "runs keep theirs. Milliseconds a step: the median of a part's second half. Followed: steps from a "
+    "change to the first density within {within:g} times of the final one. Loss: training loss, mean of "
+    "the last 20 steps. Delays are one way."
 )
 
 

@@ -28,11 +28,11 @@ PLACE = Place(
     "<!-- to here: connections -->",
 )
 INTRODUCTION = (
-    "Two workers send each other a message, through what `sync.connections` uses, and are ready for it "
-    "before it is sent; before each exchange they are silent for 0.3 s, as while a step is computed. From a "
-    "barrier to the message's arrival, median of {steps} exchanges of the slower worker; in brackets the "
-    "10th to the 90th percentile. Delays are one way. Every host is a network namespace, and both share this "
-    "machine's processors."
+    "Two workers send each other a message in the way that `sync.connections` does, and have posted their "
+    "buffers before it is sent. Before each exchange they are silent for 0.3 s, like workers that compute. "
+    "The time is from a barrier to the message's arrival: the median of {steps} exchanges of the slower "
+    "worker; in brackets the 10th to the 90th percentile. Delays are one way. Every host is a network "
+    "namespace, and both share this machine's processors."
 )
 
 

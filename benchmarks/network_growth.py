@@ -45,11 +45,11 @@ PLACE = Place(
     "<!-- to here: growth -->",
 )
 INTRODUCTION = (
-    "LeNet (431,080 parameters) on digits, 8 examples a worker and step. Measured: the platform's trainer "
-    "over gloo at {link}, every worker a network namespace with one thread; all share this machine's "
-    "{cores} cores, so that computing takes them longer the more they are; {steps} steps after {skipped}. "
-    "Planned: `taugrad plan`'s model at the same link, for workers with a core each, and in the second table "
-    "beside what is measured also for so many on this machine."
+    "LeNet (431,080 parameters) on digits, 8 examples per worker and step. Measured: the platform's trainer "
+    "over gloo at {link}. Every worker is a network namespace with one thread; all share this machine's "
+    "{cores} cores, so computing takes longer the more workers there are; {steps} steps after {skipped}. "
+    "Planned: the model of `taugrad plan` at the same link, for workers with a core each. The second table "
+    "also has the plan for this number of workers on one machine, beside the measurements."
 )
 
 

@@ -35,12 +35,11 @@ PLACE = Place(
     "<!-- to here: overlap -->",
 )
 INTRODUCTION = (
-    "Training steps (forward, backward, exchange, SGD) of Network in Network, 8 images of 24 x 24 x 3 a "
+    "Training steps (forward, backward, exchange, SGD) of Network in Network, 8 images of 24 x 24 x 3 per "
     "host, one thread each: median of {steps} steps of the slowest host; in brackets the 10th to the 90th "
-    "percentile. "
-    "Steps with overlap and without (`sync.overlap: false`) take turns, with the same batches, and come to "
-    "the same weights. Delays are one way. Every host is a network namespace, and all share this machine's "
-    "processors."
+    "percentile. Steps with overlap and without (`sync.overlap: false`) take turns, with the same batches, "
+    "and give the same weights. Delays are one way. Every host is a network namespace, and all share this "
+    "machine's processors."
 )
 
 

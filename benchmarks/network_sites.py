@@ -34,13 +34,13 @@ PLACE = Place(
     "<!-- to here: sites -->",
 )
 INTRODUCTION = (
-    "Two sites of hosts with links of " + INSIDE + ", joined by one slow link that all their traffic shares. "
-    "`" + LINE + "`, {elements} elements in 12 tensors, gradients as in the section above. `exact` and "
-    "`hierarchical` are forms of exchange of `allgather`: a step is a backward pass under DDP with next to "
-    "no computing of its own. `sharded` exchanges the same gradients after it, and its step is that exchange "
-    "alone, compression included. Median of {steps} steps, each of the slowest host; in brackets the 10th to "
-    "the 90th percentile. Every host is a network namespace with one thread, and all share this machine's "
-    "processors."
+    "Two sites of hosts with links of " + INSIDE + ", connected by one slow link that all their traffic "
+    "shares. `" + LINE + "`, {elements} elements in 12 tensors, gradients as in the benchmark "
+    "network_exchange. `exact` and `hierarchical` are forms of exchange of `allgather`: a step is a backward "
+    "pass under DDP with hardly any computing. `sharded` exchanges the same gradients after the backward "
+    "pass; its step is that exchange alone, including compression. Median of {steps} steps of the slowest "
+    "host; in brackets the 10th to the 90th percentile. Every host is a network namespace with one thread, "
+    "and all share this machine's processors."
 )
 
 

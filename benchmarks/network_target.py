@@ -38,12 +38,13 @@ ROUNDS, LEAST_STEPS = 4, 100
 SKIPPED = 10
 """Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
 INTRODUCTION = (
-    "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. Steps "
-    "to the target: trainings in which workers are simulated (PowerSGD: processes), {seeds} seeds, an "
-    "evaluation every {evaluate} steps. Seconds a step: of the platform's trainer over gloo on the link, "
-    "{least} steps and more after {skipped}. **Times are steps x seconds a step**; the last table has runs "
-    "that were made whole, by the clock. Delays are one way. `auto --link` chose for each link before "
-    "anything was trained, from float32 all-reduce and the workload's own rate; its probe is not counted."
+    "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. "
+    "Steps to the target come from trainings with simulated workers (with PowerSGD: processes), {seeds} "
+    "seeds, and an evaluation every {evaluate} steps. Seconds per step come from the platform's trainer "
+    "over gloo on the link, {least} steps or more after {skipped}. **Times are steps x seconds per step**; "
+    "the last table has complete runs with their real times. Delays are one way. `auto --link` chose for "
+    "each link before anything was trained, starting from float32 all-reduce and the workload's own "
+    "learning rate; the time of its probe is not included."
 )
 
 

@@ -74,12 +74,12 @@ SCHEDULE: dict[type[Fault], list[Scenario]] = {
 NEED_ROOT: tuple[type[Fault], ...] = (LinkCut, DiskFull)
 
 INTRODUCTION = (
-    "A run is struck at a moment that follows from a seed, comes back by itself (`workers.max_restarts`) or "
-    "is gone on with as its message says, and is then compared with one that nothing happened to: weights, "
-    "optimizer, residuals and ledgers of its last checkpoint bit for bit, every point of every metric but "
-    "times, and that each is there once. Runs have 2 workers and 1,150 iterations on digits "
-    "(`benchmarks/faults/scenarios.py`). A search's trials and its front are compared likewise, and so are "
-    "all trainings of `taugrad auto`."
+    "A fault hits a run at a moment that follows from a seed. The run recovers by itself "
+    "(`workers.max_restarts`), or is continued as its message says. It is then compared with an undisturbed "
+    "run: the weights, optimizer, residuals and ledgers of its last checkpoint bit for bit, every point of "
+    "every metric except times, and that each point is there once. Runs have 2 workers and 1,150 iterations "
+    "on digits (`benchmarks/faults/scenarios.py`). The trials and the front of a search are compared in the "
+    "same way, and so are all trainings of `taugrad auto`."
 )
 
 

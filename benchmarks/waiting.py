@@ -29,9 +29,9 @@ MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
 
 INTRODUCTION = (
     "`taugrad train` with two specs of the quickstart (LeNet, 5,000 MNIST digits, 2 workers) for two "
-    "epochs, in an empty folder; {starts} starts, medians in seconds. One start before them is not counted: "
-    "unless an earlier run has done so, it compiles numba's kernels and Python's modules. Refusals: the "
-    "whole command, from the shell to its end."
+    "epochs, in an empty folder; {starts} starts, medians in seconds. One start before them is not counted, "
+    "because it may compile numba's kernels and Python's modules. Refusals: the whole command, from the "
+    "shell to its end."
 )
 
 

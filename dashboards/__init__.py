@@ -1,1 +1,1 @@
-"""What people look at: runs read back from MLflow, figures, tables."""
+"""Views for people: MLflow's charts, figures, tables and reports, made from the runs in MLflow."""

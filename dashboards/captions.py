@@ -1,4 +1,4 @@
-"""Captions that follow the data: what the drawn runs did, in numbers, and nothing of what runs usually do."""
+"""Captions of figures, made from the data: they say what the drawn runs did, in numbers."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ _MOST = 6  # runs that a caption names
 
 
 def sent(runs: Sequence[RunHistory]) -> str:
-    """How the share that is sent moved, run by run."""
+    """How the share that is sent changed, run by run."""
     return _trends(
         [(run.name, run.metrics[names.COMM_FRACTION]) for run in runs if names.COMM_FRACTION in run.metrics],
         "Medians of the first and the last tenth of the iterations",
@@ -28,7 +28,7 @@ def sent(runs: Sequence[RunHistory]) -> str:
 
 
 def gradients(run: RunHistory) -> str:
-    """How large gradients became, layer by layer; and how the threshold's line is read."""
+    """How the gradients' sizes changed, layer by layer, and how to read the threshold's line."""
     found = [
         (layer, run.metrics[name])
         for layer in layers_of(run)
@@ -73,7 +73,7 @@ def bits(runs: Sequence[RunHistory]) -> str:
 
 
 def kept(runs: Sequence[RunHistory]) -> str:
-    """What became of elements that were not sent."""
+    """What happened to elements that were not sent."""
     fading = [
         f"{run.name} ({decay})"
         for run in runs

@@ -1,4 +1,4 @@
-"""The charts that MLflow's UI draws when it opens a prepared view, as the plain data that it reads."""
+"""The charts of a prepared view, as the plain data that MLflow's UI reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias

@@ -1,4 +1,4 @@
-"""What each dimension of a search does to its metric: every trial, marked by where it came to."""
+"""The figure of a search's dimensions: how each one changes the metric, with every trial as a point."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .palette import STOPPED, pale, rule_style
 from .runs import RunHistory
 
 Mark = Literal["front", "beaten", "stopped"]
-"""Where a trial came to: on the front, beaten by it, or not to its last epoch."""
+"""The place of a trial: on the front, beaten by it, or stopped early."""
 
 _LOG_SPAN = 10.0  # values that span more stand on a logarithmic axis
 

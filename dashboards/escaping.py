@@ -1,14 +1,14 @@
-"""Texts that others wrote, such as names of runs in a shared store, where they could be more than texts.
+"""Escapes texts that others wrote, such as names of runs in a shared store.
 
-The HTML page escapes all that it shows by itself (`report_page.py`), figures take texts as they are
-(`style.as_written`); here is the rest.
+The HTML page escapes everything that it shows (`report_page.py`), and figures show texts as they are
+(`style.as_written`). This module is for Markdown, CSV and file names.
 """
 
 import html
 import re
 
 _MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
-"""What means something in a line of Markdown; an underscore within a word does not."""
+"""Characters with a meaning in a line of Markdown; an underscore within a word has none."""
 _FORMULA = ("=", "+", "-", "@")
 """How a formula begins, for a spreadsheet that opens CSV."""
 

@@ -1,4 +1,4 @@
-"""An experiment's runs, read back for figures, tables and reports.
+"""Reads an experiment's runs for figures, tables and reports.
 
 Params and last values of a thousand runs are one or two requests; histories are read for the runs that are
 drawn, and thinned there (`thinning`).

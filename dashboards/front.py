@@ -1,4 +1,4 @@
-"""The figure of a search: every point that was tried, and the front."""
+"""The figure of a search: all points that were tried, and the front."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What gradients look like, layer by layer, and how many of their elements stay behind."""
+"""Figures of gradients: their sizes, layer by layer, and how many elements are not sent."""
 
 import math
 from collections.abc import Sequence

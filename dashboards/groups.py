@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed, taken together: means with intervals."""
+"""Groups runs that differ only in their seed, and computes means with intervals."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The metric that counts, as figures and tables name it."""
+"""How figures and tables name the metric that counts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

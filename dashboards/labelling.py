@@ -1,4 +1,4 @@
-"""Labels beside lines and points, moved until all can be read."""
+"""Places labels beside lines and points so that all can be read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

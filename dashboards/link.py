@@ -1,4 +1,4 @@
-"""What a link makes of bytes: theoretical times to send a gradient (Rae's figure 1b)."""
+"""Theoretical times to send a gradient over links of different rates (Rae's figure 1b)."""
 
 import math
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ _SHADES = ("#B8B8B8", "#9A9A9A", "#7D7D7D", "#606060", "#444444", "#1E1E1E")
 
 
 def send_time(bits: float, bandwidth: float) -> float:
-    """Seconds for so many bits over a link of so many bits a second, without latency."""
+    """Seconds to send a number of bits over a link with a rate in bits per second, without latency."""
     return bits / bandwidth
 
 

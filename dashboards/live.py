@@ -1,4 +1,4 @@
-"""A run's progress while it goes on: one line that moves on a terminal, a line an epoch elsewhere."""
+"""Shows the progress of a run: as one updated line in a terminal, elsewhere as a line for each epoch."""
 
 from types import TracebackType
 

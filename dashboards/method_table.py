@@ -1,4 +1,4 @@
-"""Tables in the papers' own layout: threshold, accuracy or loss, GB, %/GB; and what went over the wire."""
+"""Tables in the papers' layout (threshold, accuracy or loss, GB, %/GB), with the bytes on the wire."""
 
 import csv
 import io

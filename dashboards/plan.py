@@ -1,4 +1,4 @@
-"""The figure of a plan: what a step takes with each method, link and number of workers."""
+"""The figure of a plan: the time of a step for each method, link and number of workers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

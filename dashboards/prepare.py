@@ -1,4 +1,4 @@
-"""`taugrad dashboard`: prepares MLflow's UI for an experiment, and says where to look."""
+"""The command `taugrad dashboard`: prepares MLflow's UI for an experiment, and prints the address."""
 
 import tempfile
 import threading

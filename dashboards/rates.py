@@ -1,4 +1,4 @@
-"""Bits a parameter over the epochs, before and after entropy coding."""
+"""The figure of bits per parameter in each epoch, before and after entropy coding."""
 
 from collections.abc import Sequence
 

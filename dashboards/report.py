@@ -1,4 +1,4 @@
-"""`taugrad report`: figures, tables and a page that say which method to use."""
+"""The command `taugrad report`: figures, tables, and a page that says which method to use."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no script."""
+"""The report as one HTML page, without network and scripts."""
 
 import base64
 import importlib.resources

@@ -1,4 +1,4 @@
-"""Runs, read back from the tracking store with their full histories."""
+"""Reads runs from the tracking store, with their full histories."""
 
 import math
 import sys
@@ -29,7 +29,7 @@ BASELINE_RULE = "none"
 
 @dataclass(frozen=True, eq=False)
 class RunHistory:
-    """One run: what it was told to do and what came of it."""
+    """One run: its settings and its results."""
 
     run_id: str
     name: str

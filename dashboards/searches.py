@@ -1,4 +1,4 @@
-"""A search's trials as its view and its figures mark them: on the front, beaten by it, or stopped early."""
+"""The trials of a search, for its view and figures: on the front, beaten by it, or stopped early."""
 
 import math
 import statistics

@@ -6,7 +6,6 @@ read from docs/results/, where benchmarks write them. The sentences below refer 
 """
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from taugrad.platform.advice import BESIDES, METHODS, WORTH_KNOWING, Advice
@@ -19,15 +18,15 @@ MEASURED = {
         "compression and {quickstart: wgt: time s} s with `wgt`."
     ),
     "adaptive optimizer": (
-        "A GPT with AdamW, how much higher the loss is than with 16 bits (95%): {adamw: auto: every 4, "
-        "10%, rate 0.00282843: more than 16 bits at 2e-3 (95%)} nats with {adamw: auto: every 4, 10%, "
-        "rate 0.00282843: than 16 bits} fewer bytes; {adamw: gradients, 1%: more than 16 bits at 2e-3 "
-        "(95%)} nats with a threshold on gradients (one seed)."
+        "A GPT with AdamW. Its loss, compared with 16 bits (95% intervals): {adamw: auto: every 4, 10%, "
+        "rate 0.00282843: more than 16 bits at 2e-3 (95%)} nats with {adamw: auto: every 4, 10%, "
+        "rate 0.00282843: than 16 bits} fewer bytes. With a threshold on gradients instead: {adamw: "
+        "gradients, 1%: more than 16 bits at 2e-3 (95%)} nats (one seed)."
     ),
     "sgd": (
-        "7.6 million elements, 4 hosts, 100 Mbit/s, times faster than 16 bits: `strom` {network_exchange: "
-        r"100mbit,0ms / 4 / * / `strom(density(0.01)) \| golomb_rice`: than fp16}; `wgt` "
-        "{network_exchange: 100mbit,0ms / 4 / * / `wgt(density(0.01))`: than fp16} and PowerSGD "
+        "7.6 million elements, 4 hosts, 100 Mbit/s. A step is as many times faster than with 16 bits: "
+        r"`strom` {network_exchange: 100mbit,0ms / 4 / * / `strom(density(0.01)) \| golomb_rice`: than fp16},"
+        " `wgt` {network_exchange: 100mbit,0ms / 4 / * / `wgt(density(0.01))`: than fp16}, PowerSGD "
         "{network_exchange: 100mbit,0ms / 4 / * / `powersgd`: than fp16}."
     ),
     "sites": (
@@ -41,13 +40,13 @@ MEASURED = {
         "kB} kB in `sharded`."
     ),
     "long link": (
-        "4 hosts, 100 Mbit/s, 20 ms, ms per step: `strom` {network_exchange: 100mbit,20ms / 4 / * / "
-        r"`strom(density(0.01)) \| golomb_rice`: ms}, PowerSGD {network_exchange: 100mbit,20ms / 4 / *"
+        "4 hosts, 100 Mbit/s, 20 ms. Milliseconds per step: `strom` {network_exchange: 100mbit,20ms / 4 / "
+        r"* / `strom(density(0.01)) \| golomb_rice`: ms}, PowerSGD {network_exchange: 100mbit,20ms / 4 / *"
         " / `powersgd`: ms}, 16 bits {network_exchange: 100mbit,20ms / 4 / * / `fp16`: ms}."
     ),
     "fp16": (
-        "Not a measurement: see [training](training.md#memory-and-precision). Its tests compare skipped "
-        "steps bit for bit."
+        "nothing. [Training](training.md#memory-and-precision) explains the loss scale; tests compare "
+        "skipped steps bit for bit."
     ),
     "unknown threshold": (
         "LeNet on 5,000 MNIST digits, tolerance 2 points: {auto_threshold: lenet-mnist5k / 2: points "
@@ -60,12 +59,12 @@ MEASURED = {
         "has not been measured yet."
     ),
     "uneven steps": (
-        "Steps per second compared with `allgather`, 4 workers, a slow step takes 4 times as long: "
+        "4 workers, a slow step takes 4 times as long. Steps per second, compared with `allgather`: "
         "{asynchronous: now and then / 4.00: speed-up} times if it is another worker each time, "
         "{asynchronous: one / 4.00: speed-up} times if it is always the same worker."
     ),
     "fully connected": (
-        "AlexNet, 2 workers with 8 images each: a worker receives {hybrid: alexnet / 2 real / 8 / hybrid b, "
+        "AlexNet, 2 workers with 8 images each. A worker receives {hybrid: alexnet / 2 real / 8 / hybrid b, "
         "fp32: received, MB} MB per step, and {hybrid: alexnet / 2 real / 8 / data parallel, sharded: "
         "received, MB} MB with data parallelism."
     ),
@@ -79,9 +78,12 @@ MEASURED = {
 QUOTED = re.compile(r"\{(\w+): (.+?): ([^:{}]+?)\}")
 INTRODUCTION = """# Which method should I use?
 
-Go down the list and take the first method that fits. `taugrad plan SPEC --link 100mbit,20ms --workers 4`
-gives the same advice for your spec and link, with the seconds that a step of your model would take.
-`taugrad doctor` prints a short form.
+Go down the list and take the first method that fits. Each box has lines for your
+[spec](tutorial.md#3-a-spec). [Methods](methods.md) explains the names in `compressor`, and
+[Synchronization](synchronization.md) those in `sync`.
+
+`taugrad plan SPEC --link 100mbit,20ms --workers 4` gives the same advice for your spec and link, with the
+seconds that a step of your model would take. `taugrad doctor` prints a short form.
 """
 CLOSING = """
 Every figure comes from the results of a benchmark, where you find its command, date and machine:
@@ -124,47 +126,43 @@ def measured(advice: Advice) -> str:
     return QUOTED.sub(lambda found: cell(*found.groups()), MEASURED[advice.name])
 
 
-def reasons(advice: Sequence[Advice]) -> str:
-    """Lines of a table: the case, why, what was measured."""
-    rows = (f"| {each.when} | {each.because} | {measured(each)} |" for each in advice)
-    return "\n".join(("| If | because | measured |", "| --- | --- | --- |", *rows))
+def reasons(advice: Advice) -> str:
+    """Why, and what was measured."""
+    because = advice.because
+    return f"{because[0].upper()}{because[1:]}.\n\n*Measured:* {measured(advice)}\n"
 
 
-def table(advice: Sequence[Advice]) -> str:
-    """The same, with what to set."""
-    lines = ["| If | set | because | measured |", "| --- | --- | --- | --- |"]
-    for each in advice:
-        use = "<br>".join(_cell_line(line) for line in each.use)
-        lines.append(f"| {each.when} | {use} | {each.because} | {measured(each)} |")
-    return "\n".join(lines)
+def box(advice: Advice) -> str:
+    """What to set, or the command to give."""
+    language = "bash" if advice.use[0].startswith("taugrad") else "yaml"
+    return "\n".join((f"```{language}", *advice.use, "```\n"))
 
 
-def _cell_line(line: str) -> str:
-    """A line of a spec in a cell of a table, with its comment after it."""
-    code, _, comment = line.partition("  # ")
-    shown = f"`{code.rstrip()}`".replace("|", r"\|")
-    return f"{shown} ({comment})" if comment else shown
+def section(advice: Advice) -> str:
+    """A case, with what to do in it."""
+    return f"### {advice.when}\n\n{box(advice)}\n{reasons(advice)}"
+
+
+def step(number: int, advice: Advice) -> str:
+    """A case of the list from which the first that fits is taken."""
+    then = "If not, go on. If so:" if number < len(METHODS) else "Then:"
+    return f"### {number}. {advice.when}?\n\n{then}\n\n{box(advice)}\n{reasons(advice)}"
 
 
 def page() -> str:
     """The page as it should be."""
     names = dict.fromkeys(found[1] for text in MEASURED.values() for found in QUOTED.finditer(text))
     pages = ", ".join(f"[{name}](results/{results_of(name).name})" for name in names)
-    flow = "\n".join(
-        f"{number}. **{each.when}?** {'If not, go on. If so:' if number < len(METHODS) else 'Then:'}\n\n"
-        "   ```yaml\n" + "\n".join(f"   {line}" for line in each.use) + "\n   ```\n"
-        for number, each in enumerate(METHODS, start=1)
-    )
     return "\n".join(
         (
             INTRODUCTION,
-            flow,
-            "The reasons, and what was measured:\n",
-            reasons(METHODS),
-            "\n## What to add for your link, workers and precision\n\nMore than one line may apply.\n",
-            table(BESIDES),
-            "\n## Other questions\n",
-            table(WORTH_KNOWING),
+            "## The method\n",
+            *(step(number, each) for number, each in enumerate(METHODS, start=1)),
+            "## What to add for your link, workers and precision\n\nMore than one case may apply.\n",
+            *map(section, BESIDES),
+            "## Other questions\n",
+            *map(section, WORTH_KNOWING),
+            "## Where the figures come from",
             CLOSING.format(pages=pages).rstrip(),
             "",
         )

@@ -1,4 +1,4 @@
-"""Asking something that may never answer."""
+"""Calls with a time limit, for functions that may never return."""
 
 import threading
 from collections.abc import Callable

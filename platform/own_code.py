@@ -1,4 +1,4 @@
-"""A user's own functions: calling them, and saying in one line what went wrong in them."""
+"""Calls a user's own functions, and says in one line what went wrong in them."""
 
 import inspect
 import sysconfig

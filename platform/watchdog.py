@@ -1,4 +1,4 @@
-"""Ends what a command started when the command itself is gone, by whatever it was ended.
+"""Ends the processes that a command started if the command itself is gone, however it ended.
 
 A process that is killed cleans nothing up. So a second, small one waits for its end: it reads a pipe that
 only the command holds open.

@@ -1,1 +1,1 @@
-"""Searches over any field of a spec, on Ray Tune with Optuna, and the front that they find."""
+"""Searches over any fields of a spec with Ray Tune and Optuna, and automatic thresholds."""

@@ -1,8 +1,8 @@
-"""Runs of `taugrad auto` under Adam and its kin: local steps, and thresholds on what they came to.
+"""Runs of `taugrad auto` with Adam, AdamW or LAMB: local steps, with a threshold on their result.
 
-A threshold on gradients lets Adam see an element rarely and then large, so that its second moment grows and
-its steps shrink. Where each worker takes Adam's steps along its own whole gradients, and what they came to
-meets the threshold, second moments are what they are without compression (docs/search.md).
+With a threshold on gradients, Adam sees an element rarely, and then a large value: its second moment grows,
+and its steps shrink. If each worker takes Adam steps with its own whole gradients, and only the result of the
+steps meets the threshold, second moments are as without compression (docs/adamw.md).
 """
 
 from taugrad.compressors.config import NoCompression
@@ -17,11 +17,11 @@ ADAPTIVE = ("adam", "adamw", "lamb")
 STEPS = ((10, 0.02), (4, 0.1), (2, 0.2))
 """Local steps between exchanges and the density of an exchange, the fewest bytes first."""
 MODERATE = 1
-"""The one of them that is taken where nothing is compared."""
+"""The one of them that is used if nothing is compared."""
 
 
 def applies(spec: RunSpec) -> bool:
-    """Whether local steps can take the place of gradients, which an adaptive optimizer gets by all-gather."""
+    """Whether local steps can replace the exchange of gradients of an adaptive optimizer."""
     method = spec.compressor
     return (
         spec.training.optimizer.kind in ADAPTIVE
@@ -35,9 +35,9 @@ def applies(spec: RunSpec) -> bool:
 def local_steps(spec: RunSpec, every: int, density: float, *, faster: bool = True) -> RunSpec:
     """The run with local steps instead of gradients.
 
-    The rate is multiplied by the root of the number of workers: a worker's own gradients are noisier than
-    their mean, its second moments that much larger, and Adam's steps smaller by the root. Of what it has not
-    sent its own weights keep what that will be in the workers' mean.
+    The learning rate is multiplied by the square root of the number of workers. A worker's own gradients are
+    noisier than their mean, so its second moments are larger, and Adam's steps are smaller by that root. A
+    worker's own weights keep the part of its residual that the residual will have in the workers' mean.
 
     Args:
         spec: the run; see `applies`.
@@ -46,7 +46,7 @@ def local_steps(spec: RunSpec, every: int, density: float, *, faster: bool = Tru
         faster: whether the rate is multiplied; not for optimizers without second moments.
 
     Raises:
-        ValidationError: the method cannot work so.
+        ValidationError: the method does not work with local steps.
     """
     method = None if isinstance(spec.compressor, ThresholdedMethod) else METHOD
     tau = DensityTau(target=density, every=1).model_dump(mode="json")

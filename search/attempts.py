@@ -1,4 +1,4 @@
-"""The way to a tolerance: trainings with one threshold after the other, until one loses no more than that."""
+"""Trains with one threshold after the other, until one loses no more than a tolerance."""
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Proposals = Generator[RunSpec, float, None]
 
 @dataclass(frozen=True)
 class Attempt:
-    """A training on the way to a tolerance."""
+    """One of these trainings."""
 
     spec: RunSpec
     outcome: Outcome
@@ -37,7 +37,7 @@ def attempts(
     """Trains without compression, then with one threshold after the other until one is within the tolerance.
 
     Args:
-        train: None when it failed, which ends all.
+        train: trains a run; returns None if that failed, which ends the attempts.
         bare: the run without compression.
         further: runs with thresholds.
         tolerance: what may be lost against the run without compression, in the unit that people see; None:
@@ -67,12 +67,12 @@ def attempts(
 
 
 def lost(done: Sequence[Attempt], metric: Metric) -> float:
-    """By how much the last attempt is worse than the first one, in the unit that people see."""
+    """By how much the last attempt is worse than the first one, in the unit of tables."""
     return metric.lost(done[-1].outcome.value, done[0].outcome.value)
 
 
 def missing(done: Sequence[Attempt], tolerance: float | None, metric: Metric) -> float:
-    """By how much the last attempt is worse than the first one allows; 0 or less: within."""
+    """By how much the last attempt is worse than allowed; 0 or less means within the tolerance."""
     return Objective("constraint", metric, tolerance, done[0].outcome).missing(done[-1].outcome)
 
 
@@ -83,13 +83,13 @@ def one_after_the_other(specs: Sequence[RunSpec]) -> Proposals:
 
 
 def lawful(spec: RunSpec, law: FittedLaw, tolerance: float, last: RunSpec | None) -> Proposals:
-    """Proposes what a law says of a tolerance, then a stricter threshold by what that lost.
+    """Proposes the threshold that a law gives for a tolerance, and then a lower one, depending on the loss.
 
     Args:
         spec: the run.
-        law: holds of it.
+        law: the law, which must apply to the run.
         tolerance: percentage points that may be lost.
-        last: proposed where neither was within it; None: nothing is.
+        last: proposed if neither was within the tolerance; None for nothing.
     """
     first = by_law(spec, law, tolerance)
     points = yield first

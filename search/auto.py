@@ -1,4 +1,4 @@
-"""`taugrad auto`: finds a threshold for a byte budget or a tolerance, and trains with it."""
+"""The command `taugrad auto`: finds a threshold for a byte budget or a tolerance, and trains with it."""
 
 import itertools
 import math
@@ -213,7 +213,7 @@ def _spend(
 
 
 def spent_line(wire_mb: float, budget: float) -> str:
-    """What a run used of its budget, both MB."""
+    """A line that compares a run's bytes with its budget, both in MB."""
     share = 100 * wire_mb / budget
     over = "" if wire_mb <= budget else f": {wire_mb - budget:.4g} MB too much, the estimate was too low"
     return f"used {wire_mb:.4g} of {budget:g} MB, {share:.0f}%{over}"

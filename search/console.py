@@ -1,4 +1,4 @@
-"""A search as people see it: the front while it grows, then what was found and where it lies."""
+"""Shows a search in the terminal: the front while it grows, and at the end what was found and where it is."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -22,7 +22,7 @@ _MOST = 20
 
 
 class LiveSearch:
-    """Shows a search: a table that grows on a terminal; elsewhere a line when a trial begins or ends."""
+    """Shows a search: as a growing table in a terminal, elsewhere as a line when a trial starts or ends."""
 
     def __init__(self, console: Console) -> None:
         """Shows to `console`."""
@@ -48,11 +48,11 @@ class LiveSearch:
             self._live.stop()
 
     def take_as_told(self, progress: Progress) -> None:
-        """Does not tell again what earlier starts have told."""
+        """Skips what earlier starts have already shown."""
         self._told |= {number for number, trial in progress.record.trials.items() if trial.ending}
 
     def show(self, progress: Progress) -> None:
-        """Takes the news."""
+        """Shows what is new; called after every event."""
         terminal = self._console.is_terminal
         for number, trial in progress.record.trials.items():
             if trial.ending and number not in self._told:
@@ -76,7 +76,7 @@ def _name(trial: Trial) -> str:
 
 
 def ending_line(progress: Progress, trial: Trial) -> str:
-    """A trial that ended, on a line."""
+    """One line about a trial that has ended."""
     what, metric = _what(trial), progress.metric
     if trial.ending == "failed":
         return f"{what}  failed: {trial.reason}"
@@ -141,7 +141,7 @@ def _cells(progress: Progress, point: Point) -> list[str]:
 
 
 def what_intervals_hold(progress: Progress) -> str:
-    """What the intervals in the front's table rest on, and what not."""
+    """A line that says what the intervals in the front's table include."""
     several = any(len(point.run_ids) > 1 for point in progress.front)
     over = ["seeds (Student's t)"] if several else []
     if progress.metric.is_share and any(point.examples for point in progress.front):

@@ -1,7 +1,7 @@
-"""What a thresholded method takes on the wire at a density, before anything is trained, and the reverse.
+"""Estimates how many bytes a run with a threshold sends at a density, before it is trained, and the reverse.
 
-An estimate: layers send about the share that a policy aims at, and positions are taken to be independent.
-Where that share is less than one element of a layer, it is too low.
+The estimate assumes that layers send the share that a policy aims at, and that positions are independent. If
+that share is less than one element of a layer, the estimate is too low.
 """
 
 import math
@@ -19,7 +19,7 @@ from taugrad.platform.synchronization.config import AllGatherSync, real
 from taugrad.platform.training.growing import ConstantBatch
 
 SPARSEST, DENSEST = 1e-5, 0.1
-"""Densities that a budget may lead to. Above the last a sign and tau stand badly for what is sent."""
+"""The densities that a budget may lead to. Above the last one, a sign and tau represent values badly."""
 
 _HEADER_BYTES = 32.0
 _ALIGNMENT_BYTES = (ALIGNMENT - 1) / 2
@@ -38,7 +38,7 @@ _BUCKET_BYTES = (2**20, 25 * 2**20)
 
 
 class CannotEstimate(ValueError):
-    """A spec whose bytes do not follow from a density; the message names the field."""
+    """The bytes of a spec do not follow from a density; the message names the field."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Cost:
 
     Attributes:
         layers: elements of each parameter that is compressed.
-        whole: elements that are sent as float32, in each step.
-        buckets: in which a step's gradient goes.
-        own_messages: each parameter has a message of its own, instead of one for each bucket.
-        value_bits: of an element sent, besides its position.
-        sendings: how often messages are handed over, of all workers and steps: where nobody hands them on,
-            workers x steps.
-        swing: what messages take besides headers, over the estimate.
-        alignment: bytes that a bucket's messages are filled up with, on average.
+        whole: elements that are sent as float32 in each step.
+        buckets: number of buckets of a step's gradient.
+        own_messages: whether each parameter has a message of its own, instead of one for each bucket.
+        value_bits: bits of an element sent, in addition to its position.
+        sendings: how often messages are handed over by all workers in all steps; workers x steps if nobody
+            forwards messages.
+        swing: what messages take in addition to headers, over the estimate.
+        alignment: bytes of padding of a bucket's messages, on average.
     """
 
     layers: tuple[int, ...]
@@ -72,12 +72,12 @@ class Cost:
         return sum(self.layers) + self.whole
 
     def wire_bytes(self, density: float) -> float:
-        """Of all workers over the run; it grows with the density, 0 to 1, and is that of headers at 0."""
+        """Bytes of all workers over the run. They grow with the density, 0 to 1; at 0 they are headers."""
         sizes = np.array(self.layers, np.float64)
         sent = np.full(sizes.shape, density)
         positions_and_values = float((sizes * bits_per_element(sent, self.value_bits)).sum()) / 8
         expected = sizes * density if self.own_messages else np.full(self.buckets, sizes.sum() * density)
-        # A message that holds nothing has no table; how many elements one holds is Poisson's.
+        # An empty message has no table; the number of elements in one has a Poisson distribution.
         tables = _TABLE_BYTES * float(-np.expm1(-expected).sum())
         a_step = self._headers() + self.swing * (positions_and_values * (density > 0) + tables)
         return self.sendings * a_step
@@ -88,7 +88,7 @@ class Cost:
         return messages * _HEADER_BYTES + self.buckets * (SIZE_BYTES + self.alignment) + whole
 
     def density(self, wire_bytes: float) -> float:
-        """The largest density, SPARSEST to DENSEST, at which a run is expected to take no more bytes.
+        """The largest density, SPARSEST to DENSEST, at which a run is expected to stay within a budget.
 
         Raises:
             ValueError: at SPARSEST it takes more.
@@ -145,7 +145,7 @@ def cost_of(spec: RunSpec) -> Cost:
 
 
 def _estimable(spec: RunSpec) -> AllGatherSync:
-    """How messages go; refuses (CannotEstimate) runs whose bytes a density does not determine."""
+    """How messages are sent; raises CannotEstimate if a density does not determine the run's bytes."""
     sync, codec = real(spec.sync), spec.compressor.position_codec
     if not isinstance(sync, AllGatherSync):
         field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
@@ -165,7 +165,7 @@ def _estimable(spec: RunSpec) -> AllGatherSync:
 
 
 def _sendings(sync: AllGatherSync, workers: int) -> int:
-    """How often messages are handed over in a step, of all workers."""
+    """How often messages are handed over in a step, by all workers together."""
     if sync.sites is None:
         return workers
     return int(Sites.of(sync.sites, workers).times_handed_over.sum())

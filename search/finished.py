@@ -1,4 +1,4 @@
-"""Trainings that are done already, found in MLflow by what they computed."""
+"""Finds finished trainings in MLflow that computed the same."""
 
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,9 @@ _PAGE = 100
 
 
 def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> Known | None:
-    """The latest run of the spec's experiment that computed the same, to its end.
+    """The latest finished run of the spec's experiment that computed the same.
 
-    Trials of a search are left out: a user's own training may stand behind them.
+    Trials of a search are left out, because they may have used a user's own training.
     """
     experiment = client.get_experiment_by_name(spec.experiment)
     if experiment is None or experiment.lifecycle_stage == "deleted":

@@ -1,6 +1,6 @@
-"""The journal of a search: a line for every event, on disk before the search acts on it.
+"""The journal of a search: a line for every event, written to disk before the search acts on it.
 
-Whatever kills a search, the lines tell how far it was. Only the last line can be cut; it is ignored.
+Whatever kills a search, the journal says how far it was. Only the last line can be incomplete; it is ignored.
 """
 
 import json
@@ -20,11 +20,11 @@ Ending = Literal["full", "pruned", "failed"]
 
 
 class JournalError(ValueError):
-    """A journal that is damaged, or of another search."""
+    """The journal is damaged, or belongs to another search."""
 
 
 _RENAMED = {"accuracy": "value", "epoch": "evaluation"}
-"""Fields of journals from before there were other metrics than accuracy."""
+"""Fields of old journals, from before there were metrics other than accuracy."""
 
 
 class _Event(BaseModel):
@@ -48,7 +48,7 @@ class Began(_Event):
 
 
 class Started(_Event):
-    """A trial began, or began again."""
+    """A trial started, or started again."""
 
     event: Literal["trial"] = "trial"
     number: int
@@ -77,7 +77,7 @@ class Trained(_Event):
 
 
 class Reported(_Event):
-    """Where a trial stands."""
+    """The state of a trial."""
 
     event: Literal["report"] = "report"
     number: int
@@ -97,7 +97,7 @@ class Reported(_Event):
 
 
 class Ended(_Event):
-    """A trial came to its end."""
+    """A trial ended."""
 
     event: Literal["end"] = "end"
     number: int
@@ -117,7 +117,7 @@ AnyEvent = Began | Started | Trained | Reported | Ended
 
 
 class Trial:
-    """What the journal says of one trial."""
+    """What the journal says about one trial."""
 
     def __init__(self, started: Started) -> None:
         """A trial that has just begun."""
@@ -152,7 +152,7 @@ class Trial:
         self.ending, self.reason = None, ""
 
     def report(self, event: Reported) -> None:
-        """Takes in where it stands."""
+        """Records its state."""
         if event.evaluation:
             self.course[event.evaluation] = Outcome(event.value, event.wire_bytes)
             self._share = event.share
@@ -161,7 +161,7 @@ class Trial:
         self.spent_bytes = max(self.spent_bytes, self._spent_before + event.spent_bytes)
 
     def trained(self, event: Trained) -> None:
-        """Takes in that a training is done."""
+        """Records that a training has finished."""
         self._unfinished_bytes = 0.0
         if all(each.fingerprint != event.fingerprint for each in self.trainings):
             self.trainings.append(event)
@@ -175,7 +175,7 @@ class Record:
     """The journal's content, kept up to date."""
 
     def __init__(self) -> None:
-        """Nothing happened yet."""
+        """Starts without events."""
         self.identity = self.parent_run = ""
         self.metric = ACCURACY.name
         self.trials: dict[int, Trial] = {}
@@ -200,13 +200,13 @@ class Record:
         return sum(trial.spent_bytes for trial in self.trials.values())
 
     def reopen_failed(self) -> None:
-        """Takes trials that failed for interrupted ones."""
+        """Treats failed trials as interrupted ones."""
         for trial in self.trials.values():
             if trial.ending == "failed":
                 trial.ending = None
 
     def apply(self, event: AnyEvent) -> None:
-        """Takes in what happened."""
+        """Records an event."""
         match event:
             case Began():
                 self.identity, self.parent_run = event.identity, event.parent_run

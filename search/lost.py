@@ -1,7 +1,7 @@
-"""Trials that began and of whose end nothing was heard: taken up again, and given up at last.
+"""Trials that started, but never reported an end: they are continued, and in the end given up.
 
-Their process may have been killed. And Ray Tune may end a trial without telling anybody: where the process of
-an earlier one was not ready for it in time, Tune gives it up, calls no callback and counts it as done.
+Their process may have been killed. Ray Tune may also end a trial silently: if the process of an earlier trial
+is not ready for it in time, Tune gives the trial up, calls no callback, and counts it as done.
 """
 
 from collections import Counter
@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from .progress import Progress
 
 MOST = 3
-"""Times that a trial is begun in one start of a search before it counts as failed."""
+"""How often a trial is started in one start of a search before it counts as failed."""
 
 
 def run_all(progress: Progress, run: Callable[[], None], resumable: Callable[[], Mapping[str, str]]) -> None:
-    """Runs trials until each has an end, or a budget is used up.
+    """Runs trials until each has ended, or a budget is used up.
 
     Args:
         progress: of the search.
         run: one Ray Tune run of what is left.
-        resumable: brings MLflow and the journal together after one; returns the runs that can go on.
+        resumable: makes MLflow and the journal agree after such a run; returns the runs that can continue.
     """
     begun = Counter[int]()
     while progress.incomplete:

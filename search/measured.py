@@ -1,4 +1,4 @@
-"""What a run measured, as a search needs it: the value of its metric, and what was sent."""
+"""A run's results for a search: the value of its metric, and the bytes sent."""
 
 import sys
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from .objective import Outcome
 
 
 class MetricError(ValueError):
-    """Runs cannot be compared by one metric; the message says why."""
+    """There is no metric by which all runs can be compared; the message says why."""
 
 
 def outcome_of(metrics: Mapping[str, float], metric: Metric) -> Outcome | None:
-    """What a run's last metrics say; None where one of the two is missing."""
+    """The results in a run's last metrics; None if one of the two is missing."""
     value, wire_gb = metrics.get(names.eval_metric(metric.name)), metrics.get(names.TOTAL_WIRE_GB)
     if value is None or wire_gb is None:
         return None

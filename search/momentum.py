@@ -1,7 +1,7 @@
-"""Whose part momentum is: the optimizer's, or the compressor's (Deep Gradient Compression, section 3.2).
+"""Moves momentum between the optimizer and the compressor (Deep Gradient Compression, section 3.2).
 
-SGD adds the decay of the weights to the gradient, so that momentum carries it on: a steady decay then does
-1 / (1 - momentum) times what it does beside momentum in the compressor, where it must be so much larger.
+SGD adds weight decay to the gradient, so momentum in the optimizer amplifies it: a steady decay has 1 / (1 -
+momentum) times the effect. With momentum in the compressor, the decay must be larger by this factor.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def own_momentum(method: Method) -> float:
 
 
 def in_optimizer(spec: RunSpec) -> dict[str, Any]:
-    """A spec's tree in which momentum is the optimizer's part, as it is without compression."""
+    """A spec's tree with momentum in the optimizer, as without compression."""
     tree = spec.model_dump(mode="json")
     momentum, optimizer = own_momentum(spec.compressor), tree["training"]["optimizer"]
     if momentum and "momentum" in optimizer:
@@ -32,10 +32,10 @@ def in_optimizer(spec: RunSpec) -> dict[str, Any]:
 
 
 def in_compressor(spec: RunSpec) -> dict[str, Any]:
-    """A spec's tree in which momentum is the compressor's part; its method must be a sparse one.
+    """A spec's tree with momentum in the compressor, whose method must be sparse.
 
     Raises:
-        ValueError: the optimizer's momentum is of a form that a compressor's has not.
+        ValueError: the optimizer has a form of momentum that the compressor does not have.
     """
     tree = spec.model_dump(mode="json")
     optimizer = tree["training"]["optimizer"]
@@ -54,7 +54,7 @@ def in_compressor(spec: RunSpec) -> dict[str, Any]:
 
 
 def decay_beside(momentum: float, decay: float, optimizer: str) -> float:
-    """What a decay beside momentum in the compressor is where the momentum is the optimizer's.
+    """The decay with momentum in the optimizer that equals a decay with momentum in the compressor.
 
     Args:
         momentum: 0 to 1.

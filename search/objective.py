@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 
 class Cost(Protocol):
-    """Whatever reached a value of the task's metric by sending bytes."""
+    """Anything with a value of the task's metric, and bytes sent."""
 
     @property
     def value(self) -> float:
@@ -34,10 +34,10 @@ Point = TypeVar("Point", bound=Cost)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training or a point came to."""
+    """The result of a training or of a point."""
 
     value: float
-    """The metric's; of a point with several seeds, the mean made worse by its standard error."""
+    """The metric's value; of a point with several seeds, the mean made worse by its standard error."""
     wire_bytes: float
     """Of all workers over the run; of several seeds, the mean."""
     examples: int | None = field(default=None, compare=False)
@@ -96,12 +96,12 @@ class Objective:
         return 0.0 if self.metric.is_share else -self.metric.sign * _ENDLESS
 
     def worst(self) -> list[float]:
-        """What the sampler sees of a point that failed: it would try it again if it saw nothing."""
+        """What the sampler is told about a failed point; without it, it would try the point again."""
         sent = _HUGE_BYTES if self.baseline is None else self.baseline.wire_bytes
         return self.values(Outcome(self._worst_value, sent))
 
     def missing(self, point: Cost) -> float:
-        """By how much a point breaks the constraint, in the unit that people see; 0 or less: it keeps it."""
+        """By how much a point breaks the constraint, in the unit of tables; 0 or less if it keeps it."""
         if self.kind != "constraint" or self.baseline is None:
             return 0.0
         reference = self.baseline.value
@@ -111,7 +111,7 @@ class Objective:
         return self.metric.lost(point.value, reference) - _ROUNDING
 
     def best(self, points: Sequence[Point]) -> Point | None:
-        """The best point by a single number; None for a front, and where none keeps the constraint."""
+        """The best point by a single number; None for a front, or if no point keeps the constraint."""
         able = [point for point in points if self.missing(point) <= 0]
         if self.kind == "front" or not able:
             return None
@@ -119,11 +119,10 @@ class Objective:
         return min(able, key=lambda point: (sign * self.values(point)[0], -self.metric.sign * point.value))
 
     def proposed(self, points: Sequence[Point]) -> tuple[Point, str]:
-        """The point to train in full, and what speaks for it, as a sentence that lacks its subject.
+        """The point to train in full, and the reason, as a sentence without its subject.
 
-        It is the best one. Of a front it is the one of fewest bytes that loses no more than the tolerance
-        against the worse of the baseline and the best of all points; where none keeps a constraint, the
-        nearest.
+        It is the best one. For a front it is the point of the fewest bytes that is within the tolerance of
+        the worse one of the baseline and the best point. If no point keeps a constraint, it is the nearest.
 
         Args:
             points: those that ran in full, at least one.
@@ -174,7 +173,7 @@ def front(points: Sequence[Point], metric: Metric) -> list[Point]:
 
 
 def in_better_fronts(point: Point, others: Sequence[Point], metric: Metric) -> int:
-    """How many others would have to be taken away, front by front, until nothing dominates the point."""
+    """How many other points would have to be removed, front by front, until none dominates the point."""
     left, taken = list(others), 0
     while any(dominates(other, point, metric) for other in left):
         outer = [a for a in left if not any(dominates(b, a, metric) for b in left)]

@@ -22,7 +22,7 @@ FRONT, TRIALS, SPECS = "front.csv", "trials.csv", "front"
 
 
 def folder_of(name: str, experiment: str) -> Path:
-    """Where a search keeps its journal and leaves its results."""
+    """The folder of a search's journal and results."""
     slug = "".join(c if c.isalnum() or c in "._-" else "-" for c in experiment)
     return home() / "taugrad-runs" / "searches" / slug / name
 
@@ -49,11 +49,11 @@ def write_outputs(progress: Progress, folder: Path) -> list[Path]:
 
 
 def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSpec]:
-    """A point of the front as a run of its own.
+    """A point of the front as an ordinary run.
 
     Args:
         path: the search's spec.
-        place: the point's place on the front, from 1, the one of the fewest bytes.
+        place: the point's place on the front, from 1 (the fewest bytes).
         overrides: command-line settings of the search's name, its experiment and the run's fields.
 
     Returns:
@@ -96,7 +96,7 @@ def front_csv(progress: Progress) -> str:
 
 
 def trials_csv(progress: Progress) -> str:
-    """Every trial that ended, in its order."""
+    """Every trial that has ended, in order."""
     names, metric = [each.name for each in dimensions(progress.search.tree)], progress.metric
     header, lines = _shared(metric), []
     for trial in progress.record.ended:

@@ -1,4 +1,4 @@
-"""The progress of a search: its journal, and what follows from it."""
+"""The progress of a search, derived from its journal."""
 
 import math
 import statistics
@@ -27,19 +27,19 @@ class Point:
     """A trial that ran in full, with all its seeds."""
 
     number: int
-    """The trial's; -1: the baseline."""
+    """The trial's number; -1 for the baseline."""
     params: Mapping[str, Any]
     method: str
     """The compressor's line."""
     value: float
-    """What points are compared by: the mean of the seeds made worse by its standard error."""
+    """The value by which points are compared: the mean over seeds, made worse by its standard error."""
     wire_bytes: float
     mean: float
-    """Of the metric, over the seeds."""
+    """The mean of the metric over the seeds."""
     spread: float | None
     """Standard deviation of the seeds' values; None for a single seed."""
     interval: tuple[float, float] | None
-    """The 95% interval of the mean, see `platform.tasks.claims`; None where there is none."""
+    """The 95% interval of the mean (see `platform.tasks.claims`); None if there is none."""
     examples: int | None
     """Number of test examples of its evaluation; None if unknown."""
     run_ids: tuple[str, ...]
@@ -64,12 +64,12 @@ class Point:
 
 
 def times_smaller(point: Cost, baseline: Cost) -> float:
-    """A point's bytes against those of the run without compression, which exchanges float32."""
+    """How many times smaller a point's bytes are than those of the run without compression (float32)."""
     return baseline.wire_bytes / max(point.wire_bytes, 1.0)
 
 
 class Progress:
-    """One start of a search: writes down what happens and tells what is left to do."""
+    """One start of a search: records what happens, and says what is left to do."""
 
     def __init__(self, search: Search, journal: Journal) -> None:
         """Continues from a journal."""
@@ -82,11 +82,11 @@ class Progress:
         self._began = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: Tune pickles all that it is given, to restore it; a search continues from its journal."""
+        """Pickles nothing: Tune pickles what it is given, but a search continues from its journal."""
         return {}
 
     def on_change(self, changed: Callable[[], None]) -> None:
-        """Has a function called after every event."""
+        """Registers a function that is called after every event."""
         self._changed = changed
 
     @property
@@ -101,12 +101,12 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """How long the search has run, all its starts together."""
+        """How long the search has run, summed over its starts."""
         return self._before + time.monotonic() - self._began
 
     @property
     def baseline(self) -> Point | None:
-        """The run without compression, once it is there."""
+        """The point of the run without compression, once it has finished."""
         trial = self.record.trials.get(BASELINE)
         return self.point(trial) if trial is not None and trial.ending == "full" else None
 
@@ -116,7 +116,7 @@ class Progress:
 
     @property
     def points(self) -> list[Point]:
-        """Trials that ran in full; those that were stopped early prove nothing."""
+        """The points of trials that ran in full; a trial that was stopped early does not count."""
         return [self.point(trial) for trial in self.record.ended if trial.ending == "full"]
 
     @property
@@ -125,7 +125,7 @@ class Progress:
         return front(self.points, self.metric)
 
     def place(self, point: Point) -> int:
-        """Where on the front a point of it is, from 1."""
+        """The place of a point on the front, from 1."""
         return [each.number for each in self.front].index(point.number) + 1
 
     @property
@@ -146,7 +146,7 @@ class Progress:
         return max(self.record.trials, default=BASELINE) + 1
 
     def exhausted(self) -> str:
-        """Which budget is used up, for people; empty while none is."""
+        """A message that says which budget is used up; empty if none is."""
         settings = self.settings
         if settings.minutes is not None and self.seconds >= 60 * settings.minutes:
             return f"search.minutes = {settings.minutes:g}"
@@ -156,11 +156,11 @@ class Progress:
 
     @property
     def incomplete(self) -> bool:
-        """Trials are left, and no budget is used up that would keep them from being tried."""
+        """Whether trials are left, and no budget is used up."""
         return bool(self.left) and not self.exhausted()
 
     def begin(self, params: Mapping[str, Any]) -> Task:
-        """Starts the trial of a point, or takes it up again where it was interrupted."""
+        """Starts the trial of a point, or continues an interrupted one."""
         waiting = (trial for trial in self.record.interrupted if trial.number not in self.running)
         again = next((trial for trial in waiting if _same(trial.params, params)), None)
         number = again.number if again is not None else self.next_number
@@ -171,7 +171,7 @@ class Progress:
         return self._start(BASELINE, "baseline", {}, self.search.baseline)
 
     def report(self, number: int, result: Mapping[str, Any]) -> None:
-        """Takes what a trial reports (see `trial.run_task`)."""
+        """Records what a trial reports (see `trial.run_task`)."""
         seen = {key: result[key] for key in _SEEN}
         events: list[Any] = [Reported(number=number, seconds=self.seconds, **seen)]
         if result.get("training"):
@@ -184,24 +184,24 @@ class Progress:
         self._changed()
 
     def lose(self, number: int) -> bool:
-        """A trial runs no more; True where its end was not told, and it waits to be taken up again."""
+        """Called when a trial runs no more; returns True if it reported no end and must be continued."""
         lost = self.running.pop(number, None) is not None
         if lost:
             self._changed()
         return lost
 
     def lose_all(self) -> list[int]:
-        """Nothing runs any more: the trials that began and have no end, which wait to be taken up again."""
+        """Called when nothing runs any more; returns the trials without an end, which must be continued."""
         self.running.clear()
         return [trial.number for trial in self.record.interrupted]
 
     def give_up(self, number: int, reason: str) -> None:
-        """A trial that has no end will not be taken up again: it failed."""
+        """Marks a trial without an end as failed, because it will not be continued."""
         self.running[number] = self.record.trials[number]
         self.end(number, "failed", reason)
 
     def end(self, number: int, ending: Ending, reason: str = "") -> None:
-        """A trial was stopped early, or failed."""
+        """Records that a trial was stopped early, or failed."""
         if number in self.running:
             del self.running[number]
             self.journal.add(Ended(number=number, ending=ending, reason=reason, seconds=self.seconds))

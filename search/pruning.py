@@ -1,4 +1,4 @@
-"""When a trial is stopped early: others dominate it in the metric and in bytes so far."""
+"""Early stopping: a trial is stopped if others dominate it in the metric and in the bytes so far."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from .config import SearchConfig
 from .objective import Outcome, in_better_fronts
 
 _ENOUGH = 3
-"""Others at an evaluation, without which their median says little."""
+"""The number of other trials at an evaluation that a median needs."""
 
 
 class Pruner:
-    """Remembers every trial at every evaluation; the same points in the same order are judged alike."""
+    """Remembers every trial at every evaluation. Decisions depend only on the points and their order."""
 
     def __init__(self, settings: SearchConfig, metric: Metric) -> None:
         """Takes the rules of a search whose trainings are judged by a metric."""
@@ -48,7 +48,7 @@ class Pruner:
             return False
         beside = [each for other, each in others.items() if other != number]
         if self._kind == "median":
-            # Those that were stopped before are behind; else late evaluations would know the good ones only.
+            # Trials that were stopped earlier count as worse; else late evaluations have only good trials.
             company = len(beside) + len(self._stopped - others.keys())
             return company >= _ENOUGH and 2 * in_better_fronts(outcome, beside, self._metric) > company
         if not self._is_rung(evaluation):

@@ -1,4 +1,4 @@
-"""Reading a search: a spec with ranges and a `search:` section, from a file, environment and command line."""
+"""Reads a search: a spec with ranges and a `search:` section, from a file, environment and command line."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
 
 
 def name_search(path: Path, overrides: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Which search a command speaks of.
+    """Which search a command refers to.
 
     Args:
         path: its spec.

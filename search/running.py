@@ -1,4 +1,4 @@
-"""`taugrad search`: runs a search from its spec to its front; it can be interrupted and continued."""
+"""The command `taugrad search`: runs a search. It can be interrupted and continued."""
 
 import fcntl
 import json
@@ -110,7 +110,7 @@ def _fit(
     corners: list[RunSpec],
     unfinished: Callable[[], dict[str, str]],
 ) -> str:
-    """Runs what is left; returns what prevented this, if anything."""
+    """Runs the trials that are left; returns what prevented this, if anything."""
     search, settings = progress.search, progress.settings
     needs_baseline = settings.baseline and progress.baseline is None
     if not (needs_baseline or progress.left) or progress.exhausted():
@@ -135,7 +135,7 @@ def _fit(
 
 
 def _check(search: Search, corners: list[RunSpec]) -> None:
-    """Builds data and model of every corner that has other ones."""
+    """Builds the data and model of every corner of the space, each different one once."""
     evaluate = search.settings.evaluate
     try:
         if evaluate is not None:
@@ -156,7 +156,7 @@ def _check(search: Search, corners: list[RunSpec]) -> None:
 
 
 def _check_metric(search: Search, corners: list[RunSpec]) -> None:
-    """Refuses points that no metric compares, and an objective that another metric has no sense for."""
+    """Refuses points that have no common metric, and an objective that does not suit the metric."""
     try:
         metric = common_metric(corners)
     except MetricError as error:
@@ -171,7 +171,7 @@ def _check_metric(search: Search, corners: list[RunSpec]) -> None:
 
 @contextmanager
 def _alone(folder: Path, search: Search) -> Iterator[None]:
-    """Refuses a second start of a search that runs."""
+    """Refuses a second start of a search that is running."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
@@ -233,7 +233,7 @@ def _leave(
     draw: Draw,
     status: Status,
 ) -> None:
-    """Files, figure and states, also of a search that was interrupted."""
+    """Writes files, the figure and MLflow's states, also if the search was interrupted."""
     folder = progress.journal.path.parent
     files = write_outputs(progress, folder)
     if progress.points:

@@ -1,4 +1,4 @@
-"""Optuna chooses the points, from all that the journal knows; those that were interrupted come first."""
+"""Optuna chooses the points, using everything in the journal. Interrupted points come first."""
 
 import hashlib
 import warnings
@@ -18,10 +18,10 @@ _STUDY = "taugrad"
 
 
 def make_sampler(progress: Progress, objective: Objective, concurrency: int) -> Any:
-    """Tune's Optuna search, told of every trial that ended before.
+    """Ray Tune's Optuna search, with all trials that have ended before.
 
     Args:
-        progress: of the search; starts the trials of the points that are chosen.
+        progress: of the search; starts the trials of the chosen points.
         objective: what the trials report values of.
         concurrency: trials at a time.
     """
@@ -46,11 +46,11 @@ def make_sampler(progress: Progress, objective: Objective, concurrency: int) -> 
         return {"task": progress.begin(_suggested(progress.search.tree, optuna_trial)).model_dump_json()}
 
     chosen = set[str]()
-    """Trials of which the sampler does not know the end."""
+    """Trials whose end the sampler does not know yet."""
 
     class Journalled(OptunaSearch):
         def set_max_concurrency(self, max_concurrent: int) -> bool:
-            return True  # Tune goes on counting a trial that it gave up, and would wait for its end for ever
+            return True  # Tune keeps counting a trial that it gave up, and would wait for its end forever
 
         def suggest(self, trial_id: str) -> Any:
             if len(chosen) >= concurrency:
@@ -80,7 +80,7 @@ def _optuna_sampler(progress: Progress, concurrency: int) -> "optuna.samplers.Ba
     import optuna  # noqa: PLC0415
 
     settings = progress.settings
-    # A search that goes on must not draw again what it drew when it began.
+    # A continued search must not draw the same points as its first start.
     seed = (settings.seed + 1_000_003 * len(progress.record.trials)) % 2**32
     first = max(4, min(10, settings.trials // 4))
     match settings.sampler:
@@ -128,7 +128,7 @@ def _suggested(tree: Any, optuna_trial: "optuna.Trial") -> dict[str, Any]:
 
 
 def _frozen(progress: Progress, trial: Trial, objective: Objective) -> "optuna.trial.FrozenTrial":
-    """A trial of an earlier start, as Optuna would know it."""
+    """A trial of an earlier start, in Optuna's form."""
     import optuna  # noqa: PLC0415
 
     counted = active(progress.search.tree, trial.params)

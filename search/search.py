@@ -1,4 +1,4 @@
-"""A search: a space of specs, and how to explore it."""
+"""The definition of a search: a space of specs, and how to explore it."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ class Search:
     tree: Mapping[str, Any]
     """The spec's fields with ranges read."""
     arguments: Sequence[str] = ()
-    """Of the command line: those that set fields to plain values."""
+    """Arguments of the command line that set fields to plain values."""
     middle: Params = field(default_factory=dict)
     """The point at which every dimension has its middle value."""
 
@@ -50,7 +50,7 @@ class Search:
 
     @cached_property
     def metric(self) -> Metric:
-        """The metric that counts, taken from the middle of the space.
+        """The metric that counts, according to the spec in the middle of the space.
 
         Raises:
             ValueError: the data or the task cannot be built.
@@ -68,7 +68,7 @@ class Search:
         """The run at a point.
 
         Raises:
-            SpecError: there is none.
+            SpecError: the point gives no valid spec.
         """
         tree = at(self.tree, params)
         return read_tree({**tree, "name": ""}, self.source, self.overrides)
@@ -88,7 +88,7 @@ class Search:
         return RunSpec.model_validate({**tree, "name": "baseline"})
 
     def identity(self) -> str:
-        """Twelve hex digits: equal for searches over the same space, whatever their budgets."""
+        """Twelve hex digits, equal for searches over the same space, whatever their budgets are."""
         spaces = sorted(repr(each) for each in _plain(self.tree))
         middle = [self.spec(self.middle).fingerprint(), self.settings.evaluate or ""]
         return hashlib.sha256(json.dumps([spaces, middle]).encode()).hexdigest()[:12]
@@ -98,7 +98,7 @@ def corner_specs(search: Search) -> list[RunSpec]:
     """The runs at the ends of every dimension, one dimension at a time; the first run is in the middle.
 
     Raises:
-        SpecError: one of them cannot be; the message says where in the space.
+        SpecError: one of them is not valid; the message says where in the space.
     """
     specs = []
     for params in corners(search.tree):

@@ -1,6 +1,6 @@
-"""The space of a search: a spec's tree of fields in which ranges stand in the place of values.
+"""The space of a search: a spec's tree of fields, with ranges instead of some values.
 
-A choice may hold whole methods with ranges of their own; these count only where it is taken.
+A choice may contain whole methods with ranges of their own. These count only if the method is chosen.
 """
 
 import json
@@ -24,7 +24,7 @@ _BY_PATTERN = ("patterns", "points")
 
 
 class RangeError(ValueError):
-    """A range that is none; the message names its field."""
+    """A range is not valid; the message names its field."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ def find_ranges(tree: Mapping[str, Any]) -> dict[str, Any]:
         tree: a spec's fields as YAML has them; methods may be lines.
 
     Returns:
-        The same with an `Interval` or a `Choice` wherever a range stood.
+        The same with an `Interval` or a `Choice` in place of each range.
 
     Raises:
-        RangeError: a range is none, or stands where nothing can be searched.
+        RangeError: a range is not valid, or is where nothing can be searched.
         ValueError: a method's line cannot be read.
     """
     found = _read(tree, (), "")
@@ -83,7 +83,7 @@ def find_ranges(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill(tree: Any, decide: Decide) -> Any:
-    """The tree with a value in the place of each dimension that counts."""
+    """The tree with a value in place of each dimension that counts."""
     match tree:
         case Interval():
             return decide(tree)
@@ -100,7 +100,7 @@ def at(tree: Any, params: Mapping[str, Any]) -> Any:
     """The tree at a point.
 
     Raises:
-        KeyError: the point lacks a dimension, or takes an alternative that there is not.
+        KeyError: the point lacks a dimension, or has an unknown alternative.
     """
     return fill(tree, lambda dimension: params[dimension.name])
 

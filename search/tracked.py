@@ -51,7 +51,7 @@ def _param_name(name: str) -> str:
 
 
 def reopen_parent(client: "MlflowClient", run_id: str) -> bool:
-    """Takes an earlier start's run up again; False where the store has none."""
+    """Continues the MLflow run of an earlier start; returns False if the store does not have it."""
     from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes two seconds
 
     try:
@@ -65,10 +65,10 @@ def reopen_parent(client: "MlflowClient", run_id: str) -> bool:
 
 
 def reconcile(client: "MlflowClient", journal: Journal, metric: Metric, *, resumable: bool) -> dict[str, str]:
-    """Brings MLflow and the journal of a search that was killed together again.
+    """Makes MLflow and the journal of a killed search agree.
 
-    A training that is finished in MLflow, but was not written down any more, is written down. One that
-    still looks as if it were running is marked as killed.
+    A training that has finished in MLflow, but is not in the journal, is added to the journal. A training
+    that still looks as if it were running is marked as killed.
 
     Args:
         client: the tracking store.
@@ -114,7 +114,7 @@ def _children(client: "MlflowClient", parent: str) -> "Iterable[Run]":
 
 
 def tag_endings(client: "MlflowClient", journal: Journal) -> None:
-    """Writes on every training how its trial ended, and ends those that still look as if they ran."""
+    """Notes on every training how its trial ended, and ends trainings that still look as if they ran."""
     for run in list(_children(client, journal.record.parent_run)):
         tag = run.data.tags.get(names.TAG_TRIAL, "")
         trial = journal.record.trials.get(BASELINE if tag == "baseline" else int(tag))

@@ -1,6 +1,6 @@
-"""One training of a search: in this process when its workers are simulated, or as a Ray Train run.
+"""One training of a search: in this process if its workers are simulated, otherwise as a Ray Train run.
 
-Each leaves an ordinary MLflow run, a child of the search's.
+Each training is an ordinary MLflow run, nested below the search's run.
 """
 
 import math
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a training stands at an evaluation."""
+    """The state of a training at an evaluation."""
 
     evaluation: int
     """Counted from 1."""
     share: float
-    """How much of the training is done, above 0 and up to 1, which is said of the last evaluation only."""
+    """How much of the training is done, above 0; only the last evaluation has 1."""
     outcome: Outcome
 
 
 OnEvaluation = Callable[[Standing], None]
-"""Told of each evaluation; raises SystemExit to stop the training."""
+"""Called at each evaluation; raises SystemExit to stop the training."""
 
 _DELIVERY_S = 30.0
 
@@ -90,7 +90,7 @@ def train(
 
 
 def in_own_process(spec: RunSpec, evaluate: str | None) -> bool:
-    """Whether a training runs in the process of its trial, and not in workers of its own."""
+    """Whether a training runs in the process of its trial, not in its own workers."""
     return evaluate is not None or isinstance(spec.sync, SimulatedSync)
 
 
@@ -176,7 +176,7 @@ def _whole(outcome: Outcome | None) -> Outcome:
 def _launched(
     spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, tell: OnEvaluation
 ) -> Outcome:
-    """As a Ray Train run; the one that this run's name stands for continues from its last checkpoint."""
+    """Trains as a Ray Train run; if one with this name exists, it continues from its last checkpoint."""
     heard: queue.SimpleQueue[Progress | RunResult | BaseException] = queue.SimpleQueue()
 
     def watch(news: News) -> None:

@@ -1,4 +1,4 @@
-"""A trial: all trainings of one point, in the process that Tune starts for it."""
+"""A trial: all trainings of one point, in the process that Tune starts for them."""
 
 import math
 import os
@@ -24,7 +24,7 @@ Report = Callable[[dict[str, Any]], None]
 
 
 class Known(BaseModel):
-    """A training that is done already."""
+    """A training that has finished."""
 
     value: float
     """Of the metric."""
@@ -40,7 +40,7 @@ class Known(BaseModel):
 
 
 class Task(BaseModel):
-    """What a trial has to do, as plain data."""
+    """The task of a trial, as plain data."""
 
     number: int
     label: str
@@ -48,7 +48,7 @@ class Task(BaseModel):
     specs: list[str]
     """As JSON, one a seed."""
     problem: str = ""
-    """Why there is nothing to train: there is no valid spec at this point."""
+    """Why there is no valid spec at this point; nothing is trained then."""
     known: dict[str, Known] = {}
     """By the spec's fingerprint."""
     unfinished: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Ray Tune runs the trials; what comes of them goes into the journal.
+"""Ray Tune runs the trials, and their results go into the journal.
 
-Every start of a search is a new Tune run that goes on from the journal, which is on the disk the moment
-something is known; Tune's own checkpoints lag behind by many trials.
+Every start of a search is a new Tune run that continues from the journal. The journal is written to disk at
+once; Tune's own checkpoints lag behind by many trials.
 """
 
 import logging
@@ -72,7 +72,7 @@ def _reports(task: Task, surroundings: Surroundings) -> list[dict[str, Any]]:
 
 
 def run_trials(progress: Progress, surroundings: Surroundings, corners: list[RunSpec], storage: str) -> None:
-    """Runs trials until all have been tried or a budget is used up; some may have begun and have no end then.
+    """Runs trials until all have been tried or a budget is used up; some of them may have no end then.
 
     Args:
         progress: of the search, on a connected Ray.
@@ -221,7 +221,7 @@ def _inner(error: BaseException) -> BaseException:
 
 
 def _resources(spec: RunSpec, evaluate: str | None) -> dict[str, float]:
-    """What a trial reserves for its own process."""
+    """The resources that a trial reserves for its own process."""
     if not in_own_process(spec, evaluate):
         return {"memory": _TRIAL_MEMORY}  # its workers reserve their own
     return {"CPU": spec.workers.cpus} | ({"GPU": 1} if spec.workers.device == "cuda" else {})

@@ -1,4 +1,4 @@
-"""The summary at the end of a search: its front, how it ended, and which point to train in full."""
+"""The summary at the end of a search: the front, how the search ended, and which point to train in full."""
 
 import shlex
 from pathlib import Path
@@ -20,10 +20,10 @@ def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) 
     """Prints how a search ended.
 
     Args:
-        console: takes it.
+        console: where it is printed.
         progress: of the search.
-        problem: what kept it from its trials; empty where nothing did.
-        tracking_uri: where its runs are.
+        problem: what prevented trials; empty if nothing did.
+        tracking_uri: where the runs are.
 
     Returns:
         The command's exit code: 1 when there is a problem, no point, or trials that should have run are left.

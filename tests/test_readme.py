@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def fenced(page: str = "README.md") -> list[str]:
-    """Every line of a page's fenced blocks, as it stands."""
+    """Every line of a page's fenced blocks; continued lines are joined."""
     blocks = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines()]
+    return [line for block in blocks for line in re.sub(r" *\\\n *", " ", block).splitlines()]
 
 
 def commands(page: str = "README.md") -> list[tuple[dict[str, str], list[str]]]:

@@ -1,4 +1,4 @@
-"""What may be wrong with bytes from the wire: the CPU's readers raise at once, kernels set bits.
+"""Faults of messages from the wire: the CPU's readers raise at once, kernels set bits.
 
 What kernels find is gathered on the device, so that many calls need one fetch.
 """

@@ -1,4 +1,4 @@
-"""What passes come to."""
+"""The results of passes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What passes come to, once it is here: on the CPU at once, from a device after a fetch.
+"""Results of passes that may come later: on the CPU they are there at once, from a device after a fetch.
 
 Small results of many kernels stand in one array on the device, so that one fetch brings all of them. Work
 that needs some of them to go on is written as steps, so that the steps of all parameters wait together.

@@ -1,1 +1,1 @@
-"""Methods of others, adopted: the algorithm is theirs, accounting and state are ours."""
+"""Methods of other projects: the algorithm is theirs, accounting and state are ours."""

@@ -14,9 +14,9 @@ _Errand = Callable[[], None]
 class Courier:
     """Runs tasks one after the other. The thread starts with the first task, and ends with the object.
 
-    It is a daemon: where another worker is gone or has failed it waits for a message that never comes, and
-    must not keep this worker's process from its end, by which the others learn of it. Once an errand has
-    failed all that follow fail alike: each would wait as long for the same worker.
+    It is a daemon thread. If another worker is gone or has failed, it waits for a message that never comes,
+    and must not keep this worker's process from ending, because the others notice the failure by that. Once a
+    task has failed, all later tasks fail with the same error: each would wait as long for the same worker.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Courier:
         self._failures: list[BaseException] = []
 
     def send(self, errand: Callable[[], Result]) -> Future[Result]:
-        """Runs it after those before it; the future has what it returned, or raises what it raised."""
+        """Runs a task after those before it; the future has its result or its exception."""
         if self._thread is None:
             self._thread = Thread(target=_run, args=(self._errands,), name="taugrad-courier", daemon=True)
             self._thread.start()

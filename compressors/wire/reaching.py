@@ -1,7 +1,7 @@
-"""What the transport raises when another worker is gone or silent, in a sentence that says who it is.
+"""Turns the transport's errors about a lost or silent worker into a sentence that names the worker.
 
-How long a worker may be silent is the process group's own timeout: half an hour for gloo unless
-`init_process_group(timeout=...)` says otherwise. It holds for collectives and for single messages alike.
+A worker may be silent for the timeout of the process group: half an hour for gloo, unless
+`init_process_group(timeout=...)` sets another one. It applies to collectives and to single messages.
 """
 
 import re
@@ -21,11 +21,11 @@ _PLACE = re.compile(r"^\[[^\]]*\] *")
 
 @contextmanager
 def reaching(worker: int = EVERYBODY, by: int | None = None) -> Iterator[None]:
-    """Names who was not reached inside.
+    """Names the worker that could not be reached inside.
 
     Args:
-        worker: whose answer is waited for.
-        by: who hands its messages on, where it is another one.
+        worker: the worker whose message is waited for.
+        by: the worker that forwards its messages, if any.
 
     Raises:
         PeerLost: the worker is gone, or has been silent for longer than the process group allows.

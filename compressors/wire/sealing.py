@@ -1,12 +1,12 @@
-"""Messages that nobody can write who lacks a key: a tag goes behind each, which every receiver checks.
+"""Authenticates messages: each is followed by a tag, which needs a key, and which every receiver checks.
 
-All workers have one key. At their first exchange each tells the others a random number, and from the key and
-all these numbers follows a key of this meeting: what was sent at another one is worth nothing here. A tag is
-keyed BLAKE2b (RFC 7693) over the message, its sender, its receiver, what it is about, and how many messages
-about that the sender has sent before. So a message is refused that was changed, repeated, put off, or given
-out as another worker's.
+All workers have the same key. At their first exchange, each tells the others a random number. The key of this
+session is derived from the shared key and all these numbers, so messages of other sessions are refused. A tag
+is keyed BLAKE2b (RFC 7693) over the message, its sender, its receiver, its subject, and the number of
+messages about this subject before it. A message that was changed, repeated, delayed, or sent in another
+worker's name is therefore refused.
 
-A tag hides nothing: who listens reads what is sent.
+Tags do not encrypt: anybody on the network can read the messages.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from ..ops.array import Bytes
 KEY, KEY_FILE = "TAUGRAD_KEY", "TAUGRAD_KEY_FILE"
 """Variables of the environment: the key itself, or a file that holds it."""
 TAG_BYTES = 16
-"""By which a message is longer on the wire."""
+"""Number of bytes that a tag adds to a message."""
 SHORTEST_KEY, LONGEST_KEY = 16, 4096
 TO_ALL = 2**32 - 1
 """A receiver: the message is the same for all."""
@@ -80,16 +80,16 @@ def key_of_environment(environment: Mapping[str, str] | None = None) -> bytes:
 
 
 class Seal:
-    """Makes tags of one worker's messages, and checks those of the others, at one meeting.
+    """Makes the tags of one worker's messages, and checks those of the others, in one session.
 
-    Messages about the same are numbered: all workers must make and open as many of them, in the same order.
+    Messages on a subject are numbered: all workers must make and open the same number, in the same order.
     """
 
     def __init__(self, key: bytes, rank: int) -> None:
-        """Takes the key of a meeting.
+        """Takes the key of a session.
 
         Args:
-            key: of this meeting, 64 bytes at most.
+            key: of this session, at most 64 bytes.
             rank: this worker's.
         """
         self._key, self._rank = key, rank
@@ -100,7 +100,7 @@ class Seal:
         """Makes sure that all workers of a group have one key; all must call this at the same point.
 
         Args:
-            key: that of all, of any length.
+            key: the key that all workers share, of any length.
             group: the workers; by default all.
             device: the device on which the transport needs its buffers.
 
@@ -122,18 +122,18 @@ class Seal:
         return cls(ours, rank)
 
     def turn(self, about: int) -> int:
-        """Begins the next exchange about something; its number, from 0, the same on every worker."""
+        """Starts the next exchange on a subject; returns its number, from 0, the same on every worker."""
         self._turns[about] += 1
         return self._turns[about] - 1
 
     def sealed(self, message: Bytes, about: int, turn: int, receiver: int = TO_ALL) -> Bytes:
-        """A message with its tag behind it.
+        """A message, followed by its tag.
 
         Args:
             message: uint8 [n].
-            about: what it is about, such as a bucket's number.
-            turn: of the exchange.
-            receiver: its rank, where the message is for one alone.
+            about: its subject, such as a bucket's number.
+            turn: the number of the exchange.
+            receiver: the receiver's rank, if the message is for one worker only.
 
         Returns:
             uint8 [n + TAG_BYTES]
@@ -145,7 +145,7 @@ class Seal:
         """The message without its tag: uint8 [n - TAG_BYTES], a view; for arguments see `sealed`.
 
         Raises:
-            CorruptMessage: it has not the tag that it must have.
+            CorruptMessage: it does not have the right tag.
         """
         end = max(0, arrived.size - TAG_BYTES)
         message, tag = arrived[:end], arrived[end:].tobytes()
@@ -157,7 +157,7 @@ class Seal:
         return message
 
     def check_rows(self, rows: Tensor, sizes: Sequence[int], about: int, turn: int) -> list[int]:
-        """Checks the messages of all workers to all.
+        """Checks the messages from all workers to all.
 
         Args:
             rows: uint8 [workers, longest or more], row r begins with worker r's message.
@@ -185,6 +185,6 @@ class Seal:
 
 
 def _proof(key: bytes, rank: int) -> bytes:
-    """That a worker has the key of a meeting."""
+    """A proof that a worker has the key of a session."""
     number = rank.to_bytes(8, "little")
     return hashlib.blake2b(number, key=key, digest_size=_PROOF_BYTES, person=b"taugrad proof").digest()

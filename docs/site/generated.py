@@ -45,6 +45,9 @@ def _links(mark: re.Match[str]) -> str:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Puts the generated parts in their places."""
+    # Results are wide tables: they get the room of the table of contents.
+    if page.file.src_uri.startswith("results/"):
+        page.meta["hide"] = ["toc"]
     if page.file.src_uri == TROUBLESHOOTING:
         return _MESSAGES.sub(lambda mark: error_texts.section(mark["group"]), markdown)
     if page.file.src_uri == RESULTS:

@@ -4,6 +4,7 @@ r"""Makes pages that GitHub shows well show as well on the site (a hook of mkdoc
 - GitHub wants `\|` for a bar in a table's code; on the site it is a bar already.
 - A link to a folder of docs/ leads to its README.
 - GitHub needs no empty line before a list, and two blanks of indentation within one.
+- A browser breaks a line after a hyphen; options such as `--allow-custom` stay whole.
 """
 
 import posixpath
@@ -22,6 +23,8 @@ _LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)(#[^)\s]*)?(?=\))")
 _INSIDE = re.compile(r"(?<=\]\()(?!\w+:|#)[^)\s]+(?=\))")
 _TO_FOLDER = re.compile(r"(?<=\]\()((?:\.\./)*results)/?(?=\))")
 _CODE = re.compile(r"`[^`\n]+`")
+_CODE_IN_TEXT = re.compile(r"<code>[^<]+</code>")
+_OPTION = re.compile(r"--[\w.-]+")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _ITEM = re.compile(r"^(?P<indent> *)(?P<marker>(?:[-*+]|\d+\.) )")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".md": "markdown", "": "text"}
@@ -47,6 +50,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = re.sub(rf"(?<=\]\(){re.escape(link)}(?=[)#])", target, markdown)
     markdown = _TO_FOLDER.sub(r"\1/README.md", markdown)
     return "\n".join(_lines(markdown))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keeps options within a line."""
+    return _CODE_IN_TEXT.sub(lambda code: _OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
 
 
 def _outside(markdown: str, source: str) -> Iterator[tuple[str, str]]:
@@ -82,7 +90,7 @@ def _moved(link: str, there: str) -> str:
 
 
 def _lines(markdown: str) -> Iterator[str]:
-    fenced, before, width = False, "", 0
+    fenced, before, width, apart = False, "", 0, False
     for line in markdown.split("\n"):
         fence = _FENCE.match(line)
         fenced = fenced != bool(fence)
@@ -92,8 +100,10 @@ def _lines(markdown: str) -> Iterator[str]:
             width = len(item["marker"])
         elif line[:1].strip() and (plain or (fence and fenced)):
             width = 0
-        if item and _ends_a_paragraph(before):
+        if item and (_ends_a_paragraph(before) or apart):
             yield ""
+        # A paragraph of its own within a list would take the next item for its own line.
+        apart = not item and bool(line.strip()) and (apart or not before.strip()) and line.startswith(" ")
         yield (
             _in_list(line, width)
             if plain is False or not line.startswith("|")

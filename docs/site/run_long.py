@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from textwrap import wrap
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import fences
@@ -29,12 +30,14 @@ REACHED = ("benchmarks", "examples", "experiments")
 """Folders of the repository that commands name."""
 SERVES = ("--serve", "--answer")
 TIMEOUT_S = 900
+WIDTH = 100
+"""To which sentences are wrapped, as a terminal does; rows of tables stay whole."""
 _PLACE = re.compile(
     r"(?P<begin><!-- output: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of output -->)", re.DOTALL
 )
 _RULE = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
 """What a table has below its head; lines before the first table are of the progress."""
-_PLACES = re.compile(r"sqlite:|taugrad-runs|mlflow|Compare them|Sum them up")
+_PLACES = re.compile(r"sqlite:|taugrad-runs|mlflow|Compare them|then open|Sum them up")
 """Of lines that say where files lie."""
 
 
@@ -46,12 +49,11 @@ def main(names: Sequence[str]) -> None:
         for place in list(_PLACE.finditer(text)):
             if names and place["name"] not in names:
                 continue
-            line = text[: place.start()].count("\n") + 1
             print(f"{page}: {place['name']}", flush=True)
-            said = _run(page, line)
+            now = path.read_text(encoding="utf-8")  # places before this one may have become longer
+            said = _run(page, now[: now.index(place[0])].count("\n") + 1)
             today = f"Printed on {date.today()}; {environment()}:"
             made = f"{place['begin']}\n{today}\n\n```text\n{said}\n```\n\n{place['end']}"
-            now = path.read_text(encoding="utf-8")
             path.write_text(now.replace(place[0], made), encoding="utf-8")
 
 
@@ -86,7 +88,7 @@ def _output(command: str, folder: Path) -> str:
     answer = subprocess.run(
         ["bash", "-e", "-c", command],
         cwd=folder,
-        env=variables | {"PATH": path, "COLUMNS": "100", "PYTHONWARNINGS": "ignore"},
+        env=variables | {"PATH": path, "COLUMNS": str(WIDTH), "PYTHONWARNINGS": "ignore"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -103,7 +105,12 @@ def _kept(lines: Sequence[str]) -> list[str]:
     begin = next((i for i, line in enumerate(lines) if _RULE in line), 0)
     while begin and lines[begin - 1]:
         begin -= 1
-    return [line for line in lines[begin:] if not _PLACES.search(line)]
+    return [part for line in lines[begin:] if not _PLACES.search(line) for part in _wrapped(line)]
+
+
+def _wrapped(line: str) -> list[str]:
+    """A sentence in lines of at most WIDTH."""
+    return [line] if len(line) <= WIDTH or "   " in line or _RULE in line else wrap(line, WIDTH)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What chance in an example follows from. Needs no torch: Ray Data's tasks draw, too."""
+"""Random draws for an example, from the run's seed, the epoch and the example's number. Needs no torch."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What is said of data that cannot be used. Needs no torch, so that Ray Data's tasks can say it, too."""
+"""Errors about data that cannot be used. Needs no torch, so that Ray Data's tasks can raise them, too."""
 
 
 class DataError(ValueError):

@@ -1,4 +1,4 @@
-"""Batches for this process's workers, read beside the step that uses the ones before."""
+"""Batches for this process's workers, read while the previous step runs."""
 
 import queue
 import threading

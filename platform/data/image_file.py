@@ -1,4 +1,4 @@
-"""An encoded image becomes the pixels of an example. Needs Pillow, and no torch: Ray Data's tasks do it."""
+"""Decodes an image to the pixels of an example. Needs Pillow but no torch, because Ray Data's tasks do it."""
 
 import builtins
 import io

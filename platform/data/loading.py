@@ -1,4 +1,4 @@
-"""From a config to a data set."""
+"""Loads a data set from its config."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

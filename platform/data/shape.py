@@ -1,4 +1,4 @@
-"""What a model and a task are told of the data."""
+"""What a model and a task need to know about the data."""
 
 from dataclasses import dataclass
 from typing import Literal

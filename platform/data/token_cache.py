@@ -1,4 +1,4 @@
-"""Tokens of a text, kept in a file from one run to the next.
+"""Caches the tokens of a text in a file, for later runs.
 
 Beside the file of tokens lies a record of what it holds. A file that does not fit its record is made anew.
 """

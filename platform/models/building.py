@@ -1,4 +1,4 @@
-"""From a config to a network."""
+"""Builds a network from its config."""
 
 import math
 from typing import assert_never

@@ -1,4 +1,4 @@
-"""How workers come to agree: what is exchanged, when, and who sends it to whom.
+"""Modes of synchronization: what workers exchange, when, and who sends it to whom.
 
 `config` alone is light; everything else needs torch.
 """

@@ -1,9 +1,9 @@
-"""Parts of messages that go ahead of the rounds they belong to, between processes connected by gloo.
+"""Sends parts of messages before the rounds that they belong to, between processes connected by gloo.
 
-A round tells first how long its messages are, and then sends them. Parts that are ready before need not wait
-for that: their receivers have made room since the step began, twice as much as the part before took, and
-gloo takes a shorter one. What has no room follows when the length is known. So a round that was sent ahead
-costs a link's delay once.
+A round first announces the lengths of its messages, and then sends them. Parts that are ready earlier do not
+wait for that: their receivers post buffers at the start of the step, twice as long as the last part was, and
+gloo accepts a shorter message. What does not fit follows when the length is known. A round that was sent
+ahead therefore waits for the link's delay only once.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ _BLANK = 0xFF
 
 @dataclass
 class _Arriving:
-    """Where one worker's part will be."""
+    """A buffer for one worker's part."""
 
     sender: int
     tag: int
@@ -43,10 +43,10 @@ class _Arriving:
 
 
 class Ahead:
-    """The parts of one worker's messages about ranges, out and back, and of those that come to it.
+    """One worker's parts about ranges, to the owners and back, and the parts that it receives.
 
-    All workers call `begin` before they compute gradients: then nobody waits for a receiver. Parts are sent
-    in any order.
+    All workers call `begin` before they compute gradients, so that nobody waits for a receiver. Parts are
+    sent in any order.
 
     Attributes:
         mine: the ranges of this worker's that others send parts about.
@@ -82,7 +82,7 @@ class Ahead:
         pattern.outlet = self
 
     def begin(self) -> None:
-        """Makes room for all parts of a synchronization."""
+        """Posts buffers for all parts of a synchronization."""
         self.is_out, self.sent_out, self.sent_back = False, None, None
         others = sorted(self._sent - set(self.mine))
         self._out = {i: [self._expect(i, _OUT, sender) for sender in self._others] for i in self.mine}

@@ -1,4 +1,4 @@
-"""The interface of synchronization modes: how workers learn from a batch and come to agree."""
+"""The interface of the synchronization modes: how workers learn from a batch and stay in agreement."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from .links import Links
 
 @dataclass(frozen=True)
 class Moment:
-    """What one iteration is told besides its examples."""
+    """What an iteration needs to know in addition to its examples."""
 
     position: Position
     """In the run."""
@@ -29,7 +29,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an iteration came to, known after it where workers are not in lockstep."""
+    """The result of an iteration, which is known later if workers are not in lockstep."""
 
     loss: float
     """As `Synchronization.iterate` returns it elsewhere."""
@@ -40,7 +40,7 @@ class Outcome:
 
 
 class Synchronization(ABC):
-    """This process's workers, and how they keep agreeing with the others."""
+    """This process's workers, and how they synchronize with the others."""
 
     ranks: Sequence[int]
     """Of the workers that this process runs, ascending."""

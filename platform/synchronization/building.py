@@ -1,4 +1,4 @@
-"""From a spec to the workers of this process."""
+"""Builds the workers of this process from a spec."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -101,10 +101,10 @@ def _in_rounds(
 
 
 def _overlaps(spec: RunSpec, device: torch.device) -> bool:
-    """Whether gradients may be sent as they come, between processes.
+    """Whether gradients may be sent as soon as they are computed, between processes.
 
-    Not where a step may be left out: its messages would have gone for nothing, and the ledger has none of
-    them. Nor through NCCL, which has no tags, or where the host would wait for a GPU in the backward pass.
+    Not if a step may be skipped: its messages would have been sent in vain, and would be missing in the
+    ledger. Not through NCCL, whose messages have no tags, and not if the host would wait for a GPU.
     """
     mode, method = real(spec.sync), _exchanged(spec)
     return (

@@ -20,7 +20,7 @@ from .rounds import Crew, Side
 
 
 class GradientsInRounds(InRounds):
-    """One model for all workers here: replicas are alike, only gradients and residuals differ."""
+    """One model for all workers here: replicas are identical, only gradients and residuals differ."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Gradients through a DDP hook, exchanged while the backward pass goes on: the mode `allgather`."""
+"""The mode `allgather`: a DDP hook exchanges gradients during the backward pass."""
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter

@@ -1,4 +1,4 @@
-"""What the modes that go in rounds have in common: patterns at work, and their ledger."""
+"""What the modes that work in rounds have in common: they run patterns, and keep a ledger."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

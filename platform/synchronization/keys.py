@@ -1,4 +1,4 @@
-"""The key by which the workers of a run know one another's messages (`sync.authenticated`)."""
+"""The key with which the workers of a run authenticate their messages (`sync.authenticated`)."""
 
 import torch
 

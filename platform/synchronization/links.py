@@ -1,4 +1,4 @@
-"""What went over each link of a run: from every worker to every other."""
+"""The traffic of each link of a run: from every worker to every other."""
 
 import csv
 import io

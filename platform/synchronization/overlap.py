@@ -1,9 +1,9 @@
-"""An exchange in rounds that begins while gradients are computed.
+"""An exchange in rounds that starts while gradients are being computed.
 
-A range of the elements is compressed, and sent to its owner, as soon as the backward pass is done with all
-of its parameters: in that pass, by a hook of the parameter that comes last. What an owner has received by
-then it sums up and sends back, likewise in a hook. The rounds that follow carry what is left. Messages,
-results and ledgers are those of rounds that begin after the backward pass.
+As soon as the backward pass has computed all gradients of a range, a hook compresses the range and sends it
+to its owner. If an owner has received a range from all workers, a hook adds it up and sends the sum back. The
+rounds that follow the backward pass send the rest. Messages, results and ledgers are the same as those of
+rounds that start after the backward pass.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from .rounds import Payload
 
 
 class Overlap:
-    """One worker's gradients, on their way while others are computed."""
+    """Sends one worker's gradients while others are being computed."""
 
     def __init__(self, replica: Replica, pattern: Sharded, ahead: Ahead) -> None:
         """Watches the parameters' gradients from now on.

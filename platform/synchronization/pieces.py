@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of one parameter."""
+    """A range of one parameter's elements."""
 
     ordinal: int
     """Of the parameter."""
@@ -19,7 +19,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shard:
-    """A contiguous range of all elements, parameter behind parameter."""
+    """A contiguous range of all elements, where one parameter follows the other."""
 
     start: int
     stop: int

@@ -1,4 +1,4 @@
-"""One worker a process, connected by torch.distributed (gloo or NCCL)."""
+"""Runs rounds with one worker in each process, connected by torch.distributed (gloo or NCCL)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,10 +38,11 @@ _HEADS, _SIZES, _MESSAGES = range(3)
 
 
 def receipts_first(operations: list[dist.P2POp]) -> list[dist.P2POp]:
-    """In the order in which gloo should start them.
+    """The operations in the order in which gloo should start them: receiving first.
 
-    Its word that a receiver is ready goes over the connection on which this worker sends: behind a message,
-    the other worker hears of it when that has arrived, and a link carries one direction after the other.
+    Gloo announces that a receiver is ready over the same connection on which this worker sends. After a
+    message, the announcement would arrive only when the message has, and a link would carry one direction
+    after the other.
     """
     return sorted(operations, key=lambda each: each.op is dist.isend)
 

@@ -1,8 +1,9 @@
-"""What workers have kept, for a crew of another size.
+"""Adapts residuals and other state to another number of workers.
 
-N workers owe the mean of their residuals to the mean of an update, M workers then the mean of theirs. It
-stays the same where the residuals of workers that leave are added to those of workers that stay, and all are
-multiplied by M / N. Workers that join owe nothing. Where updates are summed up nothing is multiplied.
+What N workers still have to send is the mean of their residuals, and for M workers the mean of theirs. It
+stays the same if the residuals of workers that leave are added to those of workers that stay, and all are
+multiplied by M / N. Workers that join start without residuals. If updates are summed, not averaged, nothing
+is multiplied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ _TENSORS = ("residuals", "velocities")
 
 @dataclass(frozen=True)
 class Ranges:
-    """What a worker's compressors are about, in a crew of some size."""
+    """The ranges of a worker's compressors, for some number of workers."""
 
     own: Sequence[Shard]
     """Of each that keeps what this worker owes, in their order."""
@@ -30,7 +31,7 @@ class Ranges:
 
 
 def home(former: int, workers: int) -> int:
-    """Which worker takes over what a former one has kept: itself, as long as it is there."""
+    """Which worker takes over what a former one has kept: the same one, if it is still there."""
     return former % workers
 
 
@@ -64,7 +65,7 @@ def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -
 
 
 def merged(former: Sequence[Tensors], workers: int, share: float) -> list[dict[str, Tensor]]:
-    """What each of the new workers owes.
+    """The residuals of each of the new workers.
 
     Args:
         former: by worker and name, float32 [numel]; what is missing is zero.

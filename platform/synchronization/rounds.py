@@ -1,8 +1,8 @@
-"""A synchronization as rounds of messages, written once for real workers and for simulated ones.
+"""A synchronization in rounds of messages, with the same code for real and for simulated workers.
 
-Every worker runs the same generator. What it yields is sent, what it gets back has arrived: a round. A
-`Crew` carries the rounds out, between processes (`processes.py`) or between the workers of one process
-(`simulation.py`). The bytes are the same, and so are the results.
+Every worker runs the same generator. In each round, what it yields is sent, and what it gets back has
+arrived. A `Crew` runs the rounds, between processes (`processes.py`) or between the workers of one process
+(`simulation.py`). Bytes and results are the same.
 """
 
 from abc import ABC, abstractmethod
@@ -27,10 +27,10 @@ NUMBER_BYTES = 8
 
 
 class Head(NamedTuple):
-    """The numbers that a worker tells all others before a round.
+    """The numbers that a worker announces to all others before a round.
 
-    Where anybody sends to single workers, each worker also tells each other one how much it will get: one
-    number on every link, so that what is told grows with the workers as messages do, and not with their
+    If anybody sends to single workers, each worker also announces to each other one how much it will get.
+    This is one number on every link, so it grows with the number of workers like the messages, not with its
     square.
     """
 
@@ -82,9 +82,9 @@ class Sending:
 
 @dataclass(frozen=True)
 class Passing:
-    """What one worker passes on in one round, and what it waits for: nobody else hears of it.
+    """What one worker passes on in one round, and from whom it receives. No other worker takes part.
 
-    The length goes before the payload, and `note` with it: to the receiver alone.
+    The length goes before the payload, together with `note`, to the receiver only.
     """
 
     receiver: int
@@ -101,7 +101,7 @@ class Passing:
 
 @dataclass(frozen=True)
 class Known:
-    """What all workers know after rounds in which they only passed on; nothing goes anywhere."""
+    """What all workers know after rounds in which they only passed on. Nothing is sent."""
 
     heads: Heads
     """Of all these rounds together; nothing in them went to all."""
@@ -147,7 +147,7 @@ class RefusedUpdate(Exception):
 
 
 class Side:
-    """One worker's generator, run as far as its next move: the first one when it is made."""
+    """One worker's generator, which has run as far as its next move."""
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
@@ -330,7 +330,7 @@ def _look_for_refusals(heads: Heads) -> None:
 
 
 class Crew(ABC):
-    """The workers that this process runs, and its way to the others."""
+    """Runs the rounds of this process's workers with those of the others."""
 
     ranks: Sequence[int]
     """Of the workers in this process, ascending."""

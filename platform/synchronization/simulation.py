@@ -1,4 +1,4 @@
-"""All workers in one process, a round at a time (Anoosheh, section 2.2)."""
+"""Runs rounds with all workers in one process (Anoosheh, section 2.2)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -19,7 +19,7 @@ forms, without compression torch's all-reduce."""
 
 
 class SimulatedCrew(Crew):
-    """Hands over in memory what real workers would send."""
+    """Passes on in memory what real workers would send."""
 
     def __init__(self, workers: int, counting: Counting = "rounds", sites: Sites | None = None) -> None:
         """Takes in all workers.

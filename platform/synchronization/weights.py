@@ -1,4 +1,4 @@
-"""Workers train alone, and exchange weights or differences now and then (Oland-Raj, section 2; DiLoCo)."""
+"""The mode `weights`: workers take local steps between exchanges (Oland-Raj, section 2; DiLoCo)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,12 +45,12 @@ class OwnWorkers:
 class LocalTraining(InRounds):
     """A model and an optimizer for each worker here, and the weights that all agreed on last.
 
-    After `every` steps each worker hands in its weights, or how far they have moved from the agreed ones. The
-    mean of the weights, or the outer optimizer's step along the mean of the differences, is what everybody
-    goes on from; so replicas are alike after every exchange, and a worker's own weights count as the others
-    see them. With `unsent` a worker goes on from there by a part of what it has not sent yet (CSER, arXiv
-    2007.13221): its gradients then know of its own steps at once, and not when they have been sent.
-    Optimizers keep their state.
+    After `every` steps, each worker hands in its weights, or their difference to the agreed weights. All
+    workers continue from the mean of the weights, or from the outer optimizer's step along the mean of the
+    differences. So replicas are identical after every exchange, and a worker's own weights count as they were
+    sent. With `unsent`, a worker adds a part of what it has not sent yet (CSER, arXiv 2007.13221); its
+    gradients then reflect its own steps at once, not only when they have been sent. Optimizers keep their
+    state.
     """
 
     def __init__(self, sync: WeightsSync, own: OwnWorkers) -> None:
@@ -225,9 +225,9 @@ class LocalTraining(InRounds):
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`.
 
-        How far workers have moved since the last exchange is owed as a residual is, and merged likewise: by
-        the weights of those that take it over. Optimizers of workers that leave end with them; one that joins
-        begins with a copy of another's.
+        How far workers have moved since the last exchange still has to be sent, like a residual, and is
+        merged in the same way, into the weights of the workers that take it over. Optimizers of workers that
+        leave are dropped; a worker that joins starts with a copy of another one's.
         """
         self._load_agreed(shared)
         patterns = [each["patterns"] for each in workers]

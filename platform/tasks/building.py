@@ -1,4 +1,4 @@
-"""From a config to a task."""
+"""Builds a task from its config."""
 
 import math
 from typing import assert_never

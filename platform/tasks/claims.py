@@ -1,4 +1,4 @@
-"""What may be said of a metric's value, or of a difference: an interval, and the claim that it carries.
+"""Intervals of a metric's value or of a difference, and the claims that they support.
 
 Two things make a value uncertain: another seed would have trained another model, and other test examples
 would have judged it differently. Each gives an interval, and the two are added in squares (the "method of

@@ -1,4 +1,4 @@
-"""Which metric counts, said without torch where a spec alone tells it."""
+"""Which metric counts, found without torch if the spec alone says so."""
 
 from typing import TYPE_CHECKING
 

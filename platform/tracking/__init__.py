@@ -1,1 +1,1 @@
-"""Tracking: metric names, where runs are stored, and the writer that frees the training thread of metrics."""
+"""Tracking: the names of metrics, where runs are stored, and the thread that writes metrics to MLflow."""

@@ -1,4 +1,4 @@
-"""How a run ended, where MLflow could not be told: the last line of the file of undelivered metrics."""
+"""How a run ended, if MLflow could not be told: the last line of the file of undelivered metrics."""
 
 import json
 import time
@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 UNDELIVERED = "undelivered-metrics.jsonl"
-"""The file, in a run's folder: a metric a line."""
+"""The file, in a run's folder. Each line is a metric."""
 ENDED = "ended"
 """The line's first field; no metric has it."""
 
@@ -21,11 +21,11 @@ def recorded_end(path: Path, run_id: str) -> tuple[Status, int] | None:
     """How the file says that a run ended.
 
     Returns:
-        The state and its time in milliseconds since 1970; None where the file does not say it, as when the
-        command was killed, or when MLflow could be told.
+        The state and its time in milliseconds since 1970. None if the file does not say it, because the
+        command was killed or MLflow could be told.
 
     Raises:
-        ValueError: it says that of another run, or something that is no end.
+        ValueError: the line is about another run, or does not say how a run ended.
     """
     text = path.read_text(encoding="utf-8")
     last = text.rstrip("\n").rpartition("\n")[2]

@@ -1,7 +1,7 @@
-"""A look into a local database without MLflow: whether it has an experiment or a run at all.
+"""Checks without MLflow whether a local database has an experiment or a run.
 
-MLflow takes seconds to import and to open a database; what is only mistyped is said without it. These two
-tables are as old as MLflow's databases; where they are not as expected, MLflow has the word.
+MLflow takes seconds to import and to open a database. A mistyped name is found without that. MLflow has
+always had these two tables; if they are not as expected, MLflow decides.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from .store import sqlite_path, tracking_uri
 
 
 def check_experiment(name: str) -> None:
-    """Refuses an experiment that the local database has not.
+    """Refuses an experiment that is not in the local database.
 
     Raises:
-        SpecError: there is none of this name; the message lists those that exist.
+        SpecError: there is no experiment of this name; the message lists those that exist.
     """
     rows = _select("SELECT name FROM experiments WHERE lifecycle_stage != 'deleted' ORDER BY name")
     if rows is not None and (name,) not in rows:
@@ -28,23 +28,23 @@ def check_experiment(name: str) -> None:
 
 
 def no_experiment(name: str, others: Sequence[str], uri: str) -> SpecError:
-    """What is said of an experiment that is not there."""
+    """The message about an experiment that does not exist."""
     there = ", ".join(map(printable, others)) if others else "none"
     return SpecError(COMMAND_LINE, [f"EXPERIMENT {name!r}: not in {masked(uri)}; there is: {there}"])
 
 
 def check_run(run_id: str) -> None:
-    """Refuses a run that the local database has not.
+    """Refuses a run that is not in the local database.
 
     Raises:
-        SpecError: there is none of this id.
+        SpecError: there is no run with this id.
     """
     if _select("SELECT run_uuid FROM runs WHERE run_uuid = ?", run_id) == []:
         raise no_run(run_id, tracking_uri())
 
 
 def no_run(run_id: str, uri: str) -> SpecError:
-    """What is said of a run that is not there."""
+    """The message about a run that does not exist."""
     return SpecError(COMMAND_LINE, [f"--resume {run_id}: no such run in {masked(uri)}"])
 
 

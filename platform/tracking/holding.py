@@ -1,7 +1,7 @@
-"""One driver at a run: a lock with a sign of life, so that nobody waits for one that is dead.
+"""A run has one driver at a time: a lock with a sign of life, so that nobody waits for a dead process.
 
-The run's tag in MLflow says who has it: whoever wants to go on with a run can read it, from any machine.
-Where the run's folder is on a disk, a locked file in it decides between processes that come at once.
+A tag of the run in MLflow names the process that holds it, so every machine can see it. If the run's folder
+is on a disk, a locked file in it decides between processes that start at the same time.
 """
 
 import fcntl
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 BEAT_S = 10.0
-"""From one sign of life to the next."""
+"""Seconds from one sign of life to the next."""
 STALE_S = 60.0
-"""Who gave none for so long is dead, as far as another machine can know."""
+"""Seconds without a sign of life after which a process counts as dead on other machines."""
 _SETTLE_S = 1.0
 _FILE = "lock"
 
 
 class RunHeld(RuntimeError):
-    """Another process has the run; the message says which."""
+    """Another process holds the run; the message says which."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who has a run, as its tag says it."""
+    """The process that holds a run, according to the run's tag."""
 
     host: str
     space: str
-    """Of process ids on that host: containers have their own."""
+    """The namespace of process ids on that host: containers have their own."""
     pid: int
     began: float
-    """When the process began: ids are used again. Seconds since 1970, as all times here."""
+    """When the process started, because ids are reused. Seconds since 1970, like all times here."""
     token: str
     since: float
     beat: float
@@ -56,24 +56,24 @@ class Holder:
 
     @classmethod
     def this_process(cls) -> "Holder":
-        """This process, as of now."""
+        """This process, with the current time as sign of life."""
         now, pid = time.time(), os.getpid()
         return cls(socket.gethostname(), _space(), pid, _began(pid) or 0.0, uuid.uuid4().hex, now, now)
 
     @classmethod
     def of(cls, client: "MlflowClient", run_id: str) -> "Holder | None":
-        """Who has a run; None when nobody says so. Raises what the store raises."""
+        """The holder of a run; None if its tag names nobody. Raises what the store raises."""
         try:
             return cls(**json.loads(client.get_run(run_id).data.tags[names.TAG_HOLDER]))
         except (KeyError, ValueError, TypeError):
             return None
 
     def is_near(self) -> bool:
-        """Whether it is, or was, a process that this one could see."""
+        """Whether this process can, or could, see that process: same host, same namespace."""
         return (self.host, self.space) == (socket.gethostname(), _space())
 
     def lives(self, stale_s: float = STALE_S) -> bool:
-        """Whether it still has the run: it runs on this machine, or gave a sign of life of late."""
+        """Whether it still holds the run: it runs on this machine, or gave a sign of life recently."""
         if self.is_near():
             return _began(self.pid) == self.began
         return time.time() - self.beat < stale_s
@@ -87,14 +87,14 @@ class Holder:
 
 
 class Hold:
-    """Keeps all other drivers from a run, for as long as a `with` block lasts.
+    """Keeps all other drivers from a run while a `with` block runs.
 
     Args:
         client: the store that has the run.
         run_id: the run.
-        folder: the run's folder; None where it is on no disk.
+        folder: the run's folder; None if it is not on a disk.
         beat_s: seconds from one sign of life to the next.
-        stale_s: seconds after which another machine's holder is dead.
+        stale_s: seconds without a sign of life after which a holder on another machine counts as dead.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Hold:
         """Takes the run.
 
         Raises:
-            RunHeld: another process has it.
+            RunHeld: another process holds it.
             Exception: the store does not answer, and no file could be locked either.
         """
         try:
@@ -137,16 +137,16 @@ class Hold:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Lets the run go."""
+        """Releases the run."""
         self._ended.set()
         self._thread.join(_SETTLE_S)
-        with suppress(Exception):  # a store that is away learns by the missing signs of life
+        with suppress(Exception):  # if the store is away, the missing signs of life will say so
             if not (self._store_is_away or self._thread.is_alive()) and self.is_ours():
                 self._client.delete_tag(self._run_id, names.TAG_HOLDER)
         self._unlock()
 
     def is_ours(self) -> bool:
-        """Whether nobody has taken the run over meanwhile, from a process that seemed dead.
+        """Whether this process still holds the run: nobody took it over because this process seemed dead.
 
         Raises:
             Exception: what the store raises when it does not answer.
@@ -170,7 +170,7 @@ class Hold:
                 self._refuse_if_held()
                 self._write(self._client)
             if self._file is None:
-                time.sleep(_SETTLE_S)  # of two that came at the same moment the later one has written over
+                time.sleep(_SETTLE_S)  # of two that start at once, the later one overwrites
                 self._refuse_if_held()
         except RunHeld:
             raise
@@ -230,7 +230,7 @@ class Hold:
 
 
 def end_run(client: "MlflowClient", run_id: str, end: tuple[Status, int] | None) -> str:
-    """Ends a run whose end MLflow was not told, unless it has one by now or a process goes on with it.
+    """Tells MLflow how a run ended, unless it already knows or another process has continued the run.
 
     Returns:
         Its state in the store.

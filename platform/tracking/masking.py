@@ -1,4 +1,4 @@
-"""Addresses without the passwords in them, for screens, logs and pages."""
+"""Removes passwords from addresses, for screens, logs and pages."""
 
 import re
 
@@ -10,7 +10,7 @@ _LOGIN = re.compile(r"(?P<scheme>://)[^\s/@]*@")
 
 
 def masked(text: str) -> str:
-    """A text with `***` in the place of passwords: an address, or an error that repeats one.
+    """A text with `***` instead of passwords: an address, or an error that contains one.
 
     Args:
         text: such as `postgresql://me:secret@host/runs` or `...?password=secret`.
@@ -22,5 +22,5 @@ def masked(text: str) -> str:
 
 
 def without_login(address: str) -> str:
-    """A server's address as a link that may be passed on: without user and password."""
+    """A server's address without user and password, so that it can be shown as a link."""
     return _LOGIN.sub(r"\g<scheme>", address)

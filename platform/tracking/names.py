@@ -1,4 +1,4 @@
-"""The names of metrics, tags and params: a contract with dashboards and with users' notebooks.
+"""The names of metrics, tags and params. Dashboards and users' notebooks rely on them.
 
 Renaming anything here breaks saved charts and other people's code.
 """
@@ -20,36 +20,36 @@ COMM_WIRE_BYTES: Final = "comm/wire_bytes"
 COMM_RECEIVED_BYTES: Final = "comm/received_bytes"
 """What arrived at a worker, mean of the workers."""
 COMM_MESSAGES: Final = "comm/messages"
-"""From one worker to another, all links together."""
+"""Messages from one worker to another, summed over all links."""
 COMM_WIRE_MB_TOTAL: Final = "comm/wire_mb_total"
 """Wire bytes since the run began, in MB (1e6 bytes): the running sum of `comm/wire_bytes`."""
 COMM_BITS_PER_PARAM: Final = "comm/bits_per_param"
 """Wire bits over parameters x workers."""
 COMM_COMPRESSION_RATIO: Final = "comm/compression_ratio"
-"""Baseline bytes (4 a parameter a worker) over wire bytes."""
+"""Baseline bytes (4 per parameter and worker) over wire bytes."""
 COMM_TAU: Final = "comm/tau"
 """The threshold, mean over worker 0's elements."""
 COMM_RESIDUAL_RMS: Final = "comm/residual_rms"
 """Root mean square of what is not sent yet, over all workers."""
 COMM_STALENESS: Final = "comm/staleness"
-"""In the mode async: updates that were in the receiver's weights and not in those of the sender's gradient,
-mean of the messages applied in an iteration."""
+"""In the mode async: the number of updates that were in the receiver's weights, but not in those at which
+the sender computed its gradient; mean of the messages applied in an iteration."""
 COMM_STALENESS_MOST: Final = "comm/staleness_most"
-"""The same of the oldest of these messages."""
+"""The same for the oldest of these messages."""
 ROUND_MEMBERS: Final = "round/members"
-"""With `sync.quorum`: workers that are in the round which an iteration ends."""
+"""With `sync.quorum`: workers in the round that ends with this iteration."""
 ROUND_LEFT_OUT: Final = "round/left_out"
-"""Workers that were late for it, or away: all others."""
+"""All other workers: those that were late for this round, or away."""
 ROUND_CAUGHT_UP_BYTES: Final = "round/caught_up_bytes"
-"""Agreed weights that workers took over from others; in the wire bytes, too."""
+"""Bytes of agreed weights that workers took over from others; they are also in the wire bytes."""
 ROUND_LOST: Final = "round/lost"
-"""Workers that were lost."""
+"""Workers that were lost in this round."""
 ROUND_LOST_RMS: Final = "round/lost_rms"
-"""Root mean square of what they had not sent, over the model's elements."""
+"""Root mean square of what lost workers had not sent, over the model's elements."""
 TIME_DATA: Final = "time/data_s"
 """How long a step waited for its examples."""
 TIME_COMPUTE: Final = "time/compute_s"
-"""Forward, backward, optimizer, and all that is no other part of a step."""
+"""Forward, backward, optimizer, and everything that is in no other part of a step."""
 TIME_COMPRESS: Final = "time/compress_s"
 """Choosing what is sent, and writing it as bytes."""
 TIME_WAIT: Final = "time/wait_s"
@@ -59,23 +59,23 @@ TIME_DECOMPRESS: Final = "time/decompress_s"
 TIME_STEP: Final = "time/step_s"
 """The whole step: data, compute, compress, wait and decompress add up to it."""
 TIME_EXCHANGE: Final = "time/exchange_s"
-"""While any message was under way: the waiting, and what ran beside computing."""
+"""How long any message was under way: the waiting, and what overlapped with computing."""
 TIME_OVERLAP: Final = "time/overlap_s"
-"""The part of the exchange that no step waited for."""
+"""The part of the exchange that overlapped with other work, so that the step did not wait for it."""
 NET_MBIT: Final = "net/mbit_s"
 """What a worker handed over, over the time of the exchange, in Mbit/s (1e6 bits); mean of the workers."""
 NET_RECEIVED_MBIT: Final = "net/received_mbit_s"
-"""The same of what arrived at it: what the link of a worker carried one way."""
+"""The same for what arrived at a worker; compare this one with the rate of a link."""
 
 # After each decision of `sync.adapt`.
 ADAPT_DENSITY: Final = "adapt/density"
-"""The share of elements that is aimed at from now on."""
+"""The share of elements to send from now on."""
 ADAPT_LOCAL_STEPS: Final = "adapt/local_steps"
 """Steps from one exchange to the next, from now on."""
 ADAPT_RATE: Final = "adapt/rate_mbit_s"
-"""What the link of a worker carries one way, as exchanges show it, in Mbit/s (1e6 bits)."""
+"""The estimated rate of a worker's link in one direction, in Mbit/s (1e6 bits)."""
 ADAPT_DELAY: Final = "adapt/delay_s"
-"""Seconds that an exchange takes whatever its bytes."""
+"""Seconds that an exchange takes, however few bytes it has."""
 ADAPT_WAIT: Final = "adapt/wait_share"
 """The share of a step that workers waited for the network, 0 to 1, without waiting for slower workers."""
 
@@ -85,15 +85,15 @@ EVAL_ACCURACY: Final = "eval/accuracy"
 EVAL_LOSS: Final = "eval/loss"
 """Mean loss of the test examples, in the task's unit."""
 EVAL_EXAMPLES: Final = "eval/examples"
-"""How many test examples stand behind an evaluation: without it nobody can say how sure that is."""
+"""Number of test examples in an evaluation, from which its uncertainty follows."""
 EPOCH: Final = "epoch"
 """The epoch of the evaluation, from 1."""
 EPOCH_BITS_PER_PARAM: Final = "epoch/bits_per_param"
 """Wire bits over parameters x workers, mean of the epoch's iterations (Oland-Raj, figure 5)."""
 EPOCH_VALUE_BITS_PER_PARAM: Final = "epoch/value_bits_per_param"
-"""The same of paper bytes: before entropy coding, without positions."""
+"""The same for paper bytes: before entropy coding, without positions."""
 
-# Totals of a run, over all workers and iterations. 1 GB = 1e9 bytes.
+# Totals of a run, over all workers and iterations (1 GB = 1e9 bytes).
 TOTAL_WIRE_GB: Final = "total/wire_gb"
 """Wire bytes of all workers."""
 TOTAL_WIRE_MB_LOG10: Final = "total/wire_mb_log10"
@@ -109,9 +109,9 @@ TOTAL_COMPRESSION_RATIO: Final = "total/compression_ratio"
 TOTAL_ACCURACY_PER_GB: Final = "total/accuracy_per_gb"
 """The papers' Ratio: accuracy in percent over paper GB."""
 TOTAL_ITERATIONS_TO_TARGET: Final = "total/iterations_to_target"
-"""Of a run that stopped at `training.until`; its other totals are those until then."""
+"""Iterations of a run that stopped at `training.until`. Its other totals are those until then."""
 TOTAL_SECONDS: Final = "total/seconds"
-"""Training time with its evaluations, without the start."""
+"""Training time in seconds, including evaluations, without the start-up."""
 TOTAL_SKIPPED_STEPS: Final = "total/skipped_steps"
 """Steps left out because a gradient was not finite."""
 
@@ -119,24 +119,24 @@ TOTAL_SKIPPED_STEPS: Final = "total/skipped_steps"
 TAG_SPEC_HASH: Final = "taugrad.spec_hash"
 """Twelve hex digits, equal for specs that define the same computation (`RunSpec.fingerprint`)."""
 TAG_GIT_COMMIT: Final = "taugrad.git_commit"
-"""The commit of the working folder, where it is a git repository."""
+"""The commit of the working folder, if it is a git repository."""
 TAG_PAPER: Final = "taugrad.paper"
 """The spec's `paper`: the paper that the run repeats."""
 TAG_CHAIN: Final = "taugrad.chain"
 """The compressor as one line."""
 TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
-"""Where the run's checkpoints lie."""
+"""Where the run's checkpoints are."""
 TAG_METRIC: Final = "taugrad.metric"
 """The metric that counts, as JSON (`tasks.metric.Metric`); a run without it is judged by its accuracy."""
 TAG_DATA: Final = "taugrad.data"
-"""A hash of all that the run's data hold, where their source takes one (`data.Data.fingerprint`)."""
+"""A hash of the run's data, if their source computes one (`data.Data.fingerprint`)."""
 TAG_HOLDER: Final = "taugrad.holder"
-"""Which process trains the run, with its last sign of life; gone when none does."""
+"""The process that trains the run, with its last sign of life; absent if no process does."""
 
 TAG_SEARCH: Final = "taugrad.search"
 """On a search's parent run: the search's name."""
 TAG_PARENT: Final = "mlflow.parentRunId"
-"""On a trial of a search: the search's run; MLflow's own, by which its UI nests them."""
+"""On a trial of a search: the search's run. This is MLflow's own tag, by which its UI nests runs."""
 TAG_TRIAL: Final = "taugrad.trial"
 """On a trial of a search: its number."""
 
@@ -148,7 +148,7 @@ ARTIFACT_TIMELINE: Final = "timeline.json"
 """What all workers did in a few steps, as a trace (`tracking.timeline.Timeline`)."""
 
 ARTIFACT_STAGES: Final = "stages.csv"
-"""What the command did when, from its start to its end; of its first run."""
+"""The stages of a command with their times, from its start to its end; on its first run."""
 
 # Params that readers look at.
 PARAM_RULE: Final = "compressor.kind"
@@ -157,8 +157,8 @@ PARAM_TAU: Final = "compressor.tau"
 """The threshold, or the policy that decides it."""
 
 WorkerQuantity = Literal["staleness", "left_out"]
-"""What is recorded of a single worker since all met last: how old the messages were that it applied, how many
-rounds closed without it."""
+"""What is recorded of a single worker since the last evaluation or checkpoint: how old the messages were that
+it applied, and how many rounds closed without it."""
 
 LayerQuantity = Literal[
     "fraction",  # elements sent over elements
@@ -172,9 +172,9 @@ LayerQuantity = Literal[
     "grad_rms",  # root mean square of the gradient, of a sample
     "zeros",  # share of the sample that is exactly zero
 ]
-"""What is recorded of a layer at an interval, and in each of the first iterations."""
+"""What is recorded of a layer: at intervals, and in each of the first iterations."""
 FIRST_ITERATIONS: Final = 10
-"""Those first iterations: what a law (search/law) decides by."""
+"""The number of these first iterations, from which a law (search/law) computes tau."""
 
 _WHOLE = 1e4  # from here all digits before the point are more than four
 _LONG_NUMBER = re.compile(r"(?<![\w.])\d+\.\d{3,}(?:e[+-]?\d+)?|(?<![\w.])\d\.?\d*e[+-]?\d+", re.IGNORECASE)
@@ -200,7 +200,7 @@ def eval_metric(name: str) -> str:
 
 
 def worker_metric(rank: int, what: WorkerQuantity) -> str:
-    """The name of a worker's metric: `worker/<rank>/<what>`."""
+    """The name of a worker's metric, `worker/<rank>/<what>`."""
     return f"worker/{rank}/{what}"
 
 

@@ -1,4 +1,4 @@
-"""A client whose calls hold a command up for a bounded time, when its store goes away in mid-run."""
+"""A client that delays a command only for a bounded time if its store goes away during the run."""
 
 import os
 import time
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOST_S = 20.0
-"""Seconds that a store which does not answer may cost a command, in all, before it is asked no more."""
+"""Seconds in total that a store without answers may cost a command. After that, it is not asked any more."""
 _AGAIN_S = 60.0
-"""Then it is asked again, once, after this time: it may be back for the next run."""
+"""Seconds after which it is asked once more: it may be back for the next run."""
 _ONCE_S = 5.0
 
 
 class Patience:
-    """Lets calls fail for so many seconds in all; one that succeeds restores them."""
+    """Lets calls fail for a number of seconds in total; a call that succeeds restores them."""
 
     def __init__(self, seconds: float = LOST_S) -> None:
         self._seconds = self._left = seconds
@@ -31,7 +31,7 @@ class Patience:
         """Calls a function.
 
         Raises:
-            NoAnswer: it takes longer than what is left, or nothing is left; then it is not called.
+            NoAnswer: it takes longer than what is left. If nothing is left, it is not called.
             Exception: what it raises.
         """
         begun = time.monotonic()
@@ -48,9 +48,9 @@ class Patience:
 
 
 def patient(client: "MlflowClient") -> "MlflowClient":
-    """The client, whose calls together lose no more than `LOST_S` to a store that is away.
+    """The client, with calls that together wait at most `LOST_S` for a store that is away.
 
-    A local database does not go away. With MLFLOW_HTTP_REQUEST_TIMEOUT a user grants single requests more.
+    A local database does not go away. Users can set a longer MLFLOW_HTTP_REQUEST_TIMEOUT for single requests.
     """
     if sqlite_path(client.tracking_uri) is not None:
         return client
@@ -59,7 +59,7 @@ def patient(client: "MlflowClient") -> "MlflowClient":
 
 
 def impatient(client: "MlflowClient") -> "MlflowClient":
-    """The client behind a patient one, for a thread that nobody waits for: what it loses is not counted."""
+    """The client inside a patient one, for a thread that nobody waits for: its waiting is not counted."""
     return client._client if isinstance(client, _Patient) else client
 
 

@@ -1,4 +1,4 @@
-"""Whether a tracking store answers, asked before MLflow, which takes minutes to give up."""
+"""Checks whether a tracking store answers before MLflow is used, which would take minutes to give up."""
 
 import errno
 import http.client
@@ -24,21 +24,21 @@ VARIABLE = "MLFLOW_TRACKING_URI"
 _FIRST_S, _SECOND_S = 2.0, 3.0
 _ROOM = 2**20
 _DATABASES = {"postgresql", "mysql", "mssql"}
-"""Servers that MLflow takes without one of its own, by the beginning of an address."""
+"""Database servers that MLflow can use directly, by the beginning of their addresses."""
 _INSTALL = {"psycopg": "taugrad[postgres]", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
-"""What brings a module, where that has another name."""
+"""The package that contains a module, if it has another name."""
 _REFUSED = re.compile(r"\b40[13]\b|UNAUTHENTICATED|PERMISSION_DENIED")
 _LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
 
 def answering_client(*, writes: bool = True) -> "MlflowClient":
-    """A client of the tracking store, which has answered.
+    """A client of the tracking store, once the store has answered.
 
     Args:
-        writes: runs, tags or metrics will be stored.
+        writes: whether runs, tags or metrics will be stored.
 
     Raises:
-        SpecError: it cannot be used; known within 5 s, and the seconds that importing MLflow takes.
+        SpecError: the store cannot be used. This takes 5 s at most, plus the time to import MLflow.
     """
     uri = tracking_uri()
     probe(uri, writes=writes)
@@ -50,22 +50,22 @@ def answering_client(*, writes: bool = True) -> "MlflowClient":
         return client
 
     try:
-        # A local database may have to be made or migrated first: nobody else can keep it from answering.
+        # A local database may have to be created or migrated first; nothing else can keep it from answering.
         return ask() if sqlite_path(uri) is not None else in_time(_SECOND_S, ask)
     except Exception as error:
-        # MLflow and its databases raise many types; to the user all mean this.
+        # MLflow and its databases raise many types of errors; for the user they all mean this.
         raise _away(uri, _reason(error)) from None
 
 
 def probe(uri: str, *, writes: bool = True) -> None:
-    """Asks a server whether it is there, or a local database's folder whether it can be written.
+    """Checks that a server answers, or that the folder of a local database can be written.
 
     Args:
         uri: of the store.
         writes: see `answering_client`.
 
     Raises:
-        SpecError: it is not, or cannot.
+        SpecError: the server does not answer, or the folder cannot be written.
     """
     path = sqlite_path(uri)
     if path is not None:
@@ -93,7 +93,7 @@ def driver_of(uri: str) -> str:
 
 
 def _check_database(uri: str) -> None:
-    """Refuses a database server that takes no connection; MLflow would try for minutes."""
+    """Refuses a database server that accepts no connection; MLflow would try for minutes."""
     from sqlalchemy import create_engine  # noqa: PLC0415
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError  # noqa: PLC0415
     from sqlalchemy.pool import NullPool  # noqa: PLC0415
@@ -111,14 +111,14 @@ def _check_database(uri: str) -> None:
 
 
 def _ask_server(uri: str) -> None:
-    """Takes any answer of a server that works; who may do what is MLflow's matter."""
+    """Accepts any answer of a working server; MLflow checks permissions itself."""
     try:
         urllib.request.urlopen(f"{without_login(uri).rstrip('/')}/health", timeout=_FIRST_S).close()
     except urllib.error.HTTPError as error:
         if error.code >= 500:
             raise
     except urllib.error.URLError as error:
-        if not isinstance(error.reason, ssl.SSLError):  # MLflow has settings of its own for certificates
+        if not isinstance(error.reason, ssl.SSLError):  # MLflow has its own settings for certificates
             raise
 
 
@@ -137,12 +137,12 @@ def _check_folder(path: Path, *, writes: bool) -> None:
 
 
 def unwritable(folder: Path) -> str:
-    """Why no file can be written in a folder, or in the nearest one above it that is there; empty: it can."""
+    """Why no file can be written in a folder, or in its nearest existing parent; empty if it can."""
     try:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".taugrad-") as file:
-            file.write(bytes(_ROOM))  # where a disk is full, empty files can still be made
+            file.write(bytes(_ROOM))  # on a full disk, empty files can still be created
             return ""
     except OSError as error:
         return f"{folder}: {error.strerror}"

@@ -1,6 +1,6 @@
-"""Where runs go: the tracking store, its experiments, and the beginning and end of a run.
+"""Where runs are stored: the tracking store, its experiments, and the start and end of a run.
 
-Without settings runs go to `mlflow.db` in the working directory and their artifacts to `mlruns` beside it;
+By default, runs go to `mlflow.db` in the working directory, and their artifacts to `mlruns` beside it.
 `MLFLOW_TRACKING_URI` names another database or a server.
 """
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from ..spec import RunSpec
 
 MAX_PARAM_LENGTH = 6000
-"""Characters of a param's value that MLflow keeps."""
+"""Number of characters of a param's value that MLflow keeps."""
 MAX_PARAMS_PER_BATCH = 100
-"""Params that MLflow takes in one request."""
+"""Number of params that MLflow accepts in one request."""
 
 _GIT_TIMEOUT_S = 5
 _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///(?P<path>[^?]+)(?P<query>\?.*)?")
 _LOCK_S = 60.0  # a fresh database's migrations take 10 s on a busy machine
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""MLflow's own is 7 times 120 s a request. A user's settings win."""
+"""MLflow's own defaults are 7 attempts of 120 s for a request. A user's settings win."""
 _NOISY_LOGGERS = ("mlflow.store.db.utils", "alembic")
 
 
@@ -51,9 +51,9 @@ def tracking_uri() -> str:
     """Where runs are tracked.
 
     Returns:
-        `MLFLOW_TRACKING_URI` when it is set, with a relative sqlite path made absolute, because workers
-        have another working directory; otherwise `mlflow.db` in the working directory. Ray deletes the
-        working directory of its jobs, so there `~/.taugrad` takes its place.
+        `MLFLOW_TRACKING_URI` if it is set, with a relative sqlite path made absolute, because workers have
+        another working directory. Otherwise `mlflow.db` in the working directory, or in `~/.taugrad` for
+        Ray jobs, because Ray deletes the working directory of its jobs.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
     if not uri:
@@ -91,10 +91,10 @@ def open_client(uri: str | None = None) -> "MlflowClient":
 
 
 def open_experiment(client: "MlflowClient", name: str) -> str:
-    """The id of an experiment, which is created when it is missing.
+    """The id of an experiment, which is created if it is missing.
 
-    Artifacts of a local database lie beside it, whatever the working directory is; a server decides for
-    itself. Several processes may ask for the same experiment at once.
+    Artifacts of a local database are stored beside it, whatever the working directory is. A server decides
+    itself where they go. Several processes may ask for the same experiment at once.
 
     Args:
         client: The tracking store.
@@ -130,7 +130,7 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
 
 
 def keep_spec(client: "MlflowClient", run_id: str, spec: "RunSpec") -> None:
-    """Keeps the spec by which a run goes on, as the artifact `spec.yaml`."""
+    """Stores the spec as the artifact `spec.yaml`, from which the run can be continued."""
     import yaml  # noqa: PLC0415 - only needed here
 
     text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
@@ -162,7 +162,7 @@ def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str
             client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])
         keep_spec(client, run_id, spec)
     except BaseException:
-        # A run that never began must not look as if it were running.
+        # A run that never started must not look as if it were running.
         with contextlib.suppress(Exception):
             finish_run(client, run_id, "FAILED")
         raise
@@ -195,16 +195,16 @@ def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:
 
 
 def in_job() -> bool:
-    """Whether this is the command of a Ray job, whose working directory Ray deletes."""
+    """Whether this process is the command of a Ray job, whose working directory Ray deletes."""
     return {"runtime_resources", "working_dir_files"} <= set(Path.cwd().parts)
 
 
 def to_copy(command: str, uri: str) -> str:
-    """A command as it is shown to people; that of a job names the store, which is in no folder of theirs.
+    """A command as it is shown to people. For a job it names the store, which is not in a folder of theirs.
 
     Args:
         command: as it would be given here.
-        uri: the tracking store; where it holds a password it is left out, and is theirs to set.
+        uri: the tracking store. If it contains a password, it is left out, and people have to set it.
     """
     if not in_job() or urlparse(uri).password:
         return command
@@ -218,7 +218,7 @@ def stored_steps(client: "MlflowClient", run_id: str) -> Stored:
 
 
 class LateStore:
-    """A store that is opened when it is first needed, and again as long as that fails."""
+    """A store that is opened when it is first needed; if that fails, it is tried again the next time."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -238,7 +238,7 @@ class LateStore:
 
 
 def home() -> Path:
-    """The folder that relative places refer to."""
+    """The folder that relative paths refer to."""
     cwd = Path.cwd()
     if in_job():
         home = Path.home() / ".taugrad"
@@ -305,11 +305,11 @@ def _git_commit() -> str | None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process or thread at a time, for the databases of a folder.
+    """Lets one process or thread at a time open the databases of a folder.
 
-    The folder itself is locked: there is no file that another user could put there first, or that stays.
-    Who may read the folder may hold the lock, too, so nobody waits for it for ever; without it, as on file
-    systems that have none for folders, MLflow's own must do.
+    The folder itself is locked, so there is no lock file that another user could create first, or that
+    remains. Everybody who can read the folder can hold the lock, so nobody waits for it forever. Without it,
+    as on file systems that cannot lock folders, MLflow's own lock must do.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -331,7 +331,7 @@ def _locks(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the migrations of a fresh database off the screen; warnings still come through."""
+    """Hides the messages about a new database's migrations; warnings are still shown."""
     loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,7 +1,7 @@
 """A few steps of all workers as text: Chrome's trace event format, for Perfetto and chrome://tracing.
 
-A worker is a process of the trace, its lanes are threads. Events of a thread may lie within one another but
-must not overlap otherwise, so that a lane whose spans do (several buckets on their way) has several threads.
+A worker is a process of the trace, and its lanes are threads. Events of a thread may be nested, but must not
+overlap otherwise. A lane with overlapping spans (several buckets under way) therefore has several threads.
 """
 
 import json
@@ -13,7 +13,7 @@ from taugrad.compressors.spans import Lane, Span
 
 _TITLES: dict[Lane, str] = {"compute": "computing", "wire": "network"}
 _MOST_THREADS = 1000
-"""Of a lane; behind them come those of the next one."""
+"""The largest number of threads of a lane; the next lane's threads have higher numbers."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Timeline:
 
     @classmethod
     def of(cls, workers: Sequence[Sequence[Span]]) -> "Timeline":
-        """From spans of one clock; each worker has at least one."""
+        """Makes a timeline from spans of one clock; each worker has at least one span."""
         start = min(each.began for spans in workers for each in spans)
         return cls(tuple(tuple(_moved(each, -start) for each in spans) for spans in workers))
 
@@ -51,7 +51,7 @@ class Timeline:
 
     @classmethod
     def from_json(cls, text: str) -> "Timeline":
-        """The reverse of `to_json`; raises ValueError where it is none of our traces."""
+        """Reads what `to_json` wrote; raises ValueError if it is not one of our traces."""
         found: dict[int, list[Span]] = {}
         try:
             for event in json.loads(text)["traceEvents"]:
@@ -68,7 +68,7 @@ class Timeline:
 
 
 def spans_to_text(spans: Iterable[Span]) -> str:
-    """Spans, for other workers; their times stay what they are to the bit."""
+    """Spans as text, for other workers. Times keep every bit."""
     return json.dumps([astuple(each) for each in spans])
 
 
@@ -82,7 +82,7 @@ def _moved(span: Span, by: float) -> Span:
 
 
 def _rows(spans: Sequence[Span]) -> list[list[Span]]:
-    """Spans of one lane, so that those of a row lie within or behind one another."""
+    """Arranges the spans of one lane in rows, so that spans of a row are nested or do not overlap."""
     rows: list[list[Span]] = []
     around: list[list[int]] = []
     """By row, when the spans end that lie around the latest one, it included."""

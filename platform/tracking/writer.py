@@ -1,10 +1,10 @@
-"""Metrics leave the training thread at once and reach MLflow in batches from a background thread.
+"""Sends metrics to MLflow in batches from a background thread, so that training does not wait.
 
 A silent store never slows training down: metrics wait in memory, in order, and are sent again until they are
-accepted. A store that answers and is slower than training, as a database of one's own under a very small
-model may be, holds training up once very many wait: memory stays bounded, and the end of a run short. Sending
-twice is harmless, because a point keeps its timestamp and MLflow's databases keep one row for each (run, key,
-step, timestamp, value).
+accepted. A store that answers, but is slower than training (such as a local database under a very small
+model), slows training down once very many metrics wait, so memory stays bounded and the end of a run is
+short. Sending a metric twice does no harm: it keeps its timestamp, and MLflow's databases have one row for
+each (run, key, step, timestamp, value).
 """
 
 import contextlib
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 MAX_BATCH = 1000
-"""Metrics that MLflow takes in one request."""
+"""Number of metrics that MLflow accepts in one request."""
 
 MOST_WAITING = 100_000
-"""Metrics that wait for a store that answers; some 20 MB."""
+"""The largest number of metrics that wait for a store that answers: about 20 MB."""
 
 _ANSWERS_S = 5.0
-"""A store that has taken nothing for so long is not waited for."""
+"""Training does not wait for a store that has accepted nothing for this number of seconds."""
 _LINGER_S = 3.0  # how long a batch may wait to fill up; a full one costs half as much a metric
 _LONGEST_RETRY_S = 30.0
 _HURRIED_RETRY_S = 0.5  # while somebody waits in flush or close
 
 
 class Store(Protocol):
-    """The part of `MlflowClient` that takes metrics."""
+    """The part of `MlflowClient` that stores metrics."""
 
     def log_batch(self, run_id: str, metrics: Sequence["Metric"] = ...) -> Any:
         """Stores metrics of a run."""
@@ -49,7 +49,7 @@ Kind = Literal["iteration", "evaluation", "total"]
 
 
 class Stored(NamedTuple):
-    """How far an earlier start of a run has stored its metrics; -1: nothing."""
+    """The last step that an earlier start of the run has stored, for each kind of metric; -1 for none."""
 
     iteration: int = -1
     evaluation: int = -1
@@ -65,7 +65,7 @@ class PendingMetric(TypedDict):
     """Milliseconds since 1970."""
     step: int
     kind: NotRequired[Kind]
-    """Given where the store may have this step already: it has not said yet what an earlier start stored."""
+    """Set if the store may already have this step: it has not said yet what an earlier start stored."""
 
 
 class _Point(NamedTuple):
@@ -91,18 +91,18 @@ class _Point(NamedTuple):
 class MetricWriter:
     """Sends a run's metrics from a daemon thread, in the order in which they were logged.
 
-    What one `log` call brings is sent in one batch (when it fits), so that a database holds all of it or
-    nothing.
+    The metrics of one `log` call are sent in one batch, if they fit, so that a database has all of them or
+    none.
 
     Args:
         store: An `MlflowClient`, or whatever has its `log_batch`.
         run_id: The run.
         batch_size: Metrics in a request, 1 to 1000.
         retry_seconds: Wait before a failed request is sent again; doubles up to 30 s.
-        stored: Asks how far an earlier start of this run came, so that a restarted run stores no step twice.
-            It is called from the writer's thread before anything is sent, again until it answers.
-        notify: Told when the store stops answering, when it answers again, and what it refuses. It is
-            called from the writer's thread.
+        stored: Asks which steps an earlier start of this run has stored, so that no step is stored twice. It
+            is called from the writer's thread before anything is sent, and again until it answers.
+        notify: Called with a message when the store stops answering, answers again, or refuses something;
+            from the writer's thread.
 
     Raises:
         ValueError: `batch_size` or `retry_seconds` is out of range.
@@ -131,7 +131,7 @@ class MetricWriter:
         self._notify = notify
         self._queue: deque[_Point] = deque()
         self._changed = threading.Condition()
-        self._waiters = 0  # callers of flush and close, who want no lingering
+        self._waiters = 0  # callers of flush and close, for whom batches are sent at once
         self._retry_now = False
         self._closed = False
         self._down = False
@@ -148,7 +148,7 @@ class MetricWriter:
         Args:
             step: The iteration.
             values: Metrics by name; NaN and infinities are allowed.
-            kind: What an earlier start's steps are compared with.
+            kind: With which steps of an earlier start they are compared.
 
         Raises:
             RuntimeError: The writer was closed.
@@ -157,10 +157,10 @@ class MetricWriter:
         self._append([_Point(key, float(value), now_ms, step, kind) for key, value in values.items()])
 
     def restore(self, pending: Iterable[PendingMetric]) -> None:
-        """Puts back what an earlier writer had not delivered, with the timestamps of that time.
+        """Adds what an earlier writer had not delivered, with the original timestamps.
 
-        Steps below the last that is stored are dropped: delivery is in order, so the store has them. Those of
-        that step itself may be there in part; sending them again changes nothing that is there.
+        Steps before the last stored one are dropped: delivery is in order, so the store has them. The last
+        stored step may be incomplete; sending it again does not change what is there.
 
         Args:
             pending: What `pending()` returned.
@@ -171,7 +171,7 @@ class MetricWriter:
         self._append([_restored(each) for each in pending])
 
     def pending(self) -> list[PendingMetric]:
-        """What the store has not confirmed yet, oldest first; a checkpoint keeps it."""
+        """The metrics that the store has not confirmed yet, oldest first, for checkpoints."""
         with self._changed:
             points, known = list(self._queue), self._stored is not None
         return [_pending(point, known) for point in points]
@@ -198,7 +198,7 @@ class MetricWriter:
         """Tries to deliver the rest, then ends the thread. Closing twice is allowed.
 
         Args:
-            timeout: Seconds to wait at most; a request that hangs does not make this longer.
+            timeout: Seconds to wait at most, even if a request hangs.
 
         Returns:
             How many metrics the store has not confirmed; `undelivered` has them.
@@ -231,7 +231,7 @@ class MetricWriter:
 
     @property
     def _answers(self) -> bool:
-        """Whether the store took metrics a moment ago."""
+        """Whether the store accepted metrics a moment ago."""
         return time.monotonic() - self._taken_at < _ANSWERS_S
 
     def _run(self) -> None:
@@ -257,7 +257,7 @@ class MetricWriter:
             self._changed.notify_all()
 
     def _next_batch(self) -> list[_Point]:
-        """The oldest metrics, once there are enough or they have waited; empty at the end."""
+        """The oldest metrics, once there are enough or they have waited long enough; empty at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closed)
             self._changed.wait_for(
@@ -325,19 +325,19 @@ class MetricWriter:
 
 
 def deliver(path: Path, store: Store, run_id: str, stored: Callable[[], Stored] = Stored) -> int:
-    """Sends metrics of `MetricWriter.undelivered`, kept in a file; doing it again changes nothing.
+    """Sends the metrics of a file that `MetricWriter.undelivered` wrote; doing it again changes nothing.
 
     Args:
         path: The file.
         store: An `MlflowClient`, or whatever has its `log_batch`.
         run_id: The run.
-        stored: Asks the store how far the run's steps are there; only called where the file may repeat some.
+        stored: Asks the store which steps it has; only called if the file may repeat some.
 
     Returns:
         How many metrics the store accepted; fewer than the file has lines when it refused some for good.
 
     Raises:
-        ValueError: A line of the file is no metric.
+        ValueError: A line of the file is not a metric.
         Exception: What the store raises when it does not answer; the file is still there.
     """
     points: list[_Point] = []
@@ -392,13 +392,13 @@ def _same_call(a: _Point, b: _Point) -> bool:
 
 
 def _send(store: Store, run_id: str, batch: list[_Point]) -> list[tuple[_Point, Exception]]:
-    """Sends a batch; isolates the metrics that no retry can cure.
+    """Sends a batch; finds the metrics that the store will never accept.
 
     Returns:
         The refused metrics, each with the reason; everything else is stored.
 
     Raises:
-        Exception: Anything that another attempt may cure, or the whole run is refused.
+        Exception: Another attempt may help, or the whole run is refused.
     """
     refused = _send_or_split(store, run_id, batch)
     if len(batch) > 1 and len(refused) == len(batch) and any(math.isfinite(p.value) for p in batch):

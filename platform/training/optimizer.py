@@ -1,4 +1,4 @@
-"""From configuration to torch optimizers."""
+"""Builds torch optimizers from the configuration."""
 
 from collections.abc import Iterable
 from typing import assert_never

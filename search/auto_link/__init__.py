@@ -1,6 +1,7 @@
 """`taugrad auto --link`: the way to train that reaches a target first over a link.
 
-`ways` says how a run could be trained, `prospects` what the plan alone rules out. `courses` trains a little
-of the run in each of the other ways, `worth` says what a step was worth, `choice` puts that and seconds
-together, and `finding` goes through all that. `wishes`, `words` and `command` are the command line.
+`ways` lists how a run could be trained, and `prospects` leaves out what the plan alone rules out. `courses`
+trains the beginning of the run in each of the other ways, and `worth` computes what a step was worth.
+`choice` combines this with the seconds per step, and `finding` runs all of it. `wishes`, `words` and
+`command` belong to the command line.
 """

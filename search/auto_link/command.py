@@ -1,4 +1,4 @@
-"""`taugrad auto --link`: chooses for a link how a run is trained, and trains it to a target."""
+"""The command `taugrad auto --link`: chooses how to train a run over a link, and trains it to a target."""
 
 import sys
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
-"""Beginnings of trainings: the real run, all workers simulated in this process, as far as it is asked for.
+"""Trains the beginning of runs, with all workers simulated in this process.
 
-What is asked for in several parts goes on where the last part ended.
+A run can be trained in several parts; each one continues where the last one ended.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ longer than a few steps. The same examples judge all, so that which ones they ar
 
 @dataclass
 class _Course:
-    """How far a training is."""
+    """The state of a training."""
 
     folder: Path
     points: dict[int, float] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class _Course:
     done: int = 0
     seconds: float = 0.0
     broken: bool = False
-    """Whether it came to gradients that are no numbers."""
+    """Whether a gradient was not finite."""
 
 
 class _Enough(Exception):
-    """The training is as far as it was asked for."""
+    """The training has gone as far as it should."""
 
 
 class _Recorder:

@@ -1,4 +1,4 @@
-"""From a run and a link to the way that is to be trained."""
+"""Finds the way to train a run over a link."""
 
 import math
 from collections.abc import Callable

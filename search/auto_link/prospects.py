@@ -1,4 +1,4 @@
-"""Which ways can win, by the plan alone: seconds a step, and what is known of how ways learn."""
+"""Which ways can win, according to the plan (seconds per step) and what is known about how ways learn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Ways in which a run could be trained: its own, and others with the same model, data and optimizer."""
+"""The ways in which a run could be trained: its own, and others with the same model, data and optimizer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from ..momentum import in_compressor, in_optimizer
 from ..plan.candidates import Candidate
 
 EXACT = "exact"
-"""The family of ways that lose nothing that could be seen: all gradients, in 32 or in 16 bits."""
+"""The family of ways without a visible loss: all gradients, in 32 or 16 bits."""
 OWN = "own"
 """The family of the spec's own way."""
 DENSITIES = (0.1, 0.01, 0.001)

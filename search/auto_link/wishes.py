@@ -1,4 +1,4 @@
-"""What a command line asks of `taugrad auto --target`: a metric's value, and the link."""
+"""The arguments of `taugrad auto --target`: a metric's value, and the link."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A choice for people: a table, and sentences that say why."""
+"""A choice as text: a table, and sentences that give the reasons."""
 
 import math
 from collections.abc import Sequence

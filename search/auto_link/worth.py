@@ -1,4 +1,4 @@
-"""What a step of one way to train is worth, in steps of the uncompressed training."""
+"""How much a step of one way to train is worth, in steps of the uncompressed training."""
 
 import math
 from collections.abc import Sequence

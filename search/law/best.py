@@ -1,4 +1,4 @@
-"""The best value of a setting: the one that sent least of those that lost no more accuracy than allowed."""
+"""The best value of a setting: of those within the tolerance, the one that sent the fewest bytes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,9 +9,9 @@ import numpy as np
 from .past import PastRun, Setting
 
 WIDTH_TAU = math.log(1.5)
-"""Runs of taus that differ by this factor still speak for one another: one accuracy alone is half chance."""
+"""Runs whose taus differ by this factor are still averaged, because a single accuracy is half chance."""
 WIDTH_FLOOR = 0.5
-"""Likewise of floors, in bits."""
+"""The same for floors, in bits."""
 
 
 def scale_of(kind: str) -> tuple[Callable[[float], float], float]:

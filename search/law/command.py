@@ -1,4 +1,4 @@
-"""`taugrad law`: reads past runs, fits a law to them, shows how well it holds and writes it down."""
+"""The command `taugrad law`: reads past runs, fits a law, shows how well it predicts, and writes it."""
 
 import math
 import shlex

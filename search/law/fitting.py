@@ -1,4 +1,4 @@
-"""The relation of the best value to the first iteration's gradients: a ridge regression of logarithms."""
+"""Fits a law: a ridge regression from logarithms of the first iteration's gradients to the best value."""
 
 import math
 from collections.abc import Sequence
@@ -41,14 +41,14 @@ _FROM = {"batch": BATCH, "lr": RATE, "workers": WORKERS}
 
 
 class LawError(ValueError):
-    """No law follows from these runs; the message says why."""
+    """No law can be fitted to these runs; the message says why."""
 
 
 class FittedLaw(Config):
     """value = constant + sum of weights x natural logarithms; for a tau the value is ln(tau).
 
-    Where momentum is the compressor's, it is ln(tau x (1 - momentum)): momentum makes 1 / (1 - momentum)
-    times as much of a steady gradient, and taus that are so much larger lose the same accuracy.
+    With momentum in the compressor, it is ln(tau x (1 - momentum)): momentum makes a steady gradient
+    1 / (1 - momentum) times as large, and a tau that is larger by this factor loses the same accuracy.
     """
 
     kind: Kind
@@ -237,6 +237,6 @@ def read_law(path: Path) -> FittedLaw:
 
 
 def _problem(where: tuple[int | str, ...], text: str) -> str:
-    """What is wrong with a file, by field; without one, as a whole."""
+    """What is wrong with a file: by field, or as a whole."""
     field = ".".join(map(str, where)) or "does not contain a law"
     return f"{field}: {text.removeprefix('Value error, ')}"

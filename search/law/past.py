@@ -1,4 +1,4 @@
-"""Past runs in MLflow, by setting: all of a spec but the value that is looked for and the seed."""
+"""Past runs in MLflow, grouped by setting: everything in a spec except the seed and the value to predict."""
 
 import math
 import re
@@ -34,7 +34,7 @@ _LAYER = re.compile(r"^layer/(.+)/elements$")
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run with a value that was given."""
+    """A run with a given value."""
 
     value: float
     outcome: Outcome
@@ -43,7 +43,7 @@ class PastRun:
 
 @dataclass
 class Setting:
-    """Runs that differ in the value and the seed only."""
+    """Runs that differ only in the value and the seed."""
 
     params: Mapping[str, str]
     """Of the spec."""
@@ -67,7 +67,7 @@ class Setting:
 
     @property
     def momentum_in(self) -> Literal["optimizer", "compressor"] | None:
-        """Whose part momentum was; None: there was none."""
+        """Where the momentum was: in the optimizer or the compressor; None if there was none."""
         if self.own_momentum:
             return "compressor"
         return "optimizer" if _number(self.params.get(OPTIMIZER_MOMENTUM, "")) else None
@@ -139,7 +139,7 @@ def kinds_with_a_value(client: "MlflowClient", experiments: Sequence[str]) -> di
 
 
 def _around(params: Mapping[str, str]) -> str:
-    """What does not tell a run from the same one without compression, where momentum is the optimizer's."""
+    """The params that a run shares with the same run without compression, with momentum in the optimizer."""
     own = _number(params.get(OWN_MOMENTUM, ""))
     kept = {key: value for key, value in params.items() if not key.startswith(_METHOD)}
     decay = _number(kept.get(_DECAY, ""))

@@ -1,1 +1,1 @@
-"""What a step of training costs over a link, before it is run: `taugrad plan`."""
+"""`taugrad plan`: predicts how long a training step takes over a link."""

@@ -1,4 +1,4 @@
-"""What a calibration found out about a model on this machine: seconds and bytes, as data."""
+"""The result of a calibration: seconds and bytes of a model on this machine."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ from pydantic import Field
 from taugrad.platform.config import Config
 
 HALF = "fp16 all-reduce"
-"""Torch's hook that all-reduces in 16 bits: no compressor of ours, and what others have to beat."""
+"""Torch's hook that all-reduces in 16 bits. It is not one of our compressors, but what they have to beat."""
 
 
 class Bucket(Config):
     """A bucket of DDP, in the order in which gradients come out of the backward pass."""
 
     elements: int
-    """Of its parameters."""
+    """Number of elements of its parameters."""
     ready_s: float
-    """Seconds from the beginning of the step until its gradients are there, with nothing between."""
+    """Seconds from the start of the step until its gradients are ready, without any exchange."""
 
 
 class BucketWork(Config):
@@ -27,9 +27,9 @@ class BucketWork(Config):
     read_s: float
     """Seconds to read and add one message."""
     fill_s: float
-    """Seconds besides to fill the bucket, however many messages there are."""
+    """Additional seconds to fill the bucket, however many messages there are."""
     nbytes: float
-    """Of one worker's message, headers included."""
+    """Bytes of one worker's message, headers included."""
 
 
 class MethodWork(Config):
@@ -38,15 +38,15 @@ class MethodWork(Config):
     buckets: tuple[BucketWork, ...]
     """One for each bucket of the model."""
     kept_bytes: float = 0.0
-    """Residuals, velocities and the like, of a worker."""
+    """Bytes of a worker's residuals, velocities and other state."""
     hook_s: float = 0.0
-    """Seconds of a step besides, in the code of the DDP hook."""
+    """Additional seconds of a step in the code of the DDP hook."""
     all_reduces: int = 0
-    """How many all-reduces a bucket takes, one after the other; 0: messages go from all to all."""
+    """How many all-reduces a bucket takes, one after the other; 0 if messages go from all to all."""
     blocks: bool = False
     """Whether the backward pass waits for each bucket's exchange."""
     half: bool = False
-    """Whether what is all-reduced has 16 bits."""
+    """Whether the all-reduce is in 16 bits."""
 
     @property
     def compress_s(self) -> float:
@@ -78,21 +78,21 @@ class Calibration(Config):
     batch: int
     """Examples of a worker in a step."""
     steps_an_epoch: int
-    """With the workers of the spec; for exchanges at the end of an epoch."""
+    """Steps of an epoch with the spec's number of workers, for exchanges at the end of an epoch."""
     compute_s: float
-    """Forward, backward and optimizer."""
+    """Seconds of forward pass, backward pass and optimizer."""
     optimizer_s: float
-    """Of that, the optimizer."""
+    """Seconds of the optimizer in it."""
     buckets: tuple[Bucket, ...] = Field(min_length=1)
     """Of the gradient."""
     optimizer_bytes: float
     """The optimizer's state."""
     reduce_s: float
-    """Seconds of a processor to move and add a float32 gradient in an all-reduce of two workers."""
+    """Processor seconds to move and add a float32 gradient in an all-reduce of two workers."""
     reduce_half_s: float
     """The same in 16 bits."""
     message_s: float = 0.0
-    """Seconds one way that a small message takes between two processes, without any link."""
+    """Seconds that a small message takes from one process to another on this machine."""
     methods: dict[str, MethodWork]
     """By the compressor's line."""
 

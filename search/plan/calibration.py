@@ -1,7 +1,7 @@
-"""Measures a model once on this machine, and keeps what was found.
+"""Measures a model once on this machine, and keeps the result.
 
-What is kept depends on the model, its data and batch, the methods, the processor and the versions of what
-computes; a file in the user's cache folder has a hash of these as its name.
+The result is a file in the user's cache folder. Its name is a hash of everything that matters: model, data,
+batch, methods, processor, and versions.
 """
 
 import hashlib
@@ -44,17 +44,17 @@ def calibrate(
     renew: bool = False,
     seconds: float = 3.0,
 ) -> Calibration:
-    """Measures what is not known yet, in a few seconds and a few more for each method.
+    """Measures what is not known yet. This takes a few seconds, and a few more for each method.
 
     Args:
         spec: the run; its data and model are built.
         methods: lines of compressors.
-        sharing: how many workers are to share this machine: so many compute at once while it is measured.
-        renew: measures anew what is known.
-        seconds: how long steps of the model are counted, 5 at least and 40 at most.
+        sharing: how many workers will share this machine. As many processes compute during the measurement.
+        renew: whether to measure again what is already known.
+        seconds: how long steps of the model are counted. At least 5 steps are counted, and at most 40.
 
     Raises:
-        CalibrationError: data or model cannot be had, or a measuring process failed.
+        CalibrationError: data or model cannot be built, or a measuring process failed.
     """
     if spec.workers.device != "cpu":
         raise CalibrationError(
@@ -76,7 +76,7 @@ def calibrate(
 
 
 def file_of(spec: RunSpec, sharing: int = 1) -> Path:
-    """Where a calibration is kept."""
+    """The file in which a calibration is kept."""
     depends = {
         "form": _FORM,
         "spec": {name: spec.model_dump(mode="json")[name] for name in _MEASURED_FIELDS},
@@ -91,7 +91,7 @@ def file_of(spec: RunSpec, sharing: int = 1) -> Path:
 
 
 def read_kept(path: Path) -> Calibration | None:
-    """A calibration that was kept; None where there is none that can be read."""
+    """A calibration from a file; None if there is none that can be read."""
     try:
         return Calibration.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError):
@@ -113,7 +113,7 @@ def processor() -> str:
 
 
 def _measure(spec: RunSpec, methods: Sequence[str], sharing: int, seconds: float) -> Calibration:
-    """Runs `measuring` in processes of its own: the process groups and threads there are not those here."""
+    """Runs `measuring` in processes of its own, with their own process groups and threads."""
     request = json.dumps(
         {
             "spec": spec.model_dump(mode="json"),
@@ -163,7 +163,7 @@ def _measure(spec: RunSpec, methods: Sequence[str], sharing: int, seconds: float
 
 
 def _ended_badly(processes: "Sequence[subprocess.Popen[str]]") -> bool:
-    """Waits for all, or for the first that fails: the others would wait for that one."""
+    """Waits for all processes, or for the first that fails, because the others would wait for it."""
     until = monotonic() + _TIMEOUT_S
     while monotonic() < until:
         codes = [process.poll() for process in processes]

@@ -1,4 +1,4 @@
-"""Ways to train that a plan compares."""
+"""The ways to train that a plan compares."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ METHODS = (
     "wgt(density(0.01)) | golomb_rice",
     "wgt(density(0.001)) | golomb_rice",
 )
-"""What is exchanged in each step, unless the user says."""
+"""Methods for an exchange in each step, unless the user names others."""
 LOCAL_STEPS = (8, 32, 128)
 _LOCAL_METHODS = ("none", "strom(density(0.01)) | golomb_rice")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method, and how workers agree by it.
+    """A way to train: a method, and a mode of synchronization.
 
     Attributes:
         method: the compressor's line, or `HALF`.
@@ -37,12 +37,12 @@ class Candidate:
 
     @property
     def compresses(self) -> bool:
-        """Whether it does more than 32 or 16 bits a gradient in each step do."""
+        """Whether it compresses: anything but an exchange of 32 or 16 bits per gradient in each step."""
         return self.each_step and self.method not in ("none", HALF)
 
     @property
     def each_step(self) -> bool:
-        """Whether workers agree in each step, as DDP does; else they train alone in between."""
+        """Whether workers exchange in each step, like DDP. Otherwise they take local steps in between."""
         return not isinstance(self.sync, WeightsSync)
 
     @property
@@ -61,15 +61,15 @@ class Candidate:
 
 
 def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = False) -> list[Candidate]:
-    """The spec's own way, float32 and 16-bit all-reduce, and others; none of them twice.
+    """The spec's own way, all-reduce in float32 and 16 bits, and others, without duplicates.
 
     Args:
-        spec: what is planned for.
-        methods: compressors' lines instead of the usual ones and of local steps.
-        sites: whether workers are at several sites: messages may go once to each.
+        spec: the run to plan for.
+        methods: lines of compressors to compare, instead of the usual ones and local steps.
+        sites: whether workers are at several sites, so that messages may go to each site once.
 
     Raises:
-        ValueError: a line is no compressor.
+        ValueError: a line is not a compressor.
     """
     exchange = AllGatherSync()
     own = [Candidate(str(spec.compressor), real(spec.sync))]
@@ -99,7 +99,7 @@ def _read(method: str) -> Method | None:
 
 
 def measured_methods(candidates: Sequence[Candidate]) -> list[str]:
-    """The compressors' lines that a calibration must have."""
+    """The lines of compressors that a calibration must contain."""
     return sorted({each.method for each in candidates if each.method != HALF})
 
 

@@ -1,4 +1,4 @@
-"""`taugrad plan`: what a step costs over a link with so many workers, and what is best there."""
+"""The command `taugrad plan`: how long a step takes over a link, and which way to train is fastest."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -32,15 +32,15 @@ class Wishes:
     """What to plan for.
 
     Attributes:
-        links: as written; empty where they are measured.
-        workers: as written, such as 4,16,64.
-        between: what joins sites of workers, as written; None: all are at one.
-        sites: how many of them; None: 2 where they are joined.
-        hosts: to measure the link to, HOST or HOST:PORT.
-        methods: compressors' lines instead of the usual ones.
+        links: as the user wrote them; empty if they are measured.
+        workers: as the user wrote them, such as 4,16,64.
+        between: the link between sites, as the user wrote it; None if there is one site.
+        sites: number of sites; None for 2 if there is a link between them.
+        hosts: machines to which the link is measured, HOST or HOST:PORT.
+        methods: lines of compressors instead of the usual ones.
         sharing: how many workers share this machine.
-        recalibrate: measures the model anew.
-        calibration: a file instead of measuring.
+        recalibrate: whether to measure the model again.
+        calibration: a calibration file, instead of measuring.
         output: the folder for tables and the figure.
     """
 
@@ -57,12 +57,12 @@ class Wishes:
 
 
 def run_plan(spec: RunSpec, source: str, wishes: Wishes, draw: Draw) -> int:
-    """Plans, and prints what it found.
+    """Makes a plan and prints it.
 
     Args:
         spec: the run.
         source: its file's name, for messages.
-        wishes: what for.
+        wishes: what to plan for.
         draw: draws the figure.
 
     Returns:
@@ -112,7 +112,7 @@ def run_plan(spec: RunSpec, source: str, wishes: Wishes, draw: Draw) -> int:
 
 
 def _advise(console: Console, spec: RunSpec, comparisons: Sequence[Comparison]) -> None:
-    """Prints which methods are known to learn well in such cases, which a plan of seconds does not tell."""
+    """Prints which methods are known to learn well in such cases, because a plan predicts only seconds."""
     found = dict[str, Advice]()
     for each in comparisons:
         link, trunk = each.link, each.link.trunk
@@ -187,7 +187,7 @@ def measured_link(hosts: Sequence[str]) -> Link:
     """The slowest of the links to machines that answer, HOST or HOST:PORT.
 
     Raises:
-        SpecError: one is not written so, or does not answer.
+        SpecError: an address is not valid, or a machine does not answer.
     """
     found = []
     for each in hosts:
@@ -202,7 +202,7 @@ def measured_link(hosts: Sequence[str]) -> Link:
 
 
 def check_plannable(spec: RunSpec, source: str) -> None:
-    """Refuses modes that the plan does not know, with a SpecError."""
+    """Raises SpecError for modes that the plan does not model."""
     if isinstance(real(spec.sync), HybridSync):
         raise SpecError(
             source,
@@ -235,19 +235,19 @@ def calibrated(
     sharing: int = 1,
     renew: bool = False,
 ) -> Calibration:
-    """A calibration that knows these methods: a file's, one that was kept, or one that is made.
+    """A calibration with these methods: from a given file, from the cache, or measured now.
 
     Args:
         spec: the run.
         source: its file's name, for messages.
-        methods: compressors' lines.
-        tell: told what takes a while.
-        given: a file instead of measuring.
+        methods: lines of compressors.
+        tell: called with a message before something that takes a while.
+        given: a calibration file, instead of measuring.
         sharing: see `calibrate`.
-        renew: likewise.
+        renew: see `calibrate`.
 
     Raises:
-        SpecError: it cannot be had, or lacks a method.
+        SpecError: there is no calibration, or it lacks a method.
     """
     if given is not None:
         return _given(given, methods)

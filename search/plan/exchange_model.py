@@ -1,13 +1,13 @@
-"""Seconds of one exchange between workers, as gloo and this package carry it out.
+"""Seconds of one exchange between workers, as gloo and this package do it.
 
-Every worker has a link of its own into a middle that is never full. A link carries what leaves a worker and
-what arrives at it at the same time; messages that share it in one direction go one after the other.
+Every worker has its own link into a network that is never full. A link carries outgoing and incoming messages
+at the same time. Messages in the same direction go one after the other.
 
-Where sites are joined by trunks, a site's trunk carries what leaves its workers for other sites, and likewise
-what arrives for them. What goes round in a ring meets each trunk once each way.
+If sites are connected by trunks, a site's trunk carries what its workers send to other sites, and what they
+receive from there. In a ring, everything passes each trunk once in each direction.
 
-Gloo sends nothing before it has heard that the receiver is ready, so that a message of m bytes takes
-2 d + m / r with delay d and rate r, or d + m / r where the receiver said so steps before, as the hook's do.
+Gloo sends nothing before it has heard that the receiver is ready. With delay d and rate r, a message of m
+bytes therefore takes 2 d + m / r, or d + m / r if the receiver got ready in advance, as in the DDP hook.
 """
 
 import math
@@ -18,24 +18,24 @@ from taugrad.compressors.wire.gathering import SIZE_BYTES
 from .link import Link
 
 _SEGMENT_BYTES = 1 << 20
-"""Gloo's all-reduce cuts a tensor into segments of at most so many bytes."""
+"""The largest segments, in bytes, into which gloo's all-reduce cuts a tensor."""
 _IN_FLIGHT = 2
-"""Segments that gloo has under way at once, in an all-reduce and in an all-gather."""
+"""Number of segments that gloo has under way at the same time, in an all-reduce and in an all-gather."""
 _HEAD_BYTES = 48
-"""What a worker tells all others before a round (platform/synchronization/rounds.py)."""
+"""Bytes that a worker announces to all others before a round (platform/synchronization/rounds.py)."""
 _PASSED_BYTES = 56
-"""What a worker of a ring tells the next one before a message, in the half where it is more."""
+"""Bytes that a worker of a ring announces to the next one before a message, in the second half."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one exchange asks of the network.
+    """What one exchange costs.
 
     Attributes:
-        link_s: seconds in which the busiest worker's link is full.
-        wait_s: seconds besides, in which the exchange waits and its link could serve another one.
+        link_s: seconds in which the link of the busiest worker is full.
+        wait_s: additional seconds in which the exchange waits, and the link could serve another exchange.
         received: bytes that arrive at a worker, mean of the workers.
-        busiest: bytes that arrive at, or leave, the worker that has most.
+        busiest: bytes that arrive at or leave the busiest worker.
     """
 
     link_s: float
@@ -45,11 +45,11 @@ class Exchange:
 
     @property
     def seconds(self) -> float:
-        """Seconds that it takes alone."""
+        """Seconds that the exchange takes by itself."""
         return self.link_s + self.wait_s
 
     def __add__(self, other: "Exchange") -> "Exchange":
-        """One after the other."""
+        """The cost of two exchanges, one after the other."""
         return Exchange(
             self.link_s + other.link_s,
             self.wait_s + other.wait_s,
@@ -64,14 +64,15 @@ NOTHING = Exchange(0.0, 0.0, 0.0, 0.0)
 def all_reduce(link: Link, workers: int, nbytes: float, processing_s: float = 0.0) -> Exchange:
     """Gloo's ring all-reduce of a tensor.
 
-    2 (N - 1) times a worker sends 1/N of the tensor to the next one, in segments of which two are under way
-    at once: two segments take 2 x on a full link, and 2 d + x where waiting for readiness takes longer.
+    A worker sends 1/N of the tensor to the next one 2 (N - 1) times, in segments of which two are under way
+    at the same time. If a segment takes x, two segments take 2 x on a full link, or 2 d + x if waiting for
+    the receiver takes longer.
 
     Args:
         link: of every worker.
         workers: N.
         nbytes: of the tensor.
-        processing_s: seconds of a processor for all the tensor: to move it and to add it up.
+        processing_s: processor seconds to move and add the whole tensor.
     """
     if workers == 1 or not nbytes:
         return NOTHING
@@ -84,7 +85,7 @@ def all_reduce(link: Link, workers: int, nbytes: float, processing_s: float = 0.
 
 
 def told_to_all(link: Link, workers: int, nbytes: float) -> Exchange:
-    """Gloo's all-gather of tensors of one length: N - 1 times a worker passes one on, in two segments."""
+    """Gloo's all-gather of tensors of one length: a worker passes on N - 1 of them, in two segments each."""
     if workers == 1:
         return NOTHING
     return _windowed(link.farthest(workers), _IN_FLIGHT * (workers - 1), nbytes / _IN_FLIGHT, 0.0)
@@ -103,10 +104,10 @@ def to_all(link: Link, workers: int, nbytes: float, *, ready: bool = False) -> E
 
 
 def between_sites(link: Link, workers: int, nbytes: float, *, ready: bool = True) -> Exchange:
-    """Every worker's message to every other one, to each other site once and handed on there.
+    """Every worker's message to every other one; it goes to each other site once, and is forwarded there.
 
-    Each worker sends as many messages as it does without: to its site, to its counterparts at the others, and
-    for these what it hands on.
+    Each worker sends as many messages as without sites: to its own site, to its counterparts at the other
+    sites, and the forwarded messages.
 
     Args:
         link: of every worker, with its trunk.
@@ -143,7 +144,7 @@ def gathered(link: Link, workers: int, nbytes: float, form: str = "exact", longe
 
 
 def sharded(link: Link, workers: int, out: float, back: float) -> Exchange:
-    """A part to its owner, and the part's sum to all; two rounds.
+    """Two rounds: each part to its owner, and the part's sum from the owner to all.
 
     Args:
         link: of every worker.
@@ -161,7 +162,7 @@ def sharded(link: Link, workers: int, out: float, back: float) -> Exchange:
 
 
 def parameter_server(link: Link, workers: int, out: float, back: float) -> Exchange:
-    """All messages to worker 0, and the sum's message back to all; worker 0's link is the neck."""
+    """All messages to worker 0, and the sum back to all. Worker 0's link is the bottleneck."""
     if workers == 1:
         return NOTHING
     others = workers - 1
@@ -178,14 +179,14 @@ def parameter_server(link: Link, workers: int, out: float, back: float) -> Excha
 
 
 def in_a_round(link: Link, workers: int, nbytes: float) -> Exchange:
-    """Every worker's message to every other one, after all have told how long theirs are: mode weights."""
+    """Every worker's message to every other one, after all have announced lengths (mode weights)."""
     if workers == 1:
         return NOTHING
     return _round_told(link, workers, single=False) + to_all(link, workers, nbytes)
 
 
 def in_rounds_between_sites(link: Link, workers: int, nbytes: float) -> Exchange:
-    """The same from site to site: lengths are told before each of the two rounds."""
+    """The same between sites: lengths are announced before each of the two rounds."""
     if workers == 1:
         return NOTHING
     told = _round_told(link, workers, single=True)
@@ -193,7 +194,7 @@ def in_rounds_between_sites(link: Link, workers: int, nbytes: float) -> Exchange
 
 
 def ring(link: Link, workers: int, nbytes: float) -> Exchange:
-    """This package's own ring: 2 (N - 1) times 1/N of the messages, each after its length.
+    """Our own ring: 2 (N - 1) messages of 1/N each, every one after its length.
 
     Args:
         link: of every worker.
@@ -208,26 +209,26 @@ def ring(link: Link, workers: int, nbytes: float) -> Exchange:
 
 
 def _round_told(link: Link, workers: int, *, single: bool) -> Exchange:
-    """The numbers before a round; `single`: and how long each message to a single worker is."""
+    """The numbers before a round; with `single`, also the lengths of messages to single workers."""
     told = told_to_all(link, workers, _HEAD_BYTES)
     return told + _to_each(link, workers, SIZE_BYTES, 2) if single else told
 
 
 def _to_each(link: Link, workers: int, nbytes: float, delays: int) -> Exchange:
-    """A message of every worker to every other one."""
+    """A message from every worker to every other one."""
     here = workers if link.trunk is None else link.trunk.workers_of_site(workers)
     return _straight(link, workers - 1, nbytes, delays, link.crossing(workers - here, workers))
 
 
 def _straight(link: Link, messages: int, nbytes: float, delays: int, crossing: int = 0) -> Exchange:
-    """So many messages that leave, or reach, one worker at once, each over a connection of its own.
+    """Messages that leave or reach one worker at the same time, each over a connection of its own.
 
     Args:
         link: of the worker.
         messages: how many.
         nbytes: of each.
-        delays: how often the delay is waited for.
-        crossing: how many messages of that length a site's trunk carries meanwhile.
+        delays: how many delays are waited for.
+        crossing: how many messages of that length a site's trunk carries in the same time.
     """
     if not messages:
         return NOTHING
@@ -241,7 +242,7 @@ def _straight(link: Link, messages: int, nbytes: float, delays: int, crossing: i
 
 
 def _windowed(link: Link, segments: int, nbytes: float, processing_s: float) -> Exchange:
-    """Segments one after the other over one connection, of which _IN_FLIGHT are under way."""
+    """Segments that go over one connection, of which _IN_FLIGHT are under way at the same time."""
     full = nbytes / link.payload_rate()
     link_s, trip = segments * full, 2 * link.delay + full + processing_s
     in_pairs = math.ceil(segments / _IN_FLIGHT) * trip + (full if segments % _IN_FLIGHT == 0 else 0.0)

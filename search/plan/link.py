@@ -1,4 +1,4 @@
-"""The link between workers: rate, delay one way, and loss."""
+"""The link between workers: rate, one-way delay, and loss."""
 
 import math
 import re
@@ -13,15 +13,15 @@ _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _FORM = "rate, delay one way and packets lost, such as 100mbit, 100mbit,20ms or 100mbit,20ms,0.1%"
 
 HEADERS = 0.05
-"""Share of a rate that TCP's and IP's headers take, with frames of 1,500 bytes."""
+"""The share of a rate that TCP and IP headers take, with frames of 1,500 bytes."""
 _SEGMENT_BYTES = 1448
 _LEAST_TRIP_S = 1e-4
-"""A round trip takes this long where no delay is given."""
+"""The time of a round trip if no delay is given."""
 _MATHIS = math.sqrt(1.5)
 
 
 class Link(Config):
-    """Every worker's link to all others, alike in both directions. A string is read as `Link.parse` does."""
+    """Every worker's link to all others, the same in both directions. A string is read by `Link.parse`."""
 
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Bits a second, headers included."""
@@ -30,9 +30,9 @@ class Link(Config):
     loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of packets lost."""
     headers: Annotated[float, Field(ge=0, lt=1)] = HEADERS
-    """Share of the rate that headers take; 0 where the rate was measured as payload."""
+    """The share of the rate that headers take; 0 if the rate was measured as payload."""
     trunk: "Trunk | None" = None
-    """What lies between sites of workers; None: all are at one."""
+    """The trunks between sites of workers; None if there is only one site."""
 
     @model_validator(mode="before")
     @classmethod
@@ -44,12 +44,12 @@ class Link(Config):
         """Reads `100mbit`, `100mbit,20ms` or `100mbit,20ms,0.1%`; units kbit, mbit, gbit; us, ms, s.
 
         Raises:
-            ValueError: it is none of these; the message says what is valid.
+            ValueError: the text is not valid; the message says what is.
         """
         return cls(**_fields(text))
 
     def payload_rate(self, connections: int = 1) -> float:
-        """Bytes a second that so many TCP connections carry together.
+        """Bytes per second that this number of TCP connections carry together.
 
         Loss limits one connection to about 1.22 segments / (round trip * sqrt(loss)) (Mathis et al. 1997).
         """
@@ -60,7 +60,7 @@ class Link(Config):
         return min(whole, connections * _MATHIS * _SEGMENT_BYTES / (trip * math.sqrt(self.loss)))
 
     def crossing(self, messages: int, workers: int) -> int:
-        """How many messages leave a site over its trunk where each of its workers sends so many to others.
+        """How many messages leave a site over its trunk.
 
         Args:
             messages: of one worker, to workers of other sites.
@@ -69,7 +69,7 @@ class Link(Config):
         return 0 if self.trunk is None else messages * self.trunk.workers_of_site(workers)
 
     def farthest(self, workers: int) -> "Link":
-        """What one connection between two sites has: the least rate, all delays; within a site the link."""
+        """One connection between two sites: the lowest rate, and all delays added. In a site: the link."""
         if self.trunk is None or workers == 1:
             return self
         between = self.trunk.link
@@ -93,7 +93,7 @@ class Trunk(Config):
     """Every site's link to the other sites, which its workers share. Workers are spread evenly over sites."""
 
     link: Link
-    """Of a site; its delay comes on top of the workers' own."""
+    """The link of a site; its delay is added to that of the workers' own links."""
     sites: Annotated[int, Field(ge=2)] = 2
 
     def workers_of_site(self, workers: int) -> int:

@@ -1,9 +1,9 @@
-"""Measures a spec's model and methods on this machine: a program of its own, one process of a few.
+"""Measures a spec's model and methods on this machine: a program of which several processes run together.
 
     python -m taugrad.search.plan.measuring RANK PROCESSES FILE
 
-FILE is where the processes meet. A `Request` is on the standard input; process 0 prints a `Calibration`, or
-`{"problem": ...}`, as JSON.
+FILE is the process group's file store. The standard input has a `Request`. Process 0 prints a `Calibration`,
+or `{"problem": ...}`, as JSON.
 """
 
 import json
@@ -40,7 +40,7 @@ from .stopwatch import Stopwatch
 _WARM_UP, _LEAST_STEPS, _MOST_STEPS = 3, 5, 40
 """Steps that are not counted; how many are."""
 _KEPT = 4
-"""Gradients of so many steps are compressed again and again."""
+"""The gradients of this number of steps are compressed again and again."""
 
 
 class Request(Config):
@@ -50,13 +50,13 @@ class Request(Config):
     methods: tuple[str, ...]
     """Lines of compressors."""
     sharing: int = 1
-    """How many processes compute at the same time; all others only take part in all-reduces."""
+    """How many processes compute at the same time. The others only take part in all-reduces."""
     seconds: float = 3.0
     """How long steps are counted."""
 
 
 class _Watch:
-    """A hook of DDP that exchanges nothing: when each bucket was ready, and whose gradients it has."""
+    """A DDP hook that exchanges nothing. It notes when each bucket was ready, and which parameters it has."""
 
     def __init__(self) -> None:
         self.began = 0.0
@@ -76,16 +76,16 @@ class _Watch:
 
 
 def measure(request: Request, alone: dist.ProcessGroup, sharing: dist.ProcessGroup, rank: int) -> Calibration:
-    """Measures; all processes call it together.
+    """Measures the model and the methods; all processes must call this together.
 
     Args:
-        request: what.
+        request: what to measure.
         alone: a process group of this process.
         sharing: the process group of those that compute at the same time.
         rank: of the process.
 
     Raises:
-        ValueError: data or model cannot be had.
+        ValueError: data or model cannot be built.
     """
     spec = request.spec
     torch.set_num_threads(max(1, int(spec.workers.cpus)))
@@ -188,7 +188,7 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def _batch(examples: Examples, count: int, number: int, seed: int) -> Batch:
-    """A worker's batch. Examples are drawn: in their own order they may be sorted by class."""
+    """A worker's batch. Examples are drawn at random, because they may be sorted by class."""
     indices = np.random.default_rng([seed, number]).integers(len(examples), size=count)
     inputs, targets = examples.batch(indices, None)
     return Batch(inputs, targets, 1.0)
@@ -201,7 +201,7 @@ def _tensor_bytes(tree: Any) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measures, and prints what was found."""
+    """Measures, and prints the result."""
     rank, processes = int(arguments[0]), int(arguments[1])
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     request = Request.model_validate_json(sys.stdin.read())

@@ -1,4 +1,4 @@
-"""Bytes of a worker's memory that the way to train decides; activations come on top."""
+"""The memory of a worker that depends on the way to train, in bytes; without activations."""
 
 from taugrad.compressors.wire.exchange import room_for
 from taugrad.platform.synchronization.config import AllGatherSync, RealSync, WeightsSync

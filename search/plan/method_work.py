@@ -1,4 +1,4 @@
-"""Seconds and bytes of a method on a model's own gradients."""
+"""How many seconds and bytes a method takes on a model's own gradients."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -26,11 +26,11 @@ from .calibrated import BucketWork, MethodWork
 from .stopwatch import Stopwatch
 
 COMPRESSIONS, _COUNTED = 12, 6
-"""How often gradients are compressed, so that residuals fill; and how many of the last are counted."""
+"""How often gradients are compressed, so that residuals fill up, and how many of the last times count."""
 _MESSAGES = 4
-"""Messages that are read at once, to tell what each takes from what a bucket takes."""
+"""Numbers of messages that are read together, to find the time per message and the time per bucket."""
 _FACTORS_ALL_REDUCES = 3
-"""PowerSGD's for a bucket: what is not compressed, P and Q."""
+"""PowerSGD's all-reduces for a bucket: one for what is not compressed, one for P, and one for Q."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained, to be trained alone through a method's hook."""
+    """The model, to be trained by one worker through a method's hook."""
 
     replica: Replica
     task: Task
@@ -63,7 +63,7 @@ class Model:
     """Of all that compute at once."""
 
     def hooked(self, method: Method) -> tuple[list[float], list[float], CompressionState]:
-        """Trains a copy with the method's hook and no other worker.
+        """Trains a copy with the method's hook, without other workers.
 
         Returns:
             Seconds of forward and backward passes, and of compressing in them, the last _COUNTED; the hook's
@@ -87,7 +87,7 @@ class Model:
 
 
 def measured_work(method: Method, gradients: Sequence[Gradient], model: Model) -> MethodWork:
-    """What a method does with gradients, bucket by bucket, and in its hook besides."""
+    """A method's work on gradients, bucket by bucket, and in its hook."""
     if isinstance(method, PowerSGD):
         return _factors(method, gradients, model)
     work = work_of(method, gradients, model.watch)
@@ -99,7 +99,7 @@ def measured_work(method: Method, gradients: Sequence[Gradient], model: Model) -
 
 
 def work_of(method: Method, gradients: Sequence[Gradient], watch: Stopwatch) -> MethodWork:
-    """What a method does with gradients, bucket by bucket."""
+    """A method's work on gradients, bucket by bucket."""
     if not isinstance(method, CompressedMethod):
         return MethodWork(
             buckets=tuple(
@@ -140,7 +140,7 @@ def work_of(method: Method, gradients: Sequence[Gradient], watch: Stopwatch) -> 
 def _read_seconds(
     watch: Stopwatch, worker: FeedbackCompressor, payload: Any, messages: int, total: Tensor
 ) -> float:
-    """Seconds to read so many messages and to fill a bucket with their mean."""
+    """Seconds to read this number of messages and to fill a bucket with their mean."""
 
     def read() -> None:
         incoming = [worker.read(payload) for _ in range(messages)]
@@ -168,7 +168,7 @@ def half_work(gradients: Sequence[Gradient], watch: Stopwatch) -> MethodWork:
 
 
 def _factors(method: PowerSGD, gradients: Sequence[Gradient], model: Model) -> MethodWork:
-    """PowerSGD, through its hook with one worker; shared out among buckets by their elements."""
+    """PowerSGD through its hook, with one worker; its time is divided among buckets by their elements."""
     _, compressing, state = model.hooked(method.model_copy(update={"start": 2}))
     elements = sum(each.elements for each in gradients)
     shares = [each.elements / elements for each in gradients]

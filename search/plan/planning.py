@@ -1,4 +1,4 @@
-"""All ways to train over all links, by the time of a step."""
+"""Predicts all ways to train over all links, and sorts them by the time of a step."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Comparison:
     predictions: tuple[Prediction, ...]
 
     def of(self, method: str) -> Prediction:
-        """That of an all-reduce; raises StopIteration where it was not among the candidates."""
+        """The prediction of an all-reduce; raises StopIteration if it was not among the candidates."""
         return next(
             each
             for each in self.predictions
@@ -52,17 +52,17 @@ class Comparison:
 
     @property
     def baseline(self) -> Prediction:
-        """The faster one of float32 and 16-bit all-reduce."""
+        """The faster of the all-reduces in float32 and in 16 bits."""
         return min(self.of("none"), self.of(HALF), key=lambda each: each.seconds)
 
     @property
     def best(self) -> Prediction:
-        """The fastest of those that agree in each step, compressed or not."""
+        """The fastest of those that exchange in each step, compressed or not."""
         return next(each for each in self.predictions if each.candidate.each_step)
 
     @property
     def best_local(self) -> Prediction | None:
-        """The fastest of those that train alone in between."""
+        """The fastest of those with local steps."""
         return next((each for each in self.predictions if not each.candidate.each_step), None)
 
     @property
@@ -71,7 +71,7 @@ class Comparison:
         return self.best.candidate.compresses
 
     def times_faster(self, prediction: Prediction) -> float:
-        """Than the 16-bit all-reduce."""
+        """How many times faster the best one is than the 16-bit all-reduce."""
         return self.of(HALF).seconds / prediction.seconds
 
 
@@ -85,7 +85,7 @@ def plan(
 
     Args:
         calibration: has all methods of the candidates.
-        candidates: with both all-reduces among them (`candidates_of`).
+        candidates: the ways to train, including both all-reduces (`candidates_of`).
         links: of every worker.
         workers: how many.
 
@@ -110,7 +110,7 @@ def plan(
 
 
 def predict(calibration: Calibration, candidate: Candidate, link: Link, workers: int) -> Prediction:
-    """One candidate; for errors see `plan`."""
+    """Predicts one candidate; for errors see `plan`."""
     work = calibration.methods[candidate.method]
     return Prediction(
         candidate,
@@ -124,9 +124,9 @@ def predict(calibration: Calibration, candidate: Candidate, link: Link, workers:
 def crossing(
     calibration: Calibration, one: Candidate, other: Candidate, workers: int, delay: float = 0.0
 ) -> float | None:
-    """The rate, bits a second, from which on `other` is as fast as `one`; None where it is none.
+    """The rate, in bits per second, from which `other` is as fast as `one`; None if there is none.
 
-    Between 10 kbit/s and 1 Tbit/s; `one` must be the faster one on slow links.
+    It is sought between 10 kbit/s and 1 Tbit/s. On slow links, `one` must be the faster one.
 
     Args:
         calibration: of the model.

@@ -19,16 +19,16 @@ _WORD = struct.Struct("!d")
 
 
 class ProbeError(ValueError):
-    """A machine that does not answer; the message says which one and what to start there."""
+    """A machine does not answer; the message says which one, and what to start there."""
 
 
 def answer(port: int, ready: Callable[[int], None] = lambda _: None, *, once: bool = False) -> None:
     """Answers measurements on all interfaces, until it is interrupted.
 
     Args:
-        port: where; 0 for a free one.
-        ready: told the port once it listens.
-        once: ends after one measurement.
+        port: the port; 0 for a free one.
+        ready: called with the port when it listens.
+        once: whether to end after one measurement.
 
     Raises:
         OSError: the port is taken.
@@ -49,7 +49,7 @@ def answer(port: int, ready: Callable[[int], None] = lambda _: None, *, once: bo
 
 
 def _serve(connection: socket.socket) -> None:
-    """Sends back every ping; then counts what comes, and says how fast it came, bits a second."""
+    """Sends back every ping, then counts what arrives, and tells the rate in bits per second."""
     while (kind := connection.recv(1)) == _PING:
         connection.sendall(kind)
     began, counted, began_at, last = monotonic(), 0, 0.0, 0.0
@@ -63,12 +63,12 @@ def _serve(connection: socket.socket) -> None:
 
 
 def measure(host: str, port: int = PORT) -> Link:
-    """The link to a machine that answers: payload of one TCP connection, and half of a small round trip.
+    """Measures the link to a machine: payload rate of one TCP connection, and half of a small round trip.
 
-    Losses are not measured: they are in the rate.
+    Loss is not measured separately: it is in the rate.
 
     Raises:
-        ProbeError: nobody answers, or the link ended.
+        ProbeError: nobody answers, or the connection ended.
     """
     try:
         with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
@@ -97,5 +97,5 @@ def measure(host: str, port: int = PORT) -> Link:
 
 
 def slowest(links: "list[Link]") -> Link:
-    """What all of several links are at least: the least rate and the longest delay."""
+    """The worst case of several links: the lowest rate and the longest delay."""
     return Link(rate=min(each.rate for each in links), delay=max(each.delay for each in links), headers=0.0)

@@ -1,10 +1,10 @@
-"""Seconds of a training step: computing, and what of the exchange does not go on beside it.
+"""Seconds of a training step: computing, and the part of the exchange that does not overlap with it.
 
-In the mode allgather buckets become ready along the backward pass; the link serves them in that order while
-the rest is computed. In all other modes an exchange begins when the backward pass is done.
+In the mode allgather, buckets become ready during the backward pass, and the link sends them in this order
+while the rest is computed. In all other modes, the exchange starts after the backward pass.
 
-A worker has one processor for everything: what it compresses delays the rest of its backward pass, and what
-it reads waits for the end of that.
+A worker has one processor for everything: compressing delays the rest of its backward pass, and messages are
+read after the backward pass.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from .link import Link
 
 
 class CannotPlan(ValueError):
-    """A way to train that the model does not know; the message names the field."""
+    """A way to train that is not modelled; the message names the field."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class StepTime:
     """One step of training.
 
     Attributes:
-        seconds: from its beginning to the next one's, mean of the steps from one exchange to the next.
-        compute_s: forward, backward and optimizer, of that.
-        exchange_s: when the network is waited for or used, likewise; some of it goes on beside computing.
+        seconds: from its start to the start of the next one; mean of the steps between two exchanges.
+        compute_s: the part for forward pass, backward pass and optimizer.
+        exchange_s: how long the network is used or waited for; this can overlap with computing.
         received: bytes that arrive at a worker in a step, mean of the workers.
     """
 
@@ -48,7 +48,7 @@ class StepTime:
 
     @property
     def utilization(self) -> float:
-        """Share of the time in which the model is computed, 0 to 1."""
+        """The share of the time in which the model is computed, 0 to 1."""
         return self.compute_s / self.seconds
 
 
@@ -129,7 +129,7 @@ def _of_bucket(
 def _in_rounds(
     calibration: Calibration, work: MethodWork, pattern: PatternName, link: Link, workers: int, every: int
 ) -> StepTime:
-    """An exchange after every so many steps, with nothing beside it."""
+    """An exchange after every few steps, without overlap."""
     share, nbytes = 1 / workers, work.nbytes
     compress_s, read_s, fill_s = work.compress_s, work.read_s, work.fill_s
     if pattern == "ring":
@@ -151,7 +151,7 @@ def _in_rounds(
 
 
 def _async(calibration: Calibration, work: MethodWork, link: Link, workers: int) -> StepTime:
-    """Nobody waits: a step takes what the processor does, or what the link carries in it."""
+    """Nobody waits: a step takes as long as the processor, or as long as the link needs for its bytes."""
     exchange = model.to_all(link, workers, work.nbytes)
     own = calibration.compute_s + work.compress_s + (workers - 1) * work.read_s + work.fill_s
     return StepTime(max(own, exchange.link_s), calibration.compute_s, exchange.link_s, exchange.received)

@@ -1,7 +1,7 @@
-"""Seconds of what several processes do at once, on a machine that they share.
+"""Measures what several processes do at the same time on a machine that they share.
 
-Workers wait for each other in each step, so that the slowest one's seconds count. To measure as they will
-work, all begin together each time.
+Workers wait for each other in each step, so the seconds of the slowest one count. All processes start
+together each time, as workers do.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,18 +26,18 @@ class Stopwatch:
             dist.barrier(self._group)
 
     def anybody(self, *, has: bool) -> bool:
-        """Whether any process has something; the same on all."""
+        """Whether the condition holds for any process; the same answer on all."""
         return bool(self.slowest([float(has)])[0])
 
     def slowest(self, seconds: Sequence[float]) -> list[float]:
-        """Of each of these, the one of the process that took longest; equally many on all."""
+        """For each of these seconds, the longest of all processes; all must pass the same number."""
         most = torch.tensor(seconds, dtype=torch.float64)
         if dist.get_world_size(self._group) > 1:
             dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._group)
         return [float(each) for each in most]
 
     def seconds_of(self, do: Callable[[], object]) -> float:
-        """Median of a few times that something takes the slowest process, after one that is not counted."""
+        """The median of a few times of the slowest process, after one that is not counted."""
         taken = []
         for _ in range(1 + _REPEATS):
             self.together()

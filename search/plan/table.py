@@ -1,4 +1,4 @@
-"""A plan for people: tables, and a sentence for each."""
+"""A plan as text: tables, with a sentence for each."""
 
 import csv
 import io
@@ -91,7 +91,7 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
 
 
 def as_csv(comparisons: Sequence[Comparison]) -> str:
-    """One table of all, with numbers as they are: seconds, bytes, shares."""
+    """One table of everything, with unrounded numbers: seconds, bytes, shares."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
@@ -121,7 +121,7 @@ def as_csv(comparisons: Sequence[Comparison]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that say something."""
+    """A number with three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= _LEAST or not value else f"<{_LEAST:g}"

@@ -59,6 +59,12 @@ def fuzzing() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def page_decoder() -> ModuleType:
+    """The decoder by the reference page; see page_decoder.py."""
+    return load_sibling("page_decoder")
+
+
+@pytest.fixture(scope="session")
 def workbench() -> ModuleType:
     """A worker without a network; see workbench.py."""
     return load_sibling("workbench")

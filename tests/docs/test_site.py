@@ -92,9 +92,8 @@ def test_pages_fit_wide_and_narrow_windows_and_search_works_without_a_network(si
         page.set_viewport_size({"width": WIDE, "height": 900})
         page.goto((site / "index.html").as_uri())
         page.get_by_role("textbox", name="Search").fill("golomb")
-        hit = page.locator(".md-search-result__link").first
-        hit.wait_for()
-        assert "olomb" in hit.inner_text()
+        page.locator(".md-search-result__link").first.wait_for()
+        page.locator(".md-search-result__link", has_text="olomb").first.wait_for(state="attached")
         screenshot(page, "site_search")
     assert not too_wide
     assert not errors

@@ -1,1 +1,1 @@
-"""The passes over memory: numba on the CPU, torch operations on other devices."""
+"""The operations on the CPU, compiled by numba."""

@@ -1,4 +1,4 @@
-"""What a layer would send and keep by one threshold after another, in one walk over sorted magnitudes."""
+"""What a layer would send and keep with each of several thresholds, in one walk over sorted magnitudes."""
 
 import numpy as np
 from numba import njit

@@ -1,4 +1,4 @@
-"""Where to look when a few elements must stand for all: one place in each of m equal strata.
+"""The positions of a sample of elements: one in each of m equal strata.
 
 The place within a stratum comes from a hash of the stratum's number, so the sample needs no generator
 state, is the same on every machine and device, and does not fall into step with the rows of a layer.

@@ -1,4 +1,4 @@
-"""What is to be known of gradients and residuals that no pass goes over, on a device. Nothing here waits."""
+"""Facts about gradients and residuals that no pass visits, on a device. Nothing here waits."""
 
 from typing import Any
 

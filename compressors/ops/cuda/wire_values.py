@@ -1,4 +1,4 @@
-"""Checks of values and tables from the wire on a device: the same are accepted as on the CPU.
+"""Checks of values and tables from the wire on a device. They accept the same values as on the CPU.
 
 None of them waits: what is wrong goes into `faults`, whose `check` raises for it.
 """

@@ -1,1 +1,1 @@
-"""A run that follows its link: what was measured, what it says of the link, what is decided by it."""
+"""`sync.adapt`: a run measures its link, estimates its rate and delay, and decides how much to send."""

@@ -1,4 +1,4 @@
-"""Follows the link: measures each step, tells the other workers now and then, decides by what all told."""
+"""Follows the link: measures each step, shares the measurements from time to time, and decides."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -43,9 +43,9 @@ Rows = list[list[float]]
 class Adapter:
     """One worker's.
 
-    All workers decide in the same step, from the same numbers by the same arithmetic, and so alike. The
-    numbers go beside the next step, so that no step waits for them; they are figures as those that are
-    logged, and so are not in the ledgers.
+    All workers decide in the same step, from the same numbers and with the same arithmetic, so they make the
+    same decision. The numbers are exchanged during the next step, so that no step waits for them. Like the
+    averages of logged metrics, they are not in the ledgers.
 
     Attributes:
         choice: what is in force.

@@ -1,4 +1,4 @@
-"""From a spec's `sync.adapt` to what follows the link."""
+"""Builds what follows the link from a spec's `sync.adapt`."""
 
 from collections.abc import Callable
 

@@ -1,8 +1,8 @@
-"""How much to send over a link, and how often: the most that a share of a step's time has room for.
+"""Chooses how much to send over a link, and how often: as much as a share of the step's time allows.
 
-As Kimad (arXiv 2312.08053): as many bytes as the measured link carries in the time that there is for them.
-The share of elements and the local steps are chosen together, as FedLuck has it (arXiv 2407.05125). As in
-`link.py` nothing but +, -, x and / is done.
+As in Kimad (arXiv 2312.08053), it sends as many bytes as the measured link carries in the available time. The
+share of elements and the local steps are chosen together, as in FedLuck (arXiv 2407.05125). As in `link.py`,
+the arithmetic is only +, -, x and /.
 """
 
 import math
@@ -12,14 +12,14 @@ from ..config import Adapt
 from .link import LinkEstimate
 
 STAYS = 1.2
-"""What would change by fewer times than this stays as it is."""
+"""A choice that would change by a smaller factor than this stays."""
 STAYS_IF_LITTLE = 1.5
-"""The same, where a step would take hardly more or less time."""
+"""The same, if the time of a step would hardly change."""
 LITTLE = 0.05
-"""That is this part of it."""
+"""The share of a step's time that counts as hardly changed."""
 GROWS = 4.0
-"""Bytes grow so many times at most from one decision to the next: of a link much faster than what was sent
-over it, little is known."""
+"""The largest factor by which bytes grow from one decision to the next: if a link is much faster than what
+was sent over it, little is known about its rate."""
 _POSITION = 1.44
 """Bits that a position takes above log2 of the distance to the next one: 1 / ln 2."""
 _HALVINGS = 60
@@ -93,7 +93,7 @@ class Chooser:
         return now.local_steps if stays else whole(wanted)
 
     def _density(self, density: float, ratio: float) -> float:
-        """The share whose messages have so many times the bytes; within the bounds."""
+        """The density, within the bounds, whose messages have this multiple of the bytes."""
         wanted = ratio * self._bits(density)
         low, high = self.adapt.density
         if wanted <= self._bits(low):

@@ -1,34 +1,34 @@
-"""What exchanges say of the link: a delay, which every one takes, and a rate for its bytes.
+"""Estimates the link from exchanges: a delay, which every exchange takes, and a rate for its bytes.
 
-Only +, -, x and / are done here, in float64: every worker comes to the same bits from the same windows, on
-whatever machine it is.
+The arithmetic is only +, -, x and / in float64, so every worker gets the same bits from the same windows, on
+any machine.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 JUMP = 2.0
-"""An exchange that takes so many times more or less than expected, as a whole or without the delay, is of
-another link: what was known of the rate is forgotten at once."""
+"""If an exchange takes this many times more or less than expected, in total or without the delay, the link
+has changed: what was known of its rate is forgotten at once."""
 CHANCE = 0.15
-"""By this part of what was expected an exchange may be off for no reason."""
+"""An exchange may differ from what is expected by this share without a reason."""
 KEPT = 12
-"""Windows, at most."""
+"""The largest number of windows."""
 FADES = 0.7
-"""A window counts so many times as much as the next one."""
+"""The weight of a window, relative to the next one's."""
 SPREAD = 1.5
 """How many times more bytes one window must have than another to tell delay and rate apart."""
 MOST_DELAY = 0.98
-"""Of the shortest exchange: what is left is the bytes'."""
+"""The largest delay, as a share of the shortest exchange; the rest is for its bytes."""
 
 
 class Window(NamedTuple):
-    """What the exchanges of a window were like, of all workers together; of one exchange."""
+    """A window: the mean of its exchanges, over all workers."""
 
     nbytes: float
-    """That arrived at a worker."""
+    """Bytes that arrived at a worker."""
     exchange_s: float
-    """From the last worker's handing over to everybody's having all."""
+    """Seconds from when the last worker sent until everybody had received everything."""
     wait_s: float
     """The part of it in which a worker had to wait."""
     compute_s: float
@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
     @property
     def hidden_s(self) -> float:
-        """The part of the exchange that went on beside computing."""
+        """The part of the exchange that overlapped with computing."""
         return self.exchange_s - self.wait_s
 
 
@@ -91,9 +91,9 @@ class LinkEstimate:
     def _forget(self, window: Window) -> None:
         """Forgets what does not go with a window.
 
-        If one delay and one rate explain this window and the last one, it was not the link that changed, but
-        bytes, and the delay had not been known. Where fewer bytes took no less time, it is the delay that is
-        long. Elsewhere it is taken to be the rate: if that is wrong, the bytes that follow from it show it.
+        If one delay and one rate explain this window and the last one, the link has not changed, only the
+        number of bytes, and the delay had not been known. If fewer bytes took no less time, the delay is
+        long. Otherwise the rate is assumed to have changed; if that is wrong, the next windows show it.
         """
         last = self._windows[-1]
         fewer, more = sorted((last, window))

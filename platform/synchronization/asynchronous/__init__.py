@@ -1,1 +1,1 @@
-"""Asynchronous updates (Strom, 2.3 to 2.6). So far only how replicas add up; no `sync.mode` offers it yet."""
+"""The mode `async`: asynchronous updates, in which no worker waits for the others (Strom, 2.3 to 2.6)."""

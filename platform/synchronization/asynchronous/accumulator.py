@@ -1,11 +1,11 @@
 """Sums of updates that do not depend on the order in which they arrived (Strom, 2.3 to 2.6).
 
-Replicas that do not wait receive the same messages in different orders, and floating-point sums depend on
-order. Weights are therefore kept as integers, in units of 2^-44: each amount of a message is rounded to such
-a unit once, alike on every replica, and integers add up to the same sum in any order, whatever was sent.
+Replicas that do not wait receive the same messages in different orders, and floating-point sums depend on the
+order. Weights are therefore kept as integers, in units of 2^-44. Each amount in a message is rounded to a
+whole number of units once, in the same way on every replica. Sums of integers are the same in any order.
 
-A unit is 5.7e-14, as fine as float32 at 1e-6, and a 256th of what float32 tells apart at 1e-4. Weights may be
-up to 2^18 = 262,144; one beyond that is refused, and never wraps around.
+A unit is 5.7e-14. This is the spacing of float32 near 1e-6, and a 256th of its spacing near 1e-4. Weights may
+be up to 2^18 = 262,144; a weight beyond that is refused, and never wraps around.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,16 @@ from taugrad.compressors.wire.update import Update
 from .errors import Diverged
 
 UNIT = 2.0**-44
-"""What an integer of the sum stands for."""
+"""The amount that 1 stands for."""
 MOST = 2.0**18
 """The largest weight. Below it two of them, or a weight and an amount, add up without wrapping around."""
 
 
 class Accumulator:
-    """What one replica has received, on top of the weights that all replicas began with.
+    """One replica's weights: those that all replicas began with, plus everything received since.
 
-    It holds 12 bytes an element, however many senders and thresholds there are; a message costs as much as
-    it has elements.
+    It takes 12 bytes per element, however many senders and thresholds there are. The time to add a message is
+    proportional to its elements.
 
     Attributes:
         messages: by sender, how many of its messages were added.
@@ -58,7 +58,7 @@ class Accumulator:
             sender: whose message it is.
             incoming: as `Compressor.read` gives them; none where the sender leaves a step out.
             factor: what the sender's updates are multiplied by, such as minus its learning rate over K. It
-                must be the same number on every replica, and not that of the replica's own present step.
+                must be the same number on every replica, so it is the sender's, not the receiver's.
 
         Raises:
             ValueError: there is no such sender, the factor is not finite, or an update does not fit into n
@@ -76,7 +76,7 @@ class Accumulator:
         self.messages[sender] += 1
 
     def weights(self) -> NDArray[np.float32]:
-        """float32 [n]: the start and all that was received. The live ones, not to be changed."""
+        """float32 [n]: the weights. Not a copy; do not change it."""
         return self._weights
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From a spec to workers that do not wait."""
+"""Builds the workers of the mode `async` from a spec."""
 
 from copy import deepcopy
 
@@ -21,7 +21,7 @@ from .simulation import SimulatedMail
 from .worker import Worker
 
 _HEADERS = 2**20
-"""Bytes beside its values that no message passes."""
+"""No message has more bytes than this in addition to its values."""
 
 
 def build_asynchronous(

@@ -1,9 +1,9 @@
-"""Connections between all processes, and a thread that sends and receives beside everything else.
+"""TCP connections between all processes, and a thread that sends and receives in the background.
 
-Torch's process groups have operations that all workers make in the same order. Here nobody knows when, or
-how much, another one sends next. So these are connections of their own: TCP, on the address where gloo
-listens, opened with a secret that the process group hands round. The thread reads whatever arrives, also
-from a worker that is far ahead, and keeps what could not leave yet.
+The operations of torch's process groups must be called by all workers in the same order. Here, nobody knows
+when another worker sends next, or how much. So there are separate TCP connections, on the address on which
+gloo listens. They are opened with a secret that the process group distributes. The thread reads whatever
+arrives, also from a worker that is far ahead, and keeps what could not be sent yet.
 """
 
 import logging
@@ -21,19 +21,19 @@ from typing import Generic, TypeVar
 from taugrad.compressors.errors import CorruptMessage
 
 _SIGNS_OF_LIFE = 4
-"""How many a worker gives in the time after which it counts as lost."""
+"""Number of signs of life that a worker sends in the time after which it would count as lost."""
 _LEAVING_S = 5.0
-"""How long a process that ends may go on handing over what it has sent."""
+"""How long a process may take at its end to send what is left, in seconds."""
 
 log = logging.getLogger("taugrad")
 
 H = TypeVar("H")
-"""What a head says, once it is read."""
+"""The type of a head that was read."""
 
 
 @dataclass
 class Peer(Generic[H]):
-    """A connection to another worker; the thread's own but for `lost` and `silent`."""
+    """A connection to another worker. Only the thread uses it, except for `lost` and `silent`."""
 
     rank: int
     connection: socket.socket
@@ -42,18 +42,19 @@ class Peer(Generic[H]):
     head: H | None = None
     filled: int = 0
     began: float = 0.0
-    """When the first bytes of what arrives did, in seconds of `perf_counter`."""
+    """When the first bytes of the current message arrived, in seconds of `perf_counter`."""
     lost: str = ""
-    """Why the connection is no longer of use."""
+    """Why the connection cannot be used any more; empty if it can."""
     silent: bool = False
     events: int = selectors.EVENT_READ
-    """What the thread waits for."""
+    """The events that the thread waits for."""
 
 
 class Connections(ABC, Generic[H]):
-    """This process's worker among the others, one a process. What goes between them, a subclass says.
+    """The connections of this process's worker; there is one worker in each process.
 
-    Everything on a connection is a head of a fixed length, and what it announces.
+    Everything on a connection is a head of a fixed length, followed by as many bytes as the head says. A
+    subclass defines the messages.
     """
 
     head_bytes: int
@@ -66,9 +67,9 @@ class Connections(ABC, Generic[H]):
 
         Args:
             rank: of this process's worker.
-            connections: by rank, to each other worker.
+            connections: to each other worker, by rank.
             silent_after_s: how long a worker may be silent before it counts as lost.
-            waits: a silent one is waited for all the same, and the log says so.
+            waits: whether to wait for a silent worker all the same; the log says so.
         """
         self.rank, self.workers = rank, len(connections)
         self._silent_after_s, self._waits = silent_after_s, waits
@@ -95,19 +96,19 @@ class Connections(ABC, Generic[H]):
         self._thread.start()
 
     def close(self) -> None:
-        """Hands over what was sent, for some seconds at most, and ends."""
+        """Sends what is left, for a few seconds at most, and ends the thread."""
         with self._changed:
             self._closing = True
         self._wake_up()
         self._thread.join(_LEAVING_S + 1)
 
     def _wake_up(self) -> None:
-        with suppress(OSError):  # it has been told often enough, or has ended
+        with suppress(OSError):  # the thread has enough wake-ups to read, or has ended
             self._wake.send(b"\0")
 
     @abstractmethod
     def _sign_of_life(self) -> bytes:
-        """What a worker sends that has nothing to say."""
+        """The message that a worker sends if it has nothing else to send."""
 
     @abstractmethod
     def _read_head(self, data: bytes) -> tuple[H, int]:
@@ -115,7 +116,7 @@ class Connections(ABC, Generic[H]):
 
     @abstractmethod
     def _arrived(self, peer: Peer[H], head: H, rest: bytearray) -> None:
-        """Something is whole; the lock is held, and whoever waits is told afterwards."""
+        """Called with each whole message. The lock is held; waiting threads are notified afterwards."""
 
     # What follows runs in the thread.
 
@@ -144,7 +145,7 @@ class Connections(ABC, Generic[H]):
                     self._read(key.data)
             now = monotonic()
             if now - before > self._silent_after_s / 2:
-                # This process was stopped itself: that says nothing about the others.
+                # This process itself was stopped, so the silence says nothing about the others.
                 for peer in self._peers:
                     peer.heard += now - before
             before = now

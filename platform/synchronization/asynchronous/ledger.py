@@ -1,4 +1,4 @@
-"""What was sent and how old it was, by iteration: whole once all workers have put their notes together."""
+"""What was sent in each iteration, and how old it was. Complete once the workers have shared their notes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from .worker import Staleness, Stepped, Worker
 _NOTES = ("bytes", "elements", "paper_bits", "refused", "messages", "ages", "most")
 """Of one worker's iteration: what its message had, and of the messages that it applied before."""
 _EACH_WORKER = 64
-"""Up to so many workers the staleness of each one's is logged."""
+"""Up to this number of workers, the staleness of each worker's messages is logged."""
 
 
 @dataclass
 class Iteration:
-    """What this process knows of one iteration of all its workers."""
+    """What this process knows of one iteration of its workers."""
 
     step: Step
     notes: NDArray[np.int64]
@@ -41,9 +41,9 @@ class Ledger:
     """Iterations since the last drain, and the sums of those before.
 
     Attributes:
-        totals: of all whole iterations.
-        traffic: likewise, with what went over each link.
-        outcomes: of whole iterations that nobody has asked for yet.
+        totals: of all complete iterations.
+        traffic: of all complete iterations, with the traffic of each link.
+        outcomes: of complete iterations that have not been asked for yet.
     """
 
     def __init__(self, ranks: Sequence[int], workers: int, elements: int) -> None:
@@ -65,12 +65,12 @@ class Ledger:
         return len(self._open)
 
     def taken(self) -> list[Outcome]:
-        """The outcomes, which are here no more afterwards."""
+        """Returns the outcomes and forgets them."""
         outcomes, self.outcomes = self.outcomes, []
         return outcomes
 
     def load(self, totals: dict[str, int], traffic: dict[str, Any]) -> None:
-        """Takes over sums, with nothing open."""
+        """Restores the sums; no iteration is open then."""
         self.totals = Totals.from_state_dict(totals)
         self.traffic.load_state_dict(traffic)
         self.outcomes, self._open = [], []
@@ -90,8 +90,8 @@ class Ledger:
         Args:
             number: the iteration, since the last drain.
             local: which of this process's workers.
-            worker: that one.
-            stepped: what the step came to.
+            worker: that worker.
+            stepped: the result of the step.
         """
         iteration = self._open[number]
         iteration.losses[local] = stepped.loss
@@ -120,7 +120,7 @@ class Ledger:
         return np.stack([each.notes for each in self._open], axis=1)
 
     def close(self, notes: NDArray[np.int64], parameters: Sequence[str], drained_s: float) -> None:
-        """Makes the iterations since the last drain whole.
+        """Completes the iterations since the last drain.
 
         Args:
             notes: int64 [workers, iterations, notes], all workers'.
@@ -150,7 +150,7 @@ class Ledger:
             self.outcomes.append(Outcome(loss, metrics, drained_s if ends else 0.0))
         sums = dict(zip(_NOTES, notes.sum(axis=1).T, strict=True))
         if self._workers <= _EACH_WORKER:
-            # By worker once in a while: they differ by their speed and hardly from step to step.
+            # By worker only from time to time: workers differ in speed, but hardly from step to step.
             for rank, (messages, ages) in enumerate(zip(sums["messages"], sums["ages"], strict=True)):
                 if messages:
                     self.outcomes[-1].metrics[names.worker_metric(rank, "staleness")] = float(ages / messages)

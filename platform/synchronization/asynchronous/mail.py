@@ -1,4 +1,4 @@
-"""The interface of the ways that messages go from worker to worker while nobody waits for a round."""
+"""The interface of mail: how messages get from worker to worker without rounds."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -11,30 +11,30 @@ from .message import Message
 
 
 class Mail(ABC):
-    """Carries the messages of this process's workers, and brings them those of the others.
+    """Sends the messages of this process's workers, and delivers those of the others to them.
 
-    Steps are counted over the whole run. Between two drains every worker makes the same number of them.
+    Steps are counted over the whole run. Between two drains, every worker makes the same number of steps.
 
     Attributes:
-        waited_s: how long this process has waited for the others so far; simulated workers never do.
+        waited_s: how long this process has waited for the others so far; 0 for simulated workers.
     """
 
     waited_s = 0.0
 
     @abstractmethod
     def send(self, message: Message) -> None:
-        """A message begins its way to all other workers; does not wait."""
+        """Starts to send a message to all other workers; does not wait."""
 
     @abstractmethod
     def receive(self, worker: int, step: int) -> list[Message] | None:
-        """What a worker is to apply before a step.
+        """The messages that a worker must apply before a step.
 
         Args:
             worker: of this process.
-            step: its steps before.
+            step: the number of its steps before.
 
         Returns:
-            Each sender's in their order; None where the worker cannot go on before others here have.
+            Those of each sender in order; None if other workers of this process must make steps first.
 
         Raises:
             PeerLost: another worker is gone.
@@ -42,11 +42,11 @@ class Mail(ABC):
 
     @abstractmethod
     def end(self, step: int) -> None:
-        """Says that this process's workers make no step from this one on before all are drained."""
+        """Tells the others that workers here make no step from this one on until all are drained."""
 
     @abstractmethod
     def drain(self, worker: int, step: int) -> list[Message]:
-        """The rest of what was sent to a worker before `step`, once all of it has arrived.
+        """Waits until everything that was sent to a worker before `step` has arrived; returns the rest of it.
 
         Raises:
             PeerLost: another worker is gone.
@@ -54,18 +54,18 @@ class Mail(ABC):
 
     @abstractmethod
     def begin(self, step: int) -> None:
-        """Says that all are drained, and go on with this step."""
+        """Called when all workers are drained and continue with this step."""
 
     @abstractmethod
     def together(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What all workers have noted: int64 [workers, ...] from [workers here, ...]; called together."""
+        """Gathers all workers' notes: int64 [workers, ...] from [workers here, ...]; call it together."""
 
 
 class Inbox:
-    """What has arrived at one worker and is not applied yet.
+    """The messages that have arrived at one worker and are not applied yet.
 
     Attributes:
-        arrived: by sender, the number of its next message: how many there were in the whole run.
+        arrived: by sender, the number of its next message, counted over the whole run.
     """
 
     def __init__(self, workers: int) -> None:
@@ -73,17 +73,17 @@ class Inbox:
         self._waiting: list[deque[Message]] = [deque() for _ in range(workers)]
 
     def put(self, message: Message) -> None:
-        """Takes one in."""
+        """Adds a message."""
         self.arrived[message.sender] = message.number + 1
         self._waiting[message.sender].append(message)
 
     def has(self, up_to: Sequence[int], worker: int) -> bool:
-        """Whether everything before these numbers has arrived from the others, by sender."""
+        """Whether all messages before these numbers have arrived from the others; numbers are by sender."""
         pairs = zip(self.arrived, up_to, strict=True)
         return all(found >= wanted for sender, (found, wanted) in enumerate(pairs) if sender != worker)
 
     def take(self, up_to: Sequence[int] | None = None) -> list[Message]:
-        """Takes out what is there, or what comes before these numbers, by sender."""
+        """Takes out the messages that are there, or only those before these numbers; by sender."""
         taken = []
         for sender, waiting in enumerate(self._waiting):
             while waiting and (up_to is None or waiting[0].number < up_to[sender]):
@@ -91,5 +91,5 @@ class Inbox:
         return taken
 
     def begin(self, step: int) -> None:
-        """Everything before a step is applied. A sender may have gone on already."""
+        """Called when everything before a step is applied. Senders may already be further."""
         self.arrived = [max(each, step) for each in self.arrived]

@@ -1,4 +1,4 @@
-"""How the processes find one another: addresses and a secret go through torch's process group."""
+"""How the processes connect: they exchange addresses and a secret through torch's process group."""
 
 import hmac
 import os
@@ -25,7 +25,7 @@ def connected(device: torch.device) -> list[socket.socket | None]:
         device: through which the process group sends.
 
     Returns:
-        By rank; None in this worker's own place.
+        The connections by rank; None for this worker itself.
 
     Raises:
         OSError: a worker could not be reached.
@@ -48,7 +48,7 @@ def connected(device: torch.device) -> list[socket.socket | None]:
             if caller is not None and rank < caller < workers and found[caller] is None:
                 found[caller] = connection
             else:
-                connection.close()  # a stranger
+                connection.close()  # not one of our workers
     for each in found:
         if each is not None:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -56,7 +56,7 @@ def connected(device: torch.device) -> list[socket.socket | None]:
 
 
 def own_address() -> str:
-    """Where gloo listens: on the interface that GLOO_SOCKET_IFNAME names; without it on this machine only."""
+    """The address on which gloo listens: that of GLOO_SOCKET_IFNAME's interface, or this machine only."""
     names = [name.strip() for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name.strip()]
     if not names:
         return _LOOPBACK

@@ -1,4 +1,4 @@
-"""The connections of workers that do not wait: updates, each sender's in their order."""
+"""The connections of the mode `async`: they deliver each sender's updates in order."""
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from .mail import Inbox
 from .message import ALIVE, ENDED, HEAD, UPDATE, Head, Message, read_head, read_update, signal
 
 Enough = Callable[[Inbox, Mapping[int, int]], Sequence[int] | None]
-"""Is told what has arrived, and by worker the step from which on it last said to make none before a drain.
-Returns by sender the number before which messages are to be taken; None: not enough is there."""
+"""Gets what has arrived and, by worker, the step before which it last said that it stops until a drain.
+Returns, by sender, the number before which messages are taken; None if not enough has arrived."""
 
 
 class Mesh(Connections[Head]):
@@ -50,7 +50,7 @@ class Mesh(Connections[Head]):
         self._start()
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        """These bytes begin their way to every other worker; does not wait."""
+        """Starts to send these bytes to every other worker; does not wait."""
         with self._changed:
             for peer in self._peers:
                 if not peer.lost:
@@ -58,18 +58,18 @@ class Mesh(Connections[Head]):
         self._wake_up()
 
     def take(self, enough: Enough) -> list[Message]:
-        """Each sender's messages in their order, once there are enough.
+        """Waits for enough messages, and returns each sender's in order.
 
         Raises:
             PeerLost: a worker is gone, or has been silent for too long.
-            CorruptMessage: a worker sent what is no message.
+            CorruptMessage: a worker sent something that is not a message.
         """
         with self._changed:
             while True:
                 if self._failure is not None:
                     raise self._failure
                 if (lost := self._lost()) is not None:
-                    # A worker that refuses its gradient says so before it goes.
+                    # A worker that refuses its gradient says so before it ends.
                     refusals = [each for each in self._inbox.take() if is_refusal(each.payload)]
                     if refusals:
                         return refusals[:1]
@@ -80,7 +80,7 @@ class Mesh(Connections[Head]):
                 self._changed.wait()
 
     def begin(self, step: int) -> None:
-        """All are drained, and go on with this step."""
+        """Called when all workers are drained and continue with this step."""
         with self._changed:
             self._inbox.begin(step)
 

@@ -26,10 +26,10 @@ _STATE_VERSION = 1
 
 
 class AsynchronousTraining(Synchronization):
-    """A replica for each worker here; between drains each has received something else.
+    """A replica for each worker here. Between drains replicas differ: each has received other messages.
 
-    An iteration is every worker's step of that number. Simulated workers may be at different ones, as the
-    schedule has it: a worker's batch waits until the messages before its step have been sent.
+    An iteration consists of every worker's step with that number. Simulated workers may be at different
+    steps, according to the schedule: a worker's batch waits until the messages before its step were sent.
 
     Attributes:
         workers_here: by rank, this process's.
@@ -70,7 +70,7 @@ class AsynchronousTraining(Synchronization):
         return self._advance()
 
     def _advance(self) -> float:
-        """Every worker here makes the steps that it can make; the mean of their losses."""
+        """Lets every worker here make the steps that it can make; returns the mean of their losses."""
         losses = []
         went_on = True
         while went_on:
@@ -82,7 +82,7 @@ class AsynchronousTraining(Synchronization):
         return sum(losses) / len(losses) if losses else 0.0
 
     def _receive(self, local: int, worker: Worker) -> bool:
-        """Applies what is due before a worker's next step; False where that has not been sent yet."""
+        """Applies what is due before a worker's next step; False if some of it has not been sent yet."""
         with self._exchanging():
             messages = self._mail.receive(worker.rank, worker.steps)
         if messages is None:
@@ -114,7 +114,7 @@ class AsynchronousTraining(Synchronization):
 
     @contextmanager
     def _exchanging(self) -> Iterator[None]:
-        """Adds what this process waits for the others inside to the iteration's ledger."""
+        """Adds the time that this process waits for the others inside to the iteration's ledger."""
         before = self._mail.waited_s + self._crew.waited_s
         yield
         waited = self._mail.waited_s + self._crew.waited_s - before
@@ -148,7 +148,7 @@ class AsynchronousTraining(Synchronization):
 
     @torch.no_grad()
     def _agree(self) -> None:
-        """Shows the weights, which are alike, and takes worker 0's buffers."""
+        """Puts the weights, which are the same on all workers, and worker 0's buffers into the model."""
         buffers = self.workers_here[0].buffers()
         self._crew.broadcast(buffers)
         for worker in self.workers_here:

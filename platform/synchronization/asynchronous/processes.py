@@ -1,4 +1,4 @@
-"""Messages between processes: what has arrived is applied, or exactly what a schedule says."""
+"""Mail between processes. Workers apply what has arrived, or exactly what a schedule says."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,12 +35,12 @@ class ProcessMail(Mail):
         """Connects to the others; all of them must call this together.
 
         Args:
-            device: the workers'; the process group's transport takes its buffers from the GPU for NCCL.
+            device: the workers'. With NCCL, the process group needs its buffers on the GPU.
             most_behind: how many steps the worker may be ahead of what it has received from any other one.
-            silent_after_s: how long another one may be silent.
-            waits: a silent one is waited for.
-            most_bytes: that a payload may have.
-            course: what a schedule to be followed is made of; without it, whatever has arrived is applied.
+            silent_after_s: how long another worker may be silent.
+            waits: whether to wait for a silent worker.
+            most_bytes: the largest size of a payload.
+            course: makes the schedule to follow; without it, the worker applies whatever has arrived.
         """
         self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
         self._rank, self._workers = dist.get_rank(), dist.get_world_size()
@@ -52,7 +52,7 @@ class ProcessMail(Mail):
             waits=waits,
             most_bytes=most_bytes,
         )
-        # The thread holds the mesh, and nobody holds this but the run.
+        # The thread refers to the mesh, and only the run refers to this object.
         weakref.finalize(self, self._mesh.close)
         self._set_out(0)
 

@@ -1,4 +1,4 @@
-"""What cannot be where workers do not wait, found when a spec is read; needs no torch."""
+"""What does not work in the mode `async`; checked when a spec is read, without torch."""
 
 from ...training.config import Sgd, TrainingConfig
 from ..config import AsyncSync, SimulatedSync, SyncConfig, real

@@ -1,6 +1,7 @@
-"""Who has received what before which step: a made-up course of time, the same wherever it is computed.
+"""A made-up timing: which messages each worker has received before each of its steps.
 
-Legend: K workers; a row holds something of every worker, or of every link, at one step.
+It is the same wherever it is computed. Legend: K workers; a row has a value for every worker, or for every
+link, at one step.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Course:
-    """How fast workers and links are, in the time that a step takes."""
+    """How fast workers and links are. The unit of time is a step."""
 
     step_times: tuple[float, ...]
     """Of each worker."""
@@ -27,20 +28,20 @@ class Course:
 class Schedule:
     """Which messages each worker has applied before each of its steps, since all of them were drained.
 
-    A worker begins a step when it has ended the one before and is not too far ahead. Its message leaves at
-    the step's end and arrives after its delay, but never before an earlier one of the same sender. What has
-    arrived when a step begins, at that very moment included, is applied before it. So workers of equal speed
-    and messages without delay make synchronous training.
+    A worker begins a step when it has finished the one before and is not too far ahead. Its message leaves at
+    the end of the step, and arrives after a delay, but never before an earlier message of the same sender.
+    What has arrived when a step begins, or arrives at the same moment, is applied before the step. So workers
+    of equal speed and messages without delay give synchronous training.
 
-    Everything is a function of the course and of numbers of steps: no call depends on those before it.
+    Everything is a function of the course and of the numbers of steps; no call depends on earlier calls.
     """
 
     def __init__(self, course: Course, first: int) -> None:
-        """Begins at time 0, when all have applied everything.
+        """Begins at time 0, when all workers have applied everything.
 
         Args:
-            course: how fast things are.
-            first: every worker's steps before it in the whole run; delays are drawn by it.
+            course: how fast workers and links are.
+            first: every worker's steps before this in the whole run; delays are drawn from it.
         """
         self._course, self._first = course, first
         self._times = np.array(course.step_times)
@@ -57,7 +58,7 @@ class Schedule:
             step: counted from 0 since the schedule began.
 
         Returns:
-            Counted since the schedule began; a sender that ends before counts as if it went on.
+            Counted since the schedule began. A sender that ends earlier counts as if it continued.
         """
         self._extend(step)
         start = self._starts[step][worker]
@@ -69,7 +70,7 @@ class Schedule:
         ]
 
     def _arrived(self, sender: int, receiver: int, time: float) -> int:
-        """By bisection: arrivals of one sender ascend."""
+        """By bisection, because the arrivals of one sender ascend."""
         low, high = 0, len(self._arrivals)
         while low < high:
             middle = (low + high) // 2
@@ -108,5 +109,5 @@ class Schedule:
 
 
 def even(workers: int, step_times: Sequence[float]) -> tuple[float, ...]:
-    """Each worker's step time; all alike where none are given."""
+    """Each worker's step time; all equal if none are given."""
     return tuple(step_times) or (1.0,) * workers

@@ -1,4 +1,4 @@
-"""Messages among the workers of one process, as a schedule has them arrive."""
+"""Mail between the workers of one process; messages arrive as a schedule says."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from .schedule import Course, Schedule
 
 
 class SimulatedMail(Mail):
-    """Hands over in memory what real workers that follow the schedule would send."""
+    """Passes on in memory what real workers that follow the schedule would send."""
 
     def __init__(self, course: Course) -> None:
         self._course = course

@@ -1,4 +1,4 @@
-"""One worker that does not wait: its own steps, and those of others that have arrived (Strom, 2.3)."""
+"""One worker of the mode `async`: its own steps, and the updates of others that have arrived (Strom, 2.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,8 +35,8 @@ from .message import Message
 class Staleness:
     """How old messages were when they were applied.
 
-    The age of one is the number of updates, by whichever workers, that were in the receiver's weights and not
-    in those that the sender computed its gradient at.
+    The age of a message is the number of updates, by any workers, that were in the receiver's weights but not
+    in the weights at which the sender computed its gradient.
     """
 
     messages: int = 0
@@ -51,7 +51,7 @@ class Staleness:
 
 @dataclass
 class Stepped:
-    """What a worker's own step came to."""
+    """The result of a worker's own step."""
 
     message: Message
     loss: float
@@ -59,7 +59,7 @@ class Stepped:
     compress_s: float
     decompress_s: float
     refused: int = -1
-    """The ordinal of the parameter that was not finite, where the step is left out; -1 for none."""
+    """If the step is skipped, the ordinal of the parameter that was not finite; otherwise -1."""
     statistics: dict[str, GradientStatistics] = field(default_factory=dict)
 
 
@@ -67,10 +67,10 @@ class Worker:
     """A replica of the model, what it has received, and what it has not sent yet.
 
     Attributes:
-        rank: its own.
-        replica: its model; `show` brings the weights up to date.
-        received: its weights.
-        compressor: with its residuals.
+        rank: the worker's.
+        replica: its model; `show` brings the model's weights up to date.
+        received: its weights, as sums of what was received.
+        compressor: the compressor, with the residuals.
         refuses: whether a gradient that is not finite ends the run.
     """
 
@@ -93,14 +93,14 @@ class Worker:
         self.compressor = FeedbackCompressor(
             config, replica.names, like, threads=threads, hold_back_zeros=hold_back_zeros
         )
-        # Sums are made in the CPU's memory, also where the model is on a GPU.
+        # Sums are kept in the CPU's memory, even if the model is on a GPU.
         self._reader = compressor_for(config, torch.device("cpu"), threads)
         self._layout = self._reader.layout(replica.names, [each.numel() for each in like])
         self.received = Accumulator(np.zeros(0, np.float32), workers)
         self.begin_from_model()
 
     def begin_from_model(self) -> None:
-        """Takes the model's weights for those that all workers begin with."""
+        """Starts from the model's weights, which are the same on all workers."""
         start = torch.cat([each.float().cpu() for each in self.replica.weights()]).numpy()
         self.received = Accumulator(start, self._workers)
         self._shown = False
@@ -127,7 +127,7 @@ class Worker:
 
         Raises:
             NonFiniteGradient: a sender's gradient was not finite, and the method refuses that.
-            CorruptMessage: bytes are no valid message.
+            CorruptMessage: the bytes are not a valid message.
         """
         for message in messages:
             pairs = zip(self.received.messages, message.known, strict=True)
@@ -135,7 +135,7 @@ class Worker:
             self._add(message.sender, message.payload, message.factor)
 
     def step(self, batch: Batch, position: Position, *, observe: bool) -> Stepped:
-        """Computes a gradient, and applies what is sent of it at once.
+        """Computes a gradient, and applies at once what is sent of it.
 
         Args:
             batch: the worker's part of one.
@@ -152,7 +152,7 @@ class Worker:
             statistics = {name: gradient_statistics(each) for name, each in named}
         rate = rate_at(self._training, position, self._workers)
         if rate.weight_decay:
-            # A part of the gradient: nobody has the sum that an optimizer would add it to.
+            # Only a part of the gradient: no worker has the sum that an optimizer needs.
             torch._foreach_add_(gradients, self.replica.weights(), alpha=rate.weight_decay)
         began = perf_counter()
         sent = self.compressor.compress(gradients, self.steps)
@@ -168,7 +168,7 @@ class Worker:
         return Stepped(message, loss, sent.tallies, done - began, ended - done, refused, statistics)
 
     def _add_own(self, message: Message) -> int:
-        """Dead reckoning: the worker's own weights have what the others will have."""
+        """Dead reckoning: applies to the worker's own weights what the others will apply."""
         incoming = self._read(message.sender, message.payload)
         if isinstance(incoming, NonFinite):
             self.received.add(message.sender, [], message.factor)
@@ -201,11 +201,11 @@ class Worker:
         return list(self.replica.model.buffers())
 
     def state_dict(self) -> dict[str, Any]:
-        """What only this worker has, once all are drained."""
+        """The state that only this worker has, once all workers are drained."""
         return {"compressor": self.compressor.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], agreed: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave, and the weights of all."""
+        """Restores what `state_dict` returned, and the weights of all workers."""
         self.compressor.load_state_dict(state["compressor"])
         self.received.load_state_dict(agreed)
         self._shown = False

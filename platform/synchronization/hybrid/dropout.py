@@ -1,9 +1,9 @@
 """Dropout masks that do not depend on who computes them: counter-based random numbers.
 
-A worker has some of a layer's neurons, for the examples of a turn. Whether one of them is dropped must be the
-same however neurons and examples are dealt out, so it is a function of seed, iteration, layer, example and
-neuron, and not the next draw of a generator. The function is SplitMix64's (Steele, Lea and Flood 2014,
-"Fast splittable pseudorandom number generators"), whose state is a counter.
+A worker has some of a layer's neurons, for the examples of a turn. Whether a neuron is dropped must not
+depend on how neurons and examples are distributed over the workers. So it is a function of seed, iteration,
+layer, example and neuron, not the next number of a generator. The function is that of SplitMix64 (Steele, Lea
+and Flood 2014, "Fast splittable pseudorandom number generators"), whose state is a counter.
 """
 
 from dataclasses import dataclass

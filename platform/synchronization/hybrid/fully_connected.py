@@ -1,8 +1,9 @@
-"""One worker's side of the model-parallel layers: some examples forward and backward (section 3).
+"""One worker's side of the model-parallel layers: the forward and backward pass of some examples (section 3).
 
-Each worker computes its own neurons of every layer. Forward it needs the outputs of all neurons of the layer
-before, so workers gather them; backward each has a part of the gradient with respect to these, so workers sum
-the parts up, each for its own neurons. All workers have all scores, and compute the same loss.
+Each worker computes its own neurons of every layer. In the forward pass it needs the outputs of all neurons
+of the layer before, so the workers gather them. In the backward pass each worker has a part of the gradient
+with respect to these outputs; each worker adds up the parts for its own neurons. All workers have all scores,
+and compute the same loss.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +101,7 @@ class FullyConnected:
             gradient = yield from self._summed(part, self.layers[len(inputs) - 1].dealt, next(channels))
 
     def _gathered(self, own: Tensor, dealt: Sequence[Neurons], channel: int) -> Moves[Tensor]:
-        """All neurons' outputs [m, neurons], from each worker's [m, own neurons]."""
+        """The outputs of all neurons, [m, neurons], gathered from each worker's [m, own neurons]."""
         rows = len(own)
         sizes = [rows * neurons.count * self._wire.nbytes for neurons in dealt]
         payload = self._wire.pack(own)
@@ -118,7 +119,7 @@ class FullyConnected:
         return whole
 
     def _summed(self, part: Tensor, dealt: Sequence[Neurons], channel: int) -> Moves[Tensor]:
-        """The gradient [m, own neurons], from every worker's part [m, neurons], added in rank order."""
+        """The gradient [m, own neurons]: the sum of every worker's part [m, neurons], in rank order."""
         rows, own = len(part), dealt[self._rank]
         lengths = nothing(self._workers)
         for sender in range(self._workers):
@@ -139,7 +140,7 @@ class FullyConnected:
 
 
 def added(parts: dict[int, Tensor], total: Tensor) -> Tensor:
-    """Adds what workers sent to zeros, in rank order: the same bits whoever computes it."""
+    """Adds up what workers sent, from zeros and in rank order, so that all workers get the same bits."""
     for rank in sorted(parts):
         total += parts[rank]
     return total

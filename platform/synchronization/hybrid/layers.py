@@ -25,7 +25,7 @@ class Neurons:
 
 
 def deal(neurons: int, workers: int) -> list[Neurons]:
-    """Ranges for the workers, by rank; their lengths differ by at most one, and some may be empty."""
+    """A range for each worker, by rank. Lengths differ by at most one, and some ranges may be empty."""
     bounds = [neurons * rank // workers for rank in range(workers + 1)]
     return [Neurons(start, stop) for start, stop in pairwise(bounds)]
 
@@ -45,7 +45,7 @@ class Layer(nn.Module):
 
     Attributes:
         name: the layer's, in the model.
-        dealt: every worker's neurons.
+        dealt: the neurons of every worker, by rank.
         inputs: features of an example.
         weight: float [own neurons, inputs].
         bias: float [own neurons], or None.
@@ -73,11 +73,11 @@ class Layer(nn.Module):
         return nn.Parameter(own, requires_grad=whole.requires_grad)
 
     def forward(self, inputs: Tensor, examples: Examples) -> Tensor:
-        """What this worker's neurons say.
+        """The outputs of this worker's neurons.
 
         Args:
-            inputs: [m, inputs], of all neurons of the layer before.
-            examples: whose they are.
+            inputs: [m, inputs], the outputs of all neurons of the layer before.
+            examples: the examples that they belong to.
 
         Returns:
             [m, own neurons]
@@ -118,8 +118,8 @@ def share_of(fully_connected: Sequence[tuple[str, nn.Module]], rank: int, worker
         workers: how many there are.
 
     Returns:
-        A `Layer` for each linear one, in their order. Functions belong to the linear layer before them; those
-        before the first one to that.
+        A `Layer` for each linear layer, in order. Functions belong to the linear layer before them, or to the
+        first one if there is none before them.
     """
     linear = [place for place, (_, each) in enumerate(fully_connected) if isinstance(each, nn.Linear)]
     functions: dict[int, Function] = {}

@@ -1,4 +1,4 @@
-"""The mode `hybrid`: each iteration of all workers of this process, and what they keep."""
+"""The mode `hybrid`: runs the iterations of this process's workers, and keeps their state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,8 +34,8 @@ class HybridTraining(InRounds):
 
     Attributes:
         workers_here: by rank, this process's.
-        activations: what the workers exchanged but for the convolutions' gradients, in the whole run.
-        courses: of the latest iteration, one for each worker here.
+        activations: traffic of the whole run, except that of the convolutions' gradients.
+        courses: times of the latest iteration's exchanges, for each worker here.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class HybridTraining(InRounds):
         """Takes charge.
 
         Args:
-            crew: carries the rounds of the convolutions' gradients out.
-            carrier: carries everything else.
+            crew: runs the rounds of the convolutions' gradients.
+            carrier: sends everything else.
             patterns: of the convolutions' gradients, one for each of the crew's ranks.
             model: the whole, of the same weights on every worker.
             parts: of it.
             replica: of its convolutional part.
             workers: one for each of the crew's ranks.
             randomness: theirs.
-            per_worker: the fully connected layers have taken their steps when an iteration ends.
+            per_worker: whether the fully connected layers take a step after each turn, within the iteration.
             refuses: whether a gradient that is not finite ends the run.
         """
         self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
@@ -133,7 +133,7 @@ class HybridTraining(InRounds):
         return Side(_refusing(pattern.rounds(gradients, self._synchronizations), ordinal))
 
     def _count_activations(self, traffic: Traffic) -> None:
-        """Adds what went outside the convolutions' rounds to the ledgers."""
+        """Adds the traffic outside the convolutions' rounds to the ledgers."""
         step = self._step
         self.activations.add(traffic)
         self.traffic.add(traffic)
@@ -157,7 +157,7 @@ class HybridTraining(InRounds):
         self._settled = True
 
     def _let_go(self) -> None:
-        """Gives the memory of the whole fully connected part back, until `settle`."""
+        """Frees the memory of the whole fully connected part, until `settle` is called."""
         for whole in self._whole_parameters():
             whole.data = whole.data.new_empty(0)
         self._settled = False
@@ -199,9 +199,9 @@ class HybridTraining(InRounds):
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`.
 
-        The fully connected part is cut anew, with its optimizers' state. A worker's residual becomes the mean
-        of the former workers', so that the workers' mean of what is owed stays what it is; an owner's follows
-        its elements. Links are counted from here on.
+        The fully connected part is cut again, with its optimizers' state. Every worker's residual becomes the
+        mean of the former workers' residuals, so the workers' mean does not change. An owner's residual moves
+        with its elements. The traffic of links is counted from here on.
         """
         former = Resharded.of(workers, self._replica.names, self._patterns[0].setting.sizes)
         self._load_agreed(shared)
@@ -234,7 +234,7 @@ def _alone(randomness: Randomness, rank: int) -> Any:
 
 
 def _refusing(rounds: Rounds, ordinal: int) -> Rounds:
-    """A worker's side that says, as it begins, that a gradient elsewhere in its model was not finite."""
+    """A worker's side that announces at once that a gradient elsewhere in its model was not finite."""
     first = next(rounds)
     assert isinstance(first, Sending)
     received = yield first if first.refused is not None else replace(first, refused=ordinal)

@@ -1,7 +1,7 @@
-"""What a worker does while it computes: it posts payloads, goes on, and fetches what the others posted.
+"""How a worker communicates while it computes: it posts payloads, continues, and fetches what others posted.
 
-Lengths follow from shapes that all workers know, so nothing is told before. A worker's iteration is a
-generator of these moves; a carrier runs it, between processes (`processes.py`) or in one (`simulation.py`).
+All workers know the shapes, and so the lengths; nothing is announced. A worker's iteration is a generator of
+these moves. A carrier runs it, between processes (`processes.py`) or in one process (`simulation.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -23,37 +23,37 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Post:
-    """Payloads begin their way; every worker makes the same posts in the same order."""
+    """Starts to send payloads. All workers make the same posts in the same order."""
 
     channel: int
-    """By which it is fetched; its own in the iteration, the same on every worker."""
+    """The number by which it is fetched: unique in the iteration, and the same on every worker."""
     label: str
-    """For timelines."""
+    """A label for timelines."""
     payloads: Mapping[int, Payload]
     """By receiver."""
     lengths: NDArray[np.int64]
     """int64 [workers, workers], bytes from row to column, of all workers; 0 for nothing."""
     to_all: bool
-    """A worker's payloads are all the same one: it counts once as handed over."""
+    """Whether all receivers get the same payload, which then counts once as handed over."""
     counts_as_values: bool
-    """They are activations or their gradients, and no labels or numbers."""
+    """Whether they are activations or their gradients, not labels or numbers."""
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """Waits for what was posted to this worker, and until its own has left."""
+    """Waits until what was posted to this worker has arrived, and its own payloads have left."""
 
     channel: int
 
 
 Move = Post | Fetch
 Moves = Generator[Move, Received | None, T]
-"""A worker's side; a `Fetch` gets payloads by sender, a `Post` nothing."""
+"""A worker's side. A `Fetch` returns payloads by sender, a `Post` returns nothing."""
 
 
 @dataclass
 class Course:
-    """How one worker's exchange of activations went in an iteration."""
+    """Times of one worker's exchanges of activations in an iteration."""
 
     blocked_s: float = 0.0
     """The part of `exchange_s` in which nothing was computed."""
@@ -61,7 +61,7 @@ class Course:
 
     @property
     def exchange_s(self) -> float:
-        """While anything was under way, from posting to having fetched."""
+        """Seconds during which anything was under way, from posting to fetching."""
         return seconds(united(self._under_way))
 
     def fetched(self, label: str, posted: float, asked: float) -> None:
@@ -84,15 +84,15 @@ class Carrier(ABC):
 
     @abstractmethod
     def run(self, sides: Sequence[Moves[T]], courses: Sequence[Course], traffic: Traffic) -> list[T]:
-        """Carries out all moves.
+        """Runs all moves.
 
         Args:
             sides: one for each rank of this process.
-            courses: likewise; are written to.
-            traffic: is counted in.
+            courses: one for each rank of this process; the times are written there.
+            traffic: counts what is sent.
 
         Returns:
-            What each side came to.
+            What each side returned.
         """
 
 
@@ -109,7 +109,7 @@ def count(traffic: Traffic, post: Post) -> None:
 
 
 def check(post: Post, rank: int) -> None:
-    """Finds a payload that is not as long as the others expect: they would wait for ever."""
+    """Fails if a payload is not as long as the others expect: they would wait forever."""
     for receiver, expected in enumerate(post.lengths[rank].tolist()):
         size = post.payloads[receiver].size if receiver in post.payloads else 0
         assert size == expected, f"{post.label}: {size} bytes to worker {receiver}, which expects {expected}"

@@ -1,7 +1,7 @@
-"""Which part of a model is data-parallel and which model-parallel: the model says so by its names.
+"""Which part of a model is data-parallel and which is model-parallel. The names of its children say so.
 
-A model that names its two parts is a `torch.nn.Sequential` with a child named `flatten`. What stands before
-it is the convolutional part, what stands behind it the fully connected one.
+A model with two parts is a `torch.nn.Sequential` with a child named `flatten`. The children before it are the
+convolutional part, those after it the fully connected part.
 """
 
 from collections import OrderedDict
@@ -36,17 +36,17 @@ class Parts:
     """A model's two parts. They share its parameters."""
 
     convolutional: nn.Sequential
-    """With `flatten` at its end; parameters have the names that they have in the model."""
+    """Ends with `flatten`. Its parameters have the same names as in the model."""
     fully_connected: tuple[tuple[str, nn.Module], ...]
-    """Linear layers, dropouts and element-wise functions in their order, each by its name in the model."""
+    """Linear layers, dropouts and element-wise functions in order, each with its name in the model."""
 
 
 def two_parts(model: nn.Module) -> Parts:
     """Cuts a model in two.
 
     Raises:
-        ValueError: it does not name its parts, or the fully connected one has layers whose neurons cannot be
-            dealt out to workers; the message says which and why.
+        ValueError: it does not name its parts, or the fully connected part has layers whose neurons cannot be
+            distributed over workers; the message says which, and why.
     """
     names = [name for name, _ in model.named_children()] if isinstance(model, nn.Sequential) else []
     if FLATTEN not in names:

@@ -1,4 +1,4 @@
-"""Posts between processes: sending and receiving go on beside computing."""
+"""Posts between processes: payloads are sent and received while the worker computes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

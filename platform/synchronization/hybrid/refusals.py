@@ -1,4 +1,4 @@
-"""What cannot be with hybrid parallelism, found when a spec is read; needs no torch."""
+"""What does not work with hybrid parallelism; checked when a spec is read, without torch."""
 
 from taugrad.compressors.config import Method
 

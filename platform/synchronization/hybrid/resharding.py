@@ -1,7 +1,7 @@
-"""What workers kept, for another number of workers.
+"""Adapts the workers' saved state to another number of workers.
 
-Optimizers' state of the fully connected layers follows the neurons. Of the convolutions' synchronization a
-worker owes its residual to the mean, and the owner of a range of elements what it has not sent back.
+The optimizers' state of the fully connected layers moves with the neurons. For the convolutions, every
+residual still has to be sent: that of a worker, and what the owner of a range has not sent back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class Resharded:
     def of(
         cls, states: Sequence[Mapping[str, Any]], names: Sequence[str], sizes: Sequence[int]
     ) -> "Resharded":
-        """Puts the processes' states together.
+        """Combines the processes' states.
 
         Args:
             states: each process's, as `HybridTraining.own_state` gave it.
@@ -105,7 +105,7 @@ class Resharded:
         return whole
 
     def _cut(self, whole: Mapping[str, Mapping[str, Tensor]], shard: Shard, memories: Any) -> State:
-        """A compressor's state for a shard; thresholds go on from those of the first worker's first one."""
+        """A compressor's state for a shard; thresholds continue from the first worker's first shard."""
         cut_out: State = {
             part: {
                 name: tensors[name][piece.start : piece.stop].clone()
@@ -120,7 +120,7 @@ class Resharded:
 
 
 def _rows(values: Sequence[Any], start: int, stop: int) -> Any:
-    """Some rows of what workers have one behind the other; what has no rows is the same on all of them."""
+    """Some rows of the workers' concatenated tensors; tensors without rows are the same on all workers."""
     first = values[0]
     if not isinstance(first, Tensor) or not first.dim():
         return first
@@ -132,7 +132,7 @@ def _groups(fresh: Mapping[str, Any]) -> State:
 
 
 def _mean(of_workers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """By parameter, the mean over all workers, those that kept nothing included."""
+    """By parameter, the mean over all workers, including those that kept nothing."""
     names = {name for each in of_workers for name in each}
     return {
         name: (

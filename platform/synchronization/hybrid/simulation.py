@@ -1,4 +1,4 @@
-"""Posts among the workers of one process, which move in step."""
+"""Posts between the workers of one process, which run in lockstep."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from .moves import Carrier, Course, Move, Moves, Post, T, check, count
 
 
 class SimulatedCarrier(Carrier):
-    """Hands over in memory what real workers would send."""
+    """Passes on in memory what real workers would send."""
 
     def run(self, sides: Sequence[Moves[T]], courses: Sequence[Course], traffic: Traffic) -> list[T]:
         """See `Carrier.run`; no time passes on the way."""

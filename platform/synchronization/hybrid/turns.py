@@ -1,7 +1,7 @@
 """The forward schemes: whose examples go through the fully connected layers together (section 4.1).
 
-(a) All workers' examples at once. (b) One worker's after the other's. (c) Each turn has 1/K of every worker's
-examples. What a turn is made of is all in which they differ: everything else follows.
+(a) The examples of all workers at once. (b) Those of one worker after the other. (c) Each turn has 1/K of
+every worker's examples. The schemes differ only in the examples of a turn, which this module decides.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Rows:
 
     worker: int
     start: int
-    """Among that worker's."""
+    """Their numbers among that worker's examples."""
     stop: int
 
     @property
@@ -29,7 +29,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Turn:
-    """Examples that go through the fully connected layers together, worker behind worker."""
+    """Examples that go through the fully connected layers together, in the order of workers."""
 
     rows: tuple[Rows, ...]
     """None is empty; ascending by worker."""
@@ -40,7 +40,7 @@ class Turn:
         return sum(each.count for each in self.rows)
 
     def by_worker(self, workers: int) -> list[Rows]:
-        """A worker's rows, by rank; empty ones for those that have none here."""
+        """The rows of each worker, by rank; empty for workers without examples in this turn."""
         found = {each.worker: each for each in self.rows}
         return [found.get(rank, Rows(rank, 0, 0)) for rank in range(workers)]
 

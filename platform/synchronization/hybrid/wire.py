@@ -1,6 +1,7 @@
-"""Tensors as bytes on their way between workers: values in 32 or 16 bits, without headers.
+"""Tensors as bytes: values in 32 or 16 bits, without headers.
 
-The receiver knows shape and type. 16 bits are bfloat16, which has float32's range: gradients need no scale.
+The receiver knows shape and type. 16 bits means bfloat16. It has the range of float32, so gradients need no
+scale.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ class Wire:
         return unpacked(payload, shape, self.dtype).to(like.device, like.dtype)
 
     def as_received(self, values: Tensor) -> Tensor:
-        """A worker's own values as the others see them, so that all of them compute with the same."""
+        """A worker's own values, rounded as for the others, so that all workers compute with the same."""
         return values.to(self.dtype).to(values.dtype)
 
 
@@ -53,7 +54,7 @@ def packed(tensor: Tensor) -> Payload:
 
 
 def unpacked(payload: Payload, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The tensor that has these bytes; a copy on the CPU. Raises CorruptMessage where they do not fit."""
+    """The tensor with these bytes, a copy on the CPU. Raises CorruptMessage if their number is wrong."""
     expected = int(np.prod(shape)) * dtype.itemsize
     if payload.size != expected:
         raise CorruptMessage(f"{payload.size} bytes of values; {tuple(shape)} of {dtype} has {expected}")
@@ -68,7 +69,7 @@ def nothing(workers: int) -> NDArray[np.int64]:
 
 
 def to_others(sizes: Sequence[int]) -> NDArray[np.int64]:
-    """Lengths where each worker sends as many bytes to every other one; int64 [workers, workers]."""
+    """Lengths if each worker sends the same number of bytes to every other one; int64 [workers, workers]."""
     lengths = np.repeat(np.asarray(sizes, np.int64)[:, None], len(sizes), axis=1)
     np.fill_diagonal(lengths, 0)
     return lengths

@@ -1,4 +1,4 @@
-"""One worker's iteration: convolutions on its own examples, fully connected layers on everybody's."""
+"""One worker's iteration: convolutions on its own examples, fully connected layers on those of all."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -36,27 +36,27 @@ class Manner:
     scheme: Scheme
     wire: Wire
     per_worker: bool
-    """The fully connected layers take a step after each turn, and not one after all of them."""
+    """Whether the fully connected layers take a step after each turn, instead of one after all turns."""
     summed: bool
-    """Workers' gradients are added up and not averaged (`compressor.reduction: sum`)."""
+    """Whether the workers' gradients are added, not averaged (`compressor.reduction: sum`)."""
     seed: int
     """Of dropout."""
 
 
 @dataclass(frozen=True)
 class Computed:
-    """What one worker came to."""
+    """The result of one worker's iteration."""
 
     loss: float
-    """The whole batch's mean loss: the same on every worker."""
+    """The mean loss of the whole batch, the same on every worker."""
     features: Tensor | None
-    """Of its own examples [n, features], with the graph that made them; None without examples."""
+    """Features of its own examples [n, features], with their autograd graph; None without examples."""
     gradient: Tensor
-    """[n, features], of the worker's own weighted loss with respect to them."""
+    """[n, features], the gradient of the worker's own weighted loss with respect to the features."""
     buffers: list[Tensor]
-    """Of the convolutional part, as its examples leave them."""
+    """Buffers of the convolutional part after its own examples."""
     refused: int | None
-    """The ordinal of the first parameter of its layers whose gradient was not finite, if there was one."""
+    """The ordinal of the first parameter of its layers with a gradient that was not finite, if any."""
 
 
 class Worker:
@@ -92,15 +92,15 @@ class Worker:
         position: Position,
         alone: Callable[[], AbstractContextManager[None]],
     ) -> Moves[Computed]:
-        """Everything up to the gradient with respect to the worker's own features.
+        """Computes everything up to the gradient with respect to the worker's own features.
 
         Args:
-            batch: its part of the batch.
+            batch: the worker's part of the batch.
             position: in the run.
-            alone: entered for what draws random numbers of this worker.
+            alone: a context that is entered where random numbers of this worker are drawn.
 
         Raises:
-            CorruptMessage: what arrived is not as long as it must be.
+            CorruptMessage: what arrived has a wrong length.
         """
         channels = count()
         own = len(batch) if batch.weight else 0
@@ -129,9 +129,9 @@ class Worker:
         return Computed(loss, features, gradient, [each for _, each in buffers], self._refused)
 
     def step(self, position: Position) -> None:
-        """Has the optimizer of its layers apply their gradients, and forgets these.
+        """Applies the gradients of the worker's layers, and drops them.
 
-        With a batch for each worker, rate and decay are those of such a batch (section 5).
+        If each turn is a batch of its own, learning rate and decay are those of such a batch (section 5).
         """
         if self._manner.per_worker:
             position = replace(position, batch_size=-(-position.batch_size // self.workers))
@@ -160,7 +160,7 @@ class Worker:
     ) -> Moves[tuple[float, Tensor]]:
         """All turns: the batch's loss, and the gradient with respect to this worker's features.
 
-        The next turn's features travel while this one is computed, and so do the gradients of the last one.
+        While one turn is computed, the features of the next and the gradients of the last one are under way.
         """
         turns, firsts, whole = turns_of(self._manner.scheme, counts), first_rows(counts), sum(counts)
         gradient = torch.zeros_like(mine)
@@ -232,7 +232,7 @@ class Worker:
         return found
 
     def _features_of(self, turn: Turn, mine: Tensor, channel: int) -> Post:
-        """Begins to gather a turn's features."""
+        """Starts to gather a turn's features."""
         rows = turn.by_worker(self.workers)
         row_bytes = mine.shape[1] * self._manner.wire.nbytes
         own = rows[self.rank]
@@ -241,7 +241,7 @@ class Worker:
         return Post(channel, "features", self._to_all(payload), lengths, to_all=True, counts_as_values=True)
 
     def _assembled(self, turn: Turn, mine: Tensor, channel: int) -> Moves[Tensor]:
-        """A turn's features [m, width], worker behind worker."""
+        """A turn's features [m, width], in the order of workers."""
         received = yield Fetch(channel)
         assert received is not None
         whole = mine.new_empty(turn.examples, mine.shape[1])
@@ -256,7 +256,7 @@ class Worker:
         return whole
 
     def _gradients_of(self, turn: Turn, part: Tensor, channel: int) -> Post:
-        """Begins to send this worker's part of the gradient to those whose examples they are."""
+        """Starts to send this worker's part of the gradient to the workers that own the examples."""
         row_bytes = part.shape[1] * self._manner.wire.nbytes
         lengths = nothing(self.workers)
         to = {}

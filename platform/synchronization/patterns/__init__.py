@@ -1,4 +1,4 @@
-"""Who sends what to whom, so that every worker ends with the same mean."""
+"""Exchange patterns: who sends what to whom, so that every worker ends with the same mean."""
 
 from .allgather import AllGather
 from .base import Pattern, Setting, Spent

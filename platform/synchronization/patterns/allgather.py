@@ -1,4 +1,4 @@
-"""Every worker's messages to every worker."""
+"""All-gather: every worker sends its messages to all others."""
 
 from collections.abc import Sequence
 from typing import TypedDict
@@ -16,7 +16,7 @@ from .base import Pattern, Setting, refused_by
 
 
 class _Counted(TypedDict):
-    """Of a `Sending`."""
+    """Fields of a `Sending`."""
 
     elements: int
     paper_bits: int
@@ -34,12 +34,12 @@ class AllGather(Pattern):
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         """See `Pattern.rounds`."""
         own, counted = self._outgoing(gradients, iteration)
-        del gradients  # many workers may wait here, simulated in one process
+        del gradients  # in a simulation, many workers wait here at the same time
         received = yield Sending(to_all=own.payload, **counted)
         return dict(received)
 
     def _outgoing(self, gradients: Sequence[Tensor], iteration: int) -> tuple[Sent, _Counted]:
-        """What this worker sends, and what is in it."""
+        """What this worker sends, and the counts that go with it."""
         own = self._compress(self._own, self._whole.of(gradients), iteration)
         self.spent.tallies = own.tallies
         return own, {
@@ -51,7 +51,7 @@ class AllGather(Pattern):
     def assemble(self, agreed: Agreed) -> Tensor:
         """See `Pattern.assemble`."""
         with self._clock("decode"):
-            # Of all workers, or of those that are in a round that closed with a quorum.
+            # The mean is over all workers, or over the members of a round that closed with a quorum.
             incoming = [self._read(self._own, rank, agreed[rank]) for rank in sorted(agreed)]
             total = torch.empty(self._whole.stop, device=self.setting.like[0].device)
             divisor = len(agreed) if self.reduction == "mean" else 1

@@ -28,13 +28,13 @@ class Setting:
     """What a worker's side needs to know."""
 
     names: Sequence[str]
-    """Of the parameters, in the order in which all workers have them."""
+    """Names of the parameters, in the same order on all workers."""
     like: Sequence[Tensor]
-    """A flat tensor [numel] of each, on the device where gradients will be."""
+    """For each parameter a flat tensor [numel], on the device where gradients will be."""
     rank: int
     workers: int
     threads: int = 1
-    """How many may share a pass on the CPU."""
+    """How many threads may share a pass on the CPU."""
     hold_back_zeros: bool = False
     """Send nothing for parameters whose gradient is zero everywhere."""
 
@@ -46,12 +46,12 @@ class Setting:
 
 @dataclass
 class Spent:
-    """Seconds, and what became of each parameter, in one synchronization."""
+    """Seconds spent in one synchronization, and what was sent of each parameter."""
 
     compress_s: float = 0.0
     decompress_s: float = 0.0
     tallies: list[PartTally] = field(default_factory=list)
-    """Of what this worker sent of its own gradient; a parameter may occur more than once."""
+    """What this worker sent of its own gradient; a parameter may occur more than once."""
 
 
 class Pattern(ABC):
@@ -63,15 +63,15 @@ class Pattern(ABC):
         self.nonfinite = method.nonfinite
         self.spent = Spent()
         self.rms: dict[str, float] | None = None
-        """By parameter, root mean squares of the loss's gradients; for weights in their place."""
+        """By parameter, root mean squares of the loss's gradients; set if weights are exchanged instead."""
 
     @abstractmethod
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         """The worker's side of one synchronization.
 
         Args:
-            gradients: flat and contiguous, one a parameter.
-            iteration: synchronizations before this one.
+            gradients: flat and contiguous, one for each parameter.
+            iteration: number of synchronizations before this one.
         """
 
     @abstractmethod
@@ -84,22 +84,22 @@ class Pattern(ABC):
 
     @abstractmethod
     def compressors(self) -> list[FeedbackCompressor]:
-        """Whatever keeps something from one synchronization to the next."""
+        """All compressors that keep residuals from one synchronization to the next."""
 
     @abstractmethod
     def ranges_of(self, workers: int) -> Ranges:
-        """What the `compressors` of each worker are about in a crew of this size, with the same setting."""
+        """The ranges of elements that each worker's `compressors` have, in a crew of this size."""
 
     def unsent(self) -> list[Tensor]:
         """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.
 
         Raises:
-            TypeError: residuals hold what other workers sent, too.
+            TypeError: residuals also hold what other workers sent.
         """
         raise TypeError(f"{type(self).__name__} keeps no residual of a worker's own alone")
 
     def _unsent(self, shards: Sequence[Shard], compressors: Sequence[FeedbackCompressor]) -> list[Tensor]:
-        """The same from a compressor for each shard."""
+        """The same, if there is a compressor for each shard."""
         whole = [torch.zeros_like(each, dtype=torch.float32) for each in self.setting.like]
         for shard, compressor in zip(shards, compressors, strict=True):
             for piece, values in zip(shard.pieces, shard.of(whole), strict=True):
@@ -109,12 +109,12 @@ class Pattern(ABC):
         return whole
 
     def commit(self) -> None:
-        """Says that a synchronization came to its end."""
+        """Tells the compressors that a synchronization is complete."""
         for compressor in self.compressors():
             compressor.commit()
 
     def put_back(self) -> None:
-        """Undoes what a synchronization that was given up took out of the residuals."""
+        """Puts back into the residuals what a cancelled synchronization took out."""
         for compressor in self.compressors():
             compressor.put_back()
 
@@ -123,7 +123,7 @@ class Pattern(ABC):
         return {str(i): each.state_dict() for i, each in enumerate(self.compressors())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; raises ValueError where it does not fit."""
+        """Restores what `state_dict` returned; raises ValueError if it does not fit."""
         expected = [str(i) for i in range(len(self.compressors()))]
         if sorted(state) != sorted(expected):
             raise ValueError(f"the state of {len(state)} compressors, this run has {len(expected)}")
@@ -166,7 +166,7 @@ class Pattern(ABC):
         return incoming
 
     def _add(self, compressor: FeedbackCompressor, sender: int, payload: Payload, total: Tensor) -> None:
-        """Adds what a worker sent of a shard, or nothing of it where it is not valid."""
+        """Adds what a worker sent of a shard; if it is not valid, adds nothing and raises."""
         compressor.compressor.add(self._read(compressor, sender, payload), total)
 
     @contextmanager
@@ -182,7 +182,7 @@ class Pattern(ABC):
 
 
 def refused_by(own: Sent, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
-    """The ordinal of the parameter because of which a worker sends no update, if that is so."""
+    """If a worker sends a refusal, the ordinal of the parameter that was not finite; otherwise None."""
     if not is_refusal(own.payload):
         return None
     refusal = compressor.read(own.payload)
@@ -192,12 +192,12 @@ def refused_by(own: Sent, compressor: FeedbackCompressor, ordinals: Sequence[int
 
 def divide(total: Tensor, workers: int) -> None:
     """The mean of a sum over workers, in place."""
-    # A tensor and no number: a GPU multiplies by a number's reciprocal, which rounds otherwise.
+    # A tensor, not a number: a GPU would multiply by the number's reciprocal, which rounds differently.
     total.div_(torch.tensor(workers, dtype=torch.float32, device=total.device))
 
 
 def compressed(method: Method) -> CompressedMethod:
-    """A method as messages can carry it: without compression every parameter is exempt, sent whole."""
+    """A method that writes messages; without compression, all parameters are exempt (sent whole)."""
     assert not isinstance(method, PowerSGD), "its factors go through all-reduce"
     if isinstance(method, CompressedMethod):
         return method

@@ -1,4 +1,4 @@
-"""Every worker's messages to every worker, over the links between sites once for each site."""
+"""All-gather between sites: a message crosses a link between sites only once for each site."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from .base import Setting
 
 
 class Hierarchical(AllGather):
-    """Two rounds: to the own site and to one worker of each other one, and from these to the others there.
+    """Two rounds: first to the worker's own site and to one worker of each other site, which then forward it.
 
-    What a worker hands on to another one goes as one message: all lengths, and then what they are of.
+    What a worker forwards to another one is one message: all lengths, and then the payloads.
     """
 
     def __init__(self, method: Method, setting: Setting, sites: Sites) -> None:
@@ -33,9 +33,9 @@ class Hierarchical(AllGather):
         hops, rank = sites.hops.tolist(), setting.rank
         self._receivers = [to for source, by, to in hops if source == by == rank]
         self._handed_on: dict[int, list[int]] = defaultdict(list)
-        """By receiver, whose messages this worker hands on to it, ascending."""
+        """By receiver: the workers whose messages this worker forwards to it, ascending."""
         self._from_others: dict[int, list[int]] = defaultdict(list)
-        """By worker, whose messages it hands on to this one, ascending."""
+        """By forwarding worker: the workers whose messages it forwards to this one, ascending."""
         for source, by, to in hops:
             if source != by == rank:
                 self._handed_on[to].append(source)
@@ -46,7 +46,7 @@ class Hierarchical(AllGather):
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         """See `Pattern.rounds`."""
         own, counted = self._outgoing(gradients, iteration)
-        del gradients  # many workers may wait here, simulated in one process
+        del gradients  # in a simulation, many workers wait here at the same time
         received = yield Sending(to=dict.fromkeys(self._receivers, own.payload), **counted)
         here: Agreed = {**received, self.setting.rank: own.payload}
         if self._hands_on:
@@ -58,13 +58,13 @@ class Hierarchical(AllGather):
 
 
 def _joined(payloads: Sequence[Payload]) -> Payload:
-    """Lengths, int64 each, and what they are of."""
+    """The payloads' lengths, int64 each, and then the payloads."""
     lengths = np.array([payload.size for payload in payloads], "<i8")
     return np.concatenate([lengths.view(np.uint8), *payloads])
 
 
 def _parted(joined: Payload, count: int, by: int) -> list[Payload]:
-    """What was joined; raises CorruptMessage where the lengths are not those of so many payloads."""
+    """The reverse of `_joined`; raises CorruptMessage if the lengths do not fit `count` payloads."""
     begin = NUMBER_BYTES * count
     lengths = joined[:begin].view("<i8") if joined.size >= begin else np.empty(0, "<i8")
     if lengths.size != count or (lengths < 0).any() or int(lengths.sum()) != joined.size - begin:

@@ -1,8 +1,8 @@
-"""Ring all-reduce of our own, plain or compressed at every hop (Rae, section 2.1; Gibiansky 2017).
+"""Our own ring all-reduce, plain or compressed at every hop (Rae, section 2.1; Gibiansky 2017).
 
-Elements are cut into one chunk a worker. In the first half (reduce-scatter) a chunk goes round once: each
-worker adds its own gradient to the partial sum that it received, and passes it on. In the second half
-(all-gather) the sums go round as they are.
+The elements are cut into as many chunks as there are workers. In the first half (reduce-scatter) each chunk
+goes round once: every worker adds its own gradient to the partial sum that it received, and passes the sum
+on. In the second half (all-gather) the finished sums go round unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ from .base import Pattern, Setting, divide, refused_by
 class Ring(Pattern):
     """2 (N - 1) rounds, each to the next worker.
 
-    A compressed sum is compressed anew at each hop. What that leaves out stays in the residual of the worker
-    that did it: every worker compresses every chunk once, so its residual is as long as the gradient.
+    A sum is compressed again at each hop. What the compression leaves out stays in the residual of the worker
+    that compressed. Every worker compresses every chunk once, so its residual is as long as the gradient.
     """
 
     def __init__(self, method: Method, setting: Setting) -> None:
@@ -33,14 +33,14 @@ class Ring(Pattern):
         self._chunks = cut(setting.sizes, setting.workers)
         self._hops = [self._compressor(method, chunk) for chunk in self._chunks]
         self._refused: int | None = None
-        """Ordinal of the first parameter that this worker refused in the present synchronization."""
+        """Ordinal of the first parameter that this worker refused in the current synchronization."""
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         """See `Pattern.rounds`.
 
-        A worker talks to its neighbours alone. What the others count, and whether one of them has no update,
-        goes round with the sums: in the second half each length goes with the head of the worker that the sum
-        came from.
+        A worker talks to its neighbours only. The other workers' counts, and whether one of them has no
+        update, go round with the sums: in the second half, each length comes with the head of the worker that
+        finished the sum.
         """
         rank, workers = self.setting.rank, self.setting.workers
         after, before = (rank + 1) % workers, (rank - 1) % workers
@@ -68,7 +68,7 @@ class Ring(Pattern):
         return agreed
 
     def _head(self, sizes: Sequence[int]) -> Head:
-        """What this worker did in the first half."""
+        """This worker's counts of the first half."""
         return Head(
             to_all=-1,
             elements=sum(tally.sent for tally in self.spent.tallies),
@@ -79,7 +79,7 @@ class Ring(Pattern):
         )
 
     def _heads_of_both_halves(self, heads: Mapping[int, Sequence[int]], agreed: Agreed) -> Heads:
-        """Adds what the second half carried: each worker's sum, once for each hop."""
+        """Adds the counts of the second half: each worker's sum, once for each hop."""
         workers = self.setting.workers
         both = np.array([tuple(heads[rank]) for rank in range(workers)], HEAD)
         sums = np.array([agreed[(rank + 1) % workers].size for rank in range(workers)])
@@ -90,7 +90,7 @@ class Ring(Pattern):
     def _pass_on(
         self, chunk: int, gradients: Sequence[Tensor], partial: tuple[int, Payload] | None, iteration: int
     ) -> Sent:
-        """The partial sum with this worker's gradient added, compressed; a refusal as it came."""
+        """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
         compressor, pieces = self._hops[chunk], self._chunks[chunk].of(gradients)
         if partial is not None:
             if is_refusal(partial[1]):
@@ -118,7 +118,7 @@ class Ring(Pattern):
         return total
 
     def ranges_of(self, workers: int) -> Ranges:
-        """See `Pattern.ranges_of`. A residual holds what others sent, too: all are owed to the same sum."""
+        """See `Pattern.ranges_of`. A residual also holds what others sent, for the same sum."""
         return Ranges(cut(self.setting.sizes, workers), [()] * workers)
 
     def compressors(self) -> list[FeedbackCompressor]:

@@ -1,8 +1,9 @@
-"""Every worker owns a part of the elements, and sums that up for all (Krizhevsky's 1/K shards).
+"""Every worker owns a part of the elements, and adds them up for all (Krizhevsky's 1/K shards).
 
-Strom's workers send each update to all others, so that what a worker receives grows with their number
-(section 4). Here it sends only to the owner of a range; the owner sends the compressed sum to all, and
-keeps what that leaves out in a residual of its own: nothing is lost on the way out or back.
+Strom's workers send each update to all others, so what a worker receives grows with the number of workers
+(section 4). Here, a worker sends the update of a range only to the owner of the range. The owner sends the
+compressed sum to all, and keeps what the compression leaves out in a residual of its own. So nothing is lost,
+neither on the way to the owner nor on the way back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,25 +28,25 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class Outlet(Protocol):
-    """Takes a message's parts as soon as they are made; the message that they add up to follows."""
+    """Takes the parts of a message as soon as they are made, before the whole message."""
 
     def out(self, number: int, part: Payload) -> None:
-        """This worker's part about a range, for its owner."""
+        """Takes this worker's part about a range, for the owner of the range."""
 
     def back(self, number: int, part: Payload) -> None:
-        """The part about the sum of a range that this worker owns, for all others."""
+        """Takes the sum of a range that this worker owns, for all others."""
 
 
 class Sharded(Pattern):
     """Two rounds: to the owners, and from them to all. With one owner it is a parameter server.
 
-    Elements are cut into ranges, which the owners have in turn, so that each has as many of those whose
-    gradients come first. A message to or from an owner of several ranges is made of one part a range, each
-    with its length before it.
+    The elements are cut into ranges, which are dealt out to the owners in turn. So every owner has as many of
+    the ranges whose gradients are ready first. A message to or from an owner of several ranges has one part
+    for each range, with the part's length before it.
 
     Attributes:
-        ranges: of the elements, in their order.
-        outlet: takes parts as they are made, where somebody sends them ahead of the rounds.
+        ranges: all ranges, in the order of the elements.
+        outlet: takes parts as they are made, if they are sent before the rounds.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class Sharded(Pattern):
             method: what workers send by.
             back: what owners send by.
             setting: see there.
-            owners: worker 0 and those behind it, 1 for a parameter server; None: all workers, for shards.
-            buckets: ranges of an owner.
+            owners: number of owners, from worker 0 on; 1 is a parameter server, None stands for all workers.
+            buckets: number of ranges of each owner.
         """
         super().__init__(method, setting)
         self.owners, self.buckets = owners or setting.workers, buckets
@@ -69,10 +70,10 @@ class Sharded(Pattern):
         self._back = [self._compressor(back, shard) for shard in self.ranges]
         self._sent: dict[int, Sent] = {}
         self._returned: dict[int, Sent] = {}
-        """By range, of the present synchronization."""
+        """By range, in the current synchronization."""
 
     def numbers_of(self, owner: int) -> range:
-        """Which ranges a worker owns; none where it is no owner."""
+        """The ranges that a worker owns; none if it is not an owner."""
         return _numbers_of(owner, self.owners, len(self.ranges))
 
     def ranges_of(self, workers: int) -> Ranges:
@@ -88,7 +89,7 @@ class Sharded(Pattern):
         for number, shard in enumerate(self.ranges):
             if number not in self._sent:
                 self.send(number, shard.of(gradients), iteration)
-        del gradients  # many workers may wait here, simulated in one process
+        del gradients  # in a simulation, many workers wait here at the same time
         sent = self._sent
         self.spent.tallies = list(chain.from_iterable(sent[number].tallies for number in sorted(sent)))
         received = yield Sending(
@@ -113,31 +114,31 @@ class Sharded(Pattern):
         return self._by_range(received)
 
     def send(self, number: int, gradients: Sequence[Tensor], iteration: int) -> None:
-        """Compresses the gradients of a range, and hands the part over where there is an outlet.
+        """Compresses the gradients of a range, and gives the part to the outlet, if there is one.
 
         Args:
             number: of the range.
-            gradients: flat, of its pieces.
-            iteration: synchronizations before this one.
+            gradients: flat, of the range's pieces.
+            iteration: number of synchronizations before this one.
         """
         self._sent[number] = own = self._compress(self._out[number], gradients, iteration)
         if self.outlet is not None:
             self.outlet.out(number, self._part(own.payload))
 
     def own(self, number: int) -> Payload | None:
-        """What `send` made of a range in this synchronization, if it did."""
+        """The part that `send` made of a range in this synchronization, if it has."""
         return self._sent[number].payload if number in self._sent else None
 
     def send_back(self, number: int, incoming: Received, iteration: int) -> None:
-        """Sums up a range that this worker owns, compresses the mean and hands it over likewise.
+        """Adds up a range that this worker owns, compresses the mean, and gives it to the outlet, if any.
 
         Args:
             number: of the range.
-            incoming: what all workers sent about it, this one included; nothing of one that sent nothing.
-            iteration: synchronizations before this one.
+            incoming: what the workers sent about it, by sender, including this worker.
+            iteration: number of synchronizations before this one.
 
         Raises:
-            CorruptMessage: what a worker sent is no update of the range.
+            CorruptMessage: what a worker sent is not an update of the range.
         """
         shard, compressor = self.ranges[number], self._back[number]
         total = self._sum(number, incoming)
@@ -152,22 +153,22 @@ class Sharded(Pattern):
         self._sent, self._returned = {}, {}
 
     def content(self, part: Payload) -> Payload:
-        """What is in a part, without its length; a view."""
+        """The payload of a part, without its length; a view."""
         return part if self.buckets == 1 else part[NUMBER_BYTES:]
 
     def _part(self, payload: Payload) -> Payload:
-        """A payload as it stands in a message."""
+        """A payload as a part of a message: with its length before it, if there are several parts."""
         if self.buckets == 1:
             return payload
         return np.concatenate([np.array([payload.size], "<i8").view(np.uint8), payload])
 
     def _message(self, sent: Mapping[int, Sent], owner: int) -> Payload:
-        """All parts about an owner's ranges."""
+        """The message to or from an owner: the parts of all its ranges."""
         parts = [self._part(sent[number].payload) for number in self.numbers_of(owner)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _parts(self, message: Payload, owner: int, sender: int) -> dict[int, Payload]:
-        """What is in a message about an owner's ranges, by range; raises CorruptMessage."""
+        """The payloads of an owner's message, by range; raises CorruptMessage."""
         numbers = self.numbers_of(owner)
         if self.buckets == 1:
             return {numbers[0]: message}
@@ -191,7 +192,7 @@ class Sharded(Pattern):
         return agreed
 
     def _refused(self, sent: Mapping[int, Sent], compressors: Sequence[FeedbackCompressor]) -> int | None:
-        """The first parameter in the order of ranges because of which there is no update, if there is one."""
+        """If a range was refused, the parameter that was not finite (of the first such range)."""
         found = (
             refused_by(sent[number], compressors[number], self.ranges[number].ordinals)
             for number in sorted(sent)
@@ -199,7 +200,7 @@ class Sharded(Pattern):
         return next((each for each in found if each is not None), None)
 
     def _sum(self, number: int, incoming: Received) -> Tensor:
-        """What all workers sent of a range, added in rank order."""
+        """The sum of what all workers sent of a range, added in rank order."""
         with self._clock("decode"):
             total = self._zeros(self.ranges[number])
             for sender in range(self.setting.workers):
@@ -234,5 +235,5 @@ def _numbers_of(owner: int, owners: int, ranges: int) -> range:
 
 
 def has_refusal(payloads: Mapping[int, Payload]) -> bool:
-    """Whether one of them says that there is no update."""
+    """Whether one of the payloads is a refusal."""
     return any(is_refusal(payload) for payload in payloads.values())

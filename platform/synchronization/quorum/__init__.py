@@ -1,1 +1,1 @@
-"""Rounds of local training that close with a quorum: whoever is late is left out, and catches up."""
+"""Rounds of local training that close with a quorum: late workers are left out, and catch up later."""

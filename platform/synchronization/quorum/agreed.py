@@ -24,22 +24,22 @@ class Agreed:
         self.buffer_bytes = sum(each.nbytes for each in self._buffers)
         trained = sum(each.nbytes for each in self._trained)
         self.nbytes = trained * (2 if self._moves else 1) + self.buffer_bytes
-        """Of the whole, once there was a round."""
+        """Number of bytes of everything, after the first round."""
 
     def to_bytes(self) -> bytes:
-        """All of it, after one round at least."""
+        """Weights, buffers and momentum as bytes; call it after the first round."""
         return to_bytes([*self._trained, *self._buffers, *self._momenta()])
 
     @torch.no_grad()
     def take(self, data: Payload) -> None:
-        """Takes over what `to_bytes` gave on another worker; raises CorruptMessage where it does not fit."""
+        """Takes over what `to_bytes` returned on another worker; raises CorruptMessage if it does not fit."""
         if self._moves:
             for parameter in self._trained:
                 self._outer.state[parameter].setdefault(_MOMENTUM, torch.zeros_like(parameter))
         from_bytes(data, [*self._trained, *self._buffers, *self._momenta()])
 
     def take_buffers(self, data: Payload) -> None:
-        """The buffers alone; raises likewise."""
+        """Takes over the buffers only; raises CorruptMessage if they do not fit."""
         from_bytes(data, self._buffers)
 
     def _momenta(self) -> list[Tensor]:
@@ -47,14 +47,14 @@ class Agreed:
 
 
 def to_bytes(tensors: Sequence[Tensor]) -> bytes:
-    """The tensors' values, one behind the other."""
+    """The values of the tensors, one tensor after the other."""
     flat = [each.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for each in tensors]
     return torch.cat(flat).numpy().tobytes() if flat else b""
 
 
 @torch.no_grad()
 def from_bytes(data: Payload, tensors: Sequence[Tensor]) -> None:
-    """The reverse, into the tensors; raises CorruptMessage where there are more or fewer bytes."""
+    """Copies such bytes into the tensors; raises CorruptMessage if their number is wrong."""
     if data.size != sum(each.nbytes for each in tensors):
         raise CorruptMessage(f"{data.size} bytes of agreed values, this model has others")
     whole, start = torch.from_numpy(data), 0

@@ -1,4 +1,4 @@
-"""From a spec to workers whose rounds close with a quorum."""
+"""Builds workers whose rounds close with a quorum from a spec."""
 
 import weakref
 
@@ -21,7 +21,7 @@ from .scheduled import ScheduledRounds
 from .training import QuorumTraining
 
 _HEADERS = 2**20
-"""Bytes beside values that no message passes."""
+"""No message has more bytes than this in addition to its values."""
 _VALUES = 3
 """Times the model's bytes that no message passes: weights, momentum, and what a method adds."""
 
@@ -49,7 +49,7 @@ def build_quorum(spec: RunSpec, own: OwnWorkers) -> QuorumTraining:
         most_bytes = 2 * _VALUES * BASELINE_BYTES * values + _HEADERS
         post = Post(dist.get_rank(), connected(torch.device("cpu")), most_bytes=most_bytes)
         mailroom = Mailroom(post)
-        # The thread holds the connections, and nobody holds the mailroom but the run.
+        # The thread refers to the connections, and only the run refers to the mailroom.
         weakref.finalize(mailroom, post.close)
         if mode.schedule is None:
             return FreeRounds(mode, own, mailroom, needed)

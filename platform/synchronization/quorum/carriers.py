@@ -1,4 +1,4 @@
-"""How workers that follow a schedule hear of one another: in one process, or over connections."""
+"""How workers that follow a schedule exchange offers: in one process, or over connections."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
@@ -27,11 +27,18 @@ def catching_up_bytes(whole: Agreed, workers: int) -> tuple[int, int]:
 
 
 class Carrier(Meeting):
-    """Carries what the schedule says."""
+    """Delivers offers and agreed weights as the schedule says."""
 
     @abstractmethod
     def attend(self, knows: int, whole: Agreed) -> None:
-        """Answers who has asked for the agreed weights, which have so many rounds in them; does not wait."""
+        """Answers workers that asked for the agreed weights.
+
+        It does not wait.
+
+        Args:
+            knows: number of rounds in the agreed weights.
+            whole: the agreed weights.
+        """
 
     @abstractmethod
     def exchange(
@@ -46,13 +53,13 @@ class Carrier(Meeting):
 
         Args:
             number: of the round.
-            own: by worker of this process, what it hands in.
-            members: who is in the round.
-            hearing: who hears of it.
-            whole: what is agreed on before it.
+            own: the offers of this process's workers, by worker.
+            members: the workers in the round.
+            hearing: the workers that learn of it.
+            whole: what was agreed on before it.
 
         Returns:
-            By member.
+            The offers, by member.
 
         Raises:
             PeerLost: a member is gone.
@@ -60,11 +67,11 @@ class Carrier(Meeting):
 
     @abstractmethod
     def fetch(self, rank: int, giver: int, number: int, whole: Agreed) -> None:
-        """Has a worker of this process take over the agreed weights with so many rounds from another one."""
+        """Lets a worker of this process take over the agreed weights of some round from another worker."""
 
     @abstractmethod
     def meet(self, iterations: int, knows: int, whole: Agreed) -> None:
-        """Waits until all workers have made so many iterations."""
+        """Waits until all workers have made this number of iterations."""
 
 
 class SimulatedCarrier(Carrier):

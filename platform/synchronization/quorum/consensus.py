@@ -1,9 +1,8 @@
-"""All workers decide alike who was in a round, also if whoever leads it stops and comes back (Paxos).
+"""Paxos: all workers make the same decision about who was in a round, even if the leader stops and returns.
 
-A decision is one value of Lamport's synod (The Part-Time Parliament, 1998; Paxos Made Simple, 2001): it
-holds once more than half of all workers have accepted it, and whoever takes a round over first asks more than
-half of them what they have accepted. Messages may come late or never; two workers never learn of different
-values.
+A decision is one value of Lamport's synod (The Part-Time Parliament, 1998; Paxos Made Simple, 2001). It holds
+once more than half of all workers have accepted it. A worker that takes over a round first asks more than
+half of them what they have accepted. Messages may be late or lost; two workers never learn different values.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +22,12 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True)
 class Value:
-    """What is decided about a round."""
+    """The decision about a round."""
 
     members: frozenset[int]
-    """Whose updates count."""
+    """The workers whose updates count."""
     leader: int
-    """Who closes the next round, as long as it does."""
+    """The worker that leads the next round, unless another one takes over."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Vote:
     phase: Phase
     ballot: int
     accepted: int = -1
-    """With a promise: the ballot of the value that its sender has accepted; -1 for none."""
+    """In a promise: the ballot of the value that its sender has accepted; -1 if it has accepted none."""
     value: Value | None = None
 
 
@@ -54,12 +53,12 @@ class Ballots:
     """
 
     def __init__(self, rank: int, workers: int, leader: int, post: Post) -> None:
-        """Nothing is decided.
+        """Starts without a decision.
 
         Args:
             rank: of this worker.
             workers: how many there are; more than half of them decide.
-            leader: who may propose without asking first: the same on every worker.
+            leader: the worker that may propose without asking first, the same on every worker.
             post: sends to another worker.
         """
         self._rank, self._workers, self._post = rank, workers, post
@@ -82,14 +81,14 @@ class Ballots:
         return self._ballot >= 0
 
     def propose(self, members: Sequence[int]) -> None:
-        """The leader's first proposal; it has ballot 0 for itself, and need not ask."""
+        """Makes the leader's first proposal. It has ballot 0, and need not ask the others first."""
         assert self._leads
         assert not self.proposed
         self._ballot = 0
         self._propose(Value(frozenset(members), self._rank))
 
     def take_over(self, members: Sequence[int]) -> None:
-        """Asks what was accepted, in a ballot above all that this worker has heard of."""
+        """Asks the others what they have accepted, with a higher ballot than all that it has seen."""
         highest = max(self._promised, self._ballot, 0)
         self._ballot = (highest // self._workers + 1) * self._workers + self._rank
         self._proposal, self._promises = Value(frozenset(members), self._rank), {}
@@ -97,7 +96,7 @@ class Ballots:
         self._to_all(Vote(Phase.PREPARE, self._ballot))
 
     def hear(self, sender: int, vote: Vote) -> None:
-        """Takes a vote in, and answers it."""
+        """Handles a vote, and answers it."""
         if vote.phase is Phase.DECIDED:
             self._decide(vote.value)
         elif self.decided is not None:
@@ -114,7 +113,7 @@ class Ballots:
             self._count(sender, vote)
 
     def _count(self, sender: int, vote: Vote) -> None:
-        """An answer to this worker's own ballot."""
+        """Handles an answer to this worker's own ballot."""
         if vote.phase is Phase.PROMISE and self._asks:
             self._promises[sender] = vote.accepted, vote.value
             if 2 * len(self._promises) > self._workers:

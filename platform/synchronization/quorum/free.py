@@ -1,4 +1,4 @@
-"""Rounds with a quorum and a deadline: real workers, each as fast as it is."""
+"""Rounds with a quorum and a deadline, for real workers that run at their own speed."""
 
 import logging
 from time import monotonic
@@ -20,11 +20,11 @@ log = logging.getLogger("taugrad")
 
 
 class FreeRounds(QuorumTraining):
-    """This process's worker, in rounds that close by what has arrived.
+    """This process's worker, in rounds that close depending on what has arrived.
 
-    A worker that has handed in waits until it is decided who is in the round; one that has not looks between
-    its steps whether that was decided without it. It follows by the others' offers, or takes over the agreed
-    weights where some of those are missing.
+    A worker that has handed in its offer waits for the decision on who is in the round. A worker that has not
+    looks between its steps whether the round was decided without it. It then continues from the offers of the
+    others, or takes over the agreed weights if some of these are missing.
     """
 
     def __init__(self, sync: WeightsSync, own: OwnWorkers, mailroom: Mailroom, needed: int) -> None:
@@ -34,29 +34,29 @@ class FreeRounds(QuorumTraining):
             sync: the mode.
             own: this process's worker.
             mailroom: its.
-            needed: how many close a round, more than half of all.
+            needed: how many workers close a round, more than half of all.
         """
         super().__init__(sync, own, ProcessMeeting(mailroom.post))
         self._mail, self._needed, self._rank = mailroom, needed, mailroom.post.rank
         self._deadline = sync.deadline or Deadline()
         self._pace = Pace(self._deadline)
         self._decided: dict[int, Value] = {}
-        """By round, since all met: for those who have not heard of it."""
+        """The decisions by round, since all workers met: for workers that have not heard of them."""
         self._last = Value(frozenset(range(self.workers)), 0)
-        """Who was in the last round."""
+        """The members of the last round."""
         self._joined: set[int] = set()
-        """Rounds that this worker was in, since all met."""
+        """The rounds that this worker was in, since all workers met."""
         self._wire_bytes = 0
         self._sent = self._sent_so_far()
         self._retry_at = self._ask_at = float("inf")
-        """When this worker takes a round over, and when it asks for agreed weights."""
+        """When this worker takes over the round, and when it asks for agreed weights."""
         self._asked = 0
         """How often it has asked in this round."""
         self._begin_round()
 
     @property
     def _round(self) -> int:
-        """The one that this worker is in: after those that are in its weights."""
+        """The number of the round that this worker is in: the first that is not in its weights."""
         return self._members[0].knows
 
     # Iterations.
@@ -85,9 +85,9 @@ class FreeRounds(QuorumTraining):
         self._mail.offers[number][self._rank] = np.frombuffer(bytearray(body), np.uint8)
 
     def _look(self) -> None:
-        """Between steps: takes in what has arrived, and goes on if a round has closed.
+        """Called between steps: handles what has arrived, and continues if a round has closed.
 
-        What waits is handed in at once, whichever batch this worker is at.
+        A pending update is handed in at once, whichever batch this worker is at.
         """
         self._mail.hear(0)
         self._follow()
@@ -113,10 +113,10 @@ class FreeRounds(QuorumTraining):
         note.wire_bytes += self._wire_bytes
         self._sent, self._wire_bytes = now, 0
 
-    # Who is in the round.
+    # Deciding who is in the round.
 
     def _begin_round(self) -> None:
-        """This worker has gone on; what was said about its new round is taken in."""
+        """Starts the worker's next round with the votes that have already arrived about it."""
         self._ballots = Ballots(self._rank, self.workers, self._last.leader, self._send_vote)
         self._pace.begin()
         self._retry_at = self._ask_at = float("inf")
@@ -138,7 +138,7 @@ class FreeRounds(QuorumTraining):
                 self._wire_bytes += self._mail.vote(sender, number, said)
 
     def _coordinate(self, number: int) -> None:
-        """Closes the round, if it is this worker's turn and time to do it."""
+        """Closes the round, if it is time and this worker's turn to do so."""
         self._hear_votes()
         lost, here = self._mail.post.lost, self._mail.offers[number]
         if self.workers - len(lost) < self._needed:
@@ -164,13 +164,13 @@ class FreeRounds(QuorumTraining):
             self._ballots.take_over([*here])
 
     def _patience_s(self) -> float:
-        """How long nothing but a message changes anything."""
+        """Seconds for which only a message can change anything."""
         return min(0.05, self._deadline.least / 2)
 
-    # What comes of it.
+    # Applying the decision.
 
     def _follow(self) -> None:
-        """Goes on with every round that is decided, as far as this worker can."""
+        """Applies every round that is decided, as far as this worker can."""
         while self._went_on():
             self._begin_round()
             self._hear_votes()
@@ -199,7 +199,7 @@ class FreeRounds(QuorumTraining):
         return False
 
     def _settle_own(self, number: int, value: Value) -> None:
-        """What this worker has learnt is in the round, or waits for the next one."""
+        """Notes that this worker's update is in the round, or keeps it for the next one."""
         if self._rank in value.members:
             if self._members[0].offer is not None:
                 self._accepted(0)
@@ -223,18 +223,18 @@ class FreeRounds(QuorumTraining):
             there = [rank for rank in others if rank not in self._mail.post.silent] or others
             self._wire_bytes += self._mail.ask(there[self._asked % len(there)], number + 1)
             self._asked += 1
-            # An answer is as large as the model, and may be on its way.
+            # An answer is as large as the model, and may still be on its way.
             self._ask_at = monotonic() + self._deadline.least * 2**self._asked
 
     def _serve(self) -> None:
-        """Answers who has asked: what was decided about its round first, then the agreed weights."""
+        """Answers workers that asked: first with the decision about their round, then with agreed weights."""
         for whom, rounds in self._mail.asked(self._round):
             if rounds - 1 in self._decided:
                 said = Vote(Phase.DECIDED, 0, value=self._decided[rounds - 1])
                 self._wire_bytes += self._mail.vote(whom, rounds - 1, said)
             self._wire_bytes += self._mail.answer(whom, self._round, self._last, self._whole)
 
-    # What all do together.
+    # What all workers do together.
 
     def _meet(self) -> None:
         began, said = monotonic(), False

@@ -1,4 +1,4 @@
-"""What was sent, and who was in which round: whole once all workers put their notes together."""
+"""What was sent, and who was in which round. Complete once the workers have shared their notes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,36 +14,36 @@ from ...training.records import layer_metrics
 from ..base import Outcome
 
 _EACH_WORKER = 64
-"""Up to so many workers it is logged how often each was left out."""
+"""Up to this number of workers, it is logged how often each was left out."""
 
 
 @dataclass
 class Note:
-    """What one worker notes in one iteration."""
+    """The notes of one worker about one iteration."""
 
     wire_bytes: int = 0
-    """Handed over by it, or by others for it alone; what goes to all counts once."""
+    """Bytes handed over by it, or by others to it alone; what goes to all counts once."""
     received_bytes: int = 0
-    """Of these, as they arrive: once at each receiver."""
+    """The same as they arrive: once for each receiver."""
     messages: int = 0
     caught_up_bytes: int = 0
-    """Of these, by which it caught up: agreed weights from another worker."""
+    """Bytes of agreed weights that it took over from another worker."""
     elements: int = 0
     paper_bits: int = 0
     left_out: int = 0
     """Whether a round closed without it."""
     member: int = 0
-    """Whether one closed with it."""
+    """Whether a round closed with it."""
     lost: int = 0
     """Whether the worker was lost."""
     loss: float = 0.0
-    """Of its part of the batch, times the weight."""
+    """The loss of its part of the batch, times the part's weight."""
     weight: float = 0.0
-    """Of the part that it learnt from."""
+    """The weight of the part that it learned from."""
     lost_sum: float = 0.0
     """Sum of all that a lost worker had not sent."""
     lost_squares: float = 0.0
-    """Sum of its squares."""
+    """Sum of squares of the same."""
 
 
 _WHOLE = ("wire_bytes", "received_bytes", "messages", "caught_up_bytes", "elements", "paper_bits")
@@ -53,7 +53,7 @@ _FLOATS = ("loss", "weight", "lost_sum", "lost_squares")
 
 @dataclass
 class Iteration:
-    """What this process knows of one iteration."""
+    """What this process knows about one iteration."""
 
     step: Step
     notes: list[Note]
@@ -68,9 +68,9 @@ class Ledger:
     """Iterations since all workers last met, and the sums of those before.
 
     Attributes:
-        totals: of all whole iterations.
+        totals: of all complete iterations.
         lost_sum: the sum of all elements that lost workers had not sent.
-        outcomes: of whole iterations that nobody has asked for yet.
+        outcomes: of complete iterations that have not been asked for yet.
     """
 
     def __init__(self, here: int, workers: int, elements: int) -> None:
@@ -94,7 +94,7 @@ class Ledger:
 
     @property
     def now(self) -> Iteration:
-        """The present iteration."""
+        """The current iteration."""
         return self._open[-1]
 
     def begin(self) -> Step:
@@ -104,7 +104,7 @@ class Ledger:
         return step
 
     def taken(self) -> list[Outcome]:
-        """The outcomes, which are here no more afterwards."""
+        """Returns the outcomes and forgets them."""
         outcomes, self.outcomes = self.outcomes, []
         return outcomes
 
@@ -120,7 +120,7 @@ class Ledger:
         return [getattr(note, name) for name in _COUNTS] + bits
 
     def close(self, notes: NDArray[np.int64], met_s: float) -> None:
-        """Makes the iterations since all met whole.
+        """Completes the iterations since all workers met.
 
         Args:
             notes: int64 [workers, iterations, notes], of all workers.

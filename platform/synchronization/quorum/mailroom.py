@@ -1,4 +1,4 @@
-"""Sorts what has arrived at this process's worker, and answers who asks for agreed weights."""
+"""Sorts what has arrived at this process's worker, and answers workers that ask for agreed weights."""
 
 import logging
 from collections import defaultdict
@@ -21,19 +21,19 @@ from .message import (
 from .post import Post
 
 _LOOK_S = 0.05
-"""How often whoever waits for something looks up."""
+"""How often a waiting worker checks what has arrived, in seconds."""
 
 log = logging.getLogger("taugrad")
 
 
 class Mailroom:
-    """What has arrived and is not done with.
+    """What has arrived and is still needed.
 
     Attributes:
         offers: by round and sender.
-        votes: in their order, with sender and round.
-        state: the latest agreed weights that came: the rounds in them, who decided on the last, their bytes.
-        latest: by worker, the latest round that it has said anything about.
+        votes: in order of arrival, with sender and round.
+        state: the latest agreed weights that arrived: number of rounds in them, last decision, bytes.
+        latest: by worker, the latest round about which it has sent anything.
     """
 
     def __init__(self, post: Post) -> None:
@@ -48,7 +48,7 @@ class Mailroom:
         self._warned: set[int] = set()
 
     def hear(self, wait_s: float = _LOOK_S) -> None:
-        """Takes in what has arrived; waits for the first of it."""
+        """Handles what has arrived; waits until something has."""
         for each in self.post.take(wait_s):
             self._sort(each)
 
@@ -72,31 +72,35 @@ class Mailroom:
             self.latest[sender] = max(number, self.latest.get(sender, 0))
 
     def forget(self, before: int) -> None:
-        """Lets go of the offers for rounds that are over."""
+        """Drops the offers for rounds that are over."""
         for number in [each for each in self.offers if each < before]:
             del self.offers[number]
 
     def offer(self, to: Iterable[int], number: int, body: bytes) -> int:
-        """Hands something in for a round; its bytes."""
+        """Sends an offer for a round; returns its bytes."""
         return self.post.send([*to], Kind.OFFER, number, body)
 
     def vote(self, to: int, number: int, vote: Vote) -> int:
-        """Sends a vote; its bytes."""
+        """Sends a vote; returns its bytes."""
         return self.post.send([to], Kind.VOTE, number, vote_to_bytes(vote, self.post.workers))
 
     def ask(self, whom: int, number: int) -> int:
-        """Asks for the agreed weights with so many rounds, or more; the question's bytes."""
+        """Asks for the agreed weights after this number of rounds, or more; returns the bytes sent."""
         return self.post.send([whom], Kind.ASK, number)
 
     def asked(self, knows: int) -> list[tuple[int, int]]:
-        """Who waits for weights with at most so many rounds, and how many; they are answered now."""
+        """Takes out the workers that can be answered now, with the number of rounds that each asked for.
+
+        Args:
+            knows: number of rounds in the agreed weights here.
+        """
         found = [(sender, number) for sender, number in self._asks.items() if number <= knows]
         for sender, _ in found:
             del self._asks[sender]
         return found
 
     def answer(self, whom: int, knows: int, value: Value, whole: Agreed) -> int:
-        """Sends the agreed weights, which have so many rounds in them; the answer's bytes."""
+        """Sends the agreed weights after this number of rounds; returns the bytes sent."""
         body = state_prefix(value, self.post.workers) + whole.to_bytes()
         return self.post.send([whom], Kind.STATE, knows, body)
 
@@ -108,7 +112,7 @@ class Mailroom:
         """Whether all others have said so, too.
 
         Raises:
-            PeerLost: one of them is gone, and never will.
+            PeerLost: one of them is gone, and will never say so.
         """
         waited_for = {rank for rank in self.others if self._ready.get(rank, -1) < iterations}
         for rank, reason in self.post.lost.items():

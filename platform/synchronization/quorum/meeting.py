@@ -1,4 +1,4 @@
-"""Where all workers meet: before evaluations and checkpoints, and at the end."""
+"""Meetings of all workers: before evaluations and checkpoints, and at the end."""
 
 from abc import ABC, abstractmethod
 
@@ -12,19 +12,19 @@ from .post import Post
 
 
 class Meeting(ABC):
-    """What all workers put together when they meet."""
+    """What all workers combine when they meet."""
 
     @abstractmethod
     def together(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What all workers have noted: int64 [workers, ...] from [workers here, ...]; called together."""
+        """Gathers all workers' notes: int64 [workers, ...] from [workers here, ...]; call it together."""
 
     @abstractmethod
     def count_links(self, traffic: Traffic) -> None:
-        """Adds what went over links since they last met, as far as it is known here."""
+        """Adds the traffic of each link since the last meeting, as far as it is known here."""
 
 
 class ProcessMeeting(Meeting):
-    """Of one worker a process, by torch's default process group."""
+    """The meetings of workers in processes of their own, through torch's default process group."""
 
     def __init__(self, post: Post) -> None:
         """Joins them.

@@ -1,13 +1,14 @@
-"""What workers whose rounds close with a quorum say to one another, and how it stands on the wire.
+"""The messages of workers whose rounds close with a quorum, and their bytes (docs/reference/messages.md).
 
-A head of 24 bytes (kind, checksum of what follows, round, bytes that follow; little-endian), then:
+A message has a head of 24 bytes (kind, checksum of the body, round, length of the body; little-endian), and a
+body:
 
-- OFFER: the compressor's payload for the round, then the sender's buffers as they are.
-- VOTE: phase, leader, ballot, accepted ballot, then the members as bits, worker 0 the lowest.
-- ASK: nothing. It asks for the agreed weights before the round, or before a later one.
+- OFFER: the compressor's payload for the round, then the sender's buffers as raw values.
+- VOTE: phase, leader, ballot, accepted ballot, then the members as bits, worker 0 first.
+- ASK: no body. It asks for the agreed weights before the round, or before a later one.
 - STATE: leader, members as above, then the agreed weights before the round.
-- READY: nothing. The sender has ended all rounds before an evaluation, whose number is the round's.
-- ALIVE: nothing. A sign of life.
+- READY: no body. The sender has finished all rounds before an evaluation, whose number replaces the round's.
+- ALIVE: no body. A sign of life.
 """
 
 import zlib
@@ -42,7 +43,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Head:
-    """What comes first."""
+    """The head of a message."""
 
     kind: Kind
     crc: int
@@ -67,14 +68,14 @@ def written(kind: Kind, number: int, body: bytes = b"") -> bytes:
 
 
 def read_head(data: bytes, most_bytes: int) -> Head:
-    """The reverse, of the first `HEAD.size` bytes.
+    """Reads a head.
 
     Args:
-        data: those.
-        most_bytes: that may follow.
+        data: `HEAD.size` bytes.
+        most_bytes: the largest size of a body.
 
     Raises:
-        CorruptMessage: no head looks like this.
+        CorruptMessage: this is not a head.
     """
     kind, crc, number, size = HEAD.unpack(data)
     if kind not in tuple(Kind) or size > most_bytes:
@@ -83,7 +84,7 @@ def read_head(data: bytes, most_bytes: int) -> Head:
 
 
 def check(head: Head, body: bytearray) -> None:
-    """Raises CorruptMessage where what followed a head is not what was sent."""
+    """Raises CorruptMessage if the checksum of a body is wrong."""
     if zlib.crc32(body) != head.crc:
         raise CorruptMessage(f"a message of {head.size} bytes has the wrong checksum")
 
@@ -96,7 +97,7 @@ def vote_to_bytes(vote: Vote, workers: int) -> bytes:
 
 
 def vote_from_bytes(body: Payload, workers: int) -> Vote:
-    """The reverse; raises CorruptMessage."""
+    """Reads a vote's body; raises CorruptMessage."""
     if body.size != _VOTE.size + mask_bytes(workers):
         raise CorruptMessage(f"a vote of {body.size} bytes")
     phase, leader, ballot, accepted = _VOTE.unpack(body[: _VOTE.size].tobytes())
@@ -109,17 +110,17 @@ def vote_from_bytes(body: Payload, workers: int) -> Vote:
 
 
 def state_prefix(value: Value, workers: int) -> bytes:
-    """What comes before the agreed weights: who decided on them."""
+    """The bytes before agreed weights: the decision that they come from."""
     return _LEADER.pack(value.leader) + _bits(value.members, workers)
 
 
 def prefix_bytes(workers: int) -> int:
-    """Of the same."""
+    """Number of bytes of the same."""
     return _LEADER.size + mask_bytes(workers)
 
 
 def value_before_state(body: Payload, workers: int) -> Value:
-    """The reverse of `state_prefix`; raises CorruptMessage."""
+    """Reads what `state_prefix` wrote; raises CorruptMessage."""
     if body.size < prefix_bytes(workers):
         raise CorruptMessage(f"agreed weights of {body.size} bytes")
     (leader,) = _LEADER.unpack(body[: _LEADER.size].tobytes())
@@ -127,7 +128,7 @@ def value_before_state(body: Payload, workers: int) -> Value:
 
 
 def mask_bytes(workers: int) -> int:
-    """Of the bits that say who is a member."""
+    """Number of bytes of the members' bits."""
     return -(-workers // 8)
 
 

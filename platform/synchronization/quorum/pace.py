@@ -1,4 +1,4 @@
-"""How long rounds usually take, and so how long one waits for those who are late."""
+"""How long rounds usually take, and therefore how long a round waits for late workers."""
 
 from collections import deque
 from statistics import median
@@ -12,7 +12,7 @@ _ENOUGH = 3
 
 
 class Pace:
-    """Of one worker: the time from its going on to a quorum's offers, round by round."""
+    """One worker's times of rounds: from the start of its round until a quorum's offers are there."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -24,23 +24,23 @@ class Pace:
         self._began, self._is_noted = monotonic(), False
 
     def pause(self, seconds: float) -> None:
-        """So long the worker did something else."""
+        """Leaves out seconds in which the worker did something else."""
         self._began += seconds
 
     @property
     def waited_s(self) -> float:
-        """Since the round began."""
+        """Seconds since the round began."""
         return monotonic() - self._began
 
     def note(self) -> None:
-        """A quorum's offers are there; only the first time counts."""
+        """Called when a quorum's offers are there; only the first call counts."""
         if not self._is_noted:
             self._is_noted = True
             self._seconds.append(self.waited_s)
 
     @property
     def deadline_s(self) -> float:
-        """After which a round closes without those who are late."""
+        """Seconds after which a round closes without late workers."""
         if len(self._seconds) < _ENOUGH:
             return self._deadline.most
         return deadline_of(self._deadline, self._seconds)

@@ -11,11 +11,11 @@ from ..asynchronous.connections import Connections, Peer
 from .message import HEAD, Head, Kind, Received, check, read_head, written
 
 _SILENT_S = 10.0
-"""After so long a silent worker is not asked for anything, as long as another one can be."""
+"""Seconds of silence after which a worker is not asked for anything, if another one can be asked."""
 
 
 class Post(Connections[Head]):
-    """This process's worker among the others; a worker that is gone is left out, and no error.
+    """The connections of this process's worker. A worker that is gone is left out; this is not an error.
 
     Attributes:
         link_bytes: int64 [workers], bytes of messages that this worker has sent to each other one.
@@ -30,7 +30,7 @@ class Post(Connections[Head]):
         Args:
             rank: of this process's worker.
             connections: by rank, to each other worker.
-            most_bytes: that may follow a head.
+            most_bytes: the largest size of a body.
         """
         super().__init__(rank, connections, silent_after_s=_SILENT_S, waits=False)
         self._most_bytes = most_bytes
@@ -48,17 +48,17 @@ class Post(Connections[Head]):
 
     @property
     def silent(self) -> set[int]:
-        """Workers of which nothing has been heard for a while; those that are gone among them."""
+        """Workers from which nothing has arrived for a while, including those that are gone."""
         return {peer.rank for peer in self._peers if peer.silent or peer.lost}
 
     def send(self, to: Iterable[int], kind: Kind, number: int, body: bytes = b"") -> int:
-        """A message begins its way; does not wait.
+        """Starts to send a message; does not wait.
 
-        An offer takes the place of an earlier one that has not left yet: its round is over, and who has
-        missed it takes over what came of it.
+        An offer replaces an earlier one that has not left yet: the earlier round is over, and a worker that
+        missed it takes over its result.
 
         Returns:
-            Its bytes.
+            The number of bytes.
         """
         message = memoryview(written(kind, number, body))
         with self._changed:
@@ -86,13 +86,13 @@ class Post(Connections[Head]):
         self.link_bytes[rank] += nbytes
 
     def take(self, wait_s: float) -> list[Received]:
-        """What has arrived, each sender's in their order; waits for the first of them.
+        """Waits until something has arrived, and returns it, each sender's messages in order.
 
         Args:
-            wait_s: seconds, at most. It ends early where a worker is lost.
+            wait_s: the longest time to wait, in seconds. It ends early if a worker is lost.
 
         Raises:
-            CorruptMessage: a worker sent what is no message.
+            CorruptMessage: a worker sent something that is not a message.
         """
         end, lost = monotonic() + wait_s, len(self.lost)
         with self._changed:

@@ -1,4 +1,4 @@
-"""What cannot be where rounds close with a quorum, found when a spec is read; needs no torch."""
+"""What does not work with a quorum; checked when a spec is read, without torch."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Who is late, away or lost in which round: drawn once, the same wherever it is computed.
+"""Which worker is late, away or lost in which round. It is drawn from a seed, so it is the same everywhere.
 
 Legend: N workers, of which `needed` close a round.
 """
@@ -14,16 +14,16 @@ from ..config import RoundSchedule
 
 
 class Kind(Enum):
-    """What becomes of a worker in a round."""
+    """What happens to a worker in a round."""
 
     HERE = auto()
     """It hands in what it has."""
     LATE = auto()
-    """It is left out, and hears what the others agree on."""
+    """It is left out, and learns what the others agree on."""
     AWAY = auto()
-    """It is left out and hears nothing."""
+    """It is left out and learns nothing."""
     LOST = auto()
-    """Likewise; and what it has not sent is gone."""
+    """It is left out and learns nothing, and what it has not sent is gone."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Fate:
 
     kind: Kind = Kind.HERE
     steps: int = 0
-    """Of those that it is left out of: how many steps it makes first."""
+    """If it is left out: how many steps it makes first."""
     begins: bool = False
     """Whether the worker went away, or was lost, in this round."""
 
@@ -43,7 +43,7 @@ class Fate:
 
 
 class Schedule(Protocol):
-    """Any course of rounds: a quorum is here in each, and whoever was absent is here in the round after."""
+    """A course of rounds. There is a quorum in each, and an absent worker is back in the round after."""
 
     def fates(self, number: int) -> Sequence[Fate]:
         """By worker, in a round counted from 0."""

@@ -1,4 +1,4 @@
-"""Rounds with a quorum on a schedule: simulated, or by real workers that do the same."""
+"""Rounds with a quorum that follow a schedule: simulated, or by real workers that do the same."""
 
 from ..config import WeightsSync
 from ..weights import OwnWorkers
@@ -8,7 +8,7 @@ from .training import QuorumTraining
 
 
 class ScheduledRounds(QuorumTraining):
-    """Who is in a round is known to all before it."""
+    """Rounds whose members all workers know in advance."""
 
     def __init__(self, sync: WeightsSync, own: OwnWorkers, carrier: Carrier, schedule: Schedule) -> None:
         """Takes charge; see `QuorumTraining`.

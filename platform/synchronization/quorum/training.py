@@ -1,4 +1,4 @@
-"""The mode `weights` with a quorum: what a worker does, whoever says which rounds it is in."""
+"""The mode `weights` with a quorum: what a worker does, however it is decided which rounds it is in."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from .meeting import Meeting
 
 @dataclass
 class Offer:
-    """What a worker has handed in for a round that is not decided."""
+    """What a worker has handed in for a round that is not decided yet."""
 
     update: list[Tensor]
     """Flat [numel] a parameter."""
@@ -39,23 +39,23 @@ class Offer:
 
 @dataclass
 class Member:
-    """What a worker has besides its model and its residuals."""
+    """The state of a worker in addition to its model and its residuals."""
 
     pending: list[Tensor] | None = None
-    """Flat [numel] a parameter: what it has learnt in rounds that closed without it. While there is any, it
-    takes no steps, so as to be in time for the next round."""
+    """For each parameter, flat [numel]: what it has learned in rounds that closed without it. While there is
+    any, it takes no steps, so that it is in time for the next round."""
     moved: bool = False
-    """Whether it has taken a step since it last went on from the agreed weights."""
+    """Whether it has taken a step since it last continued from the agreed weights."""
     offer: Offer | None = None
     knows: int = 0
-    """How many rounds are in the weights that it goes on from."""
+    """How many rounds are in the weights from which it continues."""
 
 
 class QuorumTraining(LocalTraining):
-    """Workers some of which may be left out of a round.
+    """Local training in which some workers may be left out of a round.
 
-    Iteration n is in round n // every. A worker that was left out keeps what it has learnt, goes on from what
-    the others agreed on, and hands its own in with the next round that it is in time for.
+    Iteration n is in round n // every. A worker that was left out keeps what it has learned, continues from
+    what the others agreed on, and hands in its update in the next round for which it is in time.
     """
 
     lockstep = False
@@ -75,7 +75,7 @@ class QuorumTraining(LocalTraining):
             (deepcopy(replica.state_dict()), deepcopy(pattern.state_dict()))
             for replica, pattern in zip(replicas, own.patterns, strict=True)
         ]
-        """What a worker that is new begins with."""
+        """The state of a new worker."""
         self._whole = Agreed(self.model, self._outer)
         self._ledger = Ledger(len(replicas), self.workers, sum(each.numel() for each in self._agreed))
         self._meeting = meeting
@@ -117,7 +117,7 @@ class QuorumTraining(LocalTraining):
 
     @abstractmethod
     def _close(self, number: int, step: int) -> None:
-        """The round's last step is done."""
+        """Called after the last step of a round."""
 
     # What a worker hands in.
 
@@ -127,7 +127,7 @@ class QuorumTraining(LocalTraining):
         Args:
             local: which worker here.
             number: the round.
-            may_fail: whether the worker may be left out all the same.
+            may_fail: whether the worker may still be left out.
 
         Returns:
             The payload, then the buffers.
@@ -152,7 +152,7 @@ class QuorumTraining(LocalTraining):
 
     @torch.no_grad()
     def _update(self, local: int) -> list[Tensor]:
-        """All that a worker has learnt and not handed in, flat [numel] a parameter."""
+        """What a worker has learned and not handed in, flat [numel] for each parameter."""
         member = self._members[local]
         update = self._handed_in(local)
         if member.pending is not None:
@@ -160,14 +160,14 @@ class QuorumTraining(LocalTraining):
         return update
 
     def _accepted(self, local: int) -> None:
-        """A worker's offer is in the round."""
+        """Called if a worker's offer is in the round."""
         member = self._members[local]
         assert member.offer is not None
         self._patterns[local].commit()
         member.offer, member.pending, member.moved = None, None, False
 
     def _set_aside(self, local: int) -> None:
-        """A worker was left out: what it has learnt waits."""
+        """Called if a worker was left out: keeps what it has learned."""
         member = self._members[local]
         if member.offer is not None:
             self._patterns[local].load_state_dict(member.offer.kept)
@@ -180,7 +180,7 @@ class QuorumTraining(LocalTraining):
         self._go_on(local)
 
     def _lose(self, local: int) -> None:
-        """A worker is lost, and all that it had not sent; a new one will take its place."""
+        """Called if a worker is lost, with everything that it had not sent; a new one takes its place."""
         member, note = self._members[local], self._ledger.now.notes[local]
         lost = self._patterns[local].unsent()
         if member.moved or member.pending is not None:
@@ -196,10 +196,10 @@ class QuorumTraining(LocalTraining):
     # What all agree on.
 
     def _apply_round(self, bodies: Mapping[int, Payload]) -> None:
-        """Takes the mean of what a round's members have sent.
+        """Applies the mean of what a round's members have sent.
 
         Args:
-            bodies: by member, what its offer had.
+            bodies: the bodies of the offers, by member.
 
         Raises:
             NonFiniteGradient: on every worker, where a member's update is not finite.
@@ -225,13 +225,13 @@ class QuorumTraining(LocalTraining):
         return NonFiniteGradient(self._names[refusal.ordinal], rank)
 
     def _go_on_knowing(self, local: int, rounds: int) -> None:
-        """A worker goes on from the agreed weights."""
+        """Lets a worker continue from the agreed weights."""
         self._members[local].knows = self._synchronizations = rounds
         self._go_on(local)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Counts what goes on inside as waiting for the others."""
+        """Counts the time inside as waiting for the others."""
         began = perf_counter()
         yield
         waited = perf_counter() - began
