@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -133,8 +133,9 @@ def strike(
         done = fault.strike(command)
         say(f"  after {moment:.0%}: {done}")
         fault.mend()
-        starts += bring_to_end(place, command)
-        _deliver(place)
+        commands = bring_to_end(place, command)
+        starts = len(commands)
+        _deliver(place, commands)
         found = outcomes(place.client(), place.experiment, place.storage)
         twice = [each for each, several in found.items() if len(several) != 1]
         different = [
@@ -163,26 +164,24 @@ def strike(
     )
 
 
-def bring_to_end(place: Place, command: Command) -> int:
-    """Waits for a command's end, and goes on as it says or as a user would; how often.
+def bring_to_end(place: Place, command: Command) -> list[Command]:
+    """Waits for a command's end, and goes on as it says or as a user would; all commands that it took.
 
     Raises:
         Lost: it hung, or did not end well however often it was gone on with.
         TooLate: the run had ended well before it was struck.
     """
-    further = 0
-    code = command.wait()
-    while code != 0:
+    commands = [command]
+    while (code := commands[-1].wait()) != 0:
+        said = commands[-1].said
         if code is None:
-            raise Lost(f"it hung: {command.said[-300:]}")
-        if _FINISHED in command.said:  # what was struck was over
+            raise Lost(f"it hung: {said[-300:]}")
+        if _FINISHED in said:  # what was struck was over
             raise TooLate
-        if further == _MOST_STARTS:
-            raise Lost(f"it ended with {code} again and again: {command.said[-300:]}")
-        further += 1
-        command = place.start(going_on(place, command))
-        code = command.wait()
-    return further
+        if len(commands) > _MOST_STARTS:
+            raise Lost(f"it ended with {code} again and again: {said[-300:]}")
+        commands.append(place.start(going_on(place, commands[-1])))
+    return commands
 
 
 def going_on(place: Place, command: Command) -> list[str]:
@@ -196,10 +195,10 @@ def going_on(place: Place, command: Command) -> list[str]:
     return ["train", "--resume", told[-1] if told else runs[0]]
 
 
-def _deliver(place: Place) -> None:
-    """Metrics that the store did not take in time, as the command says."""
-    said = place.output.read_text(errors="replace") if place.output.exists() else ""
-    for file in dict.fromkeys(each.rstrip(".,") for each in _DELIVER.findall(said)):
+def _deliver(place: Place, commands: Sequence[Command]) -> None:
+    """Metrics and checkpoints that were not stored in time, as the commands say."""
+    files = [each.rstrip(".,") for command in commands for each in _DELIVER.findall(command.said)]
+    for file in dict.fromkeys(files):
         if Path(file).exists():
             place.start(["deliver", file]).wait()
 
