@@ -146,7 +146,7 @@ def section(advice: Advice) -> str:
 def step(number: int, advice: Advice) -> str:
     """A case of the list from which the first that fits is taken."""
     then = "If not, go on. If so:" if number < len(METHODS) else "Then:"
-    return f"### {number}. {advice.when}?\n\n{then}\n\n{box(advice)}\n{reasons(advice)}"
+    return f"### {number}. {advice.when}\n\n{then}\n\n{box(advice)}\n{reasons(advice)}"
 
 
 def page() -> str:
