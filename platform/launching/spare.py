@@ -5,6 +5,7 @@ this machine's workers wrote of the newest checkpoint that could not be stored.
 """
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from ..deadline import in_time
@@ -74,9 +75,12 @@ def keep_checkpoint(files: Path, manifest: Manifest) -> None:
 
 def forget_checkpoints(run_id: str, before: int) -> None:
     """Removes what was kept of earlier checkpoints: a later one is stored, or kept."""
-    for path in _folder(run_id).glob("iteration_*"):
+    kept = _folder(run_id)
+    for path in kept.glob("iteration_*"):
         if path.name < folder_name(before):
             shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # there was nothing, or something else is there
+        kept.rmdir()
 
 
 def _folder(run_id: str) -> Path:

@@ -65,7 +65,7 @@ WRITERS, STEPS, HALF = 3, 600, 350
 
 def line_of_docs(beginning: str) -> str:
     """The command of docs/stores.md that begins so."""
-    lines = (ROOT / "docs" / "stores.md").read_text().splitlines()
+    lines = re.sub(r"\\\n *", "", (ROOT / "docs" / "stores.md").read_text()).splitlines()
     (found,) = [line for line in lines if line.startswith(beginning)]
     return found
 
@@ -134,7 +134,8 @@ class Team:
                 if time.monotonic() < begun + 1:
                     return
             except OSError:
-                assert time.monotonic() < deadline, (self.folder / "server.txt").read_text()
+                runs = self._server.poll() is None and time.monotonic() < deadline
+                assert runs, (self.folder / "server.txt").read_text()
                 time.sleep(0.2)
 
     def run_id(self, name: str) -> str:
