@@ -52,10 +52,11 @@ def test_links_are_what_was_asked_for(topology: Topology, source: int, to: int) 
     with Network(topology) as network:
         for _ in range(TRIES):
             found = network.probe(source, to)
-            if asked.loss or found.loss <= 0.005:
+            in_time = asked.delay <= found.delay <= 1.05 * asked.delay + BUSY_S
+            if in_time and found.loss == pytest.approx(asked.loss, abs=0.05 if asked.loss else 0.005):
                 break
-    assert asked.delay <= found.delay <= 1.05 * asked.delay + BUSY_S
-    assert found.loss == pytest.approx(asked.loss, abs=0.05 if asked.loss else 0.005)
+        else:  # a busy machine delays and drops packets, too, but not every time
+            pytest.fail(f"asked for {asked}, found {found}")
     # Payload only, for some seconds: what waited in a queue meanwhile may come on top, and a connection that
     # loses packets, or that a busy machine holds up, does not fill its link.
     assert found.rate < 1.05 * asked.rate
