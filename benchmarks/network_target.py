@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from crew import train_by
 from in_process import fit
 from network import why_not
 from network_cells import Asked, Cells
-from report import RESULTS, Spread, Table, load, number, publish, read_options
+from report import RESULTS, Place, Spread, Table, credit, load, number, publish, read_options
 from sync_runs import Silent
 from target_choice import Choices, judged, with_choice
-from target_figure import best_of_kinds, draw
+from target_figure import best_of_kinds, caption, draw
 from target_settings import GPT, HOSTS, WORKLOADS, Setting, Workload
 from trainings import BUILD, Trainings, kept_in
 
@@ -32,6 +33,10 @@ LINKS = tuple(f"{rate},{delay}" for rate in ("50mbit", "200mbit", "1gbit") for d
 WHOLE_LINK = "200mbit,0ms"
 """Where each setting is also run whole, by the clock."""
 PICTURE = RESULTS.parent / "images" / "time_to_target.png"
+_BETWEEN = ("<!-- time to target: begin -->", "<!-- time to target: end -->")
+DOCS = RESULTS.parent
+PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "network.md", *_BETWEEN): ""}
+"""Where the picture stands with a sentence, and how its path begins there."""
 SEEDS = 3
 ROUNDS, LEAST_STEPS = 4, 100
 """How long a step's time is measured: so many exchanges and so many steps."""
@@ -104,8 +109,11 @@ def steps_table(workload: Workload, seeds: Sequence[int], trainings: Trainings) 
         *(f"seed {seed}" for seed in seeds),
         "KB a step and host",
     )
-    target = f"{workload.metric} {'at most' if workload.metric == 'loss' else 'at least'} {workload.target:g}"
-    return Table(f"{workload.name}: steps to {target}", columns, rows)
+    return Table(f"{workload.name}: steps to {_target(workload)}", columns, rows)
+
+
+def _target(workload: Workload) -> str:
+    return f"{workload.metric} {'at most' if workload.metric == 'loss' else 'at least'} {workload.target:g}"
 
 
 def _steps(values: Sequence[float]) -> str:
@@ -151,7 +159,7 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], chosen: Setti
             _minutes(totals[setting.name]),
             _times(half, totals[setting.name]),
             _times(peer, totals[setting.name]),
-            str(Spread(1000 * spread.middle, 1000 * spread.low, 1000 * spread.high)),
+            str(Spread(1000 * spread.low, 1000 * spread.middle, 1000 * spread.high)),
             f"{100 * utilization(found, setting):.0f}",
         )
         for setting, _, spread, found in sorted(rows, key=lambda row: totals[row[0].name])
@@ -243,6 +251,11 @@ def main(arguments: Sequence[str]) -> int:
         publish("network_target", options, introduction, tables, before)  # the next one takes hours
         if options.folder is not None:
             draw(PICTURE if options.folder == RESULTS else options.folder.with_suffix(".png"), minutes)
+        if options.folder == RESULTS:
+            said = caption(minutes, {each.name: _target(each) for each in workloads})
+            for place, folder in PLACES.items():
+                picture = f"![Time to the same accuracy over slow links]({folder}images/{PICTURE.name})"
+                place.fill(f"{picture}\n\n{fill(f'({said} {credit(options)})', 115)}")
     return 0
 
 

@@ -176,11 +176,16 @@ def publish(
         path.write_text(_markdown(name, circumstances, introduction, tables), encoding="utf-8")
         print(f"written: {path}")
         if place is not None and options.folder == RESULTS:
-            lines = [f"`{options.command}`, {date}, {environment()}.", "", introduction]
+            lines = [credit(options), "", introduction]
             for table in tables[: place.tables]:
                 title = ["", f"**{table.title}**"] if len(tables) > 1 else []
                 lines += [*title, *_table_lines(table)]
             place.fill("\n".join(lines))
+
+
+def credit(options: Options) -> str:
+    """What made a figure, when, and on which machine: a sentence."""
+    return f"`{options.command}`, {datetime.now().astimezone().date().isoformat()}, {environment()}."
 
 
 def _show(

@@ -17,6 +17,8 @@ COLORS = {
     "taugrad auto --link": "#000000",
 }
 """By kind, Okabe and Ito's."""
+_LEAST_MINUTES = 5
+"""If every time is shorter, the axis has seconds."""
 _MARKERS = dict(zip(COLORS, ("o", "s", "^", "D", "v", "o", "x"), strict=True))
 
 
@@ -53,12 +55,14 @@ def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -
         minutes: by workload, link and kind.
     """
     kinds = {kind for by_link in minutes.values() for found in by_link.values() for kind in found}
+    longest = max(value for by_link in minutes.values() for found in by_link.values() for value in found.values())
+    unit, factor = ("minutes", 1) if longest >= _LEAST_MINUTES else ("seconds", 60)
     figure, panels = new_panels(
-        "Minutes to the same loss or accuracy, four hosts",
-        "the best setting of each kind on each link, found by hand: steps x measured seconds a step; "
-        "links: Mbit a second, and milliseconds of delay one way",
+        f"{unit.capitalize()} to the same loss or accuracy, four hosts",
+        "each line: the best setting of its kind on each link, steps x measured seconds per step; "
+        "below: the link's rate and its delay one way",
         "",
-        "minutes (logarithmic)",
+        f"{unit} (logarithmic)",
         [(workload, "black") for workload in minutes],
         WIDE,
         sharey=False,
@@ -66,10 +70,10 @@ def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -
     )
     for axes, by_link in zip(panels, minutes.values(), strict=True):
         links = list(by_link)
-        drawn = [value for found in by_link.values() for value in found.values()]
+        drawn = [factor * value for found in by_link.values() for value in found.values()]
         for kind, color in COLORS.items():
             places = [place for place, link in enumerate(links) if kind in by_link[link]]
-            values = [by_link[links[place]][kind] for place in places]
+            values = [factor * by_link[links[place]][kind] for place in places]
             axes.plot(
                 *(places, values, f"{_MARKERS[kind]}-"),
                 color=color,
@@ -85,4 +89,26 @@ def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -
 
 def _label(link: str) -> str:
     rate, _, delay = link.partition(",")
-    return f"{rate.removesuffix('mbit').replace('1gbit', '1000')}\n{delay.removesuffix('ms')}"
+    return f"{rate.replace('mbit', ' Mbit/s').replace('gbit', ' Gbit/s')}\n{delay.replace('ms', ' ms')}"
+
+
+def caption(minutes: Mapping[str, Mapping[str, Mapping[str, float]]], targets: Mapping[str, str]) -> str:
+    """What the first workload's lines say, in words.
+
+    Args:
+        minutes: as above.
+        targets: by workload, what is to be reached.
+    """
+    workload, by_link = next(iter(minutes.items()))
+    said = []
+    for link in (next(iter(by_link)), next(reversed(by_link))):
+        found = by_link[link]
+        ours, half = 60 * found["taugrad"], 60 * found["DDP, 16 bits"]
+        least, peer = min(
+            (60 * value, kind) for kind, value in found.items() if not kind.startswith(("taugrad", "DDP"))
+        )
+        said.append(
+            f"At {_label(link).replace(chr(10), ' and ')} the best setting of taugrad takes {ours:.3g} s, "
+            f"DDP with 16 bits {half:.3g} s, and {peer} {least:.3g} s."
+        )
+    return f"Time until {workload} has reached {targets[workload]}, on four hosts. {' '.join(said)}"

@@ -15,11 +15,12 @@ from taugrad.platform.tracking.masking import masked, without_login
 from taugrad.platform.tracking.probe import answering_client
 
 from . import views
-from .experiment import all_runs, find_experiment
+from .experiment import all_runs, compared_runs, find_experiment
 from .judging import common, metric_of
 from .palette import RUN_COLOR, STOPPED, pale, rule_style
 from .scales import write_logarithms
 from .searches import SearchRuns, searches
+from .selection import selected
 from .serving import mlflow_server
 from .shared_view import ViewTooLong, unknown_version, view_url, write_view
 
@@ -37,6 +38,8 @@ class View:
 
     title: str
     key: str
+    notice: str = ""
+    """What it does not show."""
 
 
 def dashboard(experiment: str, *, serve: bool = False) -> int:
@@ -78,7 +81,7 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
 
 
 def prepare(client: "MlflowClient", experiment_id: str) -> list[View]:
-    """Writes the views of an experiment and gives its runs their rules' colours.
+    """Writes the views of an experiment, gives its runs their rules' colours, and marks those to show.
 
     Args:
         client: The tracking store.
@@ -98,12 +101,30 @@ def prepare(client: "MlflowClient", experiment_id: str) -> list[View]:
         color_run(client, run, trial_colors.get(str(run.info.run_id)))
     trained = [run for run in found if names.PARAM_RULE in run.data.params]
     judged = common(metric_of(run.data.tags) for run in trained) or [ACCURACY]
-    written = [View("Compare runs", views.COMPARISON_KEY)]
-    _write(client, experiment_id, written[0], views.comparison(params, metrics, judged))
+    shown = _mark(client, found)
+    few = f"{shown} of {len(trained)} runs, which span each rule's settings; `taugrad report` has all"
+    written = [View("Compare runs", views.COMPARISON_KEY, few if shown < len(trained) else "")]
+    comparison = views.comparison(params, metrics, judged, all_runs=shown == len(trained))
+    _write(client, experiment_id, written[0], comparison)
     for run_id, each in there.items():
         written.append(View(f"Search {each.name}", views.search_key(run_id)))
         _write(client, experiment_id, written[-1], views.search(run_id, each.params, metrics, each.metric))
     return written
+
+
+def _mark(client: "MlflowClient", found: "Sequence[Run]") -> int:
+    """Marks the runs that the comparison shows, where it does not show all; how many it shows."""
+    compared = compared_runs(found)
+    shown = {run.run_id for run in selected(compared)}
+    marked = shown if len(shown) < len(compared) else set()
+    for run in found:
+        if (run.info.run_id in marked) == (names.TAG_VIEW in run.data.tags):
+            continue
+        if run.info.run_id in marked:
+            client.set_tag(run.info.run_id, names.TAG_VIEW, views.MARK)
+        else:
+            client.delete_tag(run.info.run_id, names.TAG_VIEW)
+    return len(shown)
 
 
 def _colors(search: SearchRuns) -> dict[str, str]:
@@ -136,7 +157,8 @@ def _write(client: "MlflowClient", experiment_id: str, view: View, state: dict[s
 
 def _tell(written: Sequence[View], server: str, experiment_id: str) -> None:
     for view in written:
-        print(f"{view.title}:\n  {view_url(server, experiment_id, view.key)}", flush=True)
+        notice = f" ({view.notice})" if view.notice else ""
+        print(f"{view.title}{notice}:\n  {view_url(server, experiment_id, view.key)}", flush=True)
 
 
 def _is_server(uri: str) -> bool:

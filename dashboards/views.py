@@ -12,6 +12,9 @@ from .scales import log_metric
 COMPARISON_KEY = "taugradcomparison"
 """The comparison's key: the same in every experiment, so that its URL stays valid."""
 
+MARK = "comparison"
+"""The tag of runs that the comparison shows, where it does not show all."""
+
 KNOBS = {
     names.PARAM_TAU: "tau",
     "compressor.tau.target": "target density",
@@ -46,7 +49,11 @@ def search_key(parent_run_id: str) -> str:
 
 
 def comparison(
-    params: Iterable[str], metrics: Collection[str], judged: Sequence[Metric] = (ACCURACY,)
+    params: Iterable[str],
+    metrics: Collection[str],
+    judged: Sequence[Metric] = (ACCURACY,),
+    *,
+    all_runs: bool = True,
 ) -> dict[str, Any]:
     """The view that compares runs.
 
@@ -54,6 +61,7 @@ def comparison(
         params: Names of the runs' params; knobs that no run has get no chart.
         metrics: Names of the runs' metrics, to keep the UI from adding a chart for each.
         judged: What the runs are judged by, the metric of most runs first; each has charts of its own.
+        all_runs: Whether it shows all runs, and not only those that are marked for it.
 
     Returns:
         The state of MLflow's chart page.
@@ -114,7 +122,7 @@ def comparison(
                     ),
                 ],
             ),
-            "All runs, including those without compression": (
+            "Every rule, including runs without compression": (
                 1,
                 320,
                 [
@@ -171,6 +179,7 @@ def comparison(
         ],
         (f"params.`{names.PARAM_RULE}`", "asc"),
         [*_OURS, *metrics],
+        search_filter="" if all_runs else f"tags.`{names.TAG_VIEW}` = '{MARK}'",
     )
 
 

@@ -312,6 +312,19 @@ def test_of_each_kind_of_exchange_the_best_counts(monkeypatch):
     }
 
 
+def test_the_first_screens_sentence_names_the_best_of_each_side(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    figure = importlib.import_module("target_figure")
+    slow = {"DDP, float32": 9.0, "DDP, 16 bits": 4.0, "DiLoCo": 2.0, "PowerSGD": 3.0, "taugrad": 1.0}
+    fast = {"DDP, float32": 0.9, "DDP, 16 bits": 0.4, "DiLoCo": 0.5, "PowerSGD": 0.3, "taugrad": 0.35}
+    said = figure.caption(
+        {"LeNet": {"50mbit,0ms": slow, "1gbit,20ms": fast}}, {"LeNet": "accuracy at least 0.96"}
+    )
+    assert "until LeNet has reached accuracy at least 0.96, on four hosts." in said
+    assert "50 Mbit/s and 0 ms the best setting of taugrad takes 60 s, DDP with 16 bits 240 s, and DiLoCo 120 s." in said
+    assert "1 Gbit/s and 20 ms the best setting of taugrad takes 21 s, DDP with 16 bits 24 s, and PowerSGD 18 s." in said
+
+
 def test_network_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sys.path.insert(0, str(ROOT / "benchmarks"))

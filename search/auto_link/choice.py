@@ -191,9 +191,10 @@ class _Probe:
         self.tell(f"{prospect.way} to step {until}")
         curve = self.take(prospect.way.spec, until, between)
         worth = worth_of(curve, self.reference)
-        if prospect.way.has_outer_momentum:  # it begins ahead; how it goes on counts as much
+        if prospect.way.has_outer_momentum or worth > 1:  # it begins ahead; how it goes on counts as much
             worth = (worth + pace_of(curve, self.reference)) / 2
-        return Judged(prospect, worth, until)
+        # A training can be ahead for a while without having to take fewer steps to its target.
+        return Judged(prospect, min(worth, prospect.most_worth), until)
 
 
 def _best(judged: Sequence[Judged]) -> float:

@@ -35,11 +35,16 @@ class Prospect:
         return self.step.seconds
 
     @property
+    def most_worth(self) -> float:
+        """How many uncompressed steps one step may be worth."""
+        if self.way.is_exact:
+            return 1.0
+        return MOST_WORTH_LONGER if self.way.longer else MOST_WORTH
+
+    @property
     def least(self) -> float:
         """Seconds for what an uncompressed step learns, were each step worth as much as it may be."""
-        if self.way.is_exact:
-            return self.seconds
-        return self.seconds / (MOST_WORTH_LONGER if self.way.longer else MOST_WORTH)
+        return self.seconds / self.most_worth
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared: Any, serv
     )
     for words in (
         "Accuracy against wire MB", "What is sent", "How it learns", "What tau does", "What floor does",
-        "Where a step's time goes", "All runs, including those without compression",
+        "Where a step's time goes", "Every rule, including runs without compression",
         "Fraction of elements sent", "Wire MB so far", "Test accuracy",
     ):  # fmt: skip
         assert words in text

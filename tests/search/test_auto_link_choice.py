@@ -315,6 +315,31 @@ def test_the_two_halves_of_the_probe_never_lose_the_fastest(data):
         assert choice.best is choice.exact
 
 
+def test_a_head_start_counts_less_than_how_it_goes_on():
+    """The first is 80 steps ahead soon, then learns half as fast; the second's steps are worth 0.9."""
+    seconds = (10.0, 1.0, 0.8)
+    exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
+
+    class Ahead(Trainings):
+        def take(self, one, steps, every):
+            curve = super().take(one, steps, every)
+            if one.fingerprint() == first.way.spec.fingerprint():
+                return Curve(curve.steps, tuple(loss_after(80 + s / 2) if s else 3.0 for s in curve.steps))
+            return curve
+
+    choice = choose(RUN, exact, [first, second], [], STEPS, Ahead({second.way.spec.fingerprint(): 0.9}).take)
+    found = {judged.prospect: judged for judged in choice.judged}
+    assert found[first].worth < 1  # its places on the reference over its steps alone: 1.2 to 1.5
+    assert choice.best is found[second]
+
+
+def test_no_worth_counts_for_more_than_it_may_be():
+    exact, first = (Prospect(way, step(s)) for way, s in zip(SOME[:2], (10.0, 1.0), strict=True))
+    choice = choose(RUN, exact, [first], [], STEPS, Trainings({first.way.spec.fingerprint(): 1.9}).take)
+    assert choice.best.prospect is first
+    assert choice.best.worth == MOST_WORTH
+
+
 def test_what_began_well_and_fell_back_gives_way_to_what_it_was_ahead_of():
     """By its half the first is three times as fast as the others; by its whole probe it learns nothing."""
     seconds = (10.0, 1.0, 1.0)

@@ -1,0 +1,106 @@
+"""Which runs the view of a large experiment shows."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlflow.tracking import MlflowClient
+
+from taugrad.dashboards import prepare, shared_view, views
+from taugrad.dashboards.runs import RunHistory
+from taugrad.dashboards.selection import MOST_RUNS, SHOWN, selected, shares
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.store import open_client
+
+SEEDS = 3
+
+
+def run(rule: str, tau: float, seed: int, accuracy: float) -> RunHistory:
+    params = {"seed": str(seed), names.PARAM_RULE: rule, names.PARAM_TAU: str(tau)}
+    finals = {names.EVAL_ACCURACY: accuracy, names.TOTAL_WIRE_GB: 1 / tau}
+    return RunHistory(f"{rule} {tau} {seed}", "", rule, tau, params, {}, finals)
+
+
+def many(settings: dict[str, int]) -> list[RunHistory]:
+    """So many settings of each rule, most bytes first; the third of each is the best."""
+    return [
+        run(rule, tau, seed, 0.99 if tau == 3 else 0.9)
+        for rule, count in settings.items()
+        for tau in range(1, count + 1)
+        for seed in range(SEEDS)
+    ]
+
+
+def test_up_to_a_hundred_runs_are_all_shown() -> None:
+    runs = many({"wgt": MOST_RUNS // SEEDS})
+    assert selected(runs) == runs
+
+
+def test_of_many_every_rule_shows_its_best_and_its_extremes() -> None:
+    sizes = {"none": 1, "wgt": 60, "bgt": 60, "topk": 5}
+    shown = selected(many(sizes))
+    assert len({each.run_id for each in shown}) == len(shown) == SHOWN
+    taus = {rule: [each.tau for each in shown if each.rule == rule] for rule in sizes}
+    assert Counter(each.rule for each in shown) == {"none": 1, "wgt": 17, "bgt": 17, "topk": 5}
+    for rule in ("wgt", "bgt", "topk"):
+        assert {1, 3, sizes[rule]} <= set(taus[rule])
+        distances = [b - a for a, b in zip(sorted(taus[rule]), sorted(taus[rule])[1:], strict=False)]
+        assert max(distances) <= 2 + sizes[rule] / len(taus[rule])
+    assert len({(each.rule, each.tau) for each in shown}) == SHOWN  # one run of a setting
+
+
+def test_runs_that_have_reached_nothing_yet_are_shown() -> None:
+    runs = [RunHistory(str(i), "", "wgt", 0.1, {}, {}, {}) for i in range(2 * MOST_RUNS)]
+    assert selected(runs) == runs
+
+
+@given(st.lists(st.integers(0, 50), max_size=8), st.integers(0, 200))
+def test_shares_are_as_equal_as_sizes_allow(sizes: list[int], total: int) -> None:
+    given_ = shares(sizes, total)
+    assert sum(given_) == min(total, sum(sizes))
+    for size, share in zip(sizes, given_, strict=True):
+        assert share == size or share >= max(given_) - 1
+
+
+@pytest.fixture
+def client(tmp_path: Any) -> MlflowClient:
+    return open_client(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def write(client: MlflowClient, experiment_id: str, each: RunHistory) -> None:
+    made = client.create_run(experiment_id, tags={"mlflow.runName": each.run_id})
+    for key, value in each.params.items():
+        client.log_param(made.info.run_id, key, value)
+    for key, value in each.finals.items():
+        client.log_metric(made.info.run_id, key, value)
+    client.set_terminated(made.info.run_id)
+
+
+def test_the_view_filters_by_the_tag_of_those_that_are_shown(client: MlflowClient) -> None:
+    experiment_id = client.create_experiment("large")
+
+    def shown() -> tuple[str, set[str]]:
+        (view, *_) = prepare.prepare(client, experiment_id)
+        state = shared_view.read_view(client, experiment_id, views.COMPARISON_KEY)
+        assert state is not None
+        found = client.search_runs([experiment_id], state["searchFilter"], max_results=1000)
+        return view.notice, {each.info.run_name for each in found}
+
+    runs = many({"none": 1, "wgt": 32})
+    for each in runs:
+        write(client, experiment_id, each)
+    assert shown() == ("", {each.run_id for each in runs})
+
+    more = many({"topk": 2})
+    for each in more:
+        write(client, experiment_id, each)
+    notice, names_ = shown()
+    assert notice.startswith(f"35 of {len(runs) + len(more)} runs")
+    assert names_ == {each.run_id for each in selected([*runs, *more])}
+    assert len(names_) == 35
+
+    (gone, *_) = client.search_runs([experiment_id], "attributes.run_name = 'topk 1 0'")
+    client.delete_run(gone.info.run_id)  # then its sister stands for its setting
+    assert shown()[1] == names_ - {"topk 1 0"} | {"topk 1 1"}
