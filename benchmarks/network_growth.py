@@ -75,7 +75,7 @@ class Way:
                     "iterations": iterations,
                     "evaluate_every": iterations,
                     "batch_per_worker": 8,
-                    "optimizer": {"kind": "sgd", "lr": 0.01, "momentum": 0.9},
+                    "optimizer": {"kind": "sgd", "lr": 0.01, "momentum": 0},  # sparse rules bear none
                 },
                 "compressor": self.line,
                 "sync": sync,

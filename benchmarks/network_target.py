@@ -173,6 +173,23 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], chosen: Setti
     return Table(f"{workload.name} over {link} ({rows[0][3]['probe']})", columns, lines, notes)
 
 
+def choices_table(workload: Workload, totals: Mapping[str, tuple[str, Mapping[str, float]]]) -> Table:
+    """What `auto` chose for each link, beside the best fixed setting.
+
+    Args:
+        workload: with its fixed settings.
+        totals: by link, the name of what was chosen, and seconds to the target by setting.
+    """
+    rows = []
+    for link, (chosen, seconds) in totals.items():
+        best = min((setting.name for setting in workload.settings), key=seconds.__getitem__)
+        ratio = f"{seconds[chosen] / seconds[best]:.2f}"
+        way = chosen.partition(": ")[2]
+        rows.append((link, way, number(seconds[chosen]), best, number(seconds[best]), ratio))
+    columns = ("link", "`auto --link` chose", "s", "best fixed setting", "its s", "auto / best")
+    return Table(f"{workload.name}: what `auto --link` chose", columns, rows)
+
+
 def _times(base: float, seconds: float) -> str:
     return number(base / seconds) if np.isfinite(base) and np.isfinite(seconds) else ""
 
@@ -242,11 +259,14 @@ def main(arguments: Sequence[str]) -> int:
         tables.append(steps_table(both, seeds, trainings))
         ours = [setting.name for setting in workload.settings if setting.ours]
         minutes[workload.name] = {}
+        totals: dict[str, tuple[str, Mapping[str, float]]] = {}
         for link, setting in chosen.items():
             rows = rows_over(workload, seeds, trainings, cells, link, setting)
             tables.append(time_table(workload, link, rows, setting))
-            by_setting = {name: seconds / 60 for name, seconds in totals_of(rows).items()}
+            totals[link] = (setting.name, totals_of(rows))
+            by_setting = {name: seconds / 60 for name, seconds in totals[link][1].items()}
             minutes[workload.name][link] = best_of_kinds(by_setting, ours, auto=setting.name)
+        tables.append(choices_table(workload, totals))
         tables.append(whole_table(workload, trainings, cells, links[-1] if options.quick else WHOLE_LINK))
         publish("network_target", options, introduction, tables, before)  # the next one takes hours
         if options.folder is not None:

@@ -54,8 +54,9 @@ def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -
         path: the file, .png or .svg.
         minutes: by workload, link and kind.
     """
-    kinds = {kind for by_link in minutes.values() for found in by_link.values() for kind in found}
-    longest = max(value for by_link in minutes.values() for found in by_link.values() for value in found.values())
+    everything = [found for by_link in minutes.values() for found in by_link.values()]
+    kinds = {kind for found in everything for kind in found}
+    longest = max(value for found in everything for value in found.values())
     unit, factor = ("minutes", 1) if longest >= _LEAST_MINUTES else ("seconds", 60)
     figure, panels = new_panels(
         f"{unit.capitalize()} to the same loss or accuracy, four hosts",

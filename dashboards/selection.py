@@ -16,14 +16,14 @@ SHOWN = 40
 def selected(runs: Sequence[RunHistory]) -> list[RunHistory]:
     """The runs to show: all, or of many a few that represent every rule.
 
-    Of each setting there is at most one run, the oldest. Every rule has as many settings as the others, as far
-    as it has them: the one that reached most, and others spread from the most wire bytes to the fewest.
+    Of each setting there is at most one run, the oldest. Every rule has as many settings as the others, as
+    far as it has them: the one that reached most, and others spread from the most wire bytes to the fewest.
 
     Args:
         runs: those that trained something.
 
     Returns:
-        All of them if there are at most `MOST_RUNS`, or if none has come to its end; otherwise `SHOWN` at most.
+        At most `SHOWN`; all of them if there are at most `MOST_RUNS`, or if none has come to its end.
     """
     settings = by_setting(runs)
     if len(runs) <= MOST_RUNS or not settings:
