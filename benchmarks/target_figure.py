@@ -103,13 +103,13 @@ def caption(minutes: Mapping[str, Mapping[str, Mapping[str, float]]], targets: M
     workload, by_link = next(iter(minutes.items()))
     said = []
     for link in (next(iter(by_link)), next(reversed(by_link))):
-        found = by_link[link]
-        ours, half = 60 * found["taugrad"], 60 * found["DDP, 16 bits"]
-        least, peer = min(
-            (60 * value, kind) for kind, value in found.items() if not kind.startswith(("taugrad", "DDP"))
-        )
+        seconds = {kind: f"{60 * value:.3g} s" for kind, value in by_link[link].items()}
+        peers = [kind for kind in seconds if not kind.startswith(("taugrad", "DDP"))]
+        peer = min(peers, key=by_link[link].__getitem__)
         said.append(
-            f"At {_label(link).replace(chr(10), ' and ')} the best setting of taugrad takes {ours:.3g} s, "
-            f"DDP with 16 bits {half:.3g} s, and {peer} {least:.3g} s."
+            f"At {_label(link).replace(chr(10), ' and ')}, what `taugrad auto --link` chose takes "
+            f"{seconds['taugrad auto --link']} (without its probe), the best setting of ours that was chosen "
+            f"by hand {seconds['taugrad']}, {peer} {seconds[peer]}, and DDP with 16 bits "
+            f"{seconds['DDP, 16 bits']}."
         )
-    return f"Time until {workload} has reached {targets[workload]}, on four hosts. {' '.join(said)}"
+    return f"{workload}, to {targets[workload]}, on four hosts. {' '.join(said)}"

@@ -125,9 +125,10 @@ class Courses:
         nobody = _Recorder(_Course(self._folder), 0)
         return _evaluated(Trainer(simulated(spec), self._data, torch.device("cpu"), nobody), examples)
 
-    def seconds(self, spec: RunSpec) -> float:
-        """What a run's steps and evaluations took so far."""
-        return self._courses[spec.fingerprint()].seconds
+    def step_seconds(self, spec: RunSpec) -> float:
+        """What a step of a run took so far, with its share of evaluations."""
+        course = self._courses[spec.fingerprint()]
+        return course.seconds / course.done
 
     def _train(self, spec: RunSpec, course: _Course, steps: int, every: int) -> None:
         training = spec.training.model_copy(update={"evaluate_every": every, "until": {}, "compile": False})

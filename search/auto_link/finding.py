@@ -75,8 +75,7 @@ def find(
     if prospects:
         tell(f"probing {len(prospects)} of {len(ways)} ways, in {probe_seconds:g} s or about that")
         courses.take(run.reference, _TIMED_STEPS, _TIMED_STEPS)
-        step_s = courses.seconds(run.reference) / _TIMED_STEPS
-        steps = probe_steps(run, prospects, step_s, probe_seconds)
+        steps = probe_steps(run, prospects, courses.step_seconds(run.reference), probe_seconds)
     choice = choose(
         run, exact, prospects, dropped, steps, courses.take, tell, late=lambda: monotonic() > until
     )
