@@ -52,7 +52,9 @@ def spread(family: Sequence[Group], count: int) -> list[Group]:
         return []
     places = np.unique(np.linspace(0, len(family) - 1, count).round().astype(int))
     best = max(range(len(family)), key=lambda i: _reached(family[i]))
-    places[np.abs(places - best).argmin()] = best
+    if best not in places:
+        moved = places[1:-1] if len(places) > 2 else places  # a view: the ends stay, where there are others
+        moved[np.abs(moved - best).argmin()] = best
     return [family[i] for i in places]
 
 

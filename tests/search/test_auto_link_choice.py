@@ -317,7 +317,7 @@ def test_the_two_halves_of_the_probe_never_lose_the_fastest(data):
 
 def test_a_head_start_counts_less_than_how_it_goes_on():
     """The first is 80 steps ahead soon, then learns half as fast; the second's steps are worth 0.9."""
-    seconds = (10.0, 1.0, 0.8)
+    seconds = (10.0, 1.0, 0.95)
     exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
 
     class Ahead(Trainings):
@@ -328,9 +328,9 @@ def test_a_head_start_counts_less_than_how_it_goes_on():
             return curve
 
     choice = choose(RUN, exact, [first, second], [], STEPS, Ahead({second.way.spec.fingerprint(): 0.9}).take)
-    found = {judged.prospect: judged for judged in choice.judged}
-    assert found[first].worth < 1  # its places on the reference over its steps alone: 1.2 to 1.5
-    assert choice.best is found[second]
+    found = {id(judged.prospect): judged for judged in choice.judged}
+    assert found[id(first)].worth < 1  # its places on the reference over its steps alone: 1.2 to 1.5
+    assert choice.best is found[id(second)]
 
 
 def test_no_worth_counts_for_more_than_it_may_be():
