@@ -99,12 +99,15 @@ BESIDES = (
     ),
     Advice(
         "many workers",
-        "There are 8 workers or more, and every step is exchanged",
+        "There are 8 workers or more, the delay is less than 5 ms, and every step is exchanged",
         ("sync: {mode: sharded}",),
         "what a worker receives hardly grows with the number of workers; in allgather it grows with each "
-        "worker",
+        "worker. But it waits for delays of each worker in turn, and so is not for long links",
         lambda situation: (
-            situation.workers >= MANY and situation.sites == 1 and situation.optimizer not in _ADAPTIVE
+            situation.workers >= MANY
+            and situation.delay < LONG_S
+            and situation.sites == 1
+            and situation.optimizer not in _ADAPTIVE
         ),
     ),
     Advice(
@@ -126,6 +129,17 @@ BESIDES = (
 """What to set in addition; more than one can fit."""
 
 WORTH_KNOWING = (
+    Advice(
+        "local steps",
+        "Training may exchange less often than in every step",
+        (
+            "sync: {mode: weights, every: 10, unsent: 0.25}      # unsent: 1 / workers.count",
+            'compressor: "strom(density(0.1, every=1)) | golomb_rice"',
+        ),
+        "between two exchanges, every worker trains by itself, so that bytes and delays count once in 10 "
+        "steps. The workers' weights differ meanwhile, so check what your training reaches",
+        lambda _: False,
+    ),
     Advice(
         "unknown threshold",
         "You do not know which threshold keeps your accuracy",

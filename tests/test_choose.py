@@ -52,7 +52,8 @@ def test_what_is_advised_is_a_valid_spec(name):
         (Situation("sgd", 1e10), ["fast link"]),
         (Situation("adamw", 1e10), ["fast link"]),
         (Situation("lamb", 1e9, workers=64), ["adaptive optimizer"]),
-        (Situation("lars", 5e7, 0.02, 8), ["sgd", "many workers", "long link"]),
+        (Situation("lars", 5e7, 0.004, 8), ["sgd", "many workers"]),
+        (Situation("lars", 5e7, 0.02, 8), ["sgd", "long link"]),
         (Situation("sgd", 5e7, 0.03, 8, 2, "fp16"), ["sgd", "sites", "long link", "fp16"]),
     ],
 )
