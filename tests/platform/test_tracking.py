@@ -807,7 +807,7 @@ def test_names_are_the_contract() -> None:
     assert names.EPOCH == "epoch"
     tags = {value for value in constants if value.startswith("taugrad.")}
     names_of_tags = ["spec_hash", "git_commit", "paper", "chain", "metric", "checkpoints", "holder"]
-    names_of_tags += ["data", "search", "trial"]
+    names_of_tags += ["data", "search", "trial", "view"]
     assert tags == {f"taugrad.{name}" for name in names_of_tags}
 
 
