@@ -47,7 +47,7 @@ ROOMS = {
     ),
     "feedback": (
         "compressors/bucket/feedback.py",
-        "rules golden methods method_options weights bucket_at_once hook_methods hook",
+        "feedback rules golden methods method_options weights bucket_at_once hook_methods hook",
     ),
 }
 """The files of each, and the tests that run, the quickest first."""
