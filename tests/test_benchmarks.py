@@ -340,8 +340,8 @@ def test_network_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [row[0] for row in received] == [row[0] for row in steps]
     for _, workers, here, simulated, planned in received:
         assert bool(here) == (workers == "2")
-        # All three count what arrives from the same number of others. The plan's messages are of gradients that
-        # repeat themselves, of which more elements reach tau than in a training.
+        # All three count what arrives from the same number of others. The plan's messages are of gradients
+        # that repeat themselves, of which more elements reach tau than in a training.
         for counted in filter(None, (here, simulated)):
             assert 0.5 < numbers(counted)[0] / numbers(planned)[0] < 1.25
     for _, workers, spread, *plans in steps:
