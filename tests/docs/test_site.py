@@ -41,6 +41,14 @@ def test_every_part_of_the_site_is_there(pages):
     } <= pages.keys()
 
 
+def test_every_benchmark_with_results_is_in_their_list():
+    folder = Path(__file__).resolve().parents[2] / "docs" / "results"
+    listed = (folder / "README.md").read_text(encoding="utf-8")
+    for path in folder.glob("2*.md"):
+        of_any_date = re.sub(r"^\d{4}-\d\d-\d\d", "DATE", path.name)
+        assert f"`{of_any_date}`" in listed or f"({path.name})" in listed, path.name
+
+
 def test_nothing_is_loaded_from_elsewhere(site, pages):
     addresses = [(name, address) for name, page in pages.items() for address in page.loaded]
     for style in site.rglob("*.css"):
