@@ -60,6 +60,18 @@ def test_what_arrived_or_is_refused_is_not_put_back(ends):
     assert all(map(torch.equal, residuals(one), before))
 
 
-def test_as_many_gradients_as_names():
+def test_there_are_as_many_tensors_as_names():
     with pytest.raises(ValueError, match="shorter"):
         compressor(LINES[0]).compress(gradients(1)[:1], 0)
+    with pytest.raises(ValueError, match="shorter"):
+        FeedbackCompressor(read_config(LINES[0]), list(SIZES), gradients(1)[:1], threads=1)
+
+
+def test_a_share_to_aim_at_is_above_0_and_at_most_1():
+    one = compressor("wgt(density(0.01))")
+    for share in (1e-3, 0.25, 1.0):
+        assert one.feedback.aim_at(share) == share
+    for share in (0.0, -0.1, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="must be above 0 and at most 1"):
+            one.feedback.aim_at(share)
+    assert one.feedback.method.aim == 1.0
