@@ -23,7 +23,7 @@ RATES = ("100mbit", "10mbit", "100mbit")
 """Of the three parts of a run."""
 DELAYS, QUICK_DELAYS = ("0ms", "10ms"), ("0ms",)
 HOSTS, QUICK_HOSTS = (2, 4), (2,)
-STEPS, QUICK_STEPS = 120, 50
+STEPS, QUICK_STEPS = 120, 100
 """Of each part."""
 WITHIN = 1.5
 """A density follows when it is so near to what it comes to: its median in the part's second half."""

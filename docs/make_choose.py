@@ -66,8 +66,8 @@ MEASURED = {
         "{network_target: 50mbit,0ms: auto / best} at 50 Mbit/s and {network_target: 50mbit,20ms: auto / "
         "best} with 20 ms of delay; {network_target: 200mbit,0ms: auto / best} and {network_target: "
         "200mbit,20ms: auto / best} at 200 Mbit/s; {network_target: 1gbit,0ms: auto / best} and "
-        "{network_target: 1gbit,20ms: auto / best} at 1 Gbit/s. [Plan](plan.md#limits) shows how well it "
-        "predicts steps."
+        "{network_target: 1gbit,20ms: auto / best} at 1 Gbit/s, without the time of its probe. "
+        "[Plan](plan.md#limits) shows how well it predicts steps."
     ),
     "uneven steps": (
         "4 workers, a slow step takes 4 times as long. Steps per second, compared with `allgather`: "

@@ -338,12 +338,16 @@ def test_network_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         missing(reason)
     received, steps = tables(run("network_growth", tmp_path / "results"))
     assert [row[0] for row in received] == [row[0] for row in steps]
-    for _, workers, here, simulated, planned in received:
+    for way, workers, here, simulated, planned in received:
         assert bool(here) == (workers == "2")
-        # All three count what arrives from the same number of others. The plan's messages are of gradients
-        # that repeat themselves, of which more elements reach tau than in a training.
+        # All three count what arrives from the same number of others. The plan's sparse messages are of
+        # gradients that repeat themselves, of which more elements reach tau than in a training.
         for counted in filter(None, (here, simulated)):
-            assert 0.5 < numbers(counted)[0] / numbers(planned)[0] < 1.25
+            ratio = numbers(counted)[0] / numbers(planned)[0]
+            assert 0.5 < ratio < 1.25
+            assert ratio == pytest.approx(1, abs=0.01) or not way.startswith("all-reduce")
+        if here:
+            assert numbers(here)[0] == pytest.approx(numbers(simulated)[0], rel=0.25)
     for _, workers, spread, *plans in steps:
         assert bool(spread) == (workers == "2")
         assert all(numbers(cell)[0] > 0 for cell in plans if cell)
@@ -369,9 +373,9 @@ def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: P
         ((row,),) = tables(run("network_adapt", tmp_path / str(attempt)))
         assert row[:3] == ["0ms", "2", "follows"]
         assert row[-1] == "yes", "replicas differ"
-        before, slow, after = (numbers(cell)[0] for cell in row[6:9])  # percent, after at most 50 steps each
+        before, slow, after = (numbers(cell)[0] for cell in row[6:9])  # percent, 50 steps after a change
         assert all(0.05 <= density <= 10 for density in (before, slow, after))
-        if slow < before / 2 and 1.25 * slow < after:
+        if slow < before / 2 and 2 * slow < after:
             break
     else:  # on a busy machine the link is not what limits a step, but not every time
         pytest.fail(f"densities of {before}%, {slow}%, {after}% did not follow the link")
