@@ -4,6 +4,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -21,13 +22,29 @@ SPEC = """
 experiment: soak
 name: {name}
 data: {{kind: synthetic, train_examples: 640}}
-model: {{kind: mlp, widths: [16]}}
+model: {{kind: custom, factory: "pausing:net", arguments: {{hold: "{hold}"}}}}
 training: {{epochs: 150, batch_size: 32, optimizer: {{lr: 0.02}}}}
 compressor: "strom(tau=0.005) | golomb_rice"
 sync: {{mode: sharded}}
 checkpoint: {{interval: 60}}
 workers: {{cpus: 0.5, max_restarts: {restarts}}}
 """
+PAUSING = """
+import os, time, torch
+
+class Pausing(torch.nn.Sequential):
+    def forward(self, x):
+        while os.path.exists(self.hold):
+            time.sleep(0.005)
+        return super().forward(x)
+
+def net(channels, height, width, classes, hold):
+    net = Pausing(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, 16),
+                  torch.nn.ReLU(), torch.nn.Linear(16, classes))
+    net.hold = hold
+    return net
+"""
+HOLD = "hold"
 ITERATIONS = 3000
 DISK_BYTES = 128 * 2**20  # a page of interactive charts alone has 5 MB, and is kept twice
 TIMEOUT_S = 480  # other tests run at the same time
@@ -71,7 +88,8 @@ class Struck:
 
     def __init__(self, on_one_ray: Callable[..., tuple[int, str]], folder: Path, *arguments: str) -> None:
         self.folder, self._ray = folder, on_one_ray
-        self._seen = self.checkpoints()
+        self._of_others: set[Path] = set()
+        self._of_others, self._seen = self.checkpoints(), set[Path]()
         self._thread = threading.Thread(target=self._run, args=arguments, daemon=True)
         self.ended: tuple[int, str] | None = None
         self._thread.start()
@@ -89,12 +107,18 @@ class Struck:
         self._seen |= found
         return max(found)
 
-    def checkpoints(self) -> set[Path]:
-        return {each.parent for each in self.folder.glob("taugrad-runs/*/iteration_*/manifest.json")}
+    @contextmanager
+    def held(self) -> Iterator[list[psutil.Process]]:
+        """Those that train. No iteration begins meanwhile: to find them can take as long as a run."""
+        hold = self.folder / HOLD
+        hold.touch()
+        yield named(family(self._ray.process.pid), "RayTrainWorker")
+        hold.unlink()
 
-    def workers(self) -> list[psutil.Process]:
-        """Those that train."""
-        return named(family(self._ray.process.pid), "RayTrainWorker")
+    def checkpoints(self) -> set[Path]:
+        """Those of this run."""
+        found = self.folder.glob("taugrad-runs/*/iteration_*/manifest.json")
+        return {each.parent for each in found} - self._of_others
 
     def wait(self) -> tuple[int, str]:
         self._thread.join(TIMEOUT_S)
@@ -113,28 +137,29 @@ def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(
     disk: Disk, on_one_ray: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     for name, restarts in (("whole", 0), ("struck", 9)):
-        (tmp_path / f"{name}.yaml").write_text(SPEC.format(name=name, restarts=restarts))
-    code, said = on_one_ray("train", "whole.yaml")
+        spec = SPEC.format(name=name, restarts=restarts, hold=tmp_path / HOLD)
+        (tmp_path / f"{name}.yaml").write_text(spec)
+    (tmp_path / "pausing.py").write_text(PAUSING)
+    code, said = on_one_ray("train", "whole.yaml", "--allow-custom")
     assert code == 0, said
     whole = outcome(tmp_path, "whole")
     assert [step for step, _ in whole["metrics"]["comm/fraction"]] == list(range(1, ITERATIONS + 1))
 
-    run = Struck(on_one_ray, tmp_path, "train", "struck.yaml")
+    run = Struck(on_one_ray, tmp_path, "train", "struck.yaml", "--allow-custom")
     run.next_checkpoint()
-    stopped = run.workers()[0]
-    stopped.suspend()
+    with run.held() as workers:
+        workers[0].suspend()
     time.sleep(1.5)
-    stopped.resume()
+    workers[0].resume()
 
-    workers = run.workers()  # found first: to look for them takes a while, and the run goes on
     run.next_checkpoint()
-    for each in workers:
-        each.suspend()  # so that no newer checkpoint comes
-    damaged = max(run.checkpoints())
-    assert damaged.name < f"iteration_{ITERATIONS:08d}", "the run had ended before"
-    damage(damaged / "worker_00001.pt", Random(1))
-    workers[0].kill()
-    workers[1].resume()
+    with run.held() as workers:
+        for each in workers:
+            each.suspend()  # so that no newer checkpoint comes
+        damaged = max(run.checkpoints())
+        damage(damaged / "worker_00001.pt", Random(1))
+        workers[0].kill()
+        workers[1].resume()
 
     run.next_checkpoint()
     disk.fill()
@@ -142,7 +167,8 @@ def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(
     disk.empty()
 
     run.next_checkpoint()
-    run.workers()[0].kill()
+    with run.held() as workers:
+        workers[0].kill()
 
     code, said = run.wait()
     assert code == 0, said

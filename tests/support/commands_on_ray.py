@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
 TIMEOUT_S = 480  # other tests run at the same time
+CLOSING_S = 60  # more only where a test failed and its command goes on
 _SCRIPT = Path(__file__).resolve().parents[1] / "integration" / "one_ray.py"
 
 
@@ -88,11 +90,17 @@ class OneRay:
     def close(self) -> None:
         """Ends Ray."""
         assert self.process.stdin is not None
+        family: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(self.process.pid).children(recursive=True)
         try:
             self.process.stdin.close()
-            self.process.wait(TIMEOUT_S)
-        except OSError:  # it has ended
+            self.process.wait(CLOSING_S)
+        except (OSError, subprocess.TimeoutExpired):  # it has ended; a command goes on
             pass
         finally:
             self.process.kill()
+            for each in family:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
             self.process.wait()
