@@ -67,6 +67,7 @@ class ProcessCrew(Crew):
         self.ahead: Ahead | None = None
         """Sends parts of messages ahead of their rounds, where that is possible."""
         self._waited_until = 0.0
+        self._telling: Tensor | None = None
         self._seal = None if key is None else Seal.meet(key, None, self._device)
 
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
@@ -152,9 +153,8 @@ class ProcessCrew(Crew):
     def _tell_sealed(self, head: Head, seal: Seal, turn: int) -> Heads:
         """Everybody's heads, with tags."""
         own = seal.sealed(_as_bytes(head), _HEADS, turn)
-        mine = torch.from_numpy(own).to(self._device)
-        everybody = torch.empty((self.workers, mine.numel()), dtype=torch.uint8, device=self._device)
-        dist.all_gather(list(everybody.unbind()), mine)
+        everybody, work = self._tell_each(torch.from_numpy(own))
+        work.wait()
         told = [
             seal.opened(each, other, _HEADS, turn) if other != self._rank else each[:-TAG_BYTES]
             for other, each in enumerate(everybody.cpu().numpy())
@@ -234,16 +234,25 @@ class ProcessCrew(Crew):
 
     def _begin_to_tell(self, head: Head) -> Callable[[], Heads]:
         """Everybody's heads, when they are asked for."""
-        mine = torch.tensor(head, dtype=torch.int64, device=self._device)
-        everybody = torch.empty((self.workers, len(head)), dtype=torch.int64, device=self._device)
-        work = dist.all_gather(list(everybody.unbind()), mine, async_op=True)
-        assert work is not None
+        everybody, work = self._tell_each(torch.tensor(head, dtype=torch.int64))
 
         def told() -> Heads:
             work.wait()
             return everybody.cpu().numpy().view(HEAD)[:, 0]
 
         return told
+
+    def _tell_each(self, mine: Tensor) -> tuple[Tensor, dist.Work]:
+        """Begins to send a few numbers to each other worker; where everybody's arrive, [workers, n].
+
+        Not an all-gather: gloo's goes around a ring, which takes a delay of the link for each worker.
+        """
+        mine = mine.to(self._device).repeat(self.workers, 1)
+        everybody = torch.empty_like(mine)
+        work = dist.all_to_all_single(everybody, mine, async_op=True)
+        assert work is not None
+        self._telling = mine  # not freed while it is sent
+        return everybody, work
 
     def _tell_sizes(self, sending: Sending) -> NDArray[np.int64]:
         """What this worker sends to single others, and what they send to it; int64 [workers, workers]."""

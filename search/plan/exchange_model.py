@@ -210,7 +210,7 @@ def ring(link: Link, workers: int, nbytes: float) -> Exchange:
 
 def _round_told(link: Link, workers: int, *, single: bool) -> Exchange:
     """The numbers before a round; with `single`, also the lengths of messages to single workers."""
-    told = told_to_all(link, workers, _HEAD_BYTES)
+    told = to_all(link, workers, _HEAD_BYTES)
     return told + _to_each(link, workers, SIZE_BYTES, 2) if single else told
 
 
