@@ -102,7 +102,7 @@ BESIDES = (
         "There are 8 workers or more, the delay is less than 5 ms, and every step is exchanged",
         ("sync: {mode: sharded}",),
         "what a worker receives hardly grows with the number of workers; in allgather it grows with each "
-        "worker. But it waits for delays of each worker in turn, and so is not for long links",
+        "worker. But an exchange waits for two delays, one after the other, and in allgather for one",
         lambda situation: (
             situation.workers >= MANY
             and situation.delay < LONG_S

@@ -1,9 +1,10 @@
 """Runs rounds with one worker in each process, connected by torch.distributed (gloo or NCCL)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,12 +17,13 @@ from taugrad.compressors.wire.reaching import reaching
 from taugrad.compressors.wire.sealing import TAG_BYTES, TO_ALL, Seal
 
 from .ahead import Ahead
+from .boxes import Boxes, sizes_of
 from .links import Links
 from .rounds import (
     HEAD,
+    NUMBER_BYTES,
     Agreed,
     Crew,
-    Head,
     Heads,
     Known,
     Passed,
@@ -33,6 +35,7 @@ from .rounds import (
     Traffic,
 )
 
+_Number = TypeVar("_Number", np.int64, np.uint8)
 _HEADS, _SIZES, _MESSAGES = range(3)
 """What tags are about in a round."""
 
@@ -67,12 +70,13 @@ class ProcessCrew(Crew):
         self.ahead: Ahead | None = None
         """Sends parts of messages ahead of their rounds, where that is possible."""
         self._waited_until = 0.0
-        self._telling: Tensor | None = None
+        self._boxes = Boxes() if dist.get_backend() == "gloo" and key is None else None
         self._seal = None if key is None else Seal.meet(key, None, self._device)
 
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """See `Crew.run`."""
         (side,) = sides
+        number = 0
         while side.move is not None:
             move = side.move
             if isinstance(move, Known):
@@ -80,43 +84,49 @@ class ProcessCrew(Crew):
                 side.receive({})
                 continue
             if isinstance(move, Sending) and self.ahead is not None:
-                received = self._carry_rest(move, self.ahead, traffic)
+                received = self._carry_rest(move, number, self.ahead, traffic)
             else:
                 with self._waiting("round"):
-                    received = self._carry(move, traffic)
+                    received = self._carry(move, number, traffic)
+            number += isinstance(move, Sending)
             side.receive(received)
         return side.agreed
 
-    def _carry_rest(self, sending: Sending, ahead: Ahead, traffic: Traffic) -> Received:
+    def _carry_rest(self, sending: Sending, number: int, ahead: Ahead, traffic: Traffic) -> Received:
         """A round whose messages are on their way: tells what has to be told, and waits for the others'."""
         if not ahead.is_out:
             with self._waiting("round", since=ahead.sent_out):
-                telling, sizes = self._begin_to_tell(sending.head()), self._tell_sizes(sending)
-                traffic.count(telling(), sizes)
-            for number in ahead.mine:
+                heads, sizes = self._tell(sending, number)
+                traffic.count(heads, sizes)
+            assert sizes is not None
+            for each in ahead.mine:
                 with self._waiting("round", since=self._waited_until):
-                    parts = ahead.take_out(number, sizes)
-                ahead.take(number, parts)
+                    parts = ahead.take_out(each, sizes)
+                ahead.take(each, parts)
             ahead.is_out = True
             return {}  # it has all been taken
         since = None if ahead.sent_back is None else max(ahead.sent_back, self._waited_until)
         with self._waiting("round", since=since):
-            heads = self._tell(sending.head())
+            heads, _ = self._tell(sending, number)
             traffic.count(heads, None)
             received = ahead.receive_back(heads)
         if sending.to_all is not None:
             received[self._rank] = sending.to_all
         return dict(sorted(received.items()))
 
-    def _carry(self, move: Sending | Passing, traffic: Traffic) -> Received:
+    def _carry(self, move: Sending | Passing, number: int, traffic: Traffic) -> Received:
         """What this worker receives in one round."""
         if self._seal is not None:
             assert isinstance(move, Sending), "a spec with anything else is refused"
             return self._carry_sealed(move, self._seal, traffic)
         if isinstance(move, Passing):
             return self._pass_on(move, traffic)
-        heads = self._tell(move.head())
-        sizes = self._tell_sizes(move) if heads["single_messages"].any() else None
+        if self._boxes is not None:
+            arrived = self._boxes.exchange(number, move)
+            traffic.count(arrived.heads, arrived.sizes)
+            own = {} if move.to_all is None else {self._rank: move.to_all}
+            return dict(sorted({**arrived.payloads, **own}.items()))
+        heads, sizes = self._tell(move, number)
         traffic.count(heads, sizes)
         return self._exchange(move, heads["to_all"], sizes)
 
@@ -137,9 +147,7 @@ class ProcessCrew(Crew):
             },
             to_all=None if sending.to_all is None else seal.sealed(sending.to_all, _MESSAGES, turn),
         )
-        heads = self._tell_sealed(tagged.head(), seal, turn)
-        single = bool(heads["single_messages"].any())
-        sizes = self._tell_sizes_sealed(tagged, seal, turn) if single else None
+        heads, sizes = self._tell_sealed(tagged, seal, turn)
         traffic.count(heads, sizes, TAG_BYTES)
         opened: dict[int, Payload] = {}
         for other, arrived in self._exchange(tagged, heads["to_all"], sizes).items():
@@ -150,30 +158,30 @@ class ProcessCrew(Crew):
                 opened[other] = sending.to_all
         return opened
 
-    def _tell_sealed(self, head: Head, seal: Seal, turn: int) -> Heads:
-        """Everybody's heads, with tags."""
-        own = seal.sealed(_as_bytes(head), _HEADS, turn)
-        everybody, work = self._tell_each(torch.from_numpy(own))
-        work.wait()
+    def _tell_sealed(self, sending: Sending, seal: Seal, turn: int) -> tuple[Heads, NDArray[np.int64] | None]:
+        """As `_tell`, with tags; lengths come first."""
+        head = seal.sealed(_as_bytes(sending.head()), _HEADS, turn)
+        if not sending.singly:
+            everybody = self._tell_each(np.tile(head, (self.workers, 1)))
+            return self._opened_heads(everybody, seal, turn), None
+        sizes = sizes_of(sending, self._rank, self.workers)
+        mine = enumerate(sizes[self._rank].tolist())
+        own = [seal.sealed(_as_bytes([size]), _SIZES, turn, to) for to, size in mine]
+        everybody = self._tell_each(np.stack([np.concatenate([each, head]) for each in own]))
+        told, heads = np.split(everybody, [own[0].size], axis=1)
+        theirs = [
+            seal.opened(each, other, _SIZES, turn, self._rank) if other != self._rank else each[:NUMBER_BYTES]
+            for other, each in enumerate(told)
+        ]
+        sizes[:, self._rank] = np.concatenate(theirs).view(np.int64)
+        return self._opened_heads(heads, seal, turn), sizes
+
+    def _opened_heads(self, sealed: NDArray[np.uint8], seal: Seal, turn: int) -> Heads:
         told = [
             seal.opened(each, other, _HEADS, turn) if other != self._rank else each[:-TAG_BYTES]
-            for other, each in enumerate(everybody.cpu().numpy())
+            for other, each in enumerate(sealed)
         ]
         return np.concatenate(told).view(HEAD)
-
-    def _tell_sizes_sealed(self, sending: Sending, seal: Seal, turn: int) -> NDArray[np.int64]:
-        """As `_tell_sizes`, with tags."""
-        numbers = [sending.to[rank].size if rank in sending.to else 0 for rank in range(self.workers)]
-        own = [seal.sealed(_as_bytes([each]), _SIZES, turn, to) for to, each in enumerate(numbers)]
-        mine = torch.from_numpy(np.concatenate(own)).to(self._device)
-        arriving = torch.empty_like(mine)
-        dist.all_to_all_single(arriving, mine)
-        sizes = np.zeros((self.workers, self.workers), np.int64)
-        for other, each in enumerate(np.split(arriving.cpu().numpy(), self.workers)):
-            told = seal.opened(each, other, _SIZES, turn, self._rank)
-            sizes[other, self._rank] = told.view(np.int64)[0]
-        sizes[self._rank] = numbers
-        return sizes
 
     @contextmanager
     def _waiting(self, about: str, since: float | None = None) -> Iterator[None]:
@@ -228,42 +236,29 @@ class ProcessCrew(Crew):
         traffic.count_passed(passing.sender, self._rank, size, passing.told_bytes)
         return Passed(passing.sender, _payload(arriving), note)
 
-    def _tell(self, head: Head) -> Heads:
-        """Everybody's heads."""
-        return self._begin_to_tell(head)()
+    def _tell(self, sending: Sending, number: int) -> tuple[Heads, NDArray[np.int64] | None]:
+        """Everybody's heads; in a round to single workers also the lengths from this worker and to it."""
+        if self._boxes is not None:
+            arrived = self._boxes.exchange(number, sending, carries=False)
+            return arrived.heads, arrived.sizes
+        head = np.tile(np.array(sending.head(), np.int64), (self.workers, 1))
+        if not sending.singly:
+            return self._tell_each(head).view(HEAD)[:, 0], None
+        sizes = sizes_of(sending, self._rank, self.workers)
+        everybody = self._tell_each(np.column_stack([head, sizes[self._rank]]))
+        sizes[:, self._rank] = everybody[:, -1]
+        return np.ascontiguousarray(everybody[:, :-1]).view(HEAD)[:, 0], sizes
 
-    def _begin_to_tell(self, head: Head) -> Callable[[], Heads]:
-        """Everybody's heads, when they are asked for."""
-        everybody, work = self._tell_each(torch.tensor(head, dtype=torch.int64))
-
-        def told() -> Heads:
-            work.wait()
-            return everybody.cpu().numpy().view(HEAD)[:, 0]
-
-        return told
-
-    def _tell_each(self, mine: Tensor) -> tuple[Tensor, dist.Work]:
-        """Begins to send a few numbers to each other worker; where everybody's arrive, [workers, n].
+    def _tell_each(self, mine: NDArray[_Number]) -> NDArray[_Number]:
+        """Sends row r to worker r, and gets everybody's for this one: [workers, n].
 
         Not an all-gather: gloo's goes around a ring, which takes a delay of the link for each worker.
         """
-        mine = mine.to(self._device).repeat(self.workers, 1)
-        everybody = torch.empty_like(mine)
-        work = dist.all_to_all_single(everybody, mine, async_op=True)
-        assert work is not None
-        self._telling = mine  # not freed while it is sent
-        return everybody, work
-
-    def _tell_sizes(self, sending: Sending) -> NDArray[np.int64]:
-        """What this worker sends to single others, and what they send to it; int64 [workers, workers]."""
-        numbers = [sending.to[rank].size if rank in sending.to else 0 for rank in range(self.workers)]
-        mine = torch.tensor(numbers, dtype=torch.int64, device=self._device)
-        arriving = torch.empty_like(mine)
-        dist.all_to_all_single(arriving, mine)
-        sizes = np.zeros((self.workers, self.workers), np.int64)
-        sizes[:, self._rank] = arriving.cpu().numpy()
-        sizes[self._rank] = numbers
-        return sizes
+        outgoing = torch.from_numpy(mine).to(self._device)
+        arriving = torch.empty_like(outgoing)
+        dist.all_to_all_single(arriving, outgoing)
+        everybody: NDArray[_Number] = arriving.cpu().numpy()
+        return everybody
 
     def _exchange(
         self, sending: Sending, to_all: NDArray[np.int64], sizes: NDArray[np.int64] | None

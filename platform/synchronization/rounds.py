@@ -29,9 +29,9 @@ NUMBER_BYTES = 8
 class Head(NamedTuple):
     """The numbers that a worker announces to all others before a round.
 
-    If anybody sends to single workers, each worker also announces to each other one how much it will get.
-    This is one number on every link, so it grows with the number of workers like the messages, not with its
-    square.
+    In a round of messages to single workers, each worker also announces to each other one how much that will
+    get. This is one number on every link, so it grows with the number of workers like the messages, not with
+    its square.
     """
 
     to_all: int
@@ -60,6 +60,8 @@ class Sending:
     """By receiver; what is empty does not arrive."""
     to_all: Payload | None = None
     """The same to every other worker, in place of `to`."""
+    singly: bool = False
+    """Whether this is a round of `to`, on all workers: some may have nothing for anybody."""
     elements: int = 0
     """Elements of a gradient in it."""
     paper_bits: int = 0

@@ -81,7 +81,7 @@ class SimulatedCrew(Crew):
 
 
 def _sizes(sendings: Sequence[Sending]) -> NDArray[np.int64] | None:
-    if not any(sending.to for sending in sendings):
+    if not any(sending.singly for sending in sendings):
         return None
     sizes = np.zeros((len(sendings), len(sendings)), np.int64)
     for src, sending in enumerate(sendings):

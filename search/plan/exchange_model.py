@@ -7,13 +7,15 @@ If sites are connected by trunks, a site's trunk carries what its workers send t
 receive from there. In a ring, everything passes each trunk once in each direction.
 
 Gloo sends nothing before it has heard that the receiver is ready. With delay d and rate r, a message of m
-bytes therefore takes 2 d + m / r, or d + m / r if the receiver got ready in advance, as in the DDP hook.
+bytes therefore takes 2 d + m / r, or d + m / r if the receiver got ready in advance, as in the DDP hook and
+in rounds.
 """
 
 import math
 from dataclasses import dataclass
 
 from taugrad.compressors.wire.gathering import SIZE_BYTES
+from taugrad.platform.synchronization.boxes import most_room
 
 from .link import Link
 
@@ -152,13 +154,9 @@ def sharded(link: Link, workers: int, out: float, back: float) -> Exchange:
         out: bytes of a worker's messages about all of its gradient.
         back: bytes of all messages about the sum.
     """
-    others = workers - 1
-    told = _round_told(link, workers, single=True) + _round_told(link, workers, single=False)
-    return (
-        told + _to_each(link, workers, out / workers, 2) + _to_each(link, workers, back / workers, 2)
-        if others
-        else NOTHING
-    )
+    if workers == 1:
+        return NOTHING
+    return _round(link, workers, out / workers, single=True) + _round(link, workers, back / workers)
 
 
 def parameter_server(link: Link, workers: int, out: float, back: float) -> Exchange:
@@ -166,31 +164,31 @@ def parameter_server(link: Link, workers: int, out: float, back: float) -> Excha
     if workers == 1:
         return NOTHING
     others = workers - 1
-    told = _round_told(link, workers, single=True) + _round_told(link, workers, single=True)
+    told = _told(link, workers, single=True) + _told(link, workers, single=False)
     crossing = 0 if link.trunk is None else workers - link.trunk.workers_of_site(workers)
-    there, returned = (_straight(link, others, each, 2, crossing) for each in (out, back))
+    there, returned = (
+        _straight(link, others, each, _delays(workers, each), crossing) for each in (out, back)
+    )
     mean = others / workers * (out + back)
     return Exchange(
         told.link_s + there.link_s + returned.link_s,
-        told.wait_s + there.wait_s + returned.wait_s,
+        there.wait_s + returned.wait_s,
         told.received + mean,
         told.busiest + max(there.busiest, returned.busiest),
     )
 
 
 def in_a_round(link: Link, workers: int, nbytes: float) -> Exchange:
-    """Every worker's message to every other one, after all have announced lengths (mode weights)."""
-    if workers == 1:
-        return NOTHING
-    return _round_told(link, workers, single=False) + to_all(link, workers, nbytes)
+    """Every worker's message to every other one, in a round (mode weights)."""
+    return NOTHING if workers == 1 else _round(link, workers, nbytes)
 
 
 def in_rounds_between_sites(link: Link, workers: int, nbytes: float) -> Exchange:
-    """The same between sites: lengths are announced before each of the two rounds."""
+    """The same between sites, in two rounds."""
     if workers == 1:
         return NOTHING
-    told = _round_told(link, workers, single=True)
-    return told + told + between_sites(link, workers, nbytes, ready=False)
+    told = _told(link, workers, single=True)
+    return told + told + between_sites(link, workers, nbytes, ready=_delays(workers, nbytes) == 1)
 
 
 def ring(link: Link, workers: int, nbytes: float) -> Exchange:
@@ -208,10 +206,19 @@ def ring(link: Link, workers: int, nbytes: float) -> Exchange:
     return Exchange(hops * hop.link_s, hops * hop.wait_s, hops * hop.received, hops * hop.busiest)
 
 
-def _round_told(link: Link, workers: int, *, single: bool) -> Exchange:
-    """The numbers before a round; with `single`, also the lengths of messages to single workers."""
-    told = to_all(link, workers, _HEAD_BYTES)
-    return told + _to_each(link, workers, SIZE_BYTES, 2) if single else told
+def _round(link: Link, workers: int, nbytes: float, *, single: bool = False) -> Exchange:
+    """A round of messages to all others, each with its numbers before it."""
+    return _told(link, workers, single=single) + _to_each(link, workers, nbytes, _delays(workers, nbytes))
+
+
+def _told(link: Link, workers: int, *, single: bool) -> Exchange:
+    """The numbers before the messages of a round; with `single`, also the lengths for single workers."""
+    return _to_each(link, workers, _HEAD_BYTES + (SIZE_BYTES if single else 0), 0)
+
+
+def _delays(workers: int, nbytes: float) -> int:
+    """How many delays a message of a round waits for: two more where its receiver has no room for it."""
+    return 1 if nbytes <= most_room(workers) else 3
 
 
 def _to_each(link: Link, workers: int, nbytes: float, delays: int) -> Exchange:

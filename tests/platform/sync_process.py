@@ -15,27 +15,39 @@ from trainer_process import saved
 
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization import processes
+from taugrad.platform.synchronization import boxes, processes
 from taugrad.platform.synchronization.ahead import _FIRST_TAG, _REST
 from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.training.trainer import Trainer
 
 SENT = {"bytes": 0, "messages": 0, "told": 0}
-"""By this process, point to point, counted where torch is handed tensors: messages, and numbers' bytes."""
+"""By this process, point to point, counted where torch is handed tensors: all bytes, messages, and bytes of
+what is sent as numbers alone."""
+MOST_NUMBERS = 56
+"""Bytes before a message; its own header has 32."""
 
 
 class CountedOperation(dist.P2POp):
     def __init__(self, op: Any, tensor: torch.Tensor, *where: Any) -> None:
         super().__init__(op, tensor, *where)
-        if op is dist.isend and tensor.dtype == torch.int64:
+        if op is not dist.isend:
+            return
+        SENT["bytes"] += tensor.numel() * tensor.element_size()
+        if tensor.dtype == torch.int64:
             SENT["told"] += 8 * tensor.numel()
-        elif op is dist.isend:
-            SENT["bytes"] += tensor.numel()
+        else:
             # What had no room goes on from a message's beginning.
             SENT["messages"] += not (self.tag >= _FIRST_TAG and self.tag & _REST)
 
     def __new__(cls, op: Any, tensor: torch.Tensor, *where: Any) -> "CountedOperation":
         return super().__new__(cls, op, tensor, *where)
+
+
+class CountedBoxes(boxes.Boxes):
+    def _dispatch(self, what: torch.Tensor, other: int, number: int, rest: int = 0) -> None:
+        SENT["bytes"] += what.numel()
+        SENT["messages"] += not rest and what.numel() > MOST_NUMBERS
+        super()._dispatch(what, other, number, rest)
 
 
 class Recorder:
@@ -119,6 +131,7 @@ def run(spec: RunSpec, folder: Path) -> dict[str, Any]:
 
 def main(rank: int, workers: int, folder: Path) -> None:
     torch.set_num_threads(1)
+    processes.Boxes = CountedBoxes  # type: ignore[misc]
     processes.dist.P2POp = CountedOperation  # type: ignore[misc]
     dist.init_process_group(
         "gloo", store=dist.FileStore(str(folder / "store"), workers), rank=rank, world_size=workers

@@ -246,11 +246,12 @@ def test_links_carry_what_was_handed_to_torch(name, real):
     sent_bytes, sent_messages = (sent_by_rank(real, name, what) for what in ("bytes", "messages"))
     for rank, worker in enumerate(real):
         found = worker[name]
-        assert found["sent"]["bytes"] == int(sent_bytes[rank].sum())
+        assert found["sent"]["bytes"] == int(found["links"]["bytes"][rank].sum())
         assert found["sent"]["messages"] == int(sent_messages[rank].sum())
         assert torch.equal(found["link_bytes"][:, rank], sent_bytes[:, rank])  # received = sent to it
         told = found["totals"]["received_bytes"] - int(sent_bytes.sum())
         assert 0 < told <= ITERATIONS * 4 * WORKERS * (WORKERS - 1) * 8 * (6 + 1)
+        assert sum(each[name]["sent"]["bytes"] for each in real) == found["totals"]["received_bytes"]
         if pattern_of(name) == "ring":
             assert told == sum(each[name]["sent"]["told"] for each in real)
             a_worker = (WORKERS - 1) * 8 + (WORKERS - 1) * 8 * (

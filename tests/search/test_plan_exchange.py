@@ -83,6 +83,15 @@ def test_shards_and_a_server_by_hand():
     assert found.received == pytest.approx(3 / 4 * 3e5, abs=400)
 
 
+def test_a_round_waits_for_one_delay():
+    # 3 x 100 kB, each with 48 bytes of numbers before it
+    assert model.in_a_round(LONG, 4, 1e5).seconds == pytest.approx(3 * 100_048 / 1e6 + 0.05)
+    # and for two more where a receiver has room for 64 MB / 2 / 3 alone
+    assert model.in_a_round(LONG, 4, 2e7).seconds == pytest.approx(3 * 20_000_048 / 1e6 + 3 * 0.05)
+    # out with a length beside the numbers, and back
+    assert model.sharded(LONG, 2, 2e5, 1e5).seconds == pytest.approx((100_056 + 50_048) / 1e6 + 2 * 0.05)
+
+
 def test_a_ring_waits_for_its_delays():
     # 2 (N - 1) = 6 hops of 25 kB, each with 2 messages that wait for readiness and arrival
     assert model.ring(LONG, 4, 1e5).seconds == pytest.approx(6 * (25e3 / 1e6 + 4 * 0.05), abs=1e-3)

@@ -47,11 +47,11 @@ class Hierarchical(AllGather):
         """See `Pattern.rounds`."""
         own, counted = self._outgoing(gradients, iteration)
         del gradients  # in a simulation, many workers wait here at the same time
-        received = yield Sending(to=dict.fromkeys(self._receivers, own.payload), **counted)
+        received = yield Sending(to=dict.fromkeys(self._receivers, own.payload), singly=True, **counted)
         here: Agreed = {**received, self.setting.rank: own.payload}
         if self._hands_on:
             joined = {to: _joined([here[each] for each in whose]) for to, whose in self._handed_on.items()}
-            received = yield Sending(to=joined)
+            received = yield Sending(to=joined, singly=True)
             for by, whose in self._from_others.items():
                 here |= zip(whose, _parted(received[by], len(whose), by), strict=True)
         return dict(sorted(here.items()))

@@ -94,6 +94,7 @@ class Sharded(Pattern):
         self.spent.tallies = list(chain.from_iterable(sent[number].tallies for number in sorted(sent)))
         received = yield Sending(
             to={owner: self._message(sent, owner) for owner in range(self.owners) if owner != rank},
+            singly=True,
             elements=sum(tally.sent for tally in self.spent.tallies),
             paper_bits=sum(tally.paper_bits for tally in self.spent.tallies),
             refused=self._refused(sent, self._out),
