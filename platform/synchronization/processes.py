@@ -127,8 +127,9 @@ class ProcessCrew(Crew):
             own = {} if move.to_all is None else {self._rank: move.to_all}
             return dict(sorted({**arrived.payloads, **own}.items()))
         heads, sizes = self._tell(move, number)
+        received = self._exchange(move, heads["to_all"], sizes)
         traffic.count(heads, sizes)
-        return self._exchange(move, heads["to_all"], sizes)
+        return received
 
     def _carry_sealed(self, sending: Sending, seal: Seal, traffic: Traffic) -> Received:
         """The same with a tag behind whatever goes to another worker, lengths included.
@@ -148,9 +149,10 @@ class ProcessCrew(Crew):
             to_all=None if sending.to_all is None else seal.sealed(sending.to_all, _MESSAGES, turn),
         )
         heads, sizes = self._tell_sealed(tagged, seal, turn)
+        received = self._exchange(tagged, heads["to_all"], sizes)
         traffic.count(heads, sizes, TAG_BYTES)
         opened: dict[int, Payload] = {}
-        for other, arrived in self._exchange(tagged, heads["to_all"], sizes).items():
+        for other, arrived in received.items():
             if other != rank:
                 alone = sizes is not None and sizes[other, rank] > 0
                 opened[other] = seal.opened(arrived, other, _MESSAGES, turn, rank if alone else TO_ALL)

@@ -245,7 +245,6 @@ class Traffic:
             told += NUMBER_BYTES + tag
         self.link_told += told * ~np.eye(self.workers, dtype=bool)
         self.received_bytes += told * self.workers * others
-        _look_for_refusals(heads)
         to_all = heads["to_all"]
         self.wire_bytes += int(to_all[to_all > 0].sum())
         self._count_to_all(heads, to_all)
@@ -255,6 +254,7 @@ class Traffic:
             self.messages += int(heads["single_messages"].sum())
             self.link_bytes += sizes
             self.link_messages += sizes > 0
+        _look_for_refusals(heads)
 
     def count_passed(self, sender: int, receiver: int, size: int, told: int) -> None:
         """Notes what was passed on over one link; `count_known` counts what all workers passed on."""
