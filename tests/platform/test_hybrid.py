@@ -177,7 +177,7 @@ def test_links_carry_what_was_handed_to_torch(name, real, simulated):
             rows = [size * (rank + 1) // K - size * rank // K for size in (H, C)]
             share = 4 * (rows[0] * (F + 1) + rows[1] * (H + 1))
             gathered = len(SETTLED) * (K - 1) * share
-            assert found["sent"]["bytes"] == int(found["link_bytes"][rank].sum()) + gathered
+            assert found["sent"]["bytes"] == int(found["links"]["bytes"][rank].sum()) + gathered
 
 
 BATCHES = EPOCHS * ([BATCH] * (EXAMPLES // BATCH) + [EXAMPLES % BATCH])
