@@ -1,9 +1,9 @@
 """Sends parts of messages before the rounds that they belong to, between processes connected by gloo.
 
-A round first announces the lengths of its messages, and then sends them. Parts that are ready earlier do not
-wait for that: their receivers post buffers at the start of the step, twice as long as the last part was, and
-gloo accepts a shorter message. What does not fit follows when the length is known. A round that was sent
-ahead therefore waits for the link's delay only once.
+A round (`boxes.py`) begins when all of its messages are ready. Parts that are ready earlier do not wait for
+that: their receivers post buffers at the start of the step, twice as long as the last part was, and gloo
+accepts a shorter message. The round carries the numbers only, and what does not fit follows when they have
+told its length.
 """
 
 from collections.abc import Callable, Sequence

@@ -76,7 +76,6 @@ class Boxes:
         """Expects nothing yet."""
         self._rank, self._workers = dist.get_rank(), dist.get_world_size()
         self._others = [rank for rank in range(self._workers) if rank != self._rank]
-        self._most = most_room(self._workers)
         assert dist.group.WORLD is not None
         number = next(_SETS[dist.group.WORLD.group_name])
         self._first_tag = _FIRST_TAG + _TAGS_EACH * _MOST_ROUNDS * number
@@ -171,7 +170,7 @@ class Boxes:
         return Arrived(heads.view(HEAD)[:, 0], sizes, payloads), missing
 
     def _room(self, length: int) -> int:
-        return min(room_for(length), self._most)
+        return min(room_for(length), most_room(self._workers))
 
     def _expect(self, buffer: Tensor, other: int, number: int, rest: int = 0) -> dist.Work:
         work = dist.irecv(buffer, other, tag=self._first_tag + _TAGS_EACH * number + rest)
@@ -187,6 +186,12 @@ class Boxes:
 def most_room(workers: int) -> int:
     """Bytes of a message for which there may be room; of a longer one, the rest follows."""
     return _MOST_BYTES // (_AHEAD * max(1, workers - 1))
+
+
+def buffer_bytes(workers: int, nbytes: float) -> float:
+    """Bytes of all buffers that a worker keeps for one round, by the length of a message."""
+    room = min(room_for(round(nbytes)), most_room(workers))
+    return _AHEAD * (workers - 1) * (_MOST_TOLD + room)
 
 
 def sizes_of(sending: Sending, rank: int, workers: int) -> NDArray[np.int64]:

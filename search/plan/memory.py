@@ -1,6 +1,7 @@
 """The memory of a worker that depends on the way to train, in bytes; without activations."""
 
 from taugrad.compressors.wire.exchange import room_for
+from taugrad.platform.synchronization.boxes import buffer_bytes
 from taugrad.platform.synchronization.config import AllGatherSync, RealSync, WeightsSync
 
 from .calibrated import Calibration, MethodWork
@@ -35,8 +36,12 @@ def worker_bytes(calibration: Calibration, work: MethodWork, sync: RealSync, wor
         return kept + work.nbytes
     if isinstance(sync, AllGatherSync) and sync.exchange != "padded":
         messages = others * sum(room_for(round(each.nbytes)) + each.nbytes for each in work.buckets)
-    elif pattern in ("ring", "sharded"):
+    elif pattern == "ring":
         messages = 2 * work.nbytes
+    elif pattern == "sharded":
+        messages = 2 * (work.nbytes + buffer_bytes(workers, work.nbytes / workers))
     else:
-        messages = (others + 1) * work.nbytes
+        messages = workers * work.nbytes
+        if isinstance(sync, WeightsSync) or pattern == "parameter_server":
+            messages += buffer_bytes(workers, work.nbytes)
     return kept + messages

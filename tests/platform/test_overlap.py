@@ -31,7 +31,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("overlap")
     script = Path(__file__).with_name("overlap_process.py")
     run_workers(script, lambda rank: (rank, WORKERS, folder), WORKERS, timeout_s=240)
-    return [torch.load(folder / f"overlap_{rank}.pt", weights_only=False) for rank in range(WORKERS)]
+    return [torch.load(folder / f"overlap_{rank}.pt", weights_only=True) for rank in range(WORKERS)]
 
 
 @pytest.fixture(autouse=True)

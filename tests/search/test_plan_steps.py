@@ -160,6 +160,9 @@ def test_memory_counts_what_the_way_to_train_keeps():
         for outer in (OuterOptimizer(), OuterOptimizer(momentum=0.9))
     ]
     assert local[1] - local[0] == whole
+    # weights, gradients, what was agreed on, the difference; 8 messages; boxes of 56 bytes and room
+    boxes = 2 * 7 * (56 + 2 * 3e4 + 4096)
+    assert local[0] == 4 * whole + 8e5 + 8e5 + 8 * 3e4 + boxes
 
 
 def candidates():
