@@ -1,6 +1,6 @@
 """Time to a target over slow links: what people use, and ours, by the wall clock.
 
-    python benchmarks/network_target.py [--quick] [--write]
+    python benchmarks/network_target.py [lenet] [gpt] [nin] [--quick] [--write]
 
 Hosts are network namespaces (benchmarks/network), which needs root. How many steps a synchronous method
 takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
@@ -19,15 +19,17 @@ from crew import train_by
 from in_process import fit
 from network import why_not
 from network_cells import Asked, Cells
-from report import RESULTS, Place, Spread, Table, credit, load, number, publish, read_options
+from report import RESULTS, Place, Spread, Table, load, number, publish, read_options
 from sync_runs import Silent
 from target_choice import Choices, judged, with_choice
 from target_figure import best_of_kinds, caption, draw
 from target_settings import GPT, HOSTS, WORKLOADS, Setting, Workload
-from trainings import BUILD, Trainings, kept_in
+from target_times import Measured, credit, keep
+from trainings import Trainings, kept_in
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.platform.spec import RunSpec
+from taugrad.search.auto_link.wishes import PROBE_SECONDS
 
 LINKS = tuple(f"{rate},{delay}" for rate in ("50mbit", "200mbit", "1gbit") for delay in ("0ms", "20ms"))
 WHOLE_LINK = "200mbit,0ms"
@@ -40,6 +42,7 @@ PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "ne
 SEEDS = 3
 ROUNDS, LEAST_STEPS = 4, 100
 """How long a step's time is measured: so many exchanges and so many steps."""
+QUICK_PROBE_S = 5.0
 SKIPPED = 10
 """Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
 INTRODUCTION = (
@@ -224,23 +227,20 @@ def whole_table(workload: Workload, trainings: Trainings, cells: Cells, link: st
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = read_options("network_target.py", __doc__.partition("\n")[0], arguments)
+    options = read_options("network_target.py", __doc__.partition("\n")[0], arguments, parts=tuple(WORKLOADS))
     if reason := why_not():
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
     before = load()
-    workloads = [quick(GPT)] if options.quick else list(WORKLOADS)
+    workloads = {"gpt": quick(GPT)} if options.quick else {name: WORKLOADS[name] for name in options.parts}
     links = LINKS[-1:] if options.quick else LINKS
     seeds = range(1 if options.quick else SEEDS)
     trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
-    cells_file = BUILD / f"network_target_cells{'-quick' if options.quick else ''}.jsonl"
-    if options.quick:
-        cells_file.unlink(missing_ok=True)
-    cells = Cells(cells_file)
-    choices_file = BUILD / f"network_target_choices{'-quick' if options.quick else ''}.jsonl"
-    if options.quick:
-        choices_file.unlink(missing_ok=True)
-    choices = Choices(choices_file)
+    cells = Cells(kept_in("network_target_cells", quick=options.quick))
+    choices = Choices(
+        kept_in("network_target_choices", quick=options.quick),
+        QUICK_PROBE_S if options.quick else PROBE_SECONDS,
+    )
     introduction = INTRODUCTION.format(
         hosts=HOSTS,
         cores=len(os.sched_getaffinity(0)),
@@ -249,34 +249,39 @@ def main(arguments: Sequence[str]) -> int:
         least=LEAST_STEPS,
         skipped=SKIPPED,
     )
-    tables: list[Table] = []
-    minutes: dict[str, dict[str, dict[str, float]]] = {}
-    for workload in workloads:
+    for name, workload in workloads.items():
         chosen = choices.choose(workload, links)
         both = with_choice(workload, list(chosen.values()))
         specs = [both.spec(setting, seed) for seed in seeds for setting in both.settings]
         trainings.train(specs, print, every=1)
-        tables.append(steps_table(both, seeds, trainings))
+        tables = [steps_table(both, seeds, trainings)]
         ours = [setting.name for setting in workload.settings if setting.ours]
-        minutes[workload.name] = {}
+        minutes: dict[str, dict[str, float]] = {}
         totals: dict[str, tuple[str, Mapping[str, float]]] = {}
         for link, setting in chosen.items():
             rows = rows_over(workload, seeds, trainings, cells, link, setting)
             tables.append(time_table(workload, link, rows, setting))
             totals[link] = (setting.name, totals_of(rows))
-            by_setting = {name: seconds / 60 for name, seconds in totals[link][1].items()}
-            minutes[workload.name][link] = best_of_kinds(by_setting, ours, auto=setting.name)
+            by_setting = {of: seconds / 60 for of, seconds in totals[link][1].items()}
+            minutes[link] = best_of_kinds(by_setting, ours, auto=setting.name)
         tables.append(choices_table(workload, totals))
         tables.append(whole_table(workload, trainings, cells, links[-1] if options.quick else WHOLE_LINK))
-        publish("network_target", options, introduction, tables, before)  # the next one takes hours
-        if options.folder is not None:
-            draw(PICTURE if options.folder == RESULTS else options.folder.with_suffix(".png"), minutes)
+        publish(f"network_target_{name}", options, introduction, tables, before)
+        found = Measured.now(_target(workload), minutes, options)
         if options.folder == RESULTS:
-            said = caption(minutes, {each.name: _target(each) for each in workloads})
-            for place, folder in PLACES.items():
-                picture = f"![Time to the same accuracy over slow links]({folder}images/{PICTURE.name})"
-                place.fill(f"{picture}\n\n{fill(f'({said} {credit(options)})', 115)}")
+            show(keep(workload.name, found))
+        elif options.folder is not None:
+            draw(options.folder.with_suffix(".png"), {workload.name: minutes})
     return 0
+
+
+def show(measured: Mapping[str, Measured]) -> None:
+    """Draws the picture of the first screen, and says what it shows."""
+    draw(PICTURE, {workload: each.minutes for workload, each in measured.items()})
+    said = fill(f"({caption(measured)} {credit(measured)})", 115)
+    for place, folder in PLACES.items():
+        picture = f"![Time to the same accuracy over slow links]({folder}images/{PICTURE.name})"
+        place.fill(f"{picture}\n\n{said}")
 
 
 def quick(workload: Workload) -> Workload:

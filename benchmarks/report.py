@@ -61,15 +61,20 @@ class Options:
     """Where to write the results; None leaves them on the screen."""
     command: str
     """The command itself, to repeat the run."""
+    parts: tuple[str, ...] = ()
+    """Which of a benchmark's parts to run."""
 
 
-def read_options(script: str, description: str, arguments: Sequence[str]) -> Options:
+def read_options(
+    script: str, description: str, arguments: Sequence[str], parts: Sequence[str] = ()
+) -> Options:
     """Reads the command line.
 
     Args:
         script: the file's name in benchmarks/.
         description: what --help says.
         arguments: the command line without the program's name.
+        parts: of the benchmark, where it can be told to run some of them; without being told it runs all.
 
     Returns:
         The options.
@@ -84,9 +89,14 @@ def read_options(script: str, description: str, arguments: Sequence[str]) -> Opt
         metavar="FOLDER",
         help="also write the tables to a file with today's date (default folder: docs/results)",
     )
+    if parts:
+        parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of: {', '.join(parts)}")
     given = parser.parse_args(arguments)
+    asked = given.parts if parts else []
+    if unknown := [each for each in asked if each not in parts]:
+        parser.error(f"{unknown[0]}: choose from {', '.join(parts)}")
     command = shlex.join(["python", f"benchmarks/{script}", *arguments])
-    return Options(given.quick, given.write, command)
+    return Options(given.quick, given.write, command, tuple(asked or parts))
 
 
 def number(value: float) -> str:

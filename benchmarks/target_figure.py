@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 
+from target_times import Measured
+
 from taugrad.dashboards.figures import save
 from taugrad.dashboards.style import WIDE, Key, log_axis, new_panels
 
@@ -17,7 +19,7 @@ COLORS = {
     "taugrad auto --link": "#000000",
 }
 """By kind, Okabe and Ito's."""
-_LEAST_MINUTES = 5
+_LEAST_MINUTES = 20
 """If every time is shorter, the axis has seconds."""
 _MARKERS = dict(zip(COLORS, ("o", "s", "^", "D", "v", "o", "x"), strict=True))
 
@@ -61,7 +63,7 @@ def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -
     figure, panels = new_panels(
         f"{unit.capitalize()} to the same loss or accuracy, four hosts",
         "each line: the best setting of its kind on each link, steps x measured seconds per step; "
-        "below: the link's rate and its delay one way",
+        "below: the link's rate per second and its delay one way",
         "",
         f"{unit} (logarithmic)",
         [(workload, "black") for workload in minutes],
@@ -83,7 +85,8 @@ def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -
                 zorder=4 if kind == "taugrad" else 3,
             )
         log_axis(axes.yaxis, min(drawn) / 1.5, max(drawn) * 1.5, "", most=4)
-        axes.set_xticks(range(len(links)), [_label(link) for link in links], fontsize=7)
+        short = [_label(link).replace("/s", "") for link in links]
+        axes.set_xticks(range(len(links)), short, fontsize=7)
         axes.set_xlim(-0.4, len(links) - 0.6)
     save(figure, path)
 
@@ -93,23 +96,23 @@ def _label(link: str) -> str:
     return f"{rate.replace('mbit', ' Mbit/s').replace('gbit', ' Gbit/s')}\n{delay.replace('ms', ' ms')}"
 
 
-def caption(minutes: Mapping[str, Mapping[str, Mapping[str, float]]], targets: Mapping[str, str]) -> str:
-    """What the first workload's lines say, in words.
+def caption(measured: Mapping[str, Measured]) -> str:
+    """What each panel's first and last links say, in words."""
+    said = ["Four hosts; times of `taugrad auto --link` are without its probe."]
+    for workload, found in measured.items():
+        first, last = next(iter(found.minutes)), next(reversed(found.minutes))
+        told = f"{workload}, to {found.target}: {_said(first, found.minutes[first])}"
+        said.append(told + ("." if first == last else f"; {_said(last, found.minutes[last])}."))
+    return " ".join(said)
 
-    Args:
-        minutes: as above.
-        targets: by workload, what is to be reached.
-    """
-    workload, by_link = next(iter(minutes.items()))
-    said = []
-    for link in (next(iter(by_link)), next(reversed(by_link))):
-        seconds = {kind: f"{60 * value:.3g} s" for kind, value in by_link[link].items()}
-        peers = [kind for kind in seconds if not kind.startswith(("taugrad", "DDP"))]
-        peer = min(peers, key=by_link[link].__getitem__)
-        said.append(
-            f"At {_label(link).replace(chr(10), ' and ')}, what `taugrad auto --link` chose takes "
-            f"{seconds['taugrad auto --link']} (without its probe), the best setting of ours that was chosen "
-            f"by hand {seconds['taugrad']}, {peer} {seconds[peer]}, and DDP with 16 bits "
-            f"{seconds['DDP, 16 bits']}."
-        )
-    return f"{workload}, to {targets[workload]}, on four hosts. {' '.join(said)}"
+
+def _said(link: str, minutes: Mapping[str, float]) -> str:
+    """The times over a link, of ours and of the best of others."""
+    seconds = {kind: f"{60 * value:.3g} s" for kind, value in minutes.items()}
+    peers = [kind for kind in seconds if not kind.startswith(("taugrad", "DDP"))]
+    peer = min(peers, key=minutes.__getitem__)
+    return (
+        f"at {_label(link).replace(chr(10), ' and ')}, `taugrad auto --link` takes "
+        f"{seconds['taugrad auto --link']}, the best setting of ours by hand {seconds['taugrad']}, "
+        f"{peer} {seconds[peer]}, DDP with 16 bits {seconds['DDP, 16 bits']}"
+    )

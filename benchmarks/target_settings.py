@@ -1,4 +1,4 @@
-"""What benchmarks/network_target.py trains: two workloads, and the ways in which people and we exchange."""
+"""What benchmarks/network_target.py trains: three workloads, and the ways in which people and we exchange."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,4 +187,4 @@ LENET = Workload(
         local(10, 0.02, 0.01),
     ),
 )
-WORKLOADS = (LENET, GPT, NIN)
+WORKLOADS = {"lenet": LENET, "gpt": GPT, "nin": NIN}

@@ -26,7 +26,7 @@ Train = Callable[[str], dict[str, float]]
 
 
 def kept_in(name: str, *, quick: bool) -> Path:
-    """Where a benchmark's trainings are written down; a quick run begins with none."""
+    """Where what a benchmark has done is written down; a quick run begins with nothing."""
     path = BUILD / f"{name}-quick.jsonl" if quick else BUILD / f"{name}.jsonl"
     if quick:
         path.unlink(missing_ok=True)

@@ -26,12 +26,12 @@ TRIES = 3
 Table = list[list[str]]
 
 
-def run(name: str, folder: Path) -> str:
-    """What a quick run of a benchmark writes."""
+def run(name: str, folder: Path, report: str = "") -> str:
+    """What a quick run of a benchmark writes: a report of its name, or of another one."""
     options = ["--quick", "--write", folder]
     said = run_script(ROOT / "benchmarks" / f"{name}.py", options, ROOT, timeout_s=TIMEOUT_S)
     (written,) = folder.iterdir()
-    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d-{name}\.md", written.name)
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d-{report or name}\.md", written.name)
     text = written.read_text(encoding="utf-8")
     for table in tables(text):
         for cell in (cell for row in table for cell in row):
@@ -312,23 +312,37 @@ def test_of_each_kind_of_exchange_the_best_counts(monkeypatch):
     }
 
 
-def test_the_first_screens_sentence_names_the_best_of_each_side(monkeypatch):
+def test_the_first_screens_sentence_names_the_best_of_each_side(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    figure = importlib.import_module("target_figure")
+    figure, times = (importlib.import_module(name) for name in ("target_figure", "target_times"))
     slow = {"DDP, float32": 9.0, "DDP, 16 bits": 4.0, "DiLoCo": 2.0, "PowerSGD": 3.0, "taugrad": 1.0}
     fast = {"DDP, float32": 0.9, "DDP, 16 bits": 0.4, "DiLoCo": 0.5, "PowerSGD": 0.3, "taugrad": 0.35}
     chosen = {"taugrad auto --link": 0.25}
-    said = figure.caption(
-        {"LeNet": {"50mbit,0ms": slow | chosen, "1gbit,20ms": fast | chosen}}, {"LeNet": "loss at most 2"}
+    lenet = times.Measured(
+        "loss at most 2", {"50mbit,0ms": slow | chosen, "1gbit,20ms": fast | chosen}, "a", "2026-01-02", "M"
     )
-    assert said.startswith("LeNet, to loss at most 2, on four hosts. At 50 Mbit/s and 0 ms, what ")
-    slow_link, _, fast_link = said.partition("At 1 Gbit/s and 20 ms, ")
+    gpt = times.Measured("loss at most 3", {"1gbit,20ms": fast | chosen}, "b", "2026-01-01", "M")
+    path = tmp_path / "times.json"
+    times.keep("LeNet", times.Measured("", {}, "", "", ""), path)
+    times.keep("GPT", gpt, path)
+    both = times.keep("LeNet", lenet, path)
+    assert both == times.known(path) == {"LeNet": lenet, "GPT": gpt}
+
+    said = figure.caption(both)
+    assert said.startswith(
+        "Four hosts; times of `taugrad auto --link` are without its probe. LeNet, to loss "
+    )
+    first, second = said.split("GPT, to loss at most 3: at 1 Gbit/s and 20 ms, ")
+    slow_link, fast_link = first.split("at 1 Gbit/s and 20 ms, ")
+    assert "to loss at most 2: at 50 Mbit/s and 0 ms, " in slow_link
     for part, ours, by_hand, peer, half in (
         (slow_link, "15 s", "60 s", "DiLoCo 120 s", "240 s"),
         (fast_link, "15 s", "21 s", "PowerSGD 18 s", "24 s"),
+        (second, "15 s", "21 s", "PowerSGD 18 s", "24 s"),
     ):
-        assert f"`taugrad auto --link` chose takes {ours} (" in part
-        assert f"by hand {by_hand}, {peer}, and DDP with 16 bits {half}." in part
+        assert f"`taugrad auto --link` takes {ours}, the" in part
+        assert f"by hand {by_hand}, {peer}, DDP with 16 bits {half}" in part
+    assert times.credit(both) == "`b`, 2026-01-01, M. `a`, 2026-01-02, M."
 
 
 def test_network_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +365,32 @@ def test_network_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for _, workers, spread, *plans in steps:
         assert bool(spread) == (workers == "2")
         assert all(numbers(cell)[0] > 0 for cell in plans if cell)
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_network_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    if reason := importlib.import_module("network").why_not():
+        missing(reason)
+    steps, times, choices, whole = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
+    names = [row[0] for row in steps]
+    assert names[:2] == ["DDP, fp16 hook", "`strom`, 2%, every 10"]
+    assert names[2].startswith("ours, `auto --link`: ")
+    assert {row[0] for row in times} == set(names)
+    minutes = [numbers(row[1])[0] for row in times]
+    assert minutes == sorted(minutes)
+    counts = {row[0]: numbers(row[1])[0] for row in steps}
+    for name, product, *_, spread, computing in times:
+        assert_spread(spread)
+        assert numbers(product)[0] == pytest.approx(counts[name] * numbers(spread)[0] / 60_000, rel=0.02)
+        assert 0 < numbers(computing)[0] <= 100
+    ((link, way, chosen, _, best, ratio),) = choices
+    assert (link, f"ours, `auto --link`: {way}") == ("1gbit,20ms", names[2])
+    assert float(ratio) == pytest.approx(numbers(chosen)[0] / numbers(best)[0], rel=0.02)
+    for name, simulated, real, *_ in whole:
+        # Bits of a simulation are those of its workers, and so are its steps; 16 bits go by torch's own hook.
+        assert simulated == real or name == "DDP, fp16 hook"
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 

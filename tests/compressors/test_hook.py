@@ -19,6 +19,9 @@ import torch
 from cases import in_turn
 from numpy.typing import NDArray
 
+from taugrad.compressors.wire import exchange
+from taugrad.compressors.wire.gathering import ALIGNMENT
+
 Results = list[dict[str, Any]]
 """By rank, what each scenario of a group returned."""
 
@@ -486,6 +489,16 @@ def test_what_has_no_room_follows(several: Results) -> None:
         assert_all_equal([each["second_rounds"] for each in tight])
         assert tight[0]["second_rounds"] >= 1
         assert [each["second_rounds"] for each in roomy] == [0] * len(several)
+
+
+@in_turn("usual", [1, 1000, 10**6])
+def test_through_nccl_a_message_may_grow_by_a_quarter(usual: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms: list[int] = []
+    monkeypatch.setattr(exchange, "PaddedOneShot", lambda *given: rooms.append(given[-1]))
+    way = exchange.Exchange("one_shot")
+    way.capacities[0] = usual
+    way.start(torch.zeros(usual, dtype=torch.uint8), 0, Any, torch.device("meta"))  # as on a GPU
+    assert 5 * usual // 4 <= rooms[0] < 5 * usual // 4 + ALIGNMENT
 
 
 @in_turn("form", ["padded", "exact", "one_shot", "hierarchical"])

@@ -12,6 +12,8 @@ from cases import in_turn
 from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.compressor import is_exempt
+from taugrad.compressors.bucket.layout import Part
+from taugrad.compressors.config import read_config
 from taugrad.compressors.config.methods import Exempt
 from taugrad.compressors.tau.warmup import Warmup, density_at
 
@@ -160,6 +162,18 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered(workbench: Mod
         found, due = other.step(gradients), worker.step(gradients)
         assert [tally.tau for tally in found.tallies] == [tally.tau for tally in due.tallies]
     assert other.memories == worker.memories
+
+
+def test_a_sample_is_taken_only_where_it_decides_what_is_sent() -> None:
+    part = Part("p0", torch.ones(100), torch.zeros(100))
+    for line, needed in (
+        ("topk(0.01, sampled=True)", True),
+        ("topk(0.01)", False),
+        ("chunked_topk(keep=4) | chunked", False),
+        ("strom(density(0.01))", True),
+        ("strom(0.01)", False),
+    ):
+        assert read_config(line).selection().needs_sample(part, 0, {}) is needed, line
 
 
 def test_a_warmup_falls_in_stages_to_the_target() -> None:

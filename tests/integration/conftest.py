@@ -87,9 +87,9 @@ def one_ray(kept_ray: Callable[[], OneRay], request: pytest.FixtureRequest) -> I
 
 
 @pytest.fixture
-def on_one_ray(tmp_path: Path, environment: dict[str, str]) -> Iterator[OneRay]:
-    """A Ray of the test's own, for commands in the test's folder."""
-    started = OneRay(tmp_path, environment)
+def on_own_ray(tmp_path: Path, environment: dict[str, str]) -> Iterator[OneRay]:
+    """A Ray of the test's own, for commands in the test's folder that are no search."""
+    started = OneRay(tmp_path, environment, dashboard=False)
     yield started
     started.close()
 

@@ -86,8 +86,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 class Struck:
     """A run to which things happen while it goes on."""
 
-    def __init__(self, on_one_ray: Callable[..., tuple[int, str]], folder: Path, *arguments: str) -> None:
-        self.folder, self._ray = folder, on_one_ray
+    def __init__(self, on_own_ray: Callable[..., tuple[int, str]], folder: Path, *arguments: str) -> None:
+        self.folder, self._ray = folder, on_own_ray
         self._of_others: set[Path] = set()
         self._of_others, self._seen = self.checkpoints(), set[Path]()
         self._thread = threading.Thread(target=self._run, args=arguments, daemon=True)
@@ -134,18 +134,18 @@ def outcome(folder: Path, name: str) -> Outcome:
 
 
 def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(
-    disk: Disk, on_one_ray: Callable[..., tuple[int, str]], tmp_path: Path
+    disk: Disk, on_own_ray: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     for name, restarts in (("whole", 0), ("struck", 9)):
         spec = SPEC.format(name=name, restarts=restarts, hold=tmp_path / HOLD)
         (tmp_path / f"{name}.yaml").write_text(spec)
     (tmp_path / "pausing.py").write_text(PAUSING)
-    code, said = on_one_ray("train", "whole.yaml", "--allow-custom")
+    code, said = on_own_ray("train", "whole.yaml", "--allow-custom")
     assert code == 0, said
     whole = outcome(tmp_path, "whole")
     assert [step for step, _ in whole["metrics"]["comm/fraction"]] == list(range(1, ITERATIONS + 1))
 
-    run = Struck(on_one_ray, tmp_path, "train", "struck.yaml", "--allow-custom")
+    run = Struck(on_own_ray, tmp_path, "train", "struck.yaml", "--allow-custom")
     run.next_checkpoint()
     with run.held() as workers:
         workers[0].suspend()

@@ -46,24 +46,25 @@ def serve(command: list[str], folder: Path, environment: dict[str, str]) -> str:
     return said
 
 
-def test_its_files_and_commands_do_what_it_says(on_one_ray, tmp_path, environment, command):
+def test_its_files_and_commands_do_what_it_says(one_ray, environment, command):
+    folder = one_ray.folder
     blocks = list(fences.blocks(PAGE))
     for block in blocks:
         if block.file:
-            (tmp_path / block.file).write_text(block.text)
+            (folder / block.file).write_text(block.text)
     said = {}
     for line in [line for block in blocks for line in block.commands]:
         program, *words = shlex.split(line)
         if program == "python":
-            subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, timeout=TIMEOUT_S)
+            subprocess.run([sys.executable, *words], cwd=folder, check=True, timeout=TIMEOUT_S)
         elif words[0] == "dashboard":
-            said[words[0]] = serve([*command, *words], tmp_path, environment)
+            said[words[0]] = serve([*command, *words], folder, environment)
         else:
             assert program == "taugrad"
-            code, said[words[0]] = on_one_ray(*words)
+            code, said[words[0]] = one_ray(*words)
             assert code == 0, said[words[0]]
 
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("tutorial")
     runs = {run.info.run_name: run.data.metrics for run in client.search_runs([experiment.experiment_id])}
     assert runs.keys() == {"plain", "compressed"}
@@ -71,9 +72,9 @@ def test_its_files_and_commands_do_what_it_says(on_one_ray, tmp_path, environmen
     assert runs["compressed"]["total/compression_ratio"] > 100
     for metrics in runs.values():
         assert metrics["eval/accuracy"] > 0.9
-    report = (tmp_path / "report" / "report.html").read_text()
+    report = (folder / "report" / "report.html").read_text()
     assert "compressed" in report
     assert "plain" in report
-    front = tmp_path / "taugrad-runs" / "searches" / "tutorial_search" / "search" / "front.csv"
+    front = folder / "taugrad-runs" / "searches" / "tutorial_search" / "search" / "front.csv"
     assert len(front.read_text().splitlines()) > 1
     assert "--pick" in said["search"]

@@ -30,14 +30,14 @@ class Finished(NamedTuple):
 class OneRay:
     """A Ray for commands, one after the other, in one folder."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        """Starts it."""
+    def __init__(self, folder: Path, environment: dict[str, str], *, dashboard: bool = True) -> None:
+        """Starts it; searches need its dashboard."""
         self.folder, self.output = folder, folder / "output.txt"
         self._errors = folder / "errors.txt"
         pipe = subprocess.PIPE
         with self._errors.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(_SCRIPT), str(self.output)],
+                [sys.executable, str(_SCRIPT), str(self.output), *["dashboard"] * dashboard],
                 cwd=folder,
                 env=environment,
                 stdin=pipe,
