@@ -204,15 +204,19 @@ def main(arguments: Sequence[str]) -> int:
     known = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     rooms = ["feedback"] if options.quick else list(ROOMS)
     wanted = [mutant for room in rooms for mutant in sample(room, each)]
+    known_of = {
+        mutant: next((one for one in known if one.items() >= asdict(mutant).items()), None)
+        for mutant in wanted
+    }
     results = []
     with tempfile.TemporaryDirectory(prefix="taugrad-mutants-") as folder:
         copy: Copy | None = None
         for number, mutant in enumerate(wanted, start=1):
-            found = next((one for one in known if one.items() >= asdict(mutant).items()), None)
+            found = known_of[mutant]
             if found is None:
                 if copy is None:
                     copy = Copy(Path(folder))
-                    for room in rooms:
+                    for room in {each.room for each, one in known_of.items() if one is None}:
                         if copy.tests_fail(room):
                             raise RuntimeError(f"the tests of {room} fail without any change")
                 found = copy.try_one(mutant)

@@ -26,8 +26,8 @@ PLAIN = Setting("", "none")
 class Choices:
     """By link and workload, in a file with a line for each."""
 
-    def __init__(self, path: Path, probe_s: float = PROBE_SECONDS) -> None:
-        self._path, self._probe_s = path, probe_s
+    def __init__(self, path: Path) -> None:
+        self._path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         self._known = {(each["link"], each["fingerprint"]): each for each in map(json.loads, lines)}
 
@@ -50,7 +50,7 @@ class Choices:
             for link in links:
                 print(f"{link}: auto --link ...", flush=True)
                 found = find(
-                    spec, "target_settings.py", Link.parse(link), self._probe_s, courses, print, sharing=HOSTS
+                    spec, "target_settings.py", Link.parse(link), PROBE_SECONDS, courses, print, sharing=HOSTS
                 )
                 best = found.choice.best
                 entry = {
@@ -74,6 +74,11 @@ class Choices:
             chosen.training.optimizer.model_dump(mode="json"),
             ours=True,
         )
+
+
+def as_if_chosen(setting: Setting) -> Setting:
+    """A setting under the name of a choice, where choosing would take minutes."""
+    return replace(setting, name=f"{NAME}: {setting.name}")
 
 
 def with_choice(workload: Workload, choices: Sequence[Setting]) -> Workload:

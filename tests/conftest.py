@@ -18,22 +18,14 @@ import cases
 
 COMPILING = ("tests/compressors/test_methods.py", "tests/compressors/test_codecs.py")
 """These compile nearly every kernel, in one process. Workers of a test would all compile the same."""
-OWN_RAYS = tuple(
-    f"tests/integration/test_{name}.py" for name in ("train", "stores", "submit", "soak", "outage")
-)
 CLUSTER = "tests/integration/test_cluster.py"
 """Of two machines, with addresses of their own; it may run beside the folder's other tests."""
-TOGETHER = (COMPILING, OWN_RAYS, ("tests/integration/",), ("tests/dashboards/",), ("tests/docs/",))
+TOGETHER = (COMPILING, ("tests/integration/",), ("tests/dashboards/",), ("tests/docs/",))
 """What one process runs as a whole: files, or a folder.
 
-Two cores bear two Rays at a time: one after the other for those of OWN_RAYS, and one that most others of the
-folder share. The dashboards' tests read one experiment.
+Two cores bear one Ray at a time, and most tests of it share one; the dashboards' tests read one experiment.
 """
-FIRST = (
-    *(COMPILING + OWN_RAYS),
-    *("tests/integration/", "tests/test_benchmarks.py", CLUSTER),
-    *("tests/dashboards/", "tests/docs/", "tests/platform/"),
-)
+FIRST = (*(start for starts in TOGETHER for start in starts), "tests/test_benchmarks.py", "tests/platform/")
 """What others wait for, then what takes longest: nobody waits for it at the end."""
 
 # A module is compiled once, not by each of some hundred processes that the tests start.
@@ -50,12 +42,6 @@ def unit_of(nodeid: str) -> str:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are cores: a command on Ray waits most of its time for processes to start."""
-    return len(os.sched_getaffinity(0)) + 1
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling
 
@@ -69,9 +55,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> tuple[int, bool]:
-        # The longest that fits: a file that is named, before its folder.
-        fitting = [(-len(start), i) for i, start in enumerate(FIRST) if item.nodeid.startswith(start)]
-        first = min(fitting, default=(0, len(FIRST)))[1]
+        first = next((i for i, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
         return first, "one_ray" in getattr(item, "fixturenames", ())  # these share one, without a break
 
     items.sort(key=place)

@@ -368,15 +368,14 @@ def test_network_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_network_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_network_target(tmp_path: Path) -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     if reason := importlib.import_module("network").why_not():
         missing(reason)
     steps, times, choices, whole = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
     names = [row[0] for row in steps]
     assert names[:2] == ["DDP, fp16 hook", "`strom`, 2%, every 10"]
-    assert names[2].startswith("ours, `auto --link`: ")
+    assert names[2] == f"ours, `auto --link`: {names[1]}"  # `auto` takes minutes
     assert {row[0] for row in times} == set(names)
     minutes = [numbers(row[1])[0] for row in times]
     assert minutes == sorted(minutes)

@@ -25,6 +25,7 @@ class Objects:
         host, port = self._server.get_host_and_port()
         self.url = f"http://{host}:{port}"
         self._check_keys(False)
+        self._post("reset")  # what a server has is the process's, and an earlier one may have left something
         self._administrator = {
             "endpoint_url": self.url,
             "region_name": _REGION,
@@ -90,8 +91,9 @@ class Objects:
 
     def _check_keys(self, on: bool) -> None:
         # How many requests go through before it checks.
-        data = b"0" if on else b"1000000"
+        self._post("reset-auth", b"0" if on else b"1000000")
+
+    def _post(self, what: str, data: bytes = b"") -> None:
         head = {"Content-Type": "text/plain"}
-        urllib.request.urlopen(
-            urllib.request.Request(f"{self.url}/moto-api/reset-auth", data, head, method="POST")
-        ).close()
+        request = urllib.request.Request(f"{self.url}/moto-api/{what}", data, head, method="POST")
+        urllib.request.urlopen(request).close()
