@@ -23,7 +23,7 @@ from report import RESULTS, Place, Spread, Table, load, number, publish, read_op
 from sync_runs import Silent
 from target_choice import Choices, as_if_chosen, judged, with_choice
 from target_figure import best_of_kinds, caption, draw
-from target_settings import GPT, HOSTS, WORKLOADS, Setting, Workload
+from target_settings import GPT, WORKLOADS, Setting, Workload
 from target_times import Measured, credit, keep
 from trainings import Trainings, kept_in
 
@@ -31,6 +31,7 @@ from taugrad.compressors import NonFiniteGradient
 from taugrad.platform.spec import RunSpec
 
 LINKS = tuple(f"{rate},{delay}" for rate in ("50mbit", "200mbit", "1gbit") for delay in ("0ms", "20ms"))
+QUICK_LINKS = ("1gbit,1ms",)
 WHOLE_LINK = "200mbit,0ms"
 """Where each setting is also run whole, by the clock."""
 PICTURE = RESULTS.parent / "images" / "time_to_target.png"
@@ -39,8 +40,8 @@ DOCS = RESULTS.parent
 PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "network.md", *_BETWEEN): ""}
 """Where the picture stands with a sentence, and how its path begins there."""
 SEEDS = 3
-ROUNDS, LEAST_STEPS = 4, 100
-"""How long a step's time is measured: so many exchanges and so many steps."""
+ROUNDS = 4
+"""So many exchanges are timed, at least."""
 SKIPPED = 10
 """Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
 INTRODUCTION = (
@@ -73,7 +74,7 @@ def _trained(text: str) -> dict[str, float]:
 
 def timed_spec(workload: Workload, setting: Setting) -> RunSpec:
     """Steps enough: whole rounds of local steps."""
-    rounds = max(ROUNDS, -(-LEAST_STEPS // setting.every))
+    rounds = max(ROUNDS, -(-workload.least_steps // setting.every))
     return workload.steps(setting, _skipped(setting) + rounds * setting.every)
 
 
@@ -231,17 +232,17 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     before = load()
     workloads = {"gpt": quick(GPT)} if options.quick else {name: WORKLOADS[name] for name in options.parts}
-    links = LINKS[-1:] if options.quick else LINKS
+    links = QUICK_LINKS if options.quick else LINKS
     seeds = range(1 if options.quick else SEEDS)
     trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
     cells = Cells(kept_in("network_target_cells", quick=options.quick))
     choices = Choices(kept_in("network_target_choices", quick=False))
     introduction = INTRODUCTION.format(
-        hosts=HOSTS,
+        hosts=max(workload.hosts for workload in workloads.values()),
         cores=len(os.sched_getaffinity(0)),
         seeds=len(seeds),
         evaluate=GPT.base["training"]["evaluate_every"],
-        least=LEAST_STEPS,
+        least=min(workload.least_steps for workload in workloads.values()),
         skipped=SKIPPED,
     )
     for name, workload in workloads.items():
@@ -283,13 +284,12 @@ def show(measured: Mapping[str, Measured]) -> None:
 
 
 def quick(workload: Workload) -> Workload:
-    """A small model, an easy target, and two settings."""
+    """A small model, an easy target, two settings and two hosts, timed for a few steps."""
     model = {"kind": "gpt", "layers": 1, "heads": 4, "width": 16}
     training = {**workload.base["training"], "iterations": 100, "evaluate_every": 10}
     base = {**workload.base, "model": model, "training": training}
-    return Workload(
-        workload.name, base, workload.metric, 5.5, workload.settings[1:2] + workload.settings[-1:]
-    )
+    settings = (workload.settings[1], workload.settings[-1])
+    return Workload(workload.name, base, workload.metric, 5.5, settings, least_steps=20, hosts=2)
 
 
 if __name__ == "__main__":

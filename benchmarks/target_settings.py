@@ -50,6 +50,9 @@ class Workload:
     metric: str
     target: float
     settings: Sequence[Setting]
+    least_steps: int = 100
+    """How many steps are timed, at least."""
+    hosts: int = HOSTS
 
     def spec(self, setting: Setting, seed: int) -> RunSpec:
         """A training until the target, simulated where that can be."""
@@ -74,7 +77,7 @@ class Workload:
                 "training": training,
                 "compressor": "none" if setting.half and sync["mode"] == "allgather" else setting.line,
                 "sync": sync,
-                "workers": {"count": HOSTS},
+                "workers": {"count": self.hosts},
                 "checkpoint": {"interval": NEVER},
                 "seed": seed,
             }

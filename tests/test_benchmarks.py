@@ -385,7 +385,7 @@ def test_network_target(tmp_path: Path) -> None:
         assert numbers(product)[0] == pytest.approx(counts[name] * numbers(spread)[0] / 60_000, rel=0.02)
         assert 0 < numbers(computing)[0] <= 100
     ((link, way, chosen, _, best, ratio),) = choices
-    assert (link, f"ours, `auto --link`: {way}") == ("1gbit,20ms", names[2])
+    assert (link, f"ours, `auto --link`: {way}") == ("1gbit,1ms", names[2])
     assert float(ratio) == pytest.approx(numbers(chosen)[0] / numbers(best)[0], rel=0.02)
     for name, simulated, real, *_ in whole:
         # Bits of a simulation are those of its workers, and so are its steps; 16 bits go by torch's own hook.
