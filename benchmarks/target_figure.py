@@ -98,7 +98,7 @@ def _label(link: str) -> str:
 
 def caption(measured: Mapping[str, Measured]) -> str:
     """What each panel's first and last links say, in words."""
-    said = ["Four hosts; times of `taugrad auto --link` are without its probe."]
+    said = ["Four hosts; times of `taugrad auto --link` are without its probe of about two minutes."]
     for workload, found in measured.items():
         first, last = next(iter(found.minutes)), next(reversed(found.minutes))
         told = f"{workload}, to {found.target}: {_said(first, found.minutes[first])}"

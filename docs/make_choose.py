@@ -60,10 +60,7 @@ MEASURED = {
         "every 10 steps, {network_target_lenet: SparseLoCo, every 30: times faster than 16 bits} with "
         "SparseLoCo's message, {network_target_lenet: DiLoCo, every 30: times faster than 16 bits} with "
         "DiLoCo, and {network_target_lenet: `strom`, 1%: times faster than 16 bits} with `strom` at 1% in "
-        "each step. A small GPT with AdamW, to the same loss: {network_target_gpt: `strom`, 10%, every 4: "
-        "times faster than 16 bits} with `strom` at 10% every 4 steps, {network_target_gpt: SparseLoCo, "
-        "every 30: times faster than 16 bits} with SparseLoCo's message, and {network_target_gpt: DiLoCo, "
-        "every 30, 8 bits: times faster than 16 bits} with DiLoCo in 8 bits."
+        "each step."
     ),
     "target": (
         "4 hosts. The time to the target is that of the best setting tried by hand, times "

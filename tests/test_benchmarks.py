@@ -330,7 +330,7 @@ def test_the_first_screens_sentence_names_the_best_of_each_side(monkeypatch, tmp
 
     said = figure.caption(both)
     assert said.startswith(
-        "Four hosts; times of `taugrad auto --link` are without its probe. LeNet, to loss "
+        "Four hosts; times of `taugrad auto --link` are without its probe of about two minutes. "
     )
     first, second = said.split("GPT, to loss at most 3: at 1 Gbit/s and 20 ms, ")
     slow_link, fast_link = first.split("at 1 Gbit/s and 20 ms, ")
