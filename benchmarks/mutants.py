@@ -55,8 +55,8 @@ INTRODUCTION = (
     "{each} mutants of each package, drawn with the seed {seed} from all places that Cosmic Ray 8.7.0 can "
     "change, with one change each. Left out are annotations, texts of errors, and `is` instead of `==`, "
     "whose changes cannot be tested. A mutant is killed if a test fails or takes more than {timeout} s. "
-    "Since the results of 2026-11-24, tests have been written for survivors of this very sample: a new sample "
-    "may have a smaller share of killed ones."
+    "Since the results of 2026-11-24, tests have been written for survivors of this very sample: a new "
+    "sample may have a smaller share of killed ones."
 )
 
 
