@@ -35,7 +35,10 @@ from taugrad.compressors.wire.message import NonFinite
 PICTURE = RESULTS.parent / "images" / "hook_backward.png"
 BUCKET_BYTES = 25 << 20
 """As DDP's."""
-LINES = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))", "linear(bits=8)")
+LINES = (
+    *("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))"),
+    *("linear(bits=8)", "linear(bits=8) | raw"),  # by default, symbols are coded by their frequencies
+)
 HOOKED = LINES[:2]
 INTRODUCTION = (
     "Gradients are normal values; {gradients} different gradients are used in turn, and thresholds have "
@@ -84,11 +87,11 @@ def gpt(layers: int = 6, width: int = 384, vocabulary: int = 65, context: int = 
 
 
 MODELS = (
-    Model("LeNet", lenet(), (4, 4, 6), (2, 2, 4), (15, 12)),
-    Model("ResNet-50", resnet50_sizes(), (1.8, 1.4, 6), (0.8, 0.4, 4), (4, 3.5)),
-    Model("GPT", gpt(), (1.8, 1.4, 6), (0.8, 0.4, 4)),
+    Model("LeNet", lenet(), (4, 4, 6, 6), (2, 2, 4, 4), (15, 12)),
+    Model("ResNet-50", resnet50_sizes(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4), (4, 3.5)),
+    Model("GPT", gpt(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4)),
 )
-QUICK = (Model("LeNet", lenet(), (4, 4, 6), (2, 2, 4), (15, 12)),)
+QUICK = (Model("LeNet", lenet(), (4, 4, 6, 6), (2, 2, 4, 4), (15, 12)),)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from report import RESULTS, Place, Spread, Table, load, number, publish, read_op
 from sync_runs import Silent
 from target_choice import Choices, as_if_chosen, judged, with_choice
 from target_figure import best_of_kinds, caption, draw
+from target_rates import tuned
 from target_settings import GPT, WORKLOADS, Setting, Workload
 from target_times import Measured, credit, keep
 from trainings import Trainings, kept_in
@@ -47,11 +48,12 @@ SKIPPED = 10
 INTRODUCTION = (
     "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. "
     "Steps to the target come from trainings with simulated workers (with PowerSGD: processes), {seeds} "
-    "seeds, and an evaluation every {evaluate} steps. Seconds per step come from the platform's trainer "
-    "over gloo on the link, {least} steps or more after {skipped}. **Times are steps x seconds per step**; "
-    "the last table has complete runs with their real times. Delays are one way. `auto --link` chose for "
-    "each link before anything was trained, starting from float32 all-reduce and the workload's own "
-    "learning rate; the time of its probe is not included."
+    "seeds, and an evaluation every {evaluate} steps. Each setting, ours and others', has the learning rate "
+    "that a search found best for it in the mean of these seeds. Seconds per step come from the platform's "
+    "trainer over gloo on the link, {least} steps or more after {skipped}. **Times are steps x seconds per "
+    "step**; the last table has complete runs with their real times. Delays are one way. `auto --link` "
+    "chose for each link before anything was trained, starting from float32 all-reduce and the workload's "
+    "own learning rate; no rate is searched for it by full trainings. The time of its probe is not included."
 )
 
 
@@ -237,23 +239,24 @@ def main(arguments: Sequence[str]) -> int:
     trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
     cells = Cells(kept_in("network_target_cells", quick=options.quick))
     choices = Choices(kept_in("network_target_choices", quick=False))
-    introduction = INTRODUCTION.format(
-        hosts=max(workload.hosts for workload in workloads.values()),
-        cores=len(os.sched_getaffinity(0)),
-        seeds=len(seeds),
-        evaluate=GPT.base["training"]["evaluate_every"],
-        least=min(workload.least_steps for workload in workloads.values()),
-        skipped=SKIPPED,
-    )
-    for name, workload in workloads.items():
+    for name, given in workloads.items():
+        introduction = INTRODUCTION.format(
+            hosts=given.hosts,
+            cores=len(os.sched_getaffinity(0)),
+            seeds=len(seeds),
+            evaluate=given.base["training"]["evaluate_every"],
+            least=given.least_steps,
+            skipped=SKIPPED,
+        )
         if options.quick:
-            chosen = dict.fromkeys(links, as_if_chosen(workload.settings[-1]))
+            chosen = dict.fromkeys(links, as_if_chosen(given.settings[-1]))
         else:
-            chosen = choices.choose(workload, links)
+            chosen = choices.choose(given, links)
+        workload, rates = tuned(given, seeds, trainings, print)
         both = with_choice(workload, list(chosen.values()))
         specs = [both.spec(setting, seed) for seed in seeds for setting in both.settings]
         trainings.train(specs, print, every=1)
-        tables = [steps_table(both, seeds, trainings)]
+        tables = [rates, steps_table(both, seeds, trainings)]
         ours = [setting.name for setting in workload.settings if setting.ours]
         minutes: dict[str, dict[str, float]] = {}
         totals: dict[str, tuple[str, Mapping[str, float]]] = {}

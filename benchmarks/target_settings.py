@@ -1,7 +1,7 @@
 """What benchmarks/network_target.py trains: three workloads, and the ways in which people and we exchange."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.nn.functional import avg_pool2d, pad
@@ -26,7 +26,9 @@ class Setting:
     """The compressor."""
     sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "allgather"})
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the optimizer that differ."""
+    """Fields of the optimizer that differ; the search of rates begins here, and steps are timed so."""
+    rate: float | None = None
+    """The learning rate that the search found best."""
     processes: bool = False
     """Whether it takes a process for each worker to train, where it cannot be simulated."""
     ours: bool = False
@@ -54,17 +56,26 @@ class Workload:
     """How many steps are timed, at least."""
     hosts: int = HOSTS
 
+    def rate(self, setting: Setting) -> float:
+        """The learning rate at which the search begins."""
+        return float({**self.base["training"]["optimizer"], **setting.training}["lr"])
+
     def spec(self, setting: Setting, seed: int) -> RunSpec:
         """A training until the target, simulated where that can be."""
         sync = dict(setting.sync) if setting.processes else {"mode": "simulated", "of": dict(setting.sync)}
-        return self._spec(setting, sync, seed, {"until": {self.metric: self.target}})
+        return self._spec(_at_best_rate(setting), sync, seed, {"until": {self.metric: self.target}})
 
     def whole(self, setting: Setting, seed: int) -> RunSpec:
         """The same by real workers."""
-        return self._spec(setting, dict(setting.sync), seed, {"until": {self.metric: self.target}})
+        return self._spec(
+            _at_best_rate(setting), dict(setting.sync), seed, {"until": {self.metric: self.target}}
+        )
 
     def steps(self, setting: Setting, iterations: int) -> RunSpec:
-        """So many steps of real workers, with one evaluation, after them."""
+        """So many steps of real workers, with one evaluation, after them.
+
+        How long a step takes does not depend on the rate, and so it is that at which the search begins.
+        """
         until = {"iterations": iterations, "evaluate_every": iterations}
         return self._spec(setting, dict(setting.sync), 0, until)
 
@@ -84,6 +95,11 @@ class Workload:
         )
 
 
+def _at_best_rate(setting: Setting) -> Setting:
+    rate = {} if setting.rate is None else {"lr": setting.rate}
+    return replace(setting, training={**setting.training, **rate})
+
+
 def digits16() -> DataSet:
     """MNIST's digits at half their size, with a border of one pixel: 16 x 16."""
     small = load_data(Mnist5k())
@@ -96,6 +112,7 @@ def digits16() -> DataSet:
     return DataSet(train, small.train_labels, test, small.test_labels, small.classes)
 
 
+# Of 10 and 30 local steps, DiLoCo came sooner to the targets with 30, and SparseLoCo with 10.
 PEERS = (
     Setting("DDP, float32", "none"),
     Setting("DDP, fp16 hook", "fp16", half="fp16"),
@@ -104,9 +121,9 @@ PEERS = (
     Setting("DiLoCo, every 30", "none", {"mode": "weights", "every": 30, "outer": OUTER}),
     Setting("DiLoCo, every 30, 8 bits", "linear(8)", {"mode": "weights", "every": 30, "outer": OUTER}),
     Setting(
-        "SparseLoCo, every 30",
+        "SparseLoCo, every 10",
         "chunked_topk(keep=64, decay=0.95) | quantile(bits=2) | chunked",
-        {"mode": "weights", "every": 30},
+        {"mode": "weights", "every": 10},
     ),
 )
 
@@ -174,7 +191,7 @@ LENET = Workload(
     {
         "training": {
             "iterations": 2000,
-            "evaluate_every": 25,
+            "evaluate_every": 5,
             "batch_per_worker": 16,
             "optimizer": {"kind": "sgd", "lr": 0.01, "momentum": 0.9},
         },

@@ -45,7 +45,7 @@ class Trainings:
             work: about how long a training takes, next to others.
         """
         self._path, self._train, self._work = path, train, work
-        self._known: dict[str, dict[str, float]] = {}
+        self._known: dict[str, Mapping[str, float]] = {}
         committed = KEPT / path.name
         if committed.exists():
             self._read(committed.read_text(encoding="utf-8").splitlines())
@@ -80,11 +80,12 @@ class Trainings:
                 pool.submit(self._train, spec.model_dump_json()): spec for spec in ordered
             }
             for done, future in enumerate(as_completed(running), start=1):
-                self._keep(running[future], future.result())
+                self.keep(running[future], future.result())
                 if done % every == 0 or done == len(running):
                     say(f"  {done} of {len(running)} trainings")
 
-    def _keep(self, spec: RunSpec, found: dict[str, float]) -> None:
+    def keep(self, spec: RunSpec, found: Mapping[str, float]) -> None:
+        """Writes down what a training came to."""
         self._known[spec.fingerprint()] = found
         entry = {
             "fingerprint": spec.fingerprint(),

@@ -181,7 +181,7 @@ def test_iteration(tmp_path: Path) -> None:
 def test_hook(tmp_path: Path) -> None:
     buckets, inside, steps = tables(run("hook", tmp_path))
     methods = ["`strom(density(0.01)) | golomb_rice`", "`wgt(density(0.01))`"]
-    assert [row[3] for row in buckets] == [*methods, "`linear(bits=8)`"]
+    assert [row[3] for row in buckets] == [*methods, "`linear(bits=8)`", "`linear(bits=8) | raw`"]
     for model, elements, tensors, _, floor, *figures in buckets:
         assert (model, elements, tensors) == ("LeNet", "431,080", "8 in 1")
         assert numbers(floor)[0] > 0
@@ -372,8 +372,15 @@ def test_network_target(tmp_path: Path) -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     if reason := importlib.import_module("network").why_not():
         missing(reason)
-    steps, times, choices, whole = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
+    found = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
+    rates, steps, times, choices, whole = found
     names = [row[0] for row in steps]
+    for name, best, tried in rates:
+        least = {rate: numbers(text)[0] for rate, text in (each.split(": ") for each in tried.split("; "))}
+        # Twice and half the best rate were tried, and no training within its steps was better.
+        assert {str(2 * float(best)), str(float(best) / 2)} <= {str(float(rate)) for rate in least}
+        assert least[best] == min(least.values())
+        assert name in names
     assert names[:2] == ["DDP, fp16 hook", "`strom`, 2%, every 10"]
     assert names[2] == f"ours, `auto --link`: {names[1]}"  # `auto` takes minutes
     assert {row[0] for row in times} == set(names)
