@@ -39,7 +39,7 @@ from .blockwise import (
     taken_up,
 )
 
-_SMALLEST_STEP = np.float32(2.0**-126)
+_SMALLEST_STEP, _LARGEST = np.float32(2.0**-126), np.finfo(np.float32).max
 _HALF, _TWO, _ZERO = np.float32(0.5), np.float32(2), np.float32(0)
 
 
@@ -291,8 +291,17 @@ def linear_values(
 
 def linear_tables_valid(bits: int, lows: NDArray[np.float32], steps: NDArray[np.float32]) -> bool:
     """Whether tables from the wire are such as `linear_pass` writes, and all their values finite."""
-    with np.errstate(all="ignore"):
-        highest = lows * _HALF + (steps * _HALF) * np.float32((1 << bits) - 0.5)
-        step_fits = (steps.view(np.uint32) == 0) | (steps >= _SMALLEST_STEP)
-        low_fits = np.isfinite(lows) & (lows.view(np.uint32) != 0x80000000)
-        return bool(np.all(step_fits & low_fits & np.isfinite(highest + highest)))
+    return bool(_tables_valid(lows, steps, np.float32((1 << bits) - 0.5)))
+
+
+@njit(nogil=True, cache=True)
+def _tables_valid(lows, steps, highest_bin):  # type: ignore[no-untyped-def]
+    """In one loop: most tables are short, and NumPy would need eleven calls."""
+    valid = True
+    for b in range(lows.size):
+        low, step = lows[b], steps[b]
+        half = low * _HALF + (step * _HALF) * highest_bin
+        step_fits = np.float32(step).view(np.uint32) == np.uint32(0) or step >= _SMALLEST_STEP
+        low_fits = abs(low) <= _LARGEST and np.float32(low).view(np.uint32) != np.uint32(0x80000000)
+        valid &= step_fits and low_fits and abs(half + half) <= _LARGEST
+    return valid
