@@ -55,7 +55,8 @@ INTRODUCTION = (
     "{each} mutants of each package, drawn with the seed {seed} from all places that Cosmic Ray 8.7.0 can "
     "change, with one change each. Left out are annotations, texts of errors, and `is` instead of `==`, "
     "whose changes cannot be tested. A mutant is killed if a test fails or takes more than {timeout} s. "
-    "Tests were written for survivors of earlier samples, which had another seed; none for those of this one."
+    "Tests were written for survivors of earlier samples, which had another seed; none for this one. "
+    "`feedback` is one short file, so many of its mutants were in earlier samples, too."
 )
 
 
