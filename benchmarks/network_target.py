@@ -50,10 +50,11 @@ INTRODUCTION = (
     "Steps to the target come from trainings with simulated workers (with PowerSGD: processes), {seeds} "
     "seeds, and an evaluation every {evaluate} steps. Each setting, ours and others', has the learning rate "
     "that a search found best for it in the mean of these seeds. Seconds per step come from the platform's "
-    "trainer over gloo on the link, {least} steps or more after {skipped}. **Times are steps x seconds per "
-    "step**; the last table has complete runs with their real times. Delays are one way. `auto --link` "
-    "chose for each link before anything was trained, starting from float32 all-reduce and the workload's "
-    "own learning rate; no rate is searched for it by full trainings. The time of its probe is not included."
+    "trainer over gloo on the link, {least} steps or more after {skipped}, at the rate with which the search "
+    "began. **Times are steps x seconds per step**; the last table has complete runs, at the best rate, with "
+    "their real times. Delays are one way. `auto --link` chose for each link before anything was trained, "
+    "starting from float32 all-reduce and the workload's own learning rate; no rate is "
+    "searched for it by full trainings. The time of its probe is not included."
 )
 
 
