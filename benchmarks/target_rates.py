@@ -54,7 +54,7 @@ class Search:
         for seed in self.seeds:
             if not self._known(rate, seed):
                 short = self.trainings.of(self._short(rate, seed))
-                if isfinite(short["steps"]):  # the same as without the end that it did not come to
+                if short["steps"] < self.given[rate]:  # the same as without the end that it did not come to
                     self.trainings.keep(self._whole(rate, seed), short)
             known = self.trainings.known(self._whole(rate, seed))
             found.append(known["steps"] if known else inf)

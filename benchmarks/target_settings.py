@@ -74,7 +74,7 @@ class Workload:
     def steps(self, setting: Setting, iterations: int) -> RunSpec:
         """So many steps of real workers, with one evaluation, after them.
 
-        How long a step takes does not depend on the rate, and so it is that at which the search begins.
+        At the rate with which the search begins: how long a step takes should not depend on it.
         """
         until = {"iterations": iterations, "evaluate_every": iterations}
         return self._spec(setting, dict(setting.sync), 0, until)
@@ -112,7 +112,7 @@ def digits16() -> DataSet:
     return DataSet(train, small.train_labels, test, small.test_labels, small.classes)
 
 
-# Of 10 and 30 local steps, DiLoCo came sooner to the targets with 30, and SparseLoCo with 10.
+# Of 10 and 30 local steps, DiLoCo came sooner to GPT's target with 30, and SparseLoCo with 10.
 PEERS = (
     Setting("DDP, float32", "none"),
     Setting("DDP, fp16 hook", "fp16", half="fp16"),

@@ -296,3 +296,26 @@ def test_tables_that_no_pass_writes_are_told(low: float, step: float) -> None:
     assert linear_tables_valid(8, *good)
     good[0][1], good[1][1] = low, step
     assert not linear_tables_valid(8, *good)
+
+
+BITS = st.integers(0, 2**32 - 1) | st.sampled_from(
+    [0, 1, 0x007FFFFF, 0x00800000, 0x7E800000, 0x7F000000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000]
+).flatmap(lambda word: st.sampled_from([word, word | 0x80000000]))
+"""Of a float32: any, or at an edge, with either sign."""
+
+
+@given(st.integers(1, 16), st.lists(st.tuples(BITS, BITS), max_size=3))
+@settings(max_examples=300, deadline=None)
+def test_tables_are_valid_where_each_step_and_low_and_highest_value_is(
+    bits: int, words: list[tuple[int, int]]
+) -> None:
+    table = np.array(words, np.uint32).reshape(-1, 2).view(F32)
+    with np.errstate(all="ignore"):
+        expected = all(
+            (step >= F32(2.0**-126) or (step == 0 and not np.signbit(step)))
+            and np.isfinite(low)
+            and not (low == 0 and np.signbit(low))
+            and np.isfinite(F32(2) * (low / F32(2) + step / F32(2) * F32(2**bits - 0.5)))
+            for low, step in table
+        )
+    assert linear_tables_valid(bits, *np.ascontiguousarray(table.T)) == expected
