@@ -171,13 +171,13 @@ NIN = Workload(
         "data": {"kind": "custom", "factory": "target_settings:digits16"},
         "training": {
             "iterations": 2000,
-            "evaluate_every": 25,
+            "evaluate_every": 10,
             "batch_per_worker": 8,
-            "optimizer": {"kind": "adamw", "lr": 5e-4},
+            "optimizer": {"kind": "adamw", "lr": 1e-3},
         },
     },
     "accuracy",
-    0.75,
+    0.85,
     (
         *PEERS,
         Setting("`linear`, 4 bits", "linear(4)", ours=True),

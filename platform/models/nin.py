@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+import torch
 from torch import nn
 
 from .config import Form, NetworkInNetwork
@@ -10,9 +11,15 @@ from .sizes import check_size, scaled
 SMALLEST: dict[Form, int] = {"small": 4, "imagenet": 39}
 """Fewer rows or columns than this leave the last pooling but one nothing to pool."""
 
+_SCORE_WEIGHTS = 0.1
+"""How large the weights of scores begin, next to He's."""
+
 
 def nin(config: NetworkInNetwork, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Builds the network; its weights begin as He et al. (2015) fill them, as no batch norm follows them.
+
+    The scores of classes pass a ReLU, too. A class whose score begins at zero for every image has no
+    gradient, so that it is hardly ever learned. With biases, scores therefore begin near one.
 
     Args:
         config: Its form: `small` as trained on CIFAR, with dropout after two poolings; `imagenet` as in
@@ -32,11 +39,16 @@ def nin(config: NetworkInNetwork, channels: int, height: int, width: int, classe
     check_size("Network in Network", height, width, SMALLEST[config.form], instead=smaller)
     build = _small if config.form == "small" else _imagenet
     net = nn.Sequential(build(config, channels, classes))
-    for layer in net.modules():
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d)]
+    for layer in layers:
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    scores = layers[-1]
+    if scores.bias is not None:
+        nn.init.ones_(scores.bias)
+        with torch.no_grad():
+            scores.weight.mul_(_SCORE_WEIGHTS)
     return net
 
 

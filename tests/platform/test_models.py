@@ -12,6 +12,7 @@ from taugrad.platform.models import alexnet, build, nin, resnet, try_out, vgg
 from taugrad.platform.models.config import (
     AlexNet,
     CustomModel,
+    Form,
     Gpt,
     LeNet,
     Mlp,
@@ -420,7 +421,19 @@ def test_he_weights_keep_the_signal_through_nine_layers():
             fan_in = layer.weight[0].numel()
             assert layer.weight.std().item() == pytest.approx((2 / fan_in) ** 0.5, rel=0.05)
             assert not layer.bias.any()
-    assert 0.1 < model(torch.randn(8, 3, 16, 16)).std().item() < 10
+    maps = model[:-3](torch.randn(8, 3, 16, 16))
+    assert 0.1 < maps.std().item() < 10
+
+
+@pytest.mark.parametrize(("form", "size"), [("small", 16), ("imagenet", 64)])
+def test_no_class_of_a_network_in_network_begins_dead(form: Form, size: int) -> None:
+    # Behind the last ReLU, a class whose score is zero for every image has no gradient.
+    for seed in range(20):
+        torch.manual_seed(seed)
+        config = NetworkInNetwork(form=form, width_multiplier=0.2, dropout=0)
+        with torch.no_grad():
+            scores = build(config, Shape.image(1, size, size, 10))(torch.randn(16, 1, size, size))
+        assert scores.amax(0).min().item() > 0, seed
 
 
 def test_lenet_begins_as_caffe_fills_it():
