@@ -25,7 +25,7 @@ from trainings import BUILD
 
 ROOT = Path(__file__).resolve().parent.parent
 EACH, QUICK_EACH = 20, 1
-SEED = 20261125
+SEED = 20261126
 TIMEOUT_S = 400
 """Tests that take longer count as failed: a mutant may loop for ever."""
 _TESTS = "tests/compressors/test_{}.py"
@@ -42,7 +42,7 @@ ROOMS = {
     ),
     "tau": (
         "compressors/tau/*.py",
-        "policies policies_fits policies_allocation law golden methods method_options policies_streams "
+        "chain policies policies_fits policies_allocation law golden methods method_options policies_streams "
         "hook_methods",
     ),
     "feedback": (

@@ -174,8 +174,23 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], chosen: Setti
         *("ms a step", "computing, %"),
     )
     fixed = min(totals[setting.name] for setting in workload.settings)
-    notes = (judged(totals[chosen.name], fixed),) if np.isfinite(fixed) else ()
+    notes = (judged(totals[chosen.name], fixed), *_limit(rows, half, peer)) if np.isfinite(fixed) else ()
     return Table(f"{workload.name} over {link} ({rows[0][3]['probe']})", columns, lines, notes)
+
+
+def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
+    """How much could be gained, by the part of its time that the faster of the 16-bit settings computes."""
+    computing = [
+        steps * spread.middle * utilization(found, setting)
+        for setting, steps, spread, found in rows
+        if setting.half and steps * spread.middle == half
+    ]
+    return tuple(
+        f"DDP in 16 bits computes for {number(seconds / 60)} of its minutes. An exchange that takes no time, "
+        f"and changes no step, would be {number(half / seconds)} times faster than 16 bits, and "
+        f"{number(peer / seconds)} times faster than the best peer."
+        for seconds in computing[:1]
+    )
 
 
 def choices_table(workload: Workload, totals: Mapping[str, tuple[str, Mapping[str, float]]]) -> Table:

@@ -60,6 +60,16 @@ def test_what_arrived_or_is_refused_is_not_put_back(ends):
     assert all(map(torch.equal, residuals(one), before))
 
 
+def test_what_is_kept_is_sent_behind_a_gradient_of_zero_unless_it_is_held_back():
+    zeros = [torch.zeros(n) for n in SIZES.values()]
+    for asked, held in (({}, False), ({"hold_back_zeros": True}, True)):
+        like = [torch.empty(size) for size in SIZES.values()]
+        one = FeedbackCompressor(read_config("strom(0.25)"), list(SIZES), like, threads=1, **asked)
+        one.compress([torch.ones(n) for n in SIZES.values()], 0)  # takes 0.25 out, and keeps 0.75
+        sent = [each.sent for each in one.compress(zeros, 1).tallies]
+        assert sent == ([0, 0] if held else list(SIZES.values()))
+
+
 def test_there_are_as_many_tensors_as_names():
     with pytest.raises(ValueError, match="shorter"):
         compressor(LINES[0]).compress(gradients(1)[:1], 0)

@@ -249,6 +249,19 @@ def test_gradients_of_zero_are_held_back_when_asked(method: str, workbench: Modu
     assert not any(each.any() for each in held.decoded)
 
 
+def test_what_is_held_back_does_not_lose_its_momentum(workbench: ModuleType) -> None:
+    worker = workbench.Worker("wgt(0.02, momentum=0.9)")
+    gradients = workbench.random_gradients(1)
+    worker.step(gradients, hold_back_zeros=True)
+    before = [each.numpy().copy() for each in worker.velocities]
+    assert before[0].any()
+    step = worker.step([np.zeros_like(gradients[0]), *gradients[1:]], hold_back_zeros=True)
+    assert np.array_equal(worker.velocities[0].numpy(), before[0])
+    for i in (1, 2, 3):  # what is sent has none any more
+        due = np.where(step.decoded[i] == 0, np.float32(0.9) * before[i] + gradients[i], 0)
+        assert np.array_equal(worker.velocities[i].numpy(), due)
+
+
 def test_a_step_that_is_left_out_is_put_back(method: str, workbench: ModuleType) -> None:
     worker = workbench.Worker(method)
     for seed in range(4):
