@@ -19,7 +19,7 @@ def nin(config: NetworkInNetwork, channels: int, height: int, width: int, classe
     """Builds the network; its weights begin as He et al. (2015) fill them, as no batch norm follows them.
 
     The scores of classes pass a ReLU, too. A class whose score begins at zero for every image has no
-    gradient, so that it is hardly ever learned. With biases, scores therefore begin near one.
+    gradient, and training may stand still. With biases, scores therefore begin near one.
 
     Args:
         config: Its form: `small` as trained on CIFAR, with dropout after two poolings; `imagenet` as in
