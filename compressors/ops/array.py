@@ -16,6 +16,12 @@ Bytes = NDArray[np.uint8]
 """Bytes in the CPU's memory."""
 
 
+def aligned(data: Bytes, dtype: Any) -> NDArray[Any]:
+    """Bytes as an array of a type, in the same memory; copied only if they lie at an odd address."""
+    array: NDArray[Any] = data.view(dtype)
+    return array if array.flags.aligned else array.copy()
+
+
 def host(array: Array) -> NDArray[Any]:
     """An array that lies in the CPU's memory, as NumPy's."""
     assert isinstance(array, np.ndarray)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torc
 
     from ..ops.array import Array
     from ..ops.interface import Ops
-    from ..ops.passes import Ranges
     from ..ops.results import QuantizedPass
     from ..ops.returns import Pending, Returns, Steps
     from ..tau.by_law import Law
@@ -119,25 +118,3 @@ class Bins(Blocks, Quantizer):
     def value_bits(self) -> float:
         """See `Quantizer.value_bits`."""
         return float(self.bits)
-
-
-def quantize_uniformly(
-    residual: "Tensor | None",
-    gradient: "Tensor",
-    bits: int,
-    block: int,
-    work: Work,
-    ranges: "Ranges | None" = None,
-) -> Outcome:
-    """Bins of equal width between a block's extremes, as `Passes.linear_pass` makes them."""
-    import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
-
-    from ..ops.results import Quantizing  # noqa: PLC0415
-    from ..wire.quantized import Uniform, blocks_of, symbol_dtype  # noqa: PLC0415
-
-    n, ops = gradient.numel(), work.ops
-    symbols, blocks = ops.empty(n, symbol_dtype(bits)), blocks_of(n, block)
-    lows, steps = ops.empty(blocks, np.float32), ops.empty(blocks, np.float32)
-    given = Quantizing(residual, gradient, symbols, bits, block)
-    passed = ops.linear_pass(given, lows, steps, work.returned, ranges)
-    return Outcome(Uniform(bits, block, symbols, lows, steps), passed)

@@ -9,7 +9,7 @@ from ..config.base import Symbols
 from ..config.calls import expand
 from ..config.methods import DenseMethod
 from ..tau.by_law import Law
-from .base import Outcome, Quantizer, QuantizerLink, Work, quantize_uniformly
+from .base import Outcome, Quantizer, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,6 +70,7 @@ class EntropyFields(Quantizer):
     def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
         """Oland-Raj, Algorithm 1: the bits first, then uniform bins over the whole layer."""
         from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size  # noqa: PLC0415 (numba)
+        from .uniform import quantize_uniformly  # noqa: PLC0415 (NumPy)
 
         gradient, ops, looks = gradient.float(), work.ops, work.looks
         n = gradient.numel()

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Bins, Outcome, QuantizerLink, Work, quantize_uniformly
+from .base import Bins, Outcome, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +19,8 @@ class LinearFields(Bins):
 
     def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
         """See `Quantizer.apply`."""
+        from .uniform import quantize_uniformly  # noqa: PLC0415 (NumPy)
+
         yield from ()
         return quantize_uniformly(residual, gradient, self.bits, self.block_of(gradient.numel()), work)
 

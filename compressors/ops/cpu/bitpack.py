@@ -12,11 +12,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
+from ..array import Bytes, aligned
 from .bits import load64, store64
 from .threads import run_all, shares
 
 Symbols = NDArray[np.uint8 | np.uint16]
-Bytes = NDArray[np.uint8]
 
 _GROUP = 8
 """Symbols that fill whole bytes, whatever their bits."""
@@ -213,17 +213,16 @@ def unpack(body: Bytes, bits: int, k: int, threads: int = 1) -> Symbols:
         threads: how many may work at once.
 
     Returns:
-        The symbols, uint8 (bits up to 8) or uint16 [k].
+        The symbols, uint8 (bits up to 8) or uint16 [k]. Of whole bytes they are the body's memory.
 
     Raises:
         CorruptMessage: body is not as long as k symbols are, or its last bits are not zero.
     """
-    symbols = np.empty(k, symbol_type(bits))
     if body.size != packed_bytes(k, bits):
         raise CorruptMessage(f"{body.size} bytes do not hold {k} symbols of {bits} bits")
     if bits in {8, 16}:
-        symbols.view(np.uint8)[:] = body
-        return symbols
+        return aligned(body, symbol_type(bits))
+    symbols = np.empty(k, symbol_type(bits))
     work = [
         partial(_unpack, body[low * bits // 8 : packed_bytes(high, bits)], bits, symbols[low:high])
         for low, high in shares(k, threads, _GROUP)

@@ -9,9 +9,9 @@ which finds its range, and then what stands in the residual is quantized in plac
 finite may turn up behind blocks that are done; their values are added to the residual again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -64,22 +64,23 @@ def block_count(n: int, block: int) -> int:
     return -(-n // block_length(n, block))
 
 
-def pieces(n: int, block: int, most: int = PIECE) -> list[Piece]:
+@lru_cache(1024)  # a step asks for the same of every parameter, twice
+def pieces(n: int, block: int, most: int = PIECE) -> tuple[Piece, ...]:
     """The pieces, of `most` elements at most, of n elements in blocks of `block` (0: one), in order."""
     block = block_length(n, block)
     if block <= most:
         step = most // block
         blocks = block_count(n, block)
-        return [
+        return tuple(
             Piece(slice(b * block, min((b + step) * block, n)), slice(b, min(b + step, blocks)), block, True)
             for b in range(0, blocks, step)
-        ]
-    return [
+        )
+    return tuple(
         Piece(slice(low, min(low + most, end)), slice(b, b + 1), most, False)
         for b in range(block_count(n, block))
         for end in [min((b + 1) * block, n)]
         for low in range(b * block, end, most)
-    ]
+    )
 
 
 def part(array: NDArray[np.float32] | None, elements: slice) -> NDArray[np.float32] | None:
@@ -95,7 +96,7 @@ def _part(array, elements):  # type: ignore[no-untyped-def]
     return lambda array, elements: array[elements]
 
 
-def over(parts: list[Piece], work: Callable[[Piece], Result], threads: int) -> list[Result]:
+def over(parts: Sequence[Piece], work: Callable[[Piece], Result], threads: int) -> list[Result]:
     """Does `work` on every piece; results are in the pieces' order."""
     return run_all([partial(work, piece) for piece in parts], threads)
 
@@ -194,7 +195,7 @@ def take_up_all(
 
 
 def block_by_block(
-    parts: list[Piece],
+    parts: Sequence[Piece],
     quantize: Callable[[Piece], tuple[float, int]],
     put_back: Callable[[Piece], None],
     threads: int,
@@ -209,7 +210,7 @@ def block_by_block(
         threads: how many to use.
     """
     ran = over(parts, quantize, threads)
-    if all(done == piece.count for piece, (_, done) in zip(parts, ran, strict=True)):
+    if [done for _, done in ran] == [piece.count for piece in parts]:
         return QuantizedPass(sum((squares for squares, _ in ran), 0.0), False)
     over([piece.first(done) for piece, (_, done) in zip(parts, ran, strict=True)], put_back, threads)
     return QuantizedPass(0.0, True)

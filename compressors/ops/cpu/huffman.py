@@ -19,7 +19,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from .bitpack import Bytes, Symbols, check_symbols, symbol_type
+from ..array import Bytes
+from .bitpack import Symbols, check_symbols, symbol_type
 from .bits import load64, store64
 from .huffman_code import (
     LENGTH_BITS,

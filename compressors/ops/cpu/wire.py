@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from ..array import Array, Bytes, host
+from ..array import Array, Bytes, aligned, host
 from ..faults import WRONG_CHECKSUM, WRONG_LENGTHS, Faults, fault
 from ..results import Found, HalfFormat, ThresholdRule
 from ..returns import Returns, Steps, at_once
@@ -164,7 +164,7 @@ class CpuWire(Wire):
 
     def aligned(self, body: Bytes, dtype: Any) -> NDArray[Any]:
         """See `Wire.aligned`; copied only if they lie at an odd address."""
-        return np.require(body.view(dtype), requirements="A")
+        return aligned(body, dtype)
 
     def read_golomb_rice(
         self, bodies: Sequence[RiceBody], signed: bool, behind: int, looks: Returns

@@ -11,13 +11,14 @@
 Symbols are bit-packed (raw), or Huffman coded; the header says which. Without elements there are no bytes.
 """
 
+import struct
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from ...errors import CorruptMessage
-from ...ops.array import Array, Bytes
+from ...ops.array import Array
 from ...ops.cpu.bitpack import packed_bytes
 from ...ops.interface import Ops
 from ...ops.returns import Returns, Steps
@@ -30,7 +31,9 @@ from .body import Body, Head, Reading, need
 Symbols = Literal["raw", "huffman"]
 LEVEL_BITS = 8
 """Of a symbol of qgt."""
-QUANTIZER_HEAD = 8
+_QUANTIZER_HEAD = struct.Struct("<II")
+"""Bits, whose upper bytes are 0, and block."""
+QUANTIZER_HEAD = _QUANTIZER_HEAD.size
 """Bytes that quantized values begin with."""
 
 
@@ -48,14 +51,14 @@ class PlannedValues:
     bits: int = 0
     """Of a symbol to be packed; 0 for none."""
     coded: HuffmanCoded | None = None
-    head: Bytes | None = None
+    head: bytes | None = None
     """A quantizer's."""
 
     def write(self, payload: Payload, at: int, ops: Ops) -> None:
         """Writes all bytes from `at` on."""
         if self.head is not None:
             payload.put(self.head, at)
-            at += self.head.size
+            at += QUANTIZER_HEAD
         for table in self.tables:
             ops.copy_bytes(table, payload.array[at : at + table.nbytes])
             at += table.nbytes
@@ -82,8 +85,8 @@ def plan_values(update: Update, symbols: str, ops: Ops, returns: Returns) -> Ste
     """
     values = update.values
     if isinstance(values, Quantized):
-        head, tables = np.array([values.bits, values.block], "<u4").view(np.uint8), values.tables()
-        before = head.size + sum(table.nbytes for table in tables)
+        head, tables = _QUANTIZER_HEAD.pack(values.bits, values.block), values.tables()
+        before = QUANTIZER_HEAD + sum(table.nbytes for table in tables)
         return (
             yield from _plan_symbols(
                 values.symbols, values.bits, symbols, ops, returns, before=before, head=head, tables=tables
@@ -102,7 +105,7 @@ def _plan_symbols(
     returns: Returns,
     *,
     before: int = 0,
-    head: Bytes | None = None,
+    head: bytes | None = None,
     tables: tuple[Array, ...] = (),
 ) -> Steps[PlannedValues]:
     packed = packed_bytes(int(array.size), bits)
@@ -158,8 +161,8 @@ def _read_symbols(body: Body, bits: int, head: Head, reading: Reading) -> Steps[
 def _read_quantized(body: Body, head: Head, reading: Reading) -> Steps[Quantized]:
     need(body, QUANTIZER_HEAD, "a quantizer's head")
     said = yield from body.look(0, QUANTIZER_HEAD, reading)
-    bits, block = int(said[0]), int.from_bytes(said[4:8].tobytes(), "little")
-    if not 1 <= bits <= 16 or said[1:4].any() or block >= head.k:
+    bits, block = _QUANTIZER_HEAD.unpack(said.data)
+    if not 1 <= bits <= 16 or block >= head.k:
         raise CorruptMessage(f"symbols of {bits} bits in blocks of {block} are none of {head.k} values")
     kind, at, tables = QUANTIZED[head.form], QUANTIZER_HEAD, []
     for dtype, count in kind.table_layout(bits, block, head.k):
