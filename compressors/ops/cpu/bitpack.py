@@ -218,11 +218,12 @@ def unpack(body: Bytes, bits: int, k: int, threads: int = 1) -> Symbols:
     Raises:
         CorruptMessage: body is not as long as k symbols are, or its last bits are not zero.
     """
+    dtype = symbol_type(bits)
     if body.size != packed_bytes(k, bits):
         raise CorruptMessage(f"{body.size} bytes do not hold {k} symbols of {bits} bits")
     if bits in {8, 16}:
-        return aligned(body, symbol_type(bits))
-    symbols = np.empty(k, symbol_type(bits))
+        return aligned(body, dtype)
+    symbols = np.empty(k, dtype)
     work = [
         partial(_unpack, body[low * bits // 8 : packed_bytes(high, bits)], bits, symbols[low:high])
         for low, high in shares(k, threads, _GROUP)

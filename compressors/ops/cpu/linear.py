@@ -249,7 +249,7 @@ def linear_pass(
         squares: float = _quantize(r, g, piece.block, lows[b], steps[b], top, s)
         return squares
 
-    if ranges is None and parts[0].whole:
+    if ranges is None and all(piece.whole for piece in parts):
         return block_by_block(parts, at_once, put_back, threads)
     ranges = ranges or extremes(residual, gradient, block, threads)
     if ranges.nonfinite:
