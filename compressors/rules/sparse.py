@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..bucket.layout import Part, PartTally, Place, Unit
+from ..bucket.layout import Part, PartTally, Place
 from ..config.base import SMALLEST_TAU
 from ..config.sparse import SparseMethod
 from ..ops.results import Batch, Taken, Target
@@ -23,7 +23,8 @@ from .base import Context, Ran, Rule, Turn
 class _Group:
     """Places whose elements share a message."""
 
-    unit: Unit
+    ran: Ran
+    """Receives the message."""
     aims: dict[int, float]
     places: list[Place]
 
@@ -55,7 +56,7 @@ class SparseRule(Rule):
         batch = Batch(
             [residual_of(parts[place.ordinal]) for _, place in each],
             [parts[place.ordinal].gradient for _, place in each],
-            [place.start - group.unit.base for group, place in each],
+            [place.start - group.ran.unit.base for group, place in each],
             target,
         )
         looked = [samples[place.ordinal] for _, place in each]
@@ -113,14 +114,14 @@ class SparseRule(Rule):
         groups = []
         for unit in turn.units:
             ordinals = [place.ordinal for place in unit.places]
-            looked = [samples[ordinal] for ordinal in ordinals]
+            ran, looked = Ran(unit, []), [samples[ordinal] for ordinal in ordinals]
             decided = self.selection.aims(looked, turn.context.iteration, turn.context.memories)
             if self.selection.rule == "wgt":
-                groups.append(_Group(unit, dict(zip(ordinals, decided, strict=True)), list(unit.places)))
+                groups.append(_Group(ran, dict(zip(ordinals, decided, strict=True)), list(unit.places)))
                 continue
             shared: dict[float, _Group] = {}
             for aim, ordinal, place in sorted(zip(decided, ordinals, unit.places, strict=True)):
-                group = shared.setdefault(aim, _Group(unit, {}, []))
+                group = shared.setdefault(aim, _Group(ran, {}, []))
                 group.aims[ordinal] = aim
                 group.places.append(place)
             groups += shared.values()
@@ -152,7 +153,7 @@ class SparseRule(Rule):
             part, end = parts[place.ordinal], taken.ends[number]
             if part.velocity is not None and end > sent:
                 # The momentum of an element that was sent would move it further in the old direction.
-                turn.ops.clear(target.words[sent:end], place.start - group.unit.base, part.velocity)
+                turn.ops.clear(target.words[sent:end], place.start - group.ran.unit.base, part.velocity)
             if clip is not None and clips:
                 most = clip.to * taken.taus[number]
                 residual_of(part).clamp_(-most, most)
@@ -164,10 +165,12 @@ class SparseRule(Rule):
         self, groups: Sequence[_Group], parts: Sequence[Part], taken: Taken, target: Target, turn: Turn
     ) -> list[Ran]:
         """What was sent, as updates, and its tallies."""
-        rans = {unit: Ran(unit, []) for unit in turn.units}
+        rans: list[Ran] = []
         tallies, number, sent = turn.tallies, 0, 0
         for group in groups:
-            ran, begin, by = rans[group.unit], sent, []
+            ran, begin, by = group.ran, sent, []
+            if not rans or rans[-1] is not ran:
+                rans.append(ran)
             for place in group.places:
                 ordinal = place.ordinal
                 part = parts[ordinal]
@@ -183,9 +186,9 @@ class SparseRule(Rule):
                     by.append(tau)
                 sent, number = end, number + 1
             ran.updates.append(
-                self._update(group.unit.n, begin, sent, shared_tau(by, group.aims), target, turn)
+                self._update(ran.unit.n, begin, sent, shared_tau(by, group.aims), target, turn)
             )
-        return list(rans.values())
+        return rans
 
     def note(self, sent: dict[int, int], parts: Sequence[Part], context: Context) -> None:
         """Takes note of what was sent, by ordinal, of those of the parts that were not held back."""
