@@ -180,6 +180,8 @@ NIN = Workload(
     0.85,
     (
         *PEERS,
+        Setting("DiLoCo, every 10", "none", {"mode": "weights", "every": 10, "outer": OUTER}),
+        Setting("DiLoCo, every 10, 8 bits", "linear(8)", {"mode": "weights", "every": 10, "outer": OUTER}),
         Setting("`linear`, 4 bits", "linear(4)", ours=True),
         local(2, 0.2, 1e-3),
         local(4, 0.1, 1e-3),
