@@ -91,7 +91,10 @@ class Suite:
         settings = ["--rcfile", str(self.folder / "settings.ini")]
         environment = os.environ | {"PYTHONPATH": str(TOOL)}
         report = self.folder / "report.json"
-        for command in (["combine", "-q", "--keep", *settings], ["json", "-q", *settings, "-o", str(report)]):
+        combine = ["combine", "-q", *settings]
+        # What processes left is combined once: nothing is left of it later.
+        steps = [combine] if any(self.folder.glob("data.*")) else []
+        for command in (*steps, ["json", "-q", *settings, "-o", str(report)]):
             subprocess.run([*tool, *command], env=environment, cwd=self.root, check=True)
         files = json.loads(report.read_text(encoding="utf-8"))["files"]
         names = ("covered_lines", "num_statements", "covered_branches", "num_branches")
