@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from taugrad.platform.spec import RunSpec
 
 from .prospects import Dropped, Prospect
-from .worth import Curve, learned, pace_of, worth_of
+from .worth import Curve, expected_worth, learned, pace_of, worth_of
 
 LEAST_STEPS, LEAST_EXCHANGES, SHARE = 100, 5, 0.05
 """Of a probe, where the time that it may take allows them: steps, exchanges, the share of the run's steps."""
@@ -190,9 +190,11 @@ class _Probe:
         until = between * max(1, steps // between)
         self.tell(f"{prospect.way} to step {until}")
         curve = self.take(prospect.way.spec, until, between)
-        worth = worth_of(curve, self.reference)
-        if prospect.way.has_outer_momentum or worth > 1:  # it begins ahead; how it goes on counts as much
-            worth = (worth + pace_of(curve, self.reference)) / 2
+        worth, pace = worth_of(curve, self.reference), pace_of(curve, self.reference)
+        if pace > worth:
+            worth = expected_worth(worth, min(pace, prospect.most_worth), until, self.reference.last)
+        elif prospect.way.has_outer_momentum or worth > 1:  # it begins ahead; how it goes on counts as much
+            worth = (worth + pace) / 2
         # A training can be ahead for a while without having to take fewer steps to its target.
         return Judged(prospect, min(worth, prospect.most_worth), until)
 

@@ -40,8 +40,12 @@ def falling(losses: Sequence[float]) -> NDArray[np.float64]:
     """Losses [evaluations] without their ups and downs: never rising, float64.
 
     The mean of the least so far, which lies below a noisy curve, and the largest to come, which lies above.
+    A single loss that both its neighbours contradict does not count.
     """
     found = np.asarray(losses, dtype=np.float64)
+    if len(found) > 2:
+        inner = np.median(np.stack([found[:-2], found[1:-1], found[2:]]), axis=0)
+        found = np.concatenate([found[:1], inner, found[-1:]])
     below = np.minimum.accumulate(found)
     above = np.maximum.accumulate(found[::-1])[::-1]
     return np.asarray((below + above) / 2)
@@ -83,6 +87,28 @@ def pace_of(curve: Curve, reference: Curve) -> float:
         return worth_of(curve, reference)
     steps, places = zip(*late, strict=True)
     return max(0.0, float(np.polyfit(steps, places, 1)[0]))
+
+
+def expected_worth(worth: float, pace: float, steps: int, until: int) -> float:
+    """What a step will have been worth once the reference's step `until` is reached.
+
+    Sums that must first reach a threshold, and rare exchanges, begin late: such a training lies behind by a
+    number of steps that stays the same, and counts for less the longer it goes on. A straight line has its
+    place after `steps` and its pace.
+
+    Args:
+        worth: of a step so far.
+        pace: of a step in the end.
+        steps: done so far.
+        until: a step of the reference, in the future of the training.
+
+    Returns:
+        Between worth and pace; the worth where the pace is not higher.
+    """
+    if pace <= worth:
+        return worth
+    late = steps * (1 - worth / pace)
+    return until / (late + until / pace)
 
 
 def _places(curve: Curve, reference: Curve, since: float) -> list[tuple[int, float]]:

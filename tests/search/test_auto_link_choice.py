@@ -20,7 +20,7 @@ from taugrad.search.auto_link.prospects import (
     sift,
 )
 from taugrad.search.auto_link.ways import EXACT, OWN, Way, ways_of
-from taugrad.search.auto_link.worth import Curve, falling, pace_of, worth_of
+from taugrad.search.auto_link.worth import Curve, expected_worth, falling, pace_of, worth_of
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.link import Link
 from taugrad.search.plan.step_model import StepTime
@@ -111,6 +111,14 @@ def test_a_pace_is_what_the_last_steps_add():
     assert pace_of(falls_back, reference) == 0.0
 
 
+@given(late=st.integers(0, 99), pace=st.floats(0.2, 2.0), until=st.integers(100, 1000))
+def test_what_began_late_is_worth_what_it_comes_to(late, pace, until):
+    """Nothing for some steps, then straight on: its steps until it is where the reference is at `until`."""
+    so_far = pace * (100 - late) / 100
+    assert expected_worth(so_far, pace, 100, until) == pytest.approx(until / (late + until / pace))
+    assert expected_worth(so_far, so_far / 2, 100, until) == so_far
+
+
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=20))
 def test_a_noisy_reference_is_made_to_fall(losses):
     smooth = falling(losses)
@@ -118,6 +126,11 @@ def test_a_noisy_reference_is_made_to_fall(losses):
     assert min(losses) <= smooth.min()
     assert smooth.max() <= max(losses)
     assert falling(sorted(losses, reverse=True)) == pytest.approx(sorted(losses, reverse=True))
+
+
+def test_one_bad_evaluation_does_not_move_the_reference():
+    losses = [3.0, 2.0, 1.5, 9.0, 1.2, 1.1, 1.0]
+    assert max(falling(losses)[1:]) == 2.0  # and not half-way to 9
 
 
 # What is compared
@@ -331,6 +344,24 @@ def test_a_head_start_counts_less_than_how_it_goes_on():
     found = {id(judged.prospect): judged for judged in choice.judged}
     assert found[id(first)].worth < 1  # its places on the reference over its steps alone: 1.2 to 1.5
     assert choice.best is found[id(second)]
+
+
+def test_what_began_late_is_not_judged_by_its_beginning():
+    """The first learns nothing for 30 steps, then what the reference does; the second always 0.75 of it."""
+    seconds = (10.0, 1.0, 1.0)
+    exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
+
+    class Late(Trainings):
+        def take(self, one, steps, every):
+            curve = super().take(one, steps, every)
+            if one.fingerprint() == first.way.spec.fingerprint():
+                return Curve(curve.steps, tuple(loss_after(max(0, s - 30)) for s in curve.steps))
+            return curve
+
+    choice = choose(RUN, exact, [first, second], [], STEPS, Late({second.way.spec.fingerprint(): 0.75}).take)
+    found = {id(judged.prospect): judged for judged in choice.judged}
+    assert choice.best is found[id(first)]  # 0.6 to 0.7 of its places on the reference over its steps
+    assert found[id(first)].worth < 1
 
 
 def test_no_worth_counts_for_more_than_it_may_be():
