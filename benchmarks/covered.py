@@ -42,12 +42,14 @@ include =
 exclude_also =
     if TYPE_CHECKING:
     @abstractmethod
+    @njit
+    @intrinsic
 """
 START = "import coverage\ncoverage.process_startup()\n"
 INTRODUCTION = (
     "Lines and branches of each package that run in the tests, by coverage.py. The tests of the root folder "
-    "and of the documentation are not among them. Kernels that numba or a C++ compiler has compiled are not "
-    "measured, and count as not run."
+    "and of the documentation are not among them. Kernels that numba or a C++ compiler compiles cannot be "
+    "measured so, and are left out."
 )
 
 

@@ -25,6 +25,9 @@ _DOUBT = 1.5
 """After half a probe a way is given up where it is this much slower to the target than the best whole one."""
 _GAIN = 1.05
 """How much faster than what loses nothing a way must be to be chosen: the worth of a step is an estimate."""
+_CLOSE = 1.05
+"""How many times the seconds of the fastest one a way may take that is chosen because it exchanges less: what
+the plan does not know of, such as workers that are late, makes exchanges longer."""
 _PROBES_EACH = 0.375
 """Whole probes for each way that may be probed: about half of them are begun, and half of these go on."""
 _DEARER = 1.5
@@ -61,7 +64,7 @@ class Choice:
     """What was found.
 
     Attributes:
-        best: what is chosen.
+        best: what is chosen; perhaps not the fastest by a few percent.
         exact: the fastest way that loses nothing; perhaps the best.
         judged: those and what else was tried, the fastest to the target first, what was given up last.
         dropped: what was not.
@@ -140,9 +143,14 @@ def choose(
         begun, others = probe.halves(judged, [each.prospect for each in others])
         judged += probe.wholes(judged, begun)
     judged.sort(key=lambda found: (found.given_up, found.seconds))
-    first = judged[0]
-    chosen = first if _GAIN * first.seconds < known.seconds else known
-    return Choice(chosen, known, tuple(judged), (*left_out, *others), steps, learned=True)
+    return Choice(_chosen(judged, known), known, tuple(judged), (*left_out, *others), steps, learned=True)
+
+
+def _chosen(judged: Sequence[Judged], known: Judged) -> Judged:
+    """What loses nothing, unless another one is clearly faster; of these, what computes most of its time."""
+    faster = [found for found in judged if not found.given_up and _GAIN * found.seconds < known.seconds]
+    close = [found for found in faster if found.seconds <= _CLOSE * _best(faster)]
+    return max(close, key=lambda found: found.prospect.step.utilization, default=known)
 
 
 @dataclass(frozen=True)

@@ -346,6 +346,19 @@ def test_a_head_start_counts_less_than_how_it_goes_on():
     assert choice.best is found[id(second)]
 
 
+@pytest.mark.parametrize(("behind", "chosen"), [(1.03, 1), (1.1, 0)])
+def test_of_two_that_are_nearly_as_fast_the_one_that_exchanges_less_is_chosen(behind, chosen):
+    """The first exchanges for half of its time, the second for a tenth of it."""
+    exact = Prospect(SOME[0], step(10.0))
+    steps = (StepTime(1.0, 0.5, 0.5, 0.0), StepTime(0.6 * behind, 0.54 * behind, 0.06 * behind, 0.0))
+    ways = [Prospect(way, each) for way, each in zip(SOME[1:3], steps, strict=True)]
+    worths = {way.way.spec.fingerprint(): worth for way, worth in zip(ways, (1.0, 0.6), strict=True)}
+    choice = choose(RUN, exact, ways, [], STEPS, Trainings(worths).take)
+    assert choice.best.prospect is ways[chosen]
+    said = words.reason(choice, SLOW, 4, exact.step)
+    assert ("too little for a probe to be sure of, and spends more" in said) == bool(chosen)
+
+
 def test_what_began_late_is_not_judged_by_its_beginning():
     """The first learns nothing for 30 steps, then what the reference does; the second always 0.75 of it."""
     seconds = (10.0, 1.0, 1.0)
