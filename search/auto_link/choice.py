@@ -199,8 +199,8 @@ class _Probe:
         self.tell(f"{prospect.way} to step {until}")
         curve = self.take(prospect.way.spec, until, between)
         worth, pace = worth_of(curve, self.reference), pace_of(curve, self.reference)
-        if pace > worth:
-            worth = expected_worth(worth, min(pace, prospect.most_worth), until, self.reference.last)
+        if worth < min(pace, 1):
+            worth = expected_worth(worth, pace, until, self.reference.last)
         elif prospect.way.has_outer_momentum or worth > 1:  # it begins ahead; how it goes on counts as much
             worth = (worth + pace) / 2
         # A training can be ahead for a while without having to take fewer steps to its target.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .courses import Courses
 
 _TIMED_STEPS = 5
-"""By which it is found how long a probe may be."""
+"""By which it is found how long a probe may be, after as many."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,21 @@ def find(
     run, steps, until = run_of(spec, known), 0, monotonic() + probe_seconds
     if prospects:
         tell(f"probing {len(prospects)} of {len(ways)} ways, in {probe_seconds:g} s or about that")
-        courses.take(run.reference, _TIMED_STEPS, _TIMED_STEPS)
-        steps = probe_steps(run, prospects, courses.step_seconds(run.reference), probe_seconds)
+        steps = probe_steps(run, prospects, _step_seconds(courses, run), probe_seconds)
     choice = choose(
         run, exact, prospects, dropped, steps, courses.take, tell, late=lambda: monotonic() > until
     )
     return Found(choice, link, half_all_reduce(known, link, workers))
+
+
+def _step_seconds(courses: "Courses", run: Run) -> float:
+    """What a simulated uncompressed step takes. The first few do not count: they load what they need."""
+    before = seconds = 0.0
+    for until in (_TIMED_STEPS, 2 * _TIMED_STEPS):
+        if until <= max(_TIMED_STEPS, run.iterations):
+            courses.take(run.reference, until, _TIMED_STEPS)
+            before, seconds = seconds, until * courses.step_seconds(run.reference)
+    return (seconds - before) / _TIMED_STEPS
 
 
 def run_of(spec: RunSpec, calibration: Calibration) -> Run:

@@ -94,7 +94,8 @@ def expected_worth(worth: float, pace: float, steps: int, until: int) -> float:
 
     Sums that must first reach a threshold, and rare exchanges, begin late: such a training lies behind by a
     number of steps that stays the same, and counts for less the longer it goes on. A straight line has its
-    place after `steps` and its pace.
+    place after `steps` and its pace. Nothing goes on faster than the reference for long: a higher pace counts
+    as 1.
 
     Args:
         worth: of a step so far.
@@ -105,6 +106,7 @@ def expected_worth(worth: float, pace: float, steps: int, until: int) -> float:
     Returns:
         Between worth and pace; the worth where the pace is not higher.
     """
+    pace = min(pace, 1.0)
     if pace <= worth:
         return worth
     late = steps * (1 - worth / pace)

@@ -111,12 +111,14 @@ def test_a_pace_is_what_the_last_steps_add():
     assert pace_of(falls_back, reference) == 0.0
 
 
-@given(late=st.integers(0, 99), pace=st.floats(0.2, 2.0), until=st.integers(100, 1000))
+@given(late=st.integers(0, 99), pace=st.floats(0.2, 1.0), until=st.integers(100, 1000))
 def test_what_began_late_is_worth_what_it_comes_to(late, pace, until):
     """Nothing for some steps, then straight on: its steps until it is where the reference is at `until`."""
     so_far = pace * (100 - late) / 100
     assert expected_worth(so_far, pace, 100, until) == pytest.approx(until / (late + until / pace))
     assert expected_worth(so_far, so_far / 2, 100, until) == so_far
+    assert expected_worth(so_far, 1.5, 100, until) == expected_worth(so_far, 1.0, 100, until)
+    assert expected_worth(1 + so_far, 2.5, 100, until) == 1 + so_far
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=20))
