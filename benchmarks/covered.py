@@ -27,7 +27,7 @@ QUICK_PARTS = ("search/test_space.py",)
 COMPRESSORS = ("compressors", "cuda")
 """The parts that test the compressors."""
 BEFORE = "cf33329"
-"""A commit with 9,758 tests, and two programs in place of one for all devices."""
+"""The commit before that work began, with two programs in place of one for all devices."""
 SETTINGS = """[run]
 branch = True
 parallel = True

@@ -99,15 +99,12 @@ def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
             "ways that send less take longer to the target: "
             f"{number(times)} times as long by {next_best.prospect.way}"
         )
-    step, first = best.prospect.step, min(choice.judged, key=lambda found: (found.given_up, found.seconds))
-    close = (
-        ""
-        if first is best
-        else (
+    step, first, close = best.prospect.step, choice.judged[0], ""
+    if first is not best:
+        close = (
             f". {first.prospect.way} is {100 * (best.seconds / first.seconds - 1):.0f}% ahead, which is too "
             "little for a probe to be sure of, and spends more of its time on exchanges"
         )
-    )
     return (
         f"{where}: {best.prospect.way}. A step takes {number(step.seconds)} s instead of "
         f"{number(exact.prospect.seconds)} s by {exact.prospect.way}, with {number(step.received / 1e3)} "

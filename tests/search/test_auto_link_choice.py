@@ -1,6 +1,7 @@
 """The choice of a way to train over a link, against what a formula by hand says."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, ShardedSync, WeightsSync
 from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import FEWEST_STEPS, LEAST_STEPS, Run, choose, probe_steps
+from taugrad.search.auto_link.finding import _step_seconds
 from taugrad.search.auto_link.prospects import (
     MOST_WORTH,
     MOST_WORTH_LONGER,
@@ -55,6 +57,20 @@ class Trainings:
         worth = self.worths.get(one.fingerprint(), 1.0)
         done = range(0, steps + 1, every)
         return Curve(tuple(done), tuple(worth if math.isnan(worth) else loss_after(worth * s) for s in done))
+
+
+class Bent(Trainings):
+    """One of them has the losses of other steps than its own."""
+
+    def __init__(self, worths, bent: Way, place):
+        super().__init__(worths)
+        self.bent, self.place = bent.spec.fingerprint(), place
+
+    def take(self, one: RunSpec, steps: int, every: int) -> Curve:
+        curve = super().take(one, steps, every)
+        if one.fingerprint() != self.bent:
+            return curve
+        return Curve(curve.steps, tuple(loss_after(self.place(s)) for s in curve.steps))
 
 
 def step(seconds: float, received: float = 0.0) -> StepTime:
@@ -335,14 +351,9 @@ def test_a_head_start_counts_less_than_how_it_goes_on():
     seconds = (10.0, 1.0, 0.95)
     exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
 
-    class Ahead(Trainings):
-        def take(self, one, steps, every):
-            curve = super().take(one, steps, every)
-            if one.fingerprint() == first.way.spec.fingerprint():
-                return Curve(curve.steps, tuple(loss_after(80 + s / 2) if s else 3.0 for s in curve.steps))
-            return curve
-
-    choice = choose(RUN, exact, [first, second], [], STEPS, Ahead({second.way.spec.fingerprint(): 0.9}).take)
+    worths = {second.way.spec.fingerprint(): 0.9}
+    trainings = Bent(worths, first.way, lambda s: 80 + s / 2 if s else 0)
+    choice = choose(RUN, exact, [first, second], [], STEPS, trainings.take)
     found = {id(judged.prospect): judged for judged in choice.judged}
     assert found[id(first)].worth < 1  # its places on the reference over its steps alone: 1.2 to 1.5
     assert choice.best is found[id(second)]
@@ -366,14 +377,9 @@ def test_what_began_late_is_not_judged_by_its_beginning():
     seconds = (10.0, 1.0, 1.0)
     exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
 
-    class Late(Trainings):
-        def take(self, one, steps, every):
-            curve = super().take(one, steps, every)
-            if one.fingerprint() == first.way.spec.fingerprint():
-                return Curve(curve.steps, tuple(loss_after(max(0, s - 30)) for s in curve.steps))
-            return curve
-
-    choice = choose(RUN, exact, [first, second], [], STEPS, Late({second.way.spec.fingerprint(): 0.75}).take)
+    worths = {second.way.spec.fingerprint(): 0.75}
+    trainings = Bent(worths, first.way, lambda s: max(0, s - 30))
+    choice = choose(RUN, exact, [first, second], [], STEPS, trainings.take)
     found = {id(judged.prospect): judged for judged in choice.judged}
     assert choice.best is found[id(first)]  # 0.6 to 0.7 of its places on the reference over its steps
     assert found[id(first)].worth < 1
@@ -465,6 +471,18 @@ def test_a_way_whose_exchanges_are_rarer_than_the_probe_is_long_is_not_judged():
 def test_a_probe_is_as_long_as_the_run_asks_for_and_time_allows(run, every, step_s, seconds, steps):
     sync = WeightsSync(every=every)
     assert probe_steps(run, [prospect("local", (every, 10.0), 1, sync)], step_s, seconds) == steps
+
+
+@pytest.mark.parametrize(("iterations", "each"), [(2400, 0.01), (7, 1.0)])
+def test_steps_that_load_what_they_need_do_not_shorten_the_probe(iterations, each):
+    """5 seconds for the first 5 steps, then 10 ms for each; a run of 7 steps has no others."""
+
+    class Slow(Trainings):
+        def step_seconds(self, _):
+            done = max(steps for _, steps in self.asked)
+            return (5.0 + 0.01 * (done - 5)) / done
+
+    assert _step_seconds(Slow({}), replace(RUN, iterations=iterations)) == pytest.approx(each)
 
 
 def test_more_time_is_a_longer_probe():
