@@ -3,6 +3,10 @@
 Legend: N workers, H steps of a round, P parameters.
 """
 
+import itertools
+import socket
+import threading
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,6 +20,9 @@ from test_synchronization import BASE, MIDDLE, Result, same, train
 
 from taugrad.compressors import CorruptMessage, NonFiniteGradient
 from taugrad.platform.synchronization.quorum.agreed import Agreed
+from taugrad.platform.synchronization.quorum.carriers import ProcessCarrier
+from taugrad.platform.synchronization.quorum.mailroom import Mailroom
+from taugrad.platform.synchronization.quorum.post import Post
 from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
 from taugrad.platform.synchronization.quorum.training import QuorumTraining
 
@@ -271,6 +278,39 @@ def test_agreed_weights_travel_with_buffers_and_momentum():
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters(), strict=True))
     with pytest.raises(CorruptMessage, match=f"{data.size - 1} bytes"):
         others.take(data[1:])
+
+
+def test_a_worker_that_waits_for_agreed_weights_still_answers():
+    """Worker 2 needs what worker 0 has; worker 1 can answer worker 0 only once worker 2 is there again."""
+
+    def agreed(value: float) -> tuple[torch.nn.Module, Agreed]:
+        model = torch.nn.Linear(2, 1)
+        torch.nn.init.constant_(model.weight, value)
+        return model, Agreed(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+    pairs = {pair: socket.socketpair() for pair in itertools.combinations(range(3), 2)}
+    sockets = [
+        [pairs[min(one, other), max(one, other)][one > other] if one != other else None for other in range(3)]
+        for one in range(3)
+    ]
+    posts = [Post(rank, own, most_bytes=10_000, replaces=False) for rank, own in enumerate(sockets)]
+    carriers = [ProcessCarrier(Mailroom(post)) for post in posts]
+    (away, aways), (_, latest), (back, backs) = agreed(1), agreed(2), agreed(0)
+    # Daemons: where one hangs, the test fails and the process can still end.
+    waits = threading.Thread(target=carriers[0].fetch, args=(0, 1, 2, 1, aways), daemon=True)
+    asks = threading.Thread(target=carriers[2].fetch, args=(2, 0, 1, 0, backs), daemon=True)
+    waits.start()
+    asks.start()
+    asks.join(30)
+    assert not asks.is_alive()
+    assert back.weight.tolist() == [[1, 1]]
+    deadline = monotonic() + 30
+    while waits.is_alive() and monotonic() < deadline:
+        carriers[1].attend(2, latest)
+        waits.join(0.01)
+    assert away.weight.tolist() == [[2, 2]]
+    for post in posts:
+        post.close()
 
 
 @pytest.fixture(scope="module")

@@ -248,26 +248,30 @@ def test_runs_without_a_quorum_are_what_they_were():
     assert with_one.fingerprint() != spec.fingerprint()
 
 
-def test_an_offer_that_could_not_leave_gives_way_to_the_next_one():
-    """What a stopped worker has not read does not pile up; votes are all kept."""
+@pytest.mark.parametrize(("replaces", "arrive"), [(True, [0, 3]), (False, [0, 1, 2, 3])])
+def test_an_offer_that_could_not_leave_gives_way_to_the_next_one(replaces, arrive):
+    """What a stopped worker has not read does not pile up; votes are all kept.
+
+    On a schedule every worker waits for every offer, so that none gives way.
+    """
     here, there = socket.socketpair()
-    sending = Post(0, [None, here], most_bytes=4_000_000)
+    sending = Post(0, [None, here], most_bytes=4_000_000, replaces=replaces)
     for number in range(4):
         sending.send([1], Kind.OFFER, number, bytes([number]) * 3_000_000)
         sending.send([1], Kind.VOTE, number, b"vote")
         there.recv(1, socket.MSG_PEEK)  # the first one has begun its way
-    receiving, found = Post(1, [there, None], most_bytes=4_000_000), []
+    receiving, found = Post(1, [there, None], most_bytes=4_000_000, replaces=replaces), []
     while not found or found[-1].number < 3 or found[-1].kind is not Kind.VOTE:
         found += receiving.take(10)
     for post in (sending, receiving):
         post.close()
     expected = [
-        (Kind.OFFER, 0),
-        *((Kind.VOTE, number) for number in range(3)),
-        (Kind.OFFER, 3),
-        (Kind.VOTE, 3),
+        (kind, number)
+        for number in range(4)
+        for kind in (Kind.OFFER, Kind.VOTE)
+        if kind is Kind.VOTE or number in arrive
     ]
     assert [(each.kind, each.number) for each in found] == expected
     assert all((each.body == each.number).all() for each in found if each.kind is Kind.OFFER)
-    assert sending.link_messages.tolist() == [0, 6]
-    assert sending.link_bytes.tolist() == [0, 2 * (24 + 3_000_000) + 4 * (24 + 4)]
+    assert sending.link_messages.tolist() == [0, len(arrive) + 4]
+    assert sending.link_bytes.tolist() == [0, len(arrive) * (24 + 3_000_000) + 4 * (24 + 4)]

@@ -47,7 +47,12 @@ def build_quorum(spec: RunSpec, own: OwnWorkers) -> QuorumTraining:
         model = own.replicas[0].model
         values = sum(each.numel() for each in model.state_dict().values())
         most_bytes = 2 * _VALUES * BASELINE_BYTES * values + _HEADERS
-        post = Post(dist.get_rank(), connected(torch.device("cpu")), most_bytes=most_bytes)
+        post = Post(
+            dist.get_rank(),
+            connected(torch.device("cpu")),
+            most_bytes=most_bytes,
+            replaces=mode.schedule is None,  # whoever follows a schedule waits for every offer
+        )
         mailroom = Mailroom(post)
         # The thread refers to the connections, and only the run refers to the mailroom.
         weakref.finalize(mailroom, post.close)

@@ -66,8 +66,19 @@ class Carrier(Meeting):
         """
 
     @abstractmethod
-    def fetch(self, rank: int, giver: int, number: int, whole: Agreed) -> None:
-        """Lets a worker of this process take over the agreed weights of some round from another worker."""
+    def fetch(self, rank: int, giver: int, number: int, knows: int, whole: Agreed) -> None:
+        """Lets a worker of this process take over agreed weights from another worker.
+
+        Args:
+            rank: of the worker here.
+            giver: the other one.
+            number: of rounds in the weights that it takes over.
+            knows: number of rounds in the agreed weights until then.
+            whole: the agreed weights.
+
+        Raises:
+            PeerLost: the other worker is gone.
+        """
 
     @abstractmethod
     def meet(self, iterations: int, knows: int, whole: Agreed) -> None:
@@ -100,7 +111,7 @@ class SimulatedCarrier(Carrier):
                     self._traffic.link_messages[rank, other] += 1
         return {rank: np.frombuffer(bytearray(own[rank]), np.uint8) for rank in members}
 
-    def fetch(self, rank: int, giver: int, number: int, whole: Agreed) -> None:
+    def fetch(self, rank: int, giver: int, number: int, knows: int, whole: Agreed) -> None:
         """See `Carrier.fetch`."""
         asking, answering = catching_up_bytes(whole, self._workers)
         self._traffic.link_bytes[rank, giver] += asking
@@ -160,11 +171,13 @@ class ProcessCarrier(ProcessMeeting, Carrier):
         self._mail.forget(number + 1)
         return {member: offers[member] for member in members}
 
-    def fetch(self, rank: int, giver: int, number: int, whole: Agreed) -> None:
+    def fetch(self, rank: int, giver: int, number: int, knows: int, whole: Agreed) -> None:
         """See `Carrier.fetch`."""
         self._mail.ask(giver, number)
         while self._mail.state is None or self._mail.state[0] < number:
             self._mail.hear()
+            # What the giver needs first may depend on a worker that asks this one.
+            self._answer(knows, whole)
             if giver in self._mail.post.lost:
                 raise PeerLost(giver, self._mail.post.lost[giver])
         whole.take(self._mail.state[2])

@@ -24,16 +24,20 @@ class Post(Connections[Head]):
 
     head_bytes = HEAD.size
 
-    def __init__(self, rank: int, connections: Sequence[socket.socket | None], *, most_bytes: int) -> None:
+    def __init__(
+        self, rank: int, connections: Sequence[socket.socket | None], *, most_bytes: int, replaces: bool
+    ) -> None:
         """Takes charge of connections, and starts the thread.
 
         Args:
             rank: of this process's worker.
             connections: by rank, to each other worker.
             most_bytes: the largest size of a body.
+            replaces: whether an offer replaces an earlier one that has not left yet. It may where a worker
+                that misses an offer takes over the round's result instead.
         """
         super().__init__(rank, connections, silent_after_s=_SILENT_S, waits=False)
-        self._most_bytes = most_bytes
+        self._most_bytes, self._replaces = most_bytes, replaces
         self._inbox: list[Received] = []
         self._offers: list[memoryview | None] = [None] * self.workers
         """The latest offer on its way to each worker."""
@@ -54,9 +58,6 @@ class Post(Connections[Head]):
     def send(self, to: Iterable[int], kind: Kind, number: int, body: bytes = b"") -> int:
         """Starts to send a message; does not wait.
 
-        An offer replaces an earlier one that has not left yet: the earlier round is over, and a worker that
-        missed it takes over its result.
-
         Returns:
             The number of bytes.
         """
@@ -70,7 +71,7 @@ class Post(Connections[Head]):
 
     def _put(self, rank: int, message: memoryview, kind: Kind) -> None:
         leaving = self._leaving[rank]
-        if kind is Kind.OFFER:
+        if kind is Kind.OFFER and self._replaces:
             for place, each in enumerate(leaving):
                 if each is self._offers[rank]:
                     del leaving[place]

@@ -71,7 +71,7 @@ class ScheduledRounds(QuorumTraining):
         last = self._schedule.fates(rounds - 1)
         giver = next(rank for rank, fate in enumerate(last) if fate.kind is Kind.HERE)
         with self._waiting():
-            self._carrier.fetch(self.ranks[local], giver, rounds, self._whole)
+            self._carrier.fetch(self.ranks[local], giver, rounds, self._members[local].knows, self._whole)
         self._go_on_knowing(local, rounds)
         asking, answering = catching_up_bytes(self._whole, self.workers)
         note = self._ledger.now.notes[local]
