@@ -139,7 +139,7 @@ class Passes(ABC):
     def drop_signs(self, words: Any) -> None:
         """Takes the signs from words, uint32 [k]."""
 
-    # Quantizing passes: the residual becomes what symbols leave out; None for zeros that nobody keeps
+    # Quantizing passes: residuals become what symbols leave out; None for zeros that nobody keeps
 
     @abstractmethod
     def extremes(self, residual: Tensor | None, gradient: Tensor, looks: Returns, returns: Returns) -> Ranges:
@@ -169,33 +169,34 @@ class Passes(ABC):
     @abstractmethod
     def linear_pass(
         self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Ranges | None = None
-    ) -> Pending[QuantizedPass]:
+    ) -> Pending[list[QuantizedPass]]:
         """Quantizes residual + gradient uniformly; `ops.cpu.linear` defines it.
 
         Args:
             work: what is quantized, and to what.
-            lows: float32 [blocks]; receives the smallest element of each.
-            steps: float32 [blocks]; receives the width of a bin.
-            returns: receives what the pass comes to, unless `ranges` has it.
-            ranges: what `extremes` found; the residual holds the gradient then, which is not added again.
+            lows: float32 [places.blocks]; receives the smallest element of each.
+            steps: float32 [places.blocks]; receives the width of a bin.
+            returns: receives what the passes come to, unless `ranges` has it.
+            ranges: what `extremes` found of the only parameter; its residual holds the gradient then, which
+                is not added again.
         """
 
     @abstractmethod
     def quantile_pass(
         self, work: Quantizing, means: Any, exponents: Any, returns: Returns
-    ) -> Pending[QuantizedPass]:
+    ) -> Pending[list[QuantizedPass]]:
         """Quantizes to bins of equal population; `ops.cpu.quantile` defines it.
 
-        Arguments as for `linear_pass`, but `means` uint16 [blocks * 2^bits], the float16 bits of the bins'
-        means times 2^-e, and `exponents` int8 [blocks], e.
+        Arguments as for `linear_pass`, but `means` uint16 [places.blocks * 2^bits], the float16 bits of the
+        bins' means times 2^-e, and `exponents` int8 [places.blocks], e.
         """
 
     @abstractmethod
-    def fp8_pass(self, work: Quantizing, exponents: Any, returns: Returns) -> Pending[QuantizedPass]:
-        """Rounds to float8 e4m3fn scaled by a power of two a block, in `exponents`, int8 [blocks]."""
+    def fp8_pass(self, work: Quantizing, exponents: Any, returns: Returns) -> Pending[list[QuantizedPass]]:
+        """Rounds to float8 e4m3fn scaled by a power of two a block, in `exponents`, int8 [places.blocks]."""
 
     @abstractmethod
-    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[QuantizedPass]:
+    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[list[QuantizedPass]]:
         """Rounds to a 16-bit float, whose bits are the symbols."""
 
     # What symbols stand for: written to float32 [k], or added

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from .array import Array, Bytes
+from .placing import Places, places
 
 ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
 """What is sent by a threshold, and what stands for it (Anoosheh, section 2.1; Strom, section 2.6)."""
@@ -36,18 +37,28 @@ class Batch(NamedTuple):
 
 
 class Quantizing(NamedTuple):
-    """What a quantizing pass over one parameter works on."""
+    """What a quantizing pass over some parameters works on."""
 
-    residual: Tensor | None
-    """float32 [n], becomes what symbols leave out; None for zeros that nobody keeps."""
-    gradient: Tensor
-    """[n], any float; added to the residual."""
+    residuals: Sequence[Tensor | None]
+    """float32 [n], become what symbols leave out; None for zeros that nobody keeps."""
+    gradients: Sequence[Tensor]
+    """[n], any float, contiguous; added to the residuals."""
     symbols: Array
-    """Receives the symbols: uint8 [n] for up to 8 bits, uint16 [n] above."""
+    """Receives the symbols, each parameter's where `places` says: uint8 for up to 8 bits, uint16 above."""
     bits: int
     """Of a symbol, 1 to 16."""
     block: int = 0
-    """Elements that share tables, the last ones may be fewer; 0 for one block."""
+    """Elements that share tables, a parameter's last ones may be fewer; 0 for one block a parameter."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n of each parameter."""
+        return tuple([each.numel() for each in self.gradients])
+
+    @property
+    def places(self) -> Places:
+        """Where symbols and tables stand."""
+        return places(self.sizes, self.block)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from pydantic import Field
 from ..config.base import Settings
 
 if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torch
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from ..ops.array import Array
@@ -46,6 +48,17 @@ class Work(NamedTuple):
     """Of the loss's gradient, where something else is quantized in its place."""
 
 
+class Given(NamedTuple):
+    """A parameter to be quantized."""
+
+    residual: "Tensor | None"
+    """Contiguous float32 [n]; becomes what the symbols leave out. None for zeros that nobody keeps."""
+    gradient: "Tensor"
+    """Contiguous [n], n at least 1, of any float type."""
+    rms: float | None = None
+    """Of the loss's gradient, where something else is quantized in its place."""
+
+
 class Quantizer(Settings):
     """The fields of a quantizer, which a link and a method have in common."""
 
@@ -64,6 +77,19 @@ class Quantizer(Settings):
             gradient: contiguous [n], n at least 1, of any float type.
             work: where, and what is waited for.
         """
+
+    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[list[Outcome]]":
+        """`apply` to all parameters of a bucket; by default one by one.
+
+        Args:
+            given: the parameters.
+            work: where, and what is waited for.
+        """
+        from ..ops.returns import together  # noqa: PLC0415 (NumPy)
+
+        return together(
+            self.apply(each.residual, each.gradient, work._replace(rms=each.rms)) for each in given
+        )
 
     @property
     def value_bits(self) -> float:
@@ -88,6 +114,29 @@ class Quantizer(Settings):
         return super().problem(name) or ("" if getattr(cls, "makes", None) in FORMS else wanted)
 
 
+class InOneCall(Quantizer):
+    """A quantizer whose pass takes all parameters in one call, and waits for nothing."""
+
+    @abstractmethod
+    def quantize(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `Quantizer.apply_all`.
+
+        Args:
+            given: the parameters, at least one.
+            work: where.
+        """
+
+    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
+        """See `Quantizer.apply`."""
+        (outcome,) = yield from self.apply_all([Given(residual, gradient)], work)
+        return outcome
+
+    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[list[Outcome]]":
+        """See `Quantizer.apply_all`."""
+        yield from ()
+        return self.quantize(given, work) if given else []
+
+
 class QuantizerLink(Quantizer):
     """A quantizer behind a sparse rule: what was selected is quantized; `kind` is among its fields."""
 
@@ -101,12 +150,8 @@ class Blocks(Settings):
     block: Block = 2048
     """Number of elements that share a range or table; 0: the whole layer is one block."""
 
-    def block_of(self, n: int) -> int:
-        """The block for n values: 0 where one holds them all, so that a message says it in one way."""
-        return self.block if self.block < n else 0
 
-
-class Bins(Blocks, Quantizer):
+class Bins(Blocks, InOneCall):
     """Values in 2^bits bins a block."""
 
     first_field = "bits"

@@ -9,7 +9,7 @@ from ..config.base import Symbols
 from ..config.calls import expand
 from ..config.methods import DenseMethod
 from ..tau.by_law import Law
-from .base import Outcome, Quantizer, QuantizerLink, Work
+from .base import Given, Outcome, Quantizer, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,7 +90,8 @@ class EntropyFields(Quantizer):
             if ranges.nonfinite:
                 return _refused(work)
             bits = bits_of_sample(counts(), self.given_floor)
-        return quantize_uniformly(residual, gradient, bits, 0, work, ranges)
+        (outcome,) = quantize_uniformly([Given(residual, gradient)], bits, 0, work, ranges)
+        return outcome
 
 
 def _refused(work: Work) -> Outcome:

@@ -4,34 +4,31 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Blocks, Outcome, Quantizer, QuantizerLink, Work
+from .base import Blocks, Given, InOneCall, Outcome, QuantizerLink, Work
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ..ops.returns import Steps
+    from collections.abc import Sequence
 
 
-class Float8Fields(Blocks, Quantizer):
+class Float8Fields(Blocks, InOneCall):
     """8-bit floats (e4m3), scaled by a power of two for each block."""
 
     first_field = "block"
     makes = "fp8"
 
-    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.apply`."""
+    def quantize(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.quantize`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        from ..ops.results import Quantizing  # noqa: PLC0415
-        from ..wire.quantized import ScaledFloats, blocks_of  # noqa: PLC0415
+        from ..wire.quantized import ScaledFloats  # noqa: PLC0415
+        from .in_one_call import outcomes, quantizing  # noqa: PLC0415
 
-        yield from ()
-        n, ops = gradient.numel(), work.ops
-        block = self.block_of(n)
-        symbols, exponents = ops.empty(n, np.uint8), ops.empty(blocks_of(n, block), np.int8)
-        given = Quantizing(residual, gradient, symbols, 8, block)
-        passed = ops.fp8_pass(given, exponents, work.returned)
-        return Outcome(ScaledFloats(8, block, symbols, exponents), passed)
+        asked = quantizing(given, 8, self.block, work.ops)
+        exponents = work.ops.empty(asked.places.blocks, np.int8)
+        passed = work.ops.fp8_pass(asked, exponents, work.returned)
+        return outcomes(
+            asked, passed, lambda block, symbols, at: ScaledFloats(8, block, symbols, exponents[at])
+        )
 
 
 class Float8Link(Float8Fields, QuantizerLink):

@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from ..config.methods import DenseMethod
-from .base import Outcome, Quantizer, QuantizerLink, Work
+from .base import Given, InOneCall, Outcome, QuantizerLink, Work
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
 
     from ..ops.results import HalfFormat
-    from ..ops.returns import Steps
 
 
-class _Half(Quantizer):
+class _Half(InOneCall):
     makes: ClassVar["HalfFormat"]
     has_symbols = False
 
@@ -23,16 +22,13 @@ class _Half(Quantizer):
         """See `Quantizer.value_bits`."""
         return 16.0
 
-    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.apply`."""
-        import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
+    def quantize(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.quantize`."""
+        from .in_one_call import outcomes, quantizing  # noqa: PLC0415 (NumPy)
 
-        from ..ops.results import Quantizing  # noqa: PLC0415
-
-        yield from ()
-        halves = work.ops.empty(gradient.numel(), np.uint16)
-        given = Quantizing(residual, gradient, halves, 16)
-        return Outcome(halves, work.ops.half_pass(self.makes, given, work.returned))
+        asked = quantizing(given, 16, 0, work.ops)
+        passed = work.ops.half_pass(self.makes, asked, work.returned)
+        return outcomes(asked, passed, lambda block, symbols, at: symbols)
 
 
 class _HalfMethod(DenseMethod, _Half):

@@ -4,12 +4,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Bins, Outcome, QuantizerLink, Work
+from .base import Bins, Given, Outcome, QuantizerLink, Work
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ..ops.returns import Steps
+    from collections.abc import Sequence
 
 
 class LinearFields(Bins):
@@ -17,12 +15,11 @@ class LinearFields(Bins):
 
     makes = "linear"
 
-    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.apply`."""
+    def quantize(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.quantize`."""
         from .uniform import quantize_uniformly  # noqa: PLC0415 (NumPy)
 
-        yield from ()
-        return quantize_uniformly(residual, gradient, self.bits, self.block_of(gradient.numel()), work)
+        return quantize_uniformly(given, self.bits, self.block, work)
 
 
 class LinearLink(LinearFields, QuantizerLink):

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Bins, Outcome, QuantizerLink, Work
+from .base import Bins, Given, Outcome, QuantizerLink, Work
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
 
-    from ..ops.returns import Steps
+    from ..ops.array import Array
 
 
 class QuantileFields(Bins):
@@ -17,21 +17,24 @@ class QuantileFields(Bins):
 
     makes = "quantile"
 
-    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.apply`."""
+    def quantize(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.quantize`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        from ..ops.results import Quantizing  # noqa: PLC0415
-        from ..wire.quantized import Quantiles, blocks_of, symbol_dtype  # noqa: PLC0415
+        from ..wire.quantized import Quantiles  # noqa: PLC0415
+        from .in_one_call import outcomes, quantizing  # noqa: PLC0415
 
-        yield from ()
-        n, bits, ops = gradient.numel(), self.bits, work.ops
-        block = self.block_of(n)
-        symbols, blocks = ops.empty(n, symbol_dtype(bits)), blocks_of(n, block)
+        bits, ops = self.bits, work.ops
+        asked = quantizing(given, bits, self.block, ops)
+        blocks = asked.places.blocks
         means, exponents = ops.empty(blocks << bits, np.uint16), ops.empty(blocks, np.int8)
-        given = Quantizing(residual, gradient, symbols, bits, block)
-        passed = ops.quantile_pass(given, means, exponents, work.returned)
-        return Outcome(Quantiles(bits, block, symbols, means, exponents), passed)
+        passed = ops.quantile_pass(asked, means, exponents, work.returned)
+
+        def values(block: int, symbols: "Array", at: slice) -> Quantiles:
+            own = means[at.start << bits : at.stop << bits]
+            return Quantiles(bits, block, symbols, own, exponents[at])
+
+        return outcomes(asked, passed, values)
 
 
 class QuantileLink(QuantileFields, QuantizerLink):

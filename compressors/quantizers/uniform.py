@@ -1,26 +1,20 @@
 """Bins of equal width, for `linear` and `entropy`; apart, as reading a configuration needs no NumPy."""
 
+from collections.abc import Sequence
+
 import numpy as np
-from torch import Tensor
 
 from ..ops.passes import Ranges
-from ..ops.results import Quantizing
-from ..wire.quantized import Uniform, blocks_of, symbol_dtype
-from .base import Outcome, Work
+from ..wire.quantized import Uniform
+from .base import Given, Outcome, Work
+from .in_one_call import outcomes, quantizing
 
 
 def quantize_uniformly(
-    residual: Tensor | None,
-    gradient: Tensor,
-    bits: int,
-    block: int,
-    work: Work,
-    ranges: Ranges | None = None,
-) -> Outcome:
+    given: Sequence[Given], bits: int, block: int, work: Work, ranges: Ranges | None = None
+) -> list[Outcome]:
     """Bins of equal width between a block's extremes, as `Passes.linear_pass` makes them."""
-    n, ops = gradient.numel(), work.ops
-    symbols, blocks = ops.empty(n, symbol_dtype(bits)), blocks_of(n, block)
-    lows, steps = ops.empty(blocks, np.float32), ops.empty(blocks, np.float32)
-    given = Quantizing(residual, gradient, symbols, bits, block)
-    passed = ops.linear_pass(given, lows, steps, work.returned, ranges)
-    return Outcome(Uniform(bits, block, symbols, lows, steps), passed)
+    ops, asked = work.ops, quantizing(given, bits, block, work.ops)
+    lows, steps = (ops.empty(asked.places.blocks, np.float32) for _ in range(2))
+    passed = ops.linear_pass(asked, lows, steps, work.returned, ranges)
+    return outcomes(asked, passed, lambda own, symbols, at: Uniform(bits, own, symbols, lows[at], steps[at]))

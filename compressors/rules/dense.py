@@ -1,12 +1,11 @@
 """Rules that send every element in fewer bits: linear, quantile, entropy, fp16, bf16, fp8."""
 
-from collections.abc import Iterator
 from typing import cast
 
 from ..bucket.layout import Part, PartTally
 from ..config.methods import DenseMethod
 from ..ops.returns import Returns, Steps, together
-from ..quantizers.base import Outcome, Work
+from ..quantizers.base import Given, Outcome, Work
 from ..tau.base import SAMPLE
 from ..tau.by_law import ByLaw, LawMemory
 from ..wire.update import NO_TAU, Update
@@ -26,7 +25,7 @@ class DenseRule(Rule):
     def run(self, turn: Turn) -> Steps[list[Ran]]:
         """See `Rule.run`."""
         passed_there = Returns(turn.ops)
-        outcomes = iter((yield from together(self._passes(turn, passed_there))))
+        outcomes = iter((yield from self._passes(turn, passed_there)))
         passed_there.fetch()
         rans = []
         for unit in turn.units:
@@ -49,20 +48,24 @@ class DenseRule(Rule):
             rans.append(Ran(unit, [update]))
         return rans
 
-    def _passes(self, turn: Turn, returns: Returns) -> Iterator[Steps[Outcome]]:
-        """One for each parameter that is not held back."""
+    def _passes(self, turn: Turn, returns: Returns) -> Steps[list[Outcome]]:
+        """Of each parameter that is not held back."""
         parts = [turn.parts[unit.places[0].ordinal] for unit in turn.units]
         awake = [
             part for part, unit in zip(parts, turn.units, strict=True) if unit.places[0].ordinal in turn.awake
         ]
-        looked = self._sampled(awake, turn)
-        for part, sample in zip(awake, looked, strict=True):
-            work = Work(turn.ops, turn.looks, returns, part.rms)
-            yield self.decided(sample, turn.context).apply(part.residual, part.gradient, work)
+        work = Work(turn.ops, turn.looks, returns)
+        given = [Given(part.residual, part.gradient, part.rms) for part in awake]
+        if self.law is None:
+            return self.config.apply_all(given, work)
+        deciding = [self.decided(sample, turn.context) for sample in self._sampled(awake, turn)]
+        return _firsts(
+            together(one.apply_all([each], work) for one, each in zip(deciding, given, strict=True))
+        )
 
     def _sampled(self, parts: list[Part], turn: Turn) -> list[Part]:
         """The parts as `decided` may look at them."""
-        if turn.ops.on_host or self.law is None:
+        if turn.ops.on_host:
             return parts
         wanted = [part for part in parts if self.needs_sample(part, turn.context)]
         taken = turn.ops.samples(
@@ -90,6 +93,10 @@ class DenseRule(Rule):
         self.law.settle((memory,), context.iteration, cast("dict[str, LawMemory]", context.memories))
         said = self.law.said(part, context.iteration, memory)
         return self.config.decided(self.law.law.constant if said is None else said)
+
+
+def _firsts(works: Steps[list[list[Outcome]]]) -> Steps[list[Outcome]]:
+    return [outcome for (outcome,) in (yield from works)]
 
 
 def _memory(part: Part, context: Context) -> LawMemory:

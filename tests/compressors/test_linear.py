@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.ops.cpu import blockwise
+from taugrad.compressors.ops.cpu.block_rows import fits_rows
 from taugrad.compressors.ops.cpu.linear import (
     extremes,
     linear_pass,
     linear_tables_valid,
     linear_values,
 )
+from taugrad.compressors.ops.results import QuantizedPass
 
 Floats = NDArray[np.float32]
 F32 = np.float32
@@ -78,12 +80,12 @@ def test_many_elements_are_cut_into_pieces() -> None:
     for block in LARGE_BLOCKS:
         pieces = blockwise.pieces(MANY, block)
         assert len(pieces) > 2
-        assert pieces[0].whole == (block in (3, 2048))
+        assert fits_rows(MANY, block) == (block in (3, 2048))
 
 
 def quantized(
     residual: Floats | None, gradient: Floats, bits: int, block: int, threads: int = 1
-) -> tuple[NDArray[np.generic], Floats, Floats, Floats, blockwise.QuantizedPass]:
+) -> tuple[NDArray[np.generic], Floats, Floats, Floats, QuantizedPass]:
     """Symbols, lows, steps, values and the report of a pass over fenced symbols."""
     n, blocks = gradient.size, blockwise.block_count(gradient.size, block)
     fenced = np.full(n + 2, 0xA5, np.uint8 if bits <= 8 else np.uint16)
@@ -191,7 +193,7 @@ def check_not_taken_up(n: int, block: int, bad: float, place: int) -> None:
     before, gradient = np.random.default_rng(1).standard_normal((2, n)).astype(F32)
     gradient[place] = bad
     one, three = before.copy(), before.copy()
-    assert quantized(one, gradient, 8, block)[-1] == blockwise.QuantizedPass(0.0, True)
+    assert quantized(one, gradient, 8, block)[-1] == QuantizedPass(0.0, True)
     assert_taken_up(one, before, gradient)
     assert quantized(three, gradient, 8, block, threads=3)[-1].nonfinite
     assert three.tobytes() == one.tobytes()

@@ -17,6 +17,7 @@ from taugrad.compressors.ops.cpu.quantile import (
     quantile_tables_valid,
     quantile_values,
 )
+from taugrad.compressors.ops.results import QuantizedPass
 
 Floats = NDArray[np.float32]
 F32 = np.float32
@@ -62,7 +63,7 @@ def transcribe(a: Floats, bits: int) -> tuple[list[int], list[int], int, list[F3
 
 def quantized(
     residual: Floats | None, gradient: Floats, bits: int, block: int, threads: int = 1
-) -> tuple[NDArray[np.generic], NDArray[np.uint16], NDArray[np.int8], Floats, blockwise.QuantizedPass]:
+) -> tuple[NDArray[np.generic], NDArray[np.uint16], NDArray[np.int8], Floats, QuantizedPass]:
     """Symbols, tables, exponents, values and the report of a pass over fenced symbols."""
     n, blocks = gradient.size, blockwise.block_count(gradient.size, block)
     fenced = np.full(n + 2, 0xA5, np.uint8 if bits <= 8 else np.uint16)
@@ -172,7 +173,7 @@ def test_a_sum_that_is_not_finite_is_not_taken_up(block: int, bad: float, place:
     gradient[place] = bad
     total = residual + gradient
     expected = np.where(np.isfinite(total), total, residual)
-    assert quantized(residual, gradient, 4, block)[-1] == blockwise.QuantizedPass(0.0, True)
+    assert quantized(residual, gradient, 4, block)[-1] == QuantizedPass(0.0, True)
     assert bits_of(residual) == bits_of(expected)
 
 

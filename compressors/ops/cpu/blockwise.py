@@ -19,7 +19,7 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
-from ..results import QuantizedPass
+from ..placing import block_count, block_length
 from .threads import Result, run_all
 
 PIECE = 1 << 20
@@ -39,29 +39,11 @@ class Piece:
     blocks: slice
     block: int
     """Elements of a block as far as it lies in this piece; the last one may be shorter."""
-    whole: bool
-    """Whether blocks lie in this piece as a whole; the same for all pieces of an array."""
 
     @property
     def count(self) -> int:
         """How many blocks."""
         return int(self.blocks.stop - self.blocks.start)
-
-    def first(self, blocks: int) -> "Piece":
-        """The first of its whole blocks."""
-        start, stop = self.elements.start, self.elements.stop
-        elements = slice(start, min(start + blocks * self.block, stop))
-        return Piece(elements, slice(self.blocks.start, self.blocks.start + blocks), self.block, True)
-
-
-def block_length(n: int, block: int) -> int:
-    """Elements of a block: `block`, or n where that is 0 or too large. At least 1."""
-    return max(1, n if block == 0 else min(block, n))
-
-
-def block_count(n: int, block: int) -> int:
-    """How many blocks n elements make; the last one may be shorter."""
-    return -(-n // block_length(n, block))
 
 
 @lru_cache(1024)  # a step asks for the same of every parameter, twice
@@ -72,11 +54,11 @@ def pieces(n: int, block: int, most: int = PIECE) -> tuple[Piece, ...]:
         step = most // block
         blocks = block_count(n, block)
         return tuple(
-            Piece(slice(b * block, min((b + step) * block, n)), slice(b, min(b + step, blocks)), block, True)
+            Piece(slice(b * block, min((b + step) * block, n)), slice(b, min(b + step, blocks)), block)
             for b in range(0, blocks, step)
         )
     return tuple(
-        Piece(slice(low, min(low + most, end)), slice(b, b + 1), most, False)
+        Piece(slice(low, min(low + most, end)), slice(b, b + 1), most)
         for b in range(block_count(n, block))
         for end in [min((b + 1) * block, n)]
         for low in range(b * block, end, most)
@@ -192,28 +174,6 @@ def take_up_all(
         np.minimum(low_keys[piece.blocks], low, out=low_keys[piece.blocks])
         np.maximum(high_keys[piece.blocks], high, out=high_keys[piece.blocks])
     return low_keys, high_keys
-
-
-def block_by_block(
-    parts: Sequence[Piece],
-    quantize: Callable[[Piece], tuple[float, int]],
-    put_back: Callable[[Piece], None],
-    threads: int,
-) -> QuantizedPass:
-    """A pass that takes up and quantizes one block after the other, while it lies in the cache.
-
-    Args:
-        parts: of whole blocks.
-        quantize: takes up all blocks of a piece, and quantizes them up to the first that is not finite;
-            returns the sum of squares kept, and how many blocks it quantized.
-        put_back: adds the values of a piece's symbols to the residual, if there is one.
-        threads: how many to use.
-    """
-    ran = over(parts, quantize, threads)
-    if [done for _, done in ran] == [piece.count for piece in parts]:
-        return QuantizedPass(sum((squares for squares, _ in ran), 0.0), False)
-    over([piece.first(done) for piece, (_, done) in zip(parts, ran, strict=True)], put_back, threads)
-    return QuantizedPass(0.0, True)
 
 
 def _accumulate(typing_context: Any, total: Any, value: Any) -> Any:

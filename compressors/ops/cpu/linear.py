@@ -19,13 +19,26 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import QuantizedPass
+from ..results import QuantizedPass, Quantizing
+from .block_rows import (
+    BLOCK,
+    BLOCKS,
+    ELEMENTS,
+    GRADIENT,
+    RESIDUAL,
+    SYMBOLS,
+    TABLES,
+    Reports,
+    fits_rows,
+    over_rows,
+    quantizing,
+    write_report,
+)
 from .blockwise import (
     LINE,
     NO_KEYS,
     Piece,
     accumulate,
-    block_by_block,
     from_order_key,
     keys_finite,
     order_key,
@@ -38,6 +51,7 @@ from .blockwise import (
     take_up_rest,
     taken_up,
 )
+from .rows import Rows, floats
 
 _SMALLEST_STEP, _LARGEST = np.float32(2.0**-126), np.finfo(np.float32).max
 _HALF, _TWO, _ZERO = np.float32(0.5), np.float32(2), np.float32(0)
@@ -140,7 +154,11 @@ def _quantize_block(residual, gradient, b, block, low, step, top, symbols):  # t
 
 @njit(nogil=True, cache=True)
 def _quantize_at_once(residual, gradient, block, lows, steps, scale, top, symbols):  # type: ignore[no-untyped-def]
-    """See `block_by_block`."""
+    """Takes up all blocks of a piece, and quantizes them up to the first that is not finite.
+
+    Returns:
+        The sum of squares kept, and how many blocks were quantized.
+    """
     total = 0.0
     low_key, high_key = take_up(part(residual, slice(0, block)), gradient[:block])
     for b in range(lows.size):
@@ -153,6 +171,21 @@ def _quantize_at_once(residual, gradient, block, lows, steps, scale, top, symbol
         squares, low_key, high_key = _quantize_block(residual, gradient, b, block, low, step, top, symbols)
         total += squares
     return total, lows.size
+
+
+@njit(nogil=True, cache=True)
+def _quantize_rows(rows, all_lows, all_steps, scale, top, all_symbols, reports):  # type: ignore[no-untyped-def]
+    for i in range(rows.shape[0]):
+        n, block, begin, first = rows[i, ELEMENTS], rows[i, BLOCK], rows[i, SYMBOLS], rows[i, TABLES]
+        gradient, symbols = floats(rows[i, GRADIENT], n), all_symbols[begin : begin + n]
+        last = first + rows[i, BLOCKS]
+        lows, steps = all_lows[first:last], all_steps[first:last]
+        if rows[i, RESIDUAL] == 0:
+            squares, done = _quantize_at_once(None, gradient, block, lows, steps, scale, top, symbols)
+        else:
+            residual = floats(rows[i, RESIDUAL], n)
+            squares, done = _quantize_at_once(residual, gradient, block, lows, steps, scale, top, symbols)
+        write_report(reports[i], squares, done, done == rows[i, BLOCKS])
 
 
 @njit(nogil=True, cache=True)
@@ -229,19 +262,9 @@ def linear_pass(
         ranges: what `extremes` said of the same arrays, if it has seen to them already. The residual holds
             the gradient then, which is not added again.
     """
+    if ranges is None and fits_rows(gradient.size, block):
+        return linear_rows(quantizing(residual, gradient, symbols, bits, block), lows, steps, threads)[0]
     scale, top = np.float32(2.0**-bits), np.int32((1 << bits) - 1)
-    parts = pieces(gradient.size, block)
-
-    def at_once(piece: Piece) -> tuple[float, int]:
-        at, b = piece.elements, piece.blocks
-        r, g, s = part(residual, at), gradient[at], symbols[at]
-        ran: tuple[float, int] = _quantize_at_once(r, g, piece.block, lows[b], steps[b], scale, top, s)
-        return ran
-
-    def put_back(piece: Piece) -> None:
-        if residual is not None:
-            at, b = piece.elements, piece.blocks
-            _dequantize(symbols[at], piece.block, lows[b], steps[b], residual[at], True)
 
     def quantize(piece: Piece) -> float:
         at, b = piece.elements, piece.blocks
@@ -249,14 +272,27 @@ def linear_pass(
         squares: float = _quantize(r, g, piece.block, lows[b], steps[b], top, s)
         return squares
 
-    if ranges is None and all(piece.whole for piece in parts):
-        return block_by_block(parts, at_once, put_back, threads)
     ranges = ranges or extremes(residual, gradient, block, threads)
     if ranges.nonfinite:
         return QuantizedPass(0.0, True)
     lows[:] = ranges.lows
     _fill_steps(ranges.lows, ranges.highs, scale, steps)
-    return QuantizedPass(sum(over(parts, quantize, threads), 0.0), False)
+    return QuantizedPass(sum(over(pieces(gradient.size, block), quantize, threads), 0.0), False)
+
+
+def linear_rows(
+    work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], threads: int = 1
+) -> list[QuantizedPass]:
+    """`linear_pass` over parameters whose blocks fit rows, in one call; tables stand where `places` says."""
+    scale, top = np.float32(2.0**-work.bits), np.int32((1 << work.bits) - 1)
+
+    def quantize(rows: Rows, symbols: NDArray[Any], reports: Reports) -> None:
+        _quantize_rows(rows, lows, steps, scale, top, symbols, reports)
+
+    def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
+        _dequantize(symbols, block, lows[at], steps[at], residual, True)
+
+    return over_rows(work, quantize, put_back, threads)
 
 
 def linear_values(

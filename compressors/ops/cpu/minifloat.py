@@ -8,17 +8,32 @@ which m 2^-e <= 448, so that it lies in (224, 448]; but -126 <= e <= 119, which 
 and e = 0 where m = 0. Every value is exact in float32.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import HalfFormat, QuantizedPass
+from ..results import HalfFormat, QuantizedPass, Quantizing
+from .block_rows import (
+    BLOCK,
+    BLOCKS,
+    ELEMENTS,
+    GRADIENT,
+    RESIDUAL,
+    SYMBOLS,
+    TABLES,
+    Reports,
+    fits_rows,
+    over_rows,
+    quantizing,
+    write_report,
+)
 from .blockwise import (
     LINE,
     NO_KEYS,
     Piece,
     accumulate,
-    block_by_block,
     keys_finite,
     order_key,
     over,
@@ -39,6 +54,7 @@ from .float_formats import (
     round_to_fp8,
     round_to_fp16,
 )
+from .rows import Rows, floats
 
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block."""
@@ -95,6 +111,18 @@ def _quantize_half(residual, gradient, brain, symbols):  # type: ignore[no-untyp
         if residual is not None:
             total += squares_of(squares, r)
     return total, finite
+
+
+@njit(nogil=True, cache=True)
+def _quantize_half_rows(rows, brain, all_symbols, reports):  # type: ignore[no-untyped-def]
+    for i in range(rows.shape[0]):
+        n, begin = rows[i, ELEMENTS], rows[i, SYMBOLS]
+        gradient, symbols = floats(rows[i, GRADIENT], n), all_symbols[begin : begin + n]
+        if rows[i, RESIDUAL] == 0:
+            squares, finite = _quantize_half(None, gradient, brain, symbols)
+        else:
+            squares, finite = _quantize_half(floats(rows[i, RESIDUAL], n), gradient, brain, symbols)
+        write_report(reports[i], squares, rows[i, BLOCKS], finite)
 
 
 @njit(nogil=True, cache=True)
@@ -161,7 +189,7 @@ def _fill_exponents(low_keys, high_keys, exponents):  # type: ignore[no-untyped-
 
 @njit(nogil=True, cache=True)
 def _quantize_fp8_at_once(residual, gradient, block, exponents, symbols):  # type: ignore[no-untyped-def]
-    """See `block_by_block`."""
+    """Takes up all blocks of a piece, and quantizes them up to the first that is not finite; see `linear`."""
     total = 0.0
     low_key, high_key = take_up(part(residual, slice(0, block)), gradient[:block])
     for b in range(exponents.size):
@@ -172,6 +200,20 @@ def _quantize_fp8_at_once(residual, gradient, block, exponents, symbols):  # typ
         squares, low_key, high_key = _fp8_block(residual, gradient, b, block, exponents[b], symbols)
         total += squares
     return total, exponents.size
+
+
+@njit(nogil=True, cache=True)
+def _quantize_fp8_rows(rows, all_exponents, all_symbols, reports):  # type: ignore[no-untyped-def]
+    for i in range(rows.shape[0]):
+        n, block, begin, first = rows[i, ELEMENTS], rows[i, BLOCK], rows[i, SYMBOLS], rows[i, TABLES]
+        gradient, symbols = floats(rows[i, GRADIENT], n), all_symbols[begin : begin + n]
+        exponents = all_exponents[first : first + rows[i, BLOCKS]]
+        if rows[i, RESIDUAL] == 0:
+            squares, done = _quantize_fp8_at_once(None, gradient, block, exponents, symbols)
+        else:
+            residual = floats(rows[i, RESIDUAL], n)
+            squares, done = _quantize_fp8_at_once(residual, gradient, block, exponents, symbols)
+        write_report(reports[i], squares, done, done == rows[i, BLOCKS])
 
 
 @njit(nogil=True, cache=True)
@@ -237,22 +279,20 @@ def half_pass(
     Returns:
         What was kept; see `QuantizedPass` for sums that are not finite.
     """
-    parts, brain = pieces(gradient.size, 0), kind == "bf16"
+    return half_rows(kind, quantizing(residual, gradient, symbols, 16, 0), threads)[0]
 
-    def quantize(piece: Piece) -> tuple[float, bool]:
-        at = piece.elements
-        ran: tuple[float, bool] = _quantize_half(part(residual, at), gradient[at], brain, symbols[at])
-        return ran
 
-    def put_back(piece: Piece) -> None:
-        if residual is not None:
-            _half_values(symbols[piece.elements], brain, residual[piece.elements], True)
+def half_rows(kind: HalfFormat, work: Quantizing, threads: int = 1) -> list[QuantizedPass]:
+    """`half_pass` over some parameters, in one call."""
+    brain = kind == "bf16"
 
-    ran = over(parts, quantize, threads)
-    if all(finite for _, finite in ran):
-        return QuantizedPass(sum((squares for squares, _ in ran), 0.0), False)
-    over(parts, put_back, threads)  # the symbols of sums that are not finite stand for the residual alone
-    return QuantizedPass(0.0, True)
+    def quantize(rows: Rows, symbols: NDArray[Any], reports: Reports) -> None:
+        _quantize_half_rows(rows, brain, symbols, reports)
+
+    def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
+        _half_values(symbols, brain, residual, True)  # where a sum was not finite, of the residual alone
+
+    return over_rows(work, quantize, put_back, threads)
 
 
 def half_values(
@@ -288,31 +328,31 @@ def fp8_pass(
     Returns:
         What was kept; see `QuantizedPass` for sums that are not finite.
     """
-    parts = pieces(gradient.size, block)
-
-    def at_once(piece: Piece) -> tuple[float, int]:
-        at, e = piece.elements, exponents[piece.blocks]
-        r, g, s = part(residual, at), gradient[at], symbols[at]
-        ran: tuple[float, int] = _quantize_fp8_at_once(r, g, piece.block, e, s)
-        return ran
-
-    def put_back(piece: Piece) -> None:
-        if residual is not None:
-            at, e = piece.elements, exponents[piece.blocks]
-            _fp8_values(symbols[at], piece.block, e, residual[at], True)
+    if fits_rows(gradient.size, block):
+        return fp8_rows(quantizing(residual, gradient, symbols, 8, block), exponents, threads)[0]
 
     def quantize(piece: Piece) -> float:
         at, e = piece.elements, exponents[piece.blocks]
         squares: float = _quantize_fp8(part(residual, at), gradient[at], piece.block, e, symbols[at])
         return squares
 
-    if all(piece.whole for piece in parts):
-        return block_by_block(parts, at_once, put_back, threads)
     low_keys, high_keys = take_up_all(residual, gradient, block, threads)
     if not keys_finite(low_keys.min(), high_keys.max()):
         return QuantizedPass(0.0, True)
     _fill_exponents(low_keys, high_keys, exponents)
-    return QuantizedPass(sum(over(parts, quantize, threads), 0.0), False)
+    return QuantizedPass(sum(over(pieces(gradient.size, block), quantize, threads), 0.0), False)
+
+
+def fp8_rows(work: Quantizing, exponents: NDArray[np.int8], threads: int = 1) -> list[QuantizedPass]:
+    """`fp8_pass` over parameters whose blocks fit rows, in one call; exponents stand where `places` says."""
+
+    def quantize(rows: Rows, symbols: NDArray[Any], reports: Reports) -> None:
+        _quantize_fp8_rows(rows, exponents, symbols, reports)
+
+    def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
+        _fp8_values(symbols, block, exponents[at], residual, True)
+
+    return over_rows(work, quantize, put_back, threads)
 
 
 def fp8_values(

@@ -1,6 +1,6 @@
 """Arrays and passes in the CPU's memory: numba's loops, whose results are there at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from ..passes import Passes, Ranges
 from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
 from ..returns import Pending, Returns
 from . import chunked, linear, minifloat, quantile, sparse, topk
+from .block_rows import fits_rows
 from .entropy_bits import count_sample
 from .ordered_sum import ordered_sum_of_squares
 from .room import Room
@@ -40,9 +41,19 @@ def _kept(residual: Tensor | None) -> NDArray[np.float32] | None:
     return None if residual is None else residual.numpy()
 
 
-def _hosted(work: Quantizing) -> tuple[NDArray[np.float32] | None, NDArray[np.float32], NDArray[Any]]:
-    """Residual, gradient and symbols."""
-    return _kept(work.residual), work.gradient.float().numpy(), host(work.symbols)
+def _all_fit(work: Quantizing) -> bool:
+    return fits_rows(max(work.sizes), work.block)
+
+
+def _one_by_one(
+    work: Quantizing,
+) -> Iterator[tuple[NDArray[np.float32] | None, NDArray[np.float32], NDArray[Any], slice]]:
+    """Residual, gradient and symbols of each parameter, and where its tables stand."""
+    symbols, places = host(work.symbols), work.places
+    for residual, gradient, at, tables in zip(
+        work.residuals, work.gradients, places.symbols, places.tables, strict=True
+    ):
+        yield _kept(residual), gradient.float().numpy(), symbols[at], tables
 
 
 class CpuPasses(Passes):
@@ -212,35 +223,51 @@ class CpuPasses(Passes):
         steps: NDArray[np.float32],
         returns: Returns,
         ranges: Ranges | None = None,
-    ) -> Pending[QuantizedPass]:
-        """See `Passes.linear_pass`."""
+    ) -> Pending[list[QuantizedPass]]:
+        """See `Passes.linear_pass`; one call takes all, unless a block is very large."""
         assert ranges is None or isinstance(ranges, linear.Extremes)
-        kept, added, symbols = _hosted(work)
-        passed = linear.linear_pass(
-            kept, added, work.bits, work.block, symbols, lows, steps, self.threads, ranges
+        if ranges is None and _all_fit(work):
+            return _now(linear.linear_rows(work, lows, steps, self.threads))
+        bits, block = work.bits, work.block
+        return _now(
+            [
+                linear.linear_pass(
+                    kept, added, bits, block, symbols, lows[at], steps[at], self.threads, ranges
+                )
+                for kept, added, symbols, at in _one_by_one(work)
+            ]
         )
-        return _now(passed)
 
     def quantile_pass(
         self, work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], returns: Returns
-    ) -> Pending[QuantizedPass]:
-        """See `Passes.quantile_pass`."""
-        (kept, added, symbols), tables = _hosted(work), means.reshape(-1, 1 << work.bits)
-        passed = quantile.quantile_pass(
-            kept, added, work.bits, work.block, symbols, tables, exponents, self.threads
+    ) -> Pending[list[QuantizedPass]]:
+        """See `Passes.quantile_pass`: one by one, as it is sorting that takes the time."""
+        bits, tables = work.bits, means.reshape(-1, 1 << work.bits)
+        return _now(
+            [
+                quantile.quantile_pass(
+                    kept, added, bits, work.block, symbols, tables[at], exponents[at], self.threads
+                )
+                for kept, added, symbols, at in _one_by_one(work)
+            ]
         )
-        return _now(passed)
 
     def fp8_pass(
         self, work: Quantizing, exponents: NDArray[np.int8], returns: Returns
-    ) -> Pending[QuantizedPass]:
-        """See `Passes.fp8_pass`."""
-        kept, added, symbols = _hosted(work)
-        return _now(minifloat.fp8_pass(kept, added, work.block, symbols, exponents, self.threads))
+    ) -> Pending[list[QuantizedPass]]:
+        """See `Passes.fp8_pass`; one call takes all, unless a block is very large."""
+        if _all_fit(work):
+            return _now(minifloat.fp8_rows(work, exponents, self.threads))
+        return _now(
+            [
+                minifloat.fp8_pass(kept, added, work.block, symbols, exponents[at], self.threads)
+                for kept, added, symbols, at in _one_by_one(work)
+            ]
+        )
 
-    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[QuantizedPass]:
-        """See `Passes.half_pass`."""
-        return _now(minifloat.half_pass(kind, *_hosted(work), self.threads))
+    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[list[QuantizedPass]]:
+        """See `Passes.half_pass`; one call takes all."""
+        return _now(minifloat.half_rows(kind, work, self.threads))
 
     # What symbols stand for, and adding
 

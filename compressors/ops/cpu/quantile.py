@@ -21,12 +21,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ..placing import block_length
 from ..results import QuantizedPass
 from .blockwise import (
     LINE,
     Piece,
     accumulate,
-    block_length,
     from_order_key,
     keys_finite,
     order_key,

@@ -168,41 +168,51 @@ class CudaPasses(Device, Passes):
 
     def linear_pass(
         self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Ranges | None = None
-    ) -> Pending[QuantizedPass]:
+    ) -> Pending[list[QuantizedPass]]:
         """See `Passes.linear_pass`."""
         assert ranges is None or isinstance(ranges, linear.Ranges)
-        reports = Reports(self, 1, returns) if ranges is None else ranges.reports
-        kept, (added, dtype) = self._kept(work.residual), self._gradient(work.gradient)
-        linear.linear_pass(
-            self, kept, added, work.bits, work.block, work.symbols, lows, steps, reports,
-            ranges=ranges, gradient_type=dtype,
-        )  # fmt: skip
+        reports = Reports(self, len(work.gradients), returns) if ranges is None else ranges.reports
+        for kept, added, dtype, symbols, at in self._each(work):
+            linear.linear_pass(
+                self, kept, added, work.bits, work.block, symbols, lows[at], steps[at], reports,
+                ranges=ranges, gradient_type=dtype,
+            )  # fmt: skip
         return lambda: _quantized(reports)
 
     def quantile_pass(
         self, work: Quantizing, means: Any, exponents: Any, returns: Returns
-    ) -> Pending[QuantizedPass]:
+    ) -> Pending[list[QuantizedPass]]:
         """See `Passes.quantile_pass`."""
-        reports, kept = Reports(self, 1, returns), self._kept(work.residual)
-        added, dtype = self._gradient(work.gradient)
-        arguments = (work.bits, work.block, work.symbols, means, exponents, reports)
-        quantile.quantile_pass(self, kept, added, *arguments, gradient_type=dtype)
+        reports, bits = Reports(self, len(work.gradients), returns), work.bits
+        for kept, added, dtype, symbols, at in self._each(work):
+            tables = means[at.start << bits : at.stop << bits], exponents[at]
+            quantile.quantile_pass(
+                self, kept, added, bits, work.block, symbols, *tables, reports, gradient_type=dtype
+            )
         return lambda: _quantized(reports)
 
-    def fp8_pass(self, work: Quantizing, exponents: Any, returns: Returns) -> Pending[QuantizedPass]:
+    def fp8_pass(self, work: Quantizing, exponents: Any, returns: Returns) -> Pending[list[QuantizedPass]]:
         """See `Passes.fp8_pass`."""
-        reports, kept = Reports(self, 1, returns), self._kept(work.residual)
-        added, dtype = self._gradient(work.gradient)
-        arguments = (work.block, work.symbols, exponents, reports)
-        minifloat.fp8_pass(self, kept, added, *arguments, gradient_type=dtype)
+        reports = Reports(self, len(work.gradients), returns)
+        for kept, added, dtype, symbols, at in self._each(work):
+            arguments = (work.block, symbols, exponents[at], reports)
+            minifloat.fp8_pass(self, kept, added, *arguments, gradient_type=dtype)
         return lambda: _quantized(reports)
 
-    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[QuantizedPass]:
+    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[list[QuantizedPass]]:
         """See `Passes.half_pass`."""
-        reports, kept = Reports(self, 1, returns), self._kept(work.residual)
-        added, dtype = self._gradient(work.gradient)
-        minifloat.half_pass(self, kind, kept, added, work.symbols, reports, gradient_type=dtype)
+        reports = Reports(self, len(work.gradients), returns)
+        for kept, added, dtype, symbols, _ in self._each(work):
+            minifloat.half_pass(self, kind, kept, added, symbols, reports, gradient_type=dtype)
         return lambda: _quantized(reports)
+
+    def _each(self, work: Quantizing) -> Iterator[tuple[Any, Any, GradientType, Any, slice]]:
+        """Residual, gradient, its type and symbols of each parameter, and where its tables stand."""
+        places = work.places
+        for residual, each, at, tables in zip(
+            work.residuals, work.gradients, places.symbols, places.tables, strict=True
+        ):
+            yield self._kept(residual), *self._gradient(each), work.symbols[at], tables
 
     # Launched as they are
 
@@ -226,6 +236,5 @@ def _taken(reports: Reports, taus: list[float] | None) -> Taken:
     )
 
 
-def _quantized(reports: Reports) -> QuantizedPass:
-    (report,) = reports.fetched()
-    return QuantizedPass(report.residual_squares, report.nonfinite)
+def _quantized(reports: Reports) -> list[QuantizedPass]:
+    return [QuantizedPass(report.residual_squares, report.nonfinite) for report in reports.fetched()]

@@ -1,0 +1,131 @@
+"""Pieces of many parameters as a table, so that one call of a kernel quantizes all of them.
+
+A row is int64 and is about one piece (see `blockwise`): the address of its residual, 0 without one, and of
+its gradient; how many elements it has, and where its symbols begin; elements of a block; where the blocks'
+tables begin, and how many there are. Whoever makes a row keeps the arrays alive until the kernel returns.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from ..array import host
+from ..placing import block_length, places
+from ..results import QuantizedPass, Quantizing
+from .blockwise import PIECE, pieces
+from .rows import Rows
+from .threads import run_all
+
+COLUMNS = 7
+RESIDUAL, GRADIENT, ELEMENTS, SYMBOLS, BLOCK, TABLES, BLOCKS = range(COLUMNS)
+
+_LEAST_SHARE = 2**16
+"""Elements below which a thread of its own costs more than it saves."""
+
+REPORT = np.dtype([("squares", np.float64), ("done", np.int64), ("finite", np.bool_)])
+"""Of a row: the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual
+and gradient are finite."""
+Reports = NDArray[np.void]
+Kernel = Callable[[Rows, NDArray[Any], Reports], None]
+"""Quantizes rows; fills in symbols and reports."""
+PutBack = Callable[[NDArray[Any], int, slice, NDArray[np.float32]], None]
+"""Adds what symbols stand for, in blocks of so many elements with these tables, to a residual."""
+
+
+@njit(nogil=True, cache=True)
+def write_report(report, squares, done, finite):  # type: ignore[no-untyped-def]
+    """Fills in a REPORT."""
+    report.squares = squares
+    report.done = done
+    report.finite = finite
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The rows of parameters of some sizes, wherever they lie."""
+
+    rows: Rows
+    """Addresses are bytes from a parameter's first element."""
+    parameters: NDArray[np.int64]
+    """Of which each row is."""
+
+
+@lru_cache(256)  # every step asks for the same
+def _cut(sizes: tuple[int, ...], block: int) -> _Cut:
+    shared, rows, parameters = places(sizes, block), [], []
+    for number, (n, symbols, tables) in enumerate(zip(sizes, shared.symbols, shared.tables, strict=True)):
+        for piece in pieces(n, block):
+            begin, elements = 4 * piece.elements.start, piece.elements.stop - piece.elements.start
+            symbol, table = symbols.start + piece.elements.start, tables.start + piece.blocks.start
+            rows.append((begin, begin, elements, symbol, piece.block, table, piece.count))
+            parameters.append(number)
+    return _Cut(np.array(rows, np.int64).reshape(-1, COLUMNS), np.array(parameters, np.int64))
+
+
+def over_rows(work: Quantizing, kernel: Kernel, put_back: PutBack, threads: int) -> list[QuantizedPass]:
+    """Quantizes pieces of parameters in one call; with threads, in one call each.
+
+    Args:
+        work: the parameters.
+        kernel: takes up and quantizes rows.
+        put_back: for parameters that are not finite.
+        threads: how many may share the rows; no result depends on it.
+    """
+    wide = [each if each.dtype == torch.float32 else each.float() for each in work.gradients]
+    cut, symbols = _cut(tuple([each.numel() for each in wide]), work.block), host(work.symbols)
+    rows, by = cut.rows.copy(), cut.parameters
+    residuals = np.array([0 if each is None else each.data_ptr() for each in work.residuals], np.int64)[by]
+    rows[:, RESIDUAL] = np.where(residuals, residuals + rows[:, RESIDUAL], 0)
+    rows[:, GRADIENT] += np.array([each.data_ptr() for each in wide], np.int64)[by]
+    reports = np.zeros(len(rows), REPORT)
+    run_all(
+        [partial(kernel, rows[low:high], symbols, reports[low:high]) for low, high in _shares(rows, threads)],
+        threads,
+    )
+    sums = np.zeros(len(wide))
+    np.add.at(sums, by, reports["squares"])  # in order
+    if reports["finite"].all():
+        return list(map(QuantizedPass, sums.tolist(), repeat(False)))
+    broken = set(by[~reports["finite"]].tolist())
+    begins = cut.rows[:, RESIDUAL] // 4
+    for number, begin, row, blocks in zip(by, begins, rows, reports["done"], strict=True):
+        kept = work.residuals[number]
+        if number in broken and kept is not None:
+            count = min(blocks * row[BLOCK], row[ELEMENTS])
+            taken = symbols[row[SYMBOLS] : row[SYMBOLS] + count]
+            tables = slice(row[TABLES], row[TABLES] + blocks)
+            put_back(taken, int(row[BLOCK]), tables, kept.numpy()[begin : begin + count])
+    return [QuantizedPass(0.0 if i in broken else one, i in broken) for i, one in enumerate(sums.tolist())]
+
+
+def fits_rows(n: int, block: int) -> bool:
+    """Whether no block of n elements is larger than a piece."""
+    return block_length(n, block) <= PIECE
+
+
+def quantizing(
+    residual: NDArray[np.float32] | None,
+    gradient: NDArray[np.float32],
+    symbols: NDArray[Any],
+    bits: int,
+    block: int,
+) -> Quantizing:
+    """Of one parameter."""
+    kept = None if residual is None else torch.from_numpy(residual)
+    return Quantizing([kept], [torch.from_numpy(gradient)], symbols, bits, block)
+
+
+def _shares(rows: Rows, threads: int) -> list[tuple[int, int]]:
+    """Rows that a thread takes together."""
+    if threads == 1:
+        return [(0, len(rows))]
+    shares = rows[:, ELEMENTS].cumsum() // _LEAST_SHARE
+    starts = np.flatnonzero(np.diff(shares, prepend=-1)).tolist()
+    return list(zip(starts, chain(starts[1:], [len(rows)]), strict=True))
