@@ -19,23 +19,24 @@ from .layout import Part, Unit
 
 def add_to(update: Update, dense: Tensor, ops: Ops = CPU) -> None:
     """Adds an update to a contiguous float32 [n] tensor of the device where the update is."""
-    out, values = ops.array(dense), update.values
-    if update.words is not None:
-        _add_sparse(update, out, ops)
-    elif isinstance(values, Quantized):
-        values.write_to(out, add=True, ops=ops)
-    elif update.form == "fp16" or update.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)
-        ops.half_values(update.form, values, out, True)
-    else:
-        dense += ops.tensor(values)
+    _add(update, ops.array(dense), ops)
 
 
-def _add_sparse(update: Update, out: Any, ops: Ops) -> None:
-    """Adds an update that has words to a float32 [n] array of the device."""
-    if update.form in ("bgt", "strom"):
+def _add(update: Update, out: Any, ops: Ops) -> None:
+    """Adds an update to a float32 [n] array of the device."""
+    form, values = update.form, update.values
+    if update.words is None:
+        if isinstance(values, Quantized):
+            values.write_to(out, add=True, ops=ops)
+        elif form == "fp16" or form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)
+            ops.half_values(form, values, out, True)
+        else:
+            dense = ops.tensor(out)
+            dense += ops.tensor(values)
+    elif form in ("bgt", "strom"):
         ops.add_taus(update.words, update.tau, out)
-    elif update.form == "qgt":
-        ops.add_levels(update.words, update.values, update.tau, out)
+    elif form == "qgt":
+        ops.add_levels(update.words, values, update.tau, out)
     elif update.k:
         ops.add_values(update.words, update.signed_floats(ops), out)
 
@@ -44,11 +45,9 @@ def add_all(updates: Sequence[tuple[Update, Unit]], total: Tensor, ops: Ops) -> 
     """Adds updates about units to a bucket, float32 [bucket elements], in this order."""
     out = ops.array(total)  # once: for a small parameter it costs more than what is added
     for update, unit in updates:
-        if update.words is not None:
-            _add_sparse(update, out[unit.base : unit.base + unit.n], ops)
-        elif len(unit.places) == 1:
-            base = unit.places[0].start
-            add_to(update, total[base : base + unit.n], ops)
+        if update.words is not None or len(unit.places) == 1:
+            base = unit.base if update.words is not None else unit.places[0].start
+            _add(update, out[base : base + unit.n], ops)
         else:
             amounts = ops.tensor(update.signed_floats(ops))
             for place, elements in unit.slices(every=True):

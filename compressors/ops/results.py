@@ -75,7 +75,7 @@ class Taken:
     """What was sent by, each a float32's value; the smallest tau for chunks, which have none."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: see `wire.update.Update`
 class QuantizedPass:
     """What one quantizing pass over one parameter came to."""
 

@@ -25,7 +25,7 @@ Bits = Annotated[int, Field(ge=1, le=16)]
 Block = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: see `wire.update.Update`
 class Outcome:
     """A quantizing pass."""
 

@@ -19,6 +19,7 @@ from ..ops.interface import Ops
 
 __all__ = ["QUANTIZED", "Quantiles", "Quantized", "ScaledFloats", "Uniform", "blocks_of", "symbol_dtype"]
 
+_I8, _U16, _F32 = np.dtype("i1"), np.dtype("<u2"), np.dtype("<f4")
 QuantizedForm = Literal["fp8", "linear", "quantile"]
 
 
@@ -27,7 +28,7 @@ def blocks_of(k: int, block: int) -> int:
     return -(-k // block) if block else min(k, 1)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: see `update.Update`
 class Quantized(ABC):
     """k symbols and what they mean; arrays are all of one device."""
 
@@ -61,7 +62,7 @@ class Quantized(ABC):
 
     @staticmethod
     @abstractmethod
-    def table_layout(bits: int, block: int, k: int) -> list[tuple[str, int]]:
+    def table_layout(bits: int, block: int, k: int) -> list[tuple[np.dtype[Any], int]]:
         """Type and number of elements of each array of `tables`."""
 
     @classmethod
@@ -76,7 +77,7 @@ class Quantized(ABC):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Uniform(Quantized):
     """Bins of equal width; the value is the bin's centre (Rae, section 2.3; Oland-Raj, section 4)."""
 
@@ -96,10 +97,10 @@ class Uniform(Quantized):
         return self.lows, self.steps
 
     @staticmethod
-    def table_layout(bits: int, block: int, k: int) -> list[tuple[str, int]]:
+    def table_layout(bits: int, block: int, k: int) -> list[tuple[np.dtype[Any], int]]:
         """8 bytes a block."""
         blocks = blocks_of(k, block)
-        return [("<f4", blocks), ("<f4", blocks)]
+        return [(_F32, blocks), (_F32, blocks)]
 
     @classmethod
     def from_tables(
@@ -111,7 +112,7 @@ class Uniform(Quantized):
         return cls(bits, block, symbols, lows, steps)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Quantiles(Quantized):
     """Bins of equal population; the value is the mean of the bin's (Rae, section 2.3.1)."""
 
@@ -131,10 +132,10 @@ class Quantiles(Quantized):
         return self.exponents, self.means.reshape(-1)
 
     @staticmethod
-    def table_layout(bits: int, block: int, k: int) -> list[tuple[str, int]]:
+    def table_layout(bits: int, block: int, k: int) -> list[tuple[np.dtype[Any], int]]:
         """1 byte and 2^bits float16 a block."""
         blocks = blocks_of(k, block)
-        return [("i1", blocks), ("<u2", blocks << bits)]
+        return [(_I8, blocks), (_U16, blocks << bits)]
 
     @classmethod
     def from_tables(
@@ -146,7 +147,7 @@ class Quantiles(Quantized):
         return cls(bits, block, symbols, means, exponents)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ScaledFloats(Quantized):
     """8-bit floats (e4m3), scaled by a power of two for each block."""
 
@@ -164,11 +165,11 @@ class ScaledFloats(Quantized):
         return (self.exponents,)
 
     @staticmethod
-    def table_layout(bits: int, block: int, k: int) -> list[tuple[str, int]]:
+    def table_layout(bits: int, block: int, k: int) -> list[tuple[np.dtype[Any], int]]:
         """1 byte a block."""
         if bits != 8:
             raise CorruptMessage(f"an 8-bit float of {bits} bits")
-        return [("i1", blocks_of(k, block))]
+        return [(_I8, blocks_of(k, block))]
 
     @classmethod
     def from_tables(

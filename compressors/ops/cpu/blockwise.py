@@ -80,6 +80,8 @@ def _part(array, elements):  # type: ignore[no-untyped-def]
 
 def over(parts: Sequence[Piece], work: Callable[[Piece], Result], threads: int) -> list[Result]:
     """Does `work` on every piece; results are in the pieces' order."""
+    if len(parts) == 1:  # most parameters are small, and a list of one call is longer than the call
+        return [work(parts[0])]
     return run_all([partial(work, piece) for piece in parts], threads)
 
 

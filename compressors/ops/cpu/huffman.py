@@ -26,7 +26,9 @@ from .huffman_code import (
     LENGTH_BITS,
     code_entries,
     code_lengths,
+    codebook_of,
     decode_table,
+    lengths_of,
     longest,
     read_codebook,
     write_codebook,
@@ -240,11 +242,14 @@ def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64
     pieces = shares(symbols.size, threads)
     counts = np.zeros((len(pieces), 4, 1 << bits), np.uint32)
     work = [partial(_count, symbols[low:high], counts[t]) for t, (low, high) in enumerate(pieces)]
-    seen = np.array(run_all(work, threads), np.uint64).view(symbols.dtype)
-    if (seen >> bits).any():
-        raise ValueError(f"a symbol needs more than {bits} bits")
+    _check_seen(np.array(run_all(work, threads), np.uint64), symbols, bits)
     total: NDArray[np.int64] = counts.sum(axis=(0, 1), dtype=np.int64)
     return total
+
+
+def _check_seen(seen: NDArray[np.uint64], symbols: Symbols, bits: int) -> None:
+    if (seen.view(symbols.dtype) >> bits).any():
+        raise ValueError(f"a symbol needs more than {bits} bits")
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,13 +289,39 @@ def plan(symbols: Symbols, bits: int, threads: int = 1) -> HuffmanPlan:
         ValueError: symbols of another type than `bits` asks for, or one of 2^bits or more.
     """
     limit = longest(bits)
-    lengths = code_lengths(histogram(symbols, bits, threads), limit)
-    codebook = write_codebook(lengths, limit) if symbols.size else np.empty(0, np.uint8)
-    stream_bytes = np.empty(_streams(symbols.size, lengths), np.uint16)
-    pieces = shares(stream_bytes.size, threads)
-    run_all([partial(_measure, symbols, lengths, *piece, stream_bytes) for piece in pieces], threads)
+    if threads == 1:
+        check_symbols(symbols, bits)
+        seen, lengths, codebook, stream_bytes = _plan_in_one_call(symbols, bits, limit)
+        _check_seen(np.array([seen], np.uint64), symbols, bits)
+    else:
+        lengths = code_lengths(histogram(symbols, bits, threads), limit)
+        codebook = write_codebook(lengths, limit) if symbols.size else np.empty(0, np.uint8)
+        stream_bytes = np.empty(_streams(symbols.size, lengths), np.uint16)
+        pieces = shares(stream_bytes.size, threads)
+        run_all([partial(_measure, symbols, lengths, *piece, stream_bytes) for piece in pieces], threads)
     size = codebook.size + stream_bytes.nbytes + int(stream_bytes.sum(dtype=np.int64))
     return HuffmanPlan(bits, symbols.size, lengths, codebook, stream_bytes, size)
+
+
+@njit(nogil=True, cache=True)
+def _plan_in_one_call(symbols, bits, limit):  # type: ignore[no-untyped-def]
+    """A plan's parts, for one thread: a small parameter's take longer in Python than here.
+
+    Returns:
+        The OR of all symbols, as of `_count`; lengths, codebook and stream_bytes.
+    """
+    counts = np.zeros((4, 1 << bits), np.uint32)
+    seen = _count(symbols, counts)
+    total = np.zeros(1 << bits, np.int64)
+    for symbol in range(total.size):
+        for table in range(4):
+            total[symbol] += np.int64(counts[table, symbol])
+    lengths = lengths_of(total, limit)
+    codebook = codebook_of(lengths, limit) if symbols.size else np.empty(0, np.uint8)
+    streams = -(-symbols.size // STREAM) if np.count_nonzero(lengths) > 1 else 0
+    stream_bytes = np.empty(streams, np.uint16)
+    _measure(symbols, lengths, 0, streams, stream_bytes)
+    return seen, lengths, codebook, stream_bytes
 
 
 def _starts(begin: int, stream_bytes: NDArray[np.uint16]) -> NDArray[np.int64]:

@@ -85,15 +85,27 @@ def code_lengths(counts: NDArray[np.int64], limit: int) -> NDArray[np.uint8]:
     Returns:
         uint8 [symbols]; 0 for those that do not occur, 1 for one that occurs alone.
     """
+    used = np.count_nonzero(counts)
+    if used > 1 << limit:
+        raise ValueError(f"{used} symbols need codes of more than {limit} bits")
+    lengths: NDArray[np.uint8] = lengths_of(counts, limit)
+    return lengths
+
+
+@njit(nogil=True, cache=True)
+def lengths_of(counts, limit):  # type: ignore[no-untyped-def]
+    """`code_lengths` for kernels, which look at nothing."""
     lengths = np.zeros(counts.size, np.uint8)
     used = np.flatnonzero(counts)
     if used.size < 2:
-        lengths[used] = 1
+        for symbol in used:
+            lengths[symbol] = 1
         return lengths
-    if used.size > 1 << limit:
-        raise ValueError(f"{used.size} symbols need codes of more than {limit} bits")
-    ascending = used[np.argsort(counts[used], kind="stable")]
-    lengths[ascending] = _package_merge(counts[ascending], limit)
+    order = np.argsort(counts[used], kind="mergesort")  # a stable one
+    ascending = used[order]
+    found = _package_merge(counts[ascending], limit)
+    for i in range(ascending.size):
+        lengths[ascending[i]] = found[i]
     return lengths
 
 
@@ -193,10 +205,20 @@ def _write_tokens(lengths, limit, bits):  # type: ignore[no-untyped-def]
 
 def write_codebook(lengths: NDArray[np.uint8], limit: int) -> NDArray[np.uint8]:
     """The codebook of these lengths, none above `limit`; see the module's text for the bytes."""
+    codebook: NDArray[np.uint8] = codebook_of(lengths, limit)
+    return codebook
+
+
+@njit(nogil=True, cache=True)
+def codebook_of(lengths, limit):  # type: ignore[no-untyped-def]
+    """`write_codebook` for kernels."""
     # No token that stands for one symbol is longer: 4 bits and a gamma of at most 2 * 5 + 1.
     bits = np.zeros(16 * lengths.size + 48, np.uint8)
     used = _write_tokens(lengths, limit, bits)
-    return np.packbits(bits[:used], bitorder="little")
+    codebook = np.zeros((used + 7) >> 3, np.uint8)
+    for i in range(used):
+        codebook[i >> 3] |= bits[i] << (i & 7)
+    return codebook
 
 
 @njit(nogil=True, cache=True)

@@ -37,7 +37,7 @@ QUANTIZER_HEAD = _QUANTIZER_HEAD.size
 """Bytes that quantized values begin with."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: see `wire.update.Update`
 class PlannedValues:
     """Values that are ready to be written."""
 
@@ -166,9 +166,9 @@ def _read_quantized(body: Body, head: Head, reading: Reading) -> Steps[Quantized
         raise CorruptMessage(f"symbols of {bits} bits in blocks of {block} are none of {head.k} values")
     kind, at, tables = QUANTIZED[head.form], QUANTIZER_HEAD, []
     for dtype, count in kind.table_layout(bits, block, head.k):
-        size = np.dtype(dtype).itemsize * count
+        size = dtype.itemsize * count
         need(body, at + size, f"the tables of {head.k} values in blocks of {block}")
-        tables.append(reading.ops.aligned(body.array[at : at + size], np.dtype(dtype)))
+        tables.append(reading.ops.aligned(body.array[at : at + size], dtype))
         at += size
     symbols = yield from _read_symbols(body.behind(at), bits, head, reading)
     return kind.from_tables(bits, block, symbols, tables, reading.faults, reading.ops)
