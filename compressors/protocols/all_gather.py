@@ -179,12 +179,11 @@ class AllGather(Protocol):
         step.messages += self._workers * (self._workers - 1)
 
         def finish(gate: Future[Exception | None]) -> Tensor:
-            problem = gate.value()
-            if problem is not None:
-                with self._reaching():
+            problem, received = gate.value(), perf_counter()
+            with self._reaching():
+                if problem is not None:
                     raise problem
-            received = perf_counter()
-            self._exchange.learn(plan.number, gathering.sizes)
+                self._exchange.learn(plan.number, gathering.sizes)  # gets ready for the next messages
             incoming = self._read(parts, plan, gathering)
             self._fill(buffer, incoming, parts)
             if buffer.is_cuda and transport.type == "cpu":

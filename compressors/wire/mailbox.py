@@ -107,10 +107,16 @@ class Mailbox:
         """Gets ready for messages about a bucket, of this many bytes and their length, unless it is ready.
 
         All workers must use the same size, before the first exchange and after each one.
+
+        Raises:
+            PeerLost: a worker from which messages come is gone.
         """
         tag = self._tag + bucket
         while len(self._rooms[bucket]) < _AHEAD:
-            receipts = {source: self._lanes.expect(room, by, tag) for source, by in self._senders}
+            receipts = {}
+            for source, by in self._senders:
+                with reaching(source, by):
+                    receipts[source] = self._lanes.expect(room, by, tag)
             self._receipts[bucket].append(receipts)
             self._rooms[bucket].append(room)
 
@@ -145,11 +151,11 @@ class Mailbox:
             lengths: of each worker's rest, 0 for none.
         """
         tag = self._tag + _REST + bucket
-        receipts = {
-            source: self._lanes.expect_over_one(lengths[source], by, tag)
-            for source, by in self._senders
-            if lengths[source]
-        }
+        receipts = {}
+        for source, by in self._senders:
+            if lengths[source]:
+                with reaching(source, by):
+                    receipts[source] = self._lanes.expect_over_one(lengths[source], by, tag)
         sent = self._send(tag, rest, self._receivers, told=False) if rest.numel() else []
         sent += self._hand_on(tag, receipts, told=False)
         arrived = self._received(receipts)
@@ -157,8 +163,11 @@ class Mailbox:
         return arrived
 
     def _send(self, tag: int, what: Tensor, receivers: Sequence[int], *, told: bool) -> list[_Sent]:
-        send = self._lanes.send if told else self._lanes.send_over_one
-        return [_Sent(to, work) for to in receivers for work in send(what, to, tag)]
+        send, sent = self._lanes.send if told else self._lanes.send_over_one, []
+        for to in receivers:
+            with reaching(to):
+                sent += [_Sent(to, work) for work in send(what, to, tag)]
+        return sent
 
     def _hand_on(self, tag: int, receipts: _Receipts, *, told: bool) -> list[_Sent]:
         """Waits for each message that goes on from here, and sends it on as long as it is.

@@ -143,8 +143,9 @@ class Ahead:
             parts[each.sender].append(self._take(each, length))
         self._back = {}
         works, self._works = self._works, []
-        for work in works:
-            work.wait()
+        with reaching():
+            for work in works:
+                work.wait()
         return {sender: _joined(each) for sender, each in parts.items()}
 
     def _expect(self, number: int, way: int, sender: int) -> _Arriving:
@@ -176,7 +177,9 @@ class Ahead:
         if length <= first.size:
             return first[:length]
         rest = torch.empty(length - first.size, dtype=torch.uint8)
-        _start(dist.irecv, rest, arriving.sender, arriving.tag + _REST).wait()
+        work = _start(dist.irecv, rest, arriving.sender, arriving.tag + _REST)
+        with reaching(arriving.sender):
+            work.wait()
         return np.concatenate([first, rest.numpy()])
 
 
@@ -202,7 +205,8 @@ def _told_length(part: Payload) -> int:
 
 
 def _start(operation: Callable[..., Any], tensor: Tensor, peer: int, tag: int) -> dist.Work:
-    (work,) = dist.batch_isend_irecv([dist.P2POp(operation, tensor, peer, None, tag)])
+    with reaching(peer):
+        (work,) = dist.batch_isend_irecv([dist.P2POp(operation, tensor, peer, None, tag)])
     return work
 
 

@@ -173,12 +173,14 @@ class Boxes:
         return min(room_for(length), most_room(self._workers))
 
     def _expect(self, buffer: Tensor, other: int, number: int, rest: int = 0) -> dist.Work:
-        work = dist.irecv(buffer, other, tag=self._first_tag + _TAGS_EACH * number + rest)
+        with reaching(other):
+            work = dist.irecv(buffer, other, tag=self._first_tag + _TAGS_EACH * number + rest)
         assert work is not None
         return work
 
     def _dispatch(self, what: Tensor, other: int, number: int, rest: int = 0) -> None:
-        work = dist.isend(what, other, tag=self._first_tag + _TAGS_EACH * number + rest)
+        with reaching(other):
+            work = dist.isend(what, other, tag=self._first_tag + _TAGS_EACH * number + rest)
         assert work is not None
         self._sent[number].append((work, what))
 

@@ -8,7 +8,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from taugrad.compressors import CompressionState, PeerLost, compressed_allgather
 from taugrad.compressors.wire import mailbox as mailboxes
+from taugrad.compressors.wire.exchange import Exchange
 from taugrad.compressors.wire.gathering import with_length
 from taugrad.compressors.wire.lanes import Receipt
 from taugrad.compressors.wire.mailbox import Expected, Mailbox
@@ -116,3 +118,59 @@ def test_a_message_goes_by_the_room_that_was_made_for_it(mailbox: Mailbox, group
     tags = mailbox._lanes.tags
     assert len(tags["messages"]) == len(tags["rests"]) == 1
     assert not tags["messages"] & tags["rests"], "a rest would arrive where the next message is waited for"
+
+
+RESET = (
+    "[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:44420: Connection reset by peer. This is "
+    "typically caused by a remote worker hanging.\n\nAt:\n  lanes.py(74): expect"
+)
+"""What gloo says where something is asked of a connection that has been reset."""
+
+
+def reset(*_: object) -> None:
+    raise RuntimeError(RESET)
+
+
+def check_worker_1_is_missed(lost: pytest.ExceptionInfo[PeerLost]) -> None:
+    assert lost.value.worker == 1
+    assert str(lost.value) == "worker 1 is gone: Read error [127.0.0.1]:44420: Connection reset by peer"
+
+
+def test_a_connection_that_is_lost_before_anything_is_waited_for_is_a_lost_worker(
+    mailbox: Mailbox, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = torch.arange(5, dtype=torch.uint8)
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorded, "expect", reset)
+        with pytest.raises(PeerLost) as lost:
+            mailbox.expect(BUCKET, 4)
+    check_worker_1_is_missed(lost)
+    mailbox.expect(BUCKET, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorded, "send", reset)
+        with pytest.raises(PeerLost) as lost:
+            Expected(message, group, mailbox, BUCKET)
+    check_worker_1_is_missed(lost)
+    mailbox.expect(BUCKET, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorded, "send_over_one", reset)
+        with pytest.raises(PeerLost) as lost:
+            exchanged(mailbox, group, message, followed=False)
+    check_worker_1_is_missed(lost)
+
+
+def test_a_hook_that_cannot_get_ready_for_the_next_step_notes_a_lost_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 3))
+        state = CompressionState(ddp, "wgt(0.01)")
+        ddp.register_comm_hook(state, compressed_allgather)
+        ddp(torch.ones(2, 4)).sum().backward()
+        monkeypatch.setattr(Exchange, "learn", reset)
+        with pytest.raises(RuntimeError, match="Connection reset by peer"):
+            ddp(torch.ones(2, 4)).sum().backward()
+        assert isinstance(state.failure, PeerLost)
+    finally:
+        dist.destroy_process_group()

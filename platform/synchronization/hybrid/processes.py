@@ -70,7 +70,8 @@ class ProcessCarrier(Carrier):
             if size := int(post.lengths[other, self._rank]):
                 arriving[other] = torch.empty(size, dtype=torch.uint8, device=self._device)
                 operations.append(dist.P2POp(dist.irecv, arriving[other], other, None, post.channel))
-        works = dist.batch_isend_irecv(receipts_first(operations)) if operations else []
+        with reaching():
+            works = dist.batch_isend_irecv(receipts_first(operations)) if operations else []
         return _Pending(post, perf_counter(), works, arriving, leaving)
 
     def _fetch(self, pending: _Pending, course: Course) -> Received:
