@@ -16,8 +16,8 @@ class Float8Fields(Blocks, InOneCall):
     first_field = "block"
     makes = "fp8"
 
-    def quantize(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
-        """See `InOneCall.quantize`."""
+    def at_once(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.at_once`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         from ..wire.quantized import ScaledFloats  # noqa: PLC0415

@@ -22,8 +22,8 @@ class _Half(InOneCall):
         """See `Quantizer.value_bits`."""
         return 16.0
 
-    def quantize(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
-        """See `InOneCall.quantize`."""
+    def at_once(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.at_once`."""
         from .in_one_call import outcomes, quantizing  # noqa: PLC0415 (NumPy)
 
         asked = quantizing(given, 16, 0, work.ops)

@@ -17,8 +17,8 @@ class QuantileFields(Bins):
 
     makes = "quantile"
 
-    def quantize(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
-        """See `InOneCall.quantize`."""
+    def at_once(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.at_once`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         from ..wire.quantized import Quantiles  # noqa: PLC0415
