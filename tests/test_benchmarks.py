@@ -179,7 +179,7 @@ def test_iteration(tmp_path: Path) -> None:
 
 
 def test_hook(tmp_path: Path) -> None:
-    buckets, inside, steps = tables(run("hook", tmp_path))
+    buckets, fixed, inside, steps = tables(run("hook", tmp_path))
     methods = ["`strom(density(0.01)) | golomb_rice`", "`wgt(density(0.01))`"]
     assert [row[3] for row in buckets] == [*methods, "`linear(bits=8)`", "`linear(bits=8) | raw`"]
     for model, elements, tensors, _, floor, *figures in buckets:
@@ -187,6 +187,9 @@ def test_hook(tmp_path: Path) -> None:
         assert numbers(floor)[0] > 0
         assert all(re.fullmatch(r"at most [\d.]+: (met|missed)", goal) for goal in figures[1::2])
         assert all(numbers(times)[0] > 0 for times in figures[::2])
+    assert [row[0] for row in fixed] == [row[3] for row in buckets]
+    for _, compress, _, _, _, decode, *_ in fixed:  # of a bucket; a tensor's share of a short run may be noise
+        assert min(numbers(compress)[0], numbers(decode)[0]) > 0
     assert [row[1] for row in inside] == methods
     assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3], row[5]))
     assert [row[1] for row in steps] == ["DDP alone", "`none`", *methods]
