@@ -188,7 +188,15 @@ def test_hook(tmp_path: Path) -> None:
         assert all(re.fullmatch(r"at most [\d.]+: (met|missed)", goal) for goal in figures[1::2])
         assert all(numbers(times)[0] > 0 for times in figures[::2])
     assert [row[0] for row in fixed] == [row[3] for row in buckets]
-    for _, compress, _, _, _, decode, *_ in fixed:  # of a bucket; a tensor's share of a short run may be noise
+    for (
+        _,
+        compress,
+        _,
+        _,
+        _,
+        decode,
+        *_,
+    ) in fixed:  # of a bucket; a tensor's share of a short run may be noise
         assert min(numbers(compress)[0], numbers(decode)[0]) > 0
     assert [row[1] for row in inside] == methods
     assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3], row[5]))

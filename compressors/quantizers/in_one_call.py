@@ -1,6 +1,7 @@
 """Passes over many parameters, whose symbols and tables share arrays."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -25,9 +26,9 @@ def quantizing(given: Sequence[Given], bits: int, block: int, ops: Ops) -> Quant
 
 def outcomes(work: Quantizing, passed: Pending[list[QuantizedPass]], values: Values) -> list[Outcome]:
     """What a pass came to, by parameter."""
-    places, block = work.places, work.block
+    places, block, found = work.places, work.block, cache(passed)  # every parameter asks for all
     return [
-        Outcome(values(block if block < n else 0, work.symbols[at], tables), _one(passed, number))
+        Outcome(values(block if block < n else 0, work.symbols[at], tables), _one(found, number))
         for number, (n, at, tables) in enumerate(zip(work.sizes, places.symbols, places.tables, strict=True))
     ]
 

@@ -32,8 +32,8 @@ _LEAST_SHARE = 2**16
 REPORT = np.dtype([("squares", np.float64), ("done", np.int64), ("finite", np.bool_)])
 """Of a row: the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual
 and gradient are finite."""
-Reports = NDArray[np.void]
-Kernel = Callable[[Rows, NDArray[Any], Reports], None]
+RowReports = NDArray[np.void]
+Kernel = Callable[[Rows, NDArray[Any], RowReports], None]
 """Quantizes rows; fills in symbols and reports."""
 PutBack = Callable[[NDArray[Any], int, slice, NDArray[np.float32]], None]
 """Adds what symbols stand for, in blocks of so many elements with these tables, to a residual."""
@@ -124,7 +124,7 @@ def quantizing(
 
 def _shares(rows: Rows, threads: int) -> list[tuple[int, int]]:
     """Rows that a thread takes together."""
-    if threads == 1:
+    if threads == 1 or len(rows) <= 1:
         return [(0, len(rows))]
     shares = rows[:, ELEMENTS].cumsum() // _LEAST_SHARE
     starts = np.flatnonzero(np.diff(shares, prepend=-1)).tolist()

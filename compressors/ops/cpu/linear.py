@@ -28,7 +28,7 @@ from .block_rows import (
     RESIDUAL,
     SYMBOLS,
     TABLES,
-    Reports,
+    RowReports,
     fits_rows,
     over_rows,
     quantizing,
@@ -286,7 +286,7 @@ def linear_rows(
     """`linear_pass` over parameters whose blocks fit rows, in one call; tables stand where `places` says."""
     scale, top = np.float32(2.0**-work.bits), np.int32((1 << work.bits) - 1)
 
-    def quantize(rows: Rows, symbols: NDArray[Any], reports: Reports) -> None:
+    def quantize(rows: Rows, symbols: NDArray[Any], reports: RowReports) -> None:
         _quantize_rows(rows, lows, steps, scale, top, symbols, reports)
 
     def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:

@@ -23,7 +23,7 @@ from .block_rows import (
     RESIDUAL,
     SYMBOLS,
     TABLES,
-    Reports,
+    RowReports,
     fits_rows,
     over_rows,
     quantizing,
@@ -286,7 +286,7 @@ def half_rows(kind: HalfFormat, work: Quantizing, threads: int = 1) -> list[Quan
     """`half_pass` over some parameters, in one call."""
     brain = kind == "bf16"
 
-    def quantize(rows: Rows, symbols: NDArray[Any], reports: Reports) -> None:
+    def quantize(rows: Rows, symbols: NDArray[Any], reports: RowReports) -> None:
         _quantize_half_rows(rows, brain, symbols, reports)
 
     def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
@@ -346,7 +346,7 @@ def fp8_pass(
 def fp8_rows(work: Quantizing, exponents: NDArray[np.int8], threads: int = 1) -> list[QuantizedPass]:
     """`fp8_pass` over parameters whose blocks fit rows, in one call; exponents stand where `places` says."""
 
-    def quantize(rows: Rows, symbols: NDArray[Any], reports: Reports) -> None:
+    def quantize(rows: Rows, symbols: NDArray[Any], reports: RowReports) -> None:
         _quantize_fp8_rows(rows, exponents, symbols, reports)
 
     def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
