@@ -39,6 +39,7 @@ from taugrad.platform.spec.run import CheckpointConfig
 from taugrad.platform.synchronization.hooked import HookedGradients
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, start_run
+from taugrad.platform.tracking.store_process import StoreProcess
 from taugrad.platform.tracking.writer import MetricWriter, PendingMetric
 from taugrad.platform.training.config import Sgd, TrainingConfig
 from taugrad.platform.training.optimizer import build_optimizer
@@ -234,11 +235,12 @@ def measure_case(case: str, sizes: Sizes, folder: Path) -> Measured:
     """One case's run, interleaved with the bare loop; every worker calls this together."""
     spec = make_spec(sizes, case)
     data = load_data(spec.data)
-    writer = None
+    writer = store = None
     notices: list[str] = []
     if dist.get_rank() == 0:
-        client = open_client(f"sqlite:///{folder}/mlflow.db")
-        writer = MetricWriter(client, start_run(client, spec), notify=notices.append)
+        uri = f"sqlite:///{folder}/mlflow.db"
+        store = StoreProcess(uri)
+        writer = MetricWriter(store, start_run(open_client(uri), spec), notify=notices.append)
     listener = TakingTurns(BareLoop(spec, data), sizes.block, writer)
     trainer = Trainer(spec, data, torch.device("cpu"), listener)
     if rule_of(case) != "none":
@@ -246,8 +248,9 @@ def measure_case(case: str, sizes: Sizes, folder: Path) -> Measured:
 
     listener.begin()
     trainer.fit()
-    if writer is not None:
+    if writer is not None and store is not None:
         writer.close(_DELIVERY_S)
+        store.close()
     if notices:
         raise RuntimeError("; ".join(notices))
 

@@ -20,7 +20,7 @@ from ..synchronization.links import MOST_WORKERS
 from ..tracking import names
 from ..tracking.ended import UNDELIVERED
 from ..tracking.masking import masked
-from ..tracking.store import LateStore
+from ..tracking.store_process import StoreProcess
 from ..tracking.writer import MetricWriter, PendingMetric
 from ..training.reporting import Progress
 from ..training.trainer import Trainer
@@ -100,7 +100,7 @@ class _Tracker:
         self.board = job.board
         self._run_id = job.run_id
         # The store is asked in the writer's thread alone: where it is away, training begins all the same.
-        self._store = LateStore(job.tracking_uri)
+        self._store = StoreProcess(job.tracking_uri)
         self.writer = MetricWriter(
             self._store, job.run_id, stored=lambda: self._store.stored(job.run_id), notify=self.notify
         )
@@ -114,7 +114,7 @@ class _Tracker:
 
         def tag() -> None:
             with suppress(Exception):
-                self._store.client.set_tag(self._run_id, name, value)
+                self._store.set_tag(self._run_id, name, value)
 
         threading.Thread(target=tag, daemon=True).start()
 
@@ -126,7 +126,7 @@ class _Tracker:
     def keep(self, name: str, text: str, folder: RunFolder) -> None:
         """Makes a text an artifact of the run; if MLflow does not take it, a file beside the checkpoints."""
         try:
-            in_time(_ARTIFACT_S, lambda: self._store.client.log_text(self._run_id, text, name))
+            in_time(_ARTIFACT_S, lambda: self._store.log_text(self._run_id, text, name))
         except Exception as error:  # the training is done: what it came to must not be lost with it
             problem = f"MLflow did not take {name} ({masked(str(error))})"
             self.rescue(problem, folder, name, text, "it is {0}")
@@ -153,6 +153,14 @@ class _Tracker:
 
     def enter(self, name: str) -> None:
         self.board.enter.remote(stage(name))
+
+    def close(self, folder: RunFolder) -> None:
+        """Delivers what is left; what cannot be delivered goes to a file in the run's folder."""
+        if count := self.writer.close(_DELIVERY_S):
+            problem, left = f"MLflow did not take {count} metrics", self.writer.undelivered()
+            where = "they are in {0}. When it answers again: taugrad deliver {0}"
+            self.rescue(problem, folder, UNDELIVERED, left, where)
+        self._store.close()
 
     def conclude(self, iteration: int, evaluation: dict[str, float], totals: Mapping[str, float]) -> None:
         """Logs the run's totals, and tells the driver what it came to, whatever becomes of MLflow."""
@@ -208,10 +216,5 @@ class _RayListener:
 
     def close(self) -> None:
         """Delivers what is left; what cannot be delivered goes to a file."""
-        if self._tracker is None:
-            return
-        writer = self._tracker.writer
-        if count := writer.close(_DELIVERY_S):
-            problem, left = f"MLflow did not take {count} metrics", writer.undelivered()
-            where = "they are in {0}. When it answers again: taugrad deliver {0}"
-            self._tracker.rescue(problem, self.checkpoints.folder, UNDELIVERED, left, where)
+        if self._tracker is not None:
+            self._tracker.close(self.checkpoints.folder)

@@ -22,10 +22,9 @@ from urllib.parse import unquote, urlparse
 from ..tasks.counting import counting_metric
 from . import names
 from .masking import masked
-from .writer import Stored
+from .writer import Point, Stored, send_points
 
 if TYPE_CHECKING:
-    from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
     from ..spec import RunSpec
@@ -228,9 +227,14 @@ class LateStore:
         """The client; raises what `open_client` does."""
         return open_client(self._uri)
 
-    def log_batch(self, run_id: str, metrics: "Sequence[Metric]" = ()) -> object:
-        """Stores metrics of a run."""
-        return self.client.log_batch(run_id, metrics=metrics)
+    def log_points(self, run_id: str, points: "Sequence[tuple[str, float, int, int]]") -> None:
+        """Stores metrics of a run.
+
+        Args:
+            run_id: The run.
+            points: Of each its name, value, milliseconds since 1970, and step.
+        """
+        send_points(self.client, run_id, [Point(*point[:4], None) for point in points])
 
     def stored(self, run_id: str) -> Stored:
         """How far the store has a run's metrics."""

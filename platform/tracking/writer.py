@@ -16,7 +16,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, Protocol, TypedDict
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    Protocol,
+    TypedDict,
+    runtime_checkable,
+)
 
 from .ended import ENDED
 from .masking import masked
@@ -44,6 +53,14 @@ class Store(Protocol):
         """Stores metrics of a run."""
 
 
+@runtime_checkable
+class PointStore(Protocol):
+    """Another store, which makes MLflow's metrics itself."""
+
+    def log_points(self, run_id: str, points: "Sequence[Point]") -> None:
+        """Stores metrics of a run."""
+
+
 Kind = Literal["iteration", "evaluation", "total"]
 """When metrics are logged: at every iteration, at every evaluation, once at the end."""
 
@@ -68,10 +85,13 @@ class PendingMetric(TypedDict):
     """Set if the store may already have this step: it has not said yet what an earlier start stored."""
 
 
-class _Point(NamedTuple):
+class Point(NamedTuple):
+    """A value of a metric."""
+
     key: str
     value: float
     timestamp: int
+    """Milliseconds since 1970."""
     step: int
     kind: Kind | None
     """None: restored, from before `Stored` was known."""
@@ -95,7 +115,7 @@ class MetricWriter:
     none.
 
     Args:
-        store: An `MlflowClient`, or whatever has its `log_batch`.
+        store: An `MlflowClient`, whatever has its `log_batch`, or a `PointStore`.
         run_id: The run.
         batch_size: Metrics in a request, 1 to 1000.
         retry_seconds: Wait before a failed request is sent again; doubles up to 30 s.
@@ -110,7 +130,7 @@ class MetricWriter:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | PointStore,
         run_id: str,
         *,
         batch_size: int = MAX_BATCH,
@@ -129,7 +149,7 @@ class MetricWriter:
         self._ask_stored = stored
         self._stored: Stored | None = None
         self._notify = notify
-        self._queue: deque[_Point] = deque()
+        self._queue: deque[Point] = deque()
         self._changed = threading.Condition()
         self._waiters = 0  # callers of flush and close, for whom batches are sent at once
         self._retry_now = False
@@ -154,7 +174,7 @@ class MetricWriter:
             RuntimeError: The writer was closed.
         """
         now_ms = time.time_ns() // 1_000_000
-        self._append([_Point(key, float(value), now_ms, step, kind) for key, value in values.items()])
+        self._append([Point(key, float(value), now_ms, step, kind) for key, value in values.items()])
 
     def restore(self, pending: Iterable[PendingMetric]) -> None:
         """Adds what an earlier writer had not delivered, with the original timestamps.
@@ -217,7 +237,7 @@ class MetricWriter:
         """What the store has not confirmed, as JSON lines for `deliver`."""
         return "".join(json.dumps(metric) + "\n" for metric in self.pending())
 
-    def _append(self, points: list[_Point]) -> None:
+    def _append(self, points: list[Point]) -> None:
         with self._changed:
             if self._closed:
                 raise RuntimeError("the metric writer was closed")
@@ -256,7 +276,7 @@ class MetricWriter:
             self._queue = deque(point for point in self._queue if point.is_new(stored))
             self._changed.notify_all()
 
-    def _next_batch(self) -> list[_Point]:
+    def _next_batch(self) -> list[Point]:
         """The oldest metrics, once there are enough or they have waited long enough; empty at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closed)
@@ -268,7 +288,7 @@ class MetricWriter:
             points = list(itertools.islice(self._queue, self._batch_size + 1))
         return points[: _whole_calls(points, self._batch_size)]
 
-    def _delivered(self, batch: list[_Point], refused: list[tuple[_Point, Exception]]) -> None:
+    def _delivered(self, batch: list[Point], refused: list[tuple[Point, Exception]]) -> None:
         with self._changed:
             waiting = len(self._queue)
             for _ in batch:
@@ -340,7 +360,7 @@ def deliver(path: Path, store: Store, run_id: str, stored: Callable[[], Stored] 
         ValueError: A line of the file is not a metric.
         Exception: What the store raises when it does not answer; the file is still there.
     """
-    points: list[_Point] = []
+    points: list[Point] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             metric = json.loads(line)
@@ -360,8 +380,8 @@ def deliver(path: Path, store: Store, run_id: str, stored: Callable[[], Stored] 
     return accepted
 
 
-def _restored(metric: PendingMetric) -> _Point:
-    return _Point(
+def _restored(metric: PendingMetric) -> Point:
+    return Point(
         metric["key"],
         float(metric["value"]),
         int(metric["timestamp"]),
@@ -370,14 +390,14 @@ def _restored(metric: PendingMetric) -> _Point:
     )
 
 
-def _pending(point: _Point, known: bool) -> PendingMetric:
+def _pending(point: Point, known: bool) -> PendingMetric:
     plain = PendingMetric(key=point.key, value=point.value, timestamp=point.timestamp, step=point.step)
     if not known and point.kind is not None:
         plain["kind"] = point.kind
     return plain
 
 
-def _whole_calls(points: list[_Point], limit: int) -> int:
+def _whole_calls(points: list[Point], limit: int) -> int:
     """How many of the first `limit` points to send, so that no `log` call is cut in two."""
     if len(points) <= limit:
         return len(points)
@@ -387,11 +407,11 @@ def _whole_calls(points: list[_Point], limit: int) -> int:
     return cut or limit
 
 
-def _same_call(a: _Point, b: _Point) -> bool:
+def _same_call(a: Point, b: Point) -> bool:
     return (a.step, a.timestamp) == (b.step, b.timestamp)
 
 
-def _send(store: Store, run_id: str, batch: list[_Point]) -> list[tuple[_Point, Exception]]:
+def _send(store: Store | PointStore, run_id: str, batch: list[Point]) -> list[tuple[Point, Exception]]:
     """Sends a batch; finds the metrics that the store will never accept.
 
     Returns:
@@ -407,18 +427,15 @@ def _send(store: Store, run_id: str, batch: list[_Point]) -> list[tuple[_Point, 
     return refused
 
 
-def _send_or_split(store: Store, run_id: str, batch: list[_Point]) -> list[tuple[_Point, Exception]]:
-    from mlflow.entities import Metric  # noqa: PLC0415 - takes two seconds
-    from mlflow.exceptions import MlflowException  # noqa: PLC0415
-
+def _send_or_split(
+    store: Store | PointStore, run_id: str, batch: list[Point]
+) -> list[tuple[Point, Exception]]:
     try:
-        sent = store.log_batch(run_id, metrics=[Metric(p.key, p.value, p.timestamp, p.step) for p in batch])
-        if sent is not None:
-            # MLFLOW_ENABLE_ASYNC_LOGGING: MLflow only promised to send them.
-            sent.wait()
-    except MlflowException as error:
+        send_points(store, run_id, batch)
+    except Exception as error:
         # A deleted run has the same code as a bad metric; only the message tells them apart.
-        if error.error_code != "INVALID_PARAMETER_VALUE" or "'active' state" in str(error):
+        code = getattr(error, "error_code", None)  # MLflow's, here or in a process of its own
+        if code != "INVALID_PARAMETER_VALUE" or "'active' state" in str(error):
             raise
         if len(batch) == 1:
             return [(batch[0], error)]
@@ -426,3 +443,17 @@ def _send_or_split(store: Store, run_id: str, batch: list[_Point]) -> list[tuple
         first = _send_or_split(store, run_id, batch[:middle])
         return first + _send_or_split(store, run_id, batch[middle:])
     return []
+
+
+def send_points(store: Store | PointStore, run_id: str, points: Sequence[Point]) -> None:
+    """Sends metrics in one request."""
+    if isinstance(store, PointStore):
+        store.log_points(run_id, points)
+        return
+    from mlflow.entities import Metric  # noqa: PLC0415 - takes two seconds
+
+    metrics = [Metric(each.key, each.value, each.timestamp, each.step) for each in points]
+    sent = store.log_batch(run_id, metrics=metrics)
+    if sent is not None:
+        # MLFLOW_ENABLE_ASYNC_LOGGING: MLflow only promised to send them.
+        sent.wait()

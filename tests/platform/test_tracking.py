@@ -366,7 +366,7 @@ def test_what_such_a_run_could_not_deliver_is_compared_when_it_can(tmp_path: Pat
 def test_a_store_is_opened_when_it_is_first_needed(database: str, run_id: str) -> None:
     late = store.LateStore(database)
     assert late.stored(run_id) == Stored(-1, -1)
-    late.log_batch(run_id, [Metric("comm/fraction", 1.0, 0, 5), Metric("eval/loss", 1.0, 0, 3)])
+    late.log_points(run_id, [("comm/fraction", 1.0, 0, 5), ("eval/loss", 1.0, 0, 3)])
     assert late.stored(run_id) == Stored(5, 3)
 
 
