@@ -333,9 +333,9 @@ def hook_table(models: Sequence[Model], rounds: Rounds) -> Table:
     notes = (
         "One worker, gloo: it waits for what the hook does to hand its messages over, and for the thread "
         "that receives.",
-        "Why it is more than both above together: between two steps other work empties the caches, of "
-        "Python's own code, too; the mean is written over the whole bucket; and the messages of all "
-        "workers are first laid side by side.",
+        "It is more than both above together: the mean is written over the whole bucket, the messages of all "
+        "workers are first laid side by side, and between two steps other work empties the caches, of "
+        "Python's own code, too (that this is so was not measured).",
     )
     return Table("Inside the hook", columns, rows, notes)
 

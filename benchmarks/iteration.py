@@ -4,7 +4,7 @@
 
 Workers on the loopback interface run a block of the platform's iterations, then a block of the bare loop's,
 and so on: same processes, model, batches and optimizer. Worker 0 stores metrics in MLflow as a platform
-worker does, in a database of its own that is thrown away. One worker leaves a core to the thread that does
+worker does, in a database of its own that is thrown away. One worker leaves a core to the process that does
 so; two may not.
 """
 
@@ -95,7 +95,7 @@ class Sizes:
         return self.block * (self.warm_up + (self.pairs if rule == "none" else self.compressed_pairs))
 
 
-FULL = Sizes(16, 1.0, 8, block=100, pairs=15, compressed_pairs=6, warm_up=1, settling=300)
+FULL = Sizes(16, 1.0, 8, block=200, pairs=10, compressed_pairs=5, warm_up=1, settling=300)
 QUICK = Sizes(8, 0.25, 2, block=4, pairs=2, compressed_pairs=2, warm_up=1, settling=20)
 
 
@@ -313,9 +313,11 @@ def tabulate(figures: Mapping[str, Measured], sizes: Sizes) -> list[Table]:
                 "The ratio is that of the medians of the blocks' means; in brackets the 10th to the 90th "
                 f"percentile of the ratios of neighbouring blocks ({sizes.pairs} pairs without compression, "
                 f"{sizes.compressed_pairs} with it). The goal is for iterations of {LEAST_MS} ms and "
-                f"more{long_enough}, where a core is free for the thread that stores metrics.",
+                f"more{long_enough}, where a core is free for the process that stores metrics.",
                 "Without compression, waiting for MLflow at the end of a block makes up "
                 f"{waiting[0]} of an iteration of 1 worker, and {waiting[1]} of 2.",
+                "Most of what is left is DDP's hook: without one, DDP's own all-reduce never leaves C++; with "
+                "one, Python is called twice for each bucket, and each sum is looked at for what is not finite.",
                 "The bare loop never compresses. On loopback, bytes cost almost nothing, so compression has "
                 "nothing to gain here, and no speed-up is expected. It pays on links that are slow for the "
                 "model.",
