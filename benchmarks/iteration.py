@@ -316,8 +316,9 @@ def tabulate(figures: Mapping[str, Measured], sizes: Sizes) -> list[Table]:
                 f"more{long_enough}, where a core is free for the process that stores metrics.",
                 "Without compression, waiting for MLflow at the end of a block makes up "
                 f"{waiting[0]} of an iteration of 1 worker, and {waiting[1]} of 2.",
-                "Most of what is left is DDP's hook: without one, DDP's own all-reduce never leaves C++; with "
-                "one, Python is called twice for each bucket, and each sum is looked at for what is not finite.",
+                "Most of what is left is DDP's hook: without one, DDP's own all-reduce never leaves C++; "
+                "with one, Python is called twice for each bucket, and each sum is looked at for what is not "
+                "finite.",
                 "The bare loop never compresses. On loopback, bytes cost almost nothing, so compression has "
                 "nothing to gain here, and no speed-up is expected. It pays on links that are slow for the "
                 "model.",
