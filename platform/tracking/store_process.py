@@ -52,6 +52,7 @@ class StoreProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._own: LateStore | None = None
         """The store in this process, where there is no other."""
+        self._closed = False
 
     def log_points(self, run_id: str, points: Sequence[Point]) -> None:
         """Stores metrics of a run; raises StoreError, as all of these do."""
@@ -70,7 +71,8 @@ class StoreProcess:
         self._ask("log_text", run_id, text, name)
 
     def close(self) -> None:
-        """Ends the process; what was asked and not answered may not be done."""
+        """Ends the process; what was asked and not answered may not be done. Nothing can be asked any more."""
+        self._closed = True
         process = self._process
         if process is None:
             return
@@ -86,6 +88,8 @@ class StoreProcess:
     def _ask(self, call: str, *arguments: Any) -> Any:
         with self._turn:
             answer = None if self._own is not None else self._told([call, *arguments])
+            if answer is None and self._closed:
+                raise StoreError("the store was closed", "")
             if answer is None:
                 self._own = self._own or LateStore(self._uri)
                 answer = _answer(self._own, [call, *arguments])
@@ -115,6 +119,7 @@ def _started(uri: str) -> "subprocess.Popen[bytes]":
         [sys.executable, "-P", "-m", __name__],  # -P: nothing is imported from the working directory
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C ends the worker, which may have something left to store
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert process.stdin is not None

@@ -94,3 +94,5 @@ def test_it_ends_with_its_input(run: tuple[str, str], store: StoreProcess) -> No
     wait_for(pid)
     assert children() == {}
     assert steps(uri, run_id, "comm/fraction") == [3]
+    with pytest.raises(StoreError, match="the store was closed"):
+        store.set_tag(run_id, "a tag", "its value")
