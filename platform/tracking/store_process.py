@@ -71,7 +71,7 @@ class StoreProcess:
         self._ask("log_text", run_id, text, name)
 
     def close(self) -> None:
-        """Ends the process; what was asked and not answered may not be done. Nothing can be asked any more."""
+        """Ends the process; what was not answered may not be done. Nothing can be asked any more."""
         self._closed = True
         process = self._process
         if process is None:
