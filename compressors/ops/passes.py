@@ -174,8 +174,8 @@ class Passes(ABC):
 
         Args:
             work: what is quantized, and to what.
-            lows: float32 [places.blocks]; receives the smallest element of each.
-            steps: float32 [places.blocks]; receives the width of a bin.
+            lows: float32 [offsets.blocks]; receives the smallest element of each.
+            steps: float32 [offsets.blocks]; receives the width of a bin.
             returns: receives what the passes come to, unless `ranges` has it.
             ranges: what `extremes` found of the only parameter; its residual holds the gradient then, which
                 is not added again.
@@ -187,13 +187,13 @@ class Passes(ABC):
     ) -> Pending[list[QuantizedPass]]:
         """Quantizes to bins of equal population; `ops.cpu.quantile` defines it.
 
-        Arguments as for `linear_pass`, but `means` uint16 [places.blocks * 2^bits], the float16 bits of the
-        bins' means times 2^-e, and `exponents` int8 [places.blocks], e.
+        Arguments as for `linear_pass`, but `means` uint16 [offsets.blocks * 2^bits], the float16 bits of the
+        bins' means times 2^-e, and `exponents` int8 [offsets.blocks], e.
         """
 
     @abstractmethod
     def fp8_pass(self, work: Quantizing, exponents: Any, returns: Returns) -> Pending[list[QuantizedPass]]:
-        """Rounds to float8 e4m3fn scaled by a power of two a block, in `exponents`, int8 [places.blocks]."""
+        """Rounds to float8 e4m3fn scaled by a power of two a block, in `exponents`, int8 [offsets.blocks]."""
 
     @abstractmethod
     def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[list[QuantizedPass]]:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from .array import Array, Bytes
-from .placing import Places, places
+from .offsets import Offsets, offsets_of
 
 ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
 """What is sent by a threshold, and what stands for it (Anoosheh, section 2.1; Strom, section 2.6)."""
@@ -44,7 +44,7 @@ class Quantizing(NamedTuple):
     gradients: Sequence[Tensor]
     """[n], any float, contiguous; added to the residuals."""
     symbols: Array
-    """Receives the symbols, each parameter's where `places` says: uint8 for up to 8 bits, uint16 above."""
+    """Receives the symbols, each parameter's where `offsets` says: uint8 for up to 8 bits, uint16 above."""
     bits: int
     """Of a symbol, 1 to 16."""
     block: int = 0
@@ -56,9 +56,9 @@ class Quantizing(NamedTuple):
         return tuple([each.numel() for each in self.gradients])
 
     @property
-    def places(self) -> Places:
+    def offsets(self) -> Offsets:
         """Where symbols and tables stand."""
-        return places(self.sizes, self.block)
+        return offsets_of(self.sizes, self.block)
 
 
 @dataclass(frozen=True)

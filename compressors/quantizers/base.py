@@ -118,7 +118,7 @@ class InOneCall(Quantizer):
     """A quantizer whose pass takes all parameters in one call, and waits for nothing."""
 
     @abstractmethod
-    def at_once(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
         """See `Quantizer.apply_all`.
 
         Args:
@@ -134,7 +134,7 @@ class InOneCall(Quantizer):
     def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[list[Outcome]]":
         """See `Quantizer.apply_all`."""
         yield from ()
-        return self.at_once(given, work) if given else []
+        return self.quantize_all(given, work) if given else []
 
 
 class QuantizerLink(Quantizer):

@@ -16,15 +16,15 @@ class Float8Fields(Blocks, InOneCall):
     first_field = "block"
     makes = "fp8"
 
-    def at_once(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
-        """See `InOneCall.at_once`."""
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.quantize_all`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         from ..wire.quantized import ScaledFloats  # noqa: PLC0415
-        from .in_one_call import outcomes, quantizing  # noqa: PLC0415
+        from .in_one_call import outcomes, with_room  # noqa: PLC0415
 
-        asked = quantizing(given, 8, self.block, work.ops)
-        exponents = work.ops.empty(asked.places.blocks, np.int8)
+        asked = with_room(given, 8, self.block, work.ops)
+        exponents = work.ops.empty(asked.offsets.blocks, np.int8)
         passed = work.ops.fp8_pass(asked, exponents, work.returned)
         return outcomes(
             asked, passed, lambda block, symbols, at: ScaledFloats(8, block, symbols, exponents[at])

@@ -22,11 +22,11 @@ class _Half(InOneCall):
         """See `Quantizer.value_bits`."""
         return 16.0
 
-    def at_once(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
-        """See `InOneCall.at_once`."""
-        from .in_one_call import outcomes, quantizing  # noqa: PLC0415 (NumPy)
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.quantize_all`."""
+        from .in_one_call import outcomes, with_room  # noqa: PLC0415 (NumPy)
 
-        asked = quantizing(given, 16, 0, work.ops)
+        asked = with_room(given, 16, 0, work.ops)
         passed = work.ops.half_pass(self.makes, asked, work.returned)
         return outcomes(asked, passed, lambda block, symbols, at: symbols)
 

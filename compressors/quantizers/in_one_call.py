@@ -17,19 +17,21 @@ Values = Callable[[int, Array, slice], Array | Quantized]
 all elements, so that a message says it in one way."""
 
 
-def quantizing(given: Sequence[Given], bits: int, block: int, ops: Ops) -> Quantizing:
+def with_room(given: Sequence[Given], bits: int, block: int, ops: Ops) -> Quantizing:
     """A pass over parameters, with room for their symbols."""
     gradients = [each.gradient for each in given]
     work = Quantizing([each.residual for each in given], gradients, _NONE, bits, block)
-    return work._replace(symbols=ops.empty(work.places.elements, symbol_dtype(bits)))
+    return work._replace(symbols=ops.empty(work.offsets.elements, symbol_dtype(bits)))
 
 
 def outcomes(work: Quantizing, passed: Pending[list[QuantizedPass]], values: Values) -> list[Outcome]:
     """What a pass came to, by parameter."""
-    places, block, found = work.places, work.block, cache(passed)  # every parameter asks for all
+    offsets, block, found = work.offsets, work.block, cache(passed)  # every parameter asks for all
     return [
         Outcome(values(block if block < n else 0, work.symbols[at], tables), _one(found, number))
-        for number, (n, at, tables) in enumerate(zip(work.sizes, places.symbols, places.tables, strict=True))
+        for number, (n, at, tables) in enumerate(
+            zip(work.sizes, offsets.symbols, offsets.tables, strict=True)
+        )
     ]
 
 

@@ -15,8 +15,8 @@ class LinearFields(Bins):
 
     makes = "linear"
 
-    def at_once(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
-        """See `InOneCall.at_once`."""
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.quantize_all`."""
         from .uniform import quantize_uniformly  # noqa: PLC0415 (NumPy)
 
         return quantize_uniformly(given, self.bits, self.block, work)

@@ -17,16 +17,16 @@ class QuantileFields(Bins):
 
     makes = "quantile"
 
-    def at_once(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
-        """See `InOneCall.at_once`."""
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+        """See `InOneCall.quantize_all`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         from ..wire.quantized import Quantiles  # noqa: PLC0415
-        from .in_one_call import outcomes, quantizing  # noqa: PLC0415
+        from .in_one_call import outcomes, with_room  # noqa: PLC0415
 
         bits, ops = self.bits, work.ops
-        asked = quantizing(given, bits, self.block, ops)
-        blocks = asked.places.blocks
+        asked = with_room(given, bits, self.block, ops)
+        blocks = asked.offsets.blocks
         means, exponents = ops.empty(blocks << bits, np.uint16), ops.empty(blocks, np.int8)
         passed = ops.quantile_pass(asked, means, exponents, work.returned)
 

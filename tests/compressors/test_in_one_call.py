@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.config import read_config
 from taugrad.compressors.ops.cpu.ops import CpuOps
-from taugrad.compressors.ops.placing import block_count, places
+from taugrad.compressors.ops.offsets import block_count, offsets_of
 from taugrad.compressors.ops.returns import Returns, run
 from taugrad.compressors.quantizers.base import Given, Outcome, Work
 
@@ -86,8 +86,8 @@ def test_a_block_may_be_larger_than_a_piece(method):
 
 
 @given(sizes=st.lists(st.integers(1, 5000), max_size=20), block=st.sampled_from([0, 1, 64, 2048]))
-def test_places_do_not_overlap_and_are_aligned(sizes, block):
-    found = places(tuple(sizes), block)
+def test_offsets_do_not_overlap_and_are_aligned(sizes, block):
+    found = offsets_of(tuple(sizes), block)
     counts = [block_count(n, block) for n in sizes]
     for slices, lengths, whole in (
         (found.symbols, sizes, found.elements),

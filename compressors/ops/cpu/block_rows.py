@@ -17,14 +17,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..array import host
-from ..placing import block_length, places
+from ..offsets import block_length, offsets_of
 from ..results import QuantizedPass, Quantizing
 from .blockwise import PIECE, pieces
-from .rows import Rows
+from .rows import Rows, floats
 from .threads import run_all
 
-COLUMNS = 7
-RESIDUAL, GRADIENT, ELEMENTS, SYMBOLS, BLOCK, TABLES, BLOCKS = range(COLUMNS)
+_COLUMNS = 7
+_RESIDUAL, _GRADIENT, _ELEMENTS, _SYMBOLS, _BLOCK, _TABLES, _BLOCKS = range(_COLUMNS)
 
 _LEAST_SHARE = 2**16
 """Elements below which a thread of its own costs more than it saves."""
@@ -37,6 +37,26 @@ Kernel = Callable[[Rows, NDArray[Any], RowReports], None]
 """Quantizes rows; fills in symbols and reports."""
 PutBack = Callable[[NDArray[Any], int, slice, NDArray[np.float32]], None]
 """Adds what symbols stand for, in blocks of so many elements with these tables, to a residual."""
+
+
+@njit(nogil=True, cache=True)
+def residual_of(row):  # type: ignore[no-untyped-def]
+    """The residual of a row that `keeps` one."""
+    return floats(row[_RESIDUAL], row[_ELEMENTS])
+
+
+@njit(nogil=True, cache=True)
+def keeps(row):  # type: ignore[no-untyped-def]
+    """Whether a row has a residual."""
+    return row[_RESIDUAL] != 0
+
+
+@njit(nogil=True, cache=True)
+def opened(row, all_symbols):  # type: ignore[no-untyped-def]
+    """A row's gradient and symbols, elements of a block, its tables, and how many blocks."""
+    n, begin, first = row[_ELEMENTS], row[_SYMBOLS], row[_TABLES]
+    gradient, symbols = floats(row[_GRADIENT], n), all_symbols[begin : begin + n]
+    return gradient, symbols, row[_BLOCK], slice(first, first + row[_BLOCKS]), row[_BLOCKS]
 
 
 @njit(nogil=True, cache=True)
@@ -59,14 +79,14 @@ class _Cut:
 
 @lru_cache(256)  # every step asks for the same
 def _cut(sizes: tuple[int, ...], block: int) -> _Cut:
-    shared, rows, parameters = places(sizes, block), [], []
+    shared, rows, parameters = offsets_of(sizes, block), [], []
     for number, (n, symbols, tables) in enumerate(zip(sizes, shared.symbols, shared.tables, strict=True)):
         for piece in pieces(n, block):
             begin, elements = 4 * piece.elements.start, piece.elements.stop - piece.elements.start
             symbol, table = symbols.start + piece.elements.start, tables.start + piece.blocks.start
             rows.append((begin, begin, elements, symbol, piece.block, table, piece.count))
             parameters.append(number)
-    return _Cut(np.array(rows, np.int64).reshape(-1, COLUMNS), np.array(parameters, np.int64))
+    return _Cut(np.array(rows, np.int64).reshape(-1, _COLUMNS), np.array(parameters, np.int64))
 
 
 def over_rows(work: Quantizing, kernel: Kernel, put_back: PutBack, threads: int) -> list[QuantizedPass]:
@@ -82,11 +102,11 @@ def over_rows(work: Quantizing, kernel: Kernel, put_back: PutBack, threads: int)
     cut, symbols = _cut(tuple([each.numel() for each in wide]), work.block), host(work.symbols)
     rows, by = cut.rows.copy(), cut.parameters
     residuals = np.array([0 if each is None else each.data_ptr() for each in work.residuals], np.int64)[by]
-    rows[:, RESIDUAL] = np.where(residuals, residuals + rows[:, RESIDUAL], 0)
-    rows[:, GRADIENT] += np.array([each.data_ptr() for each in wide], np.int64)[by]
+    rows[:, _RESIDUAL] = np.where(residuals, residuals + rows[:, _RESIDUAL], 0)
+    rows[:, _GRADIENT] += np.array([each.data_ptr() for each in wide], np.int64)[by]
     reports = np.zeros(len(rows), REPORT)
     run_all(
-        [partial(kernel, rows[low:high], symbols, reports[low:high]) for low, high in _shares(rows, threads)],
+        [partial(kernel, rows[low:high], symbols, reports[low:high]) for low, high in _groups(rows, threads)],
         threads,
     )
     sums = np.zeros(len(wide))
@@ -94,14 +114,14 @@ def over_rows(work: Quantizing, kernel: Kernel, put_back: PutBack, threads: int)
     if reports["finite"].all():
         return list(map(QuantizedPass, sums.tolist(), repeat(False)))
     broken = set(by[~reports["finite"]].tolist())
-    begins = cut.rows[:, RESIDUAL] // 4
+    begins = cut.rows[:, _RESIDUAL] // 4
     for number, begin, row, blocks in zip(by, begins, rows, reports["done"], strict=True):
         kept = work.residuals[number]
         if number in broken and kept is not None:
-            count = min(blocks * row[BLOCK], row[ELEMENTS])
-            taken = symbols[row[SYMBOLS] : row[SYMBOLS] + count]
-            tables = slice(row[TABLES], row[TABLES] + blocks)
-            put_back(taken, int(row[BLOCK]), tables, kept.numpy()[begin : begin + count])
+            count = min(blocks * row[_BLOCK], row[_ELEMENTS])
+            taken = symbols[row[_SYMBOLS] : row[_SYMBOLS] + count]
+            tables = slice(row[_TABLES], row[_TABLES] + blocks)
+            put_back(taken, int(row[_BLOCK]), tables, kept.numpy()[begin : begin + count])
     return [QuantizedPass(0.0 if i in broken else one, i in broken) for i, one in enumerate(sums.tolist())]
 
 
@@ -110,7 +130,7 @@ def fits_rows(n: int, block: int) -> bool:
     return block_length(n, block) <= PIECE
 
 
-def quantizing(
+def alone(
     residual: NDArray[np.float32] | None,
     gradient: NDArray[np.float32],
     symbols: NDArray[Any],
@@ -122,10 +142,10 @@ def quantizing(
     return Quantizing([kept], [torch.from_numpy(gradient)], symbols, bits, block)
 
 
-def _shares(rows: Rows, threads: int) -> list[tuple[int, int]]:
+def _groups(rows: Rows, threads: int) -> list[tuple[int, int]]:
     """Rows that a thread takes together."""
     if threads == 1 or len(rows) <= 1:
         return [(0, len(rows))]
-    shares = rows[:, ELEMENTS].cumsum() // _LEAST_SHARE
+    shares = rows[:, _ELEMENTS].cumsum() // _LEAST_SHARE
     starts = np.flatnonzero(np.diff(shares, prepend=-1)).tolist()
     return list(zip(starts, chain(starts[1:], [len(rows)]), strict=True))

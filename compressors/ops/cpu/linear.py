@@ -21,17 +21,13 @@ from numpy.typing import NDArray
 
 from ..results import QuantizedPass, Quantizing
 from .block_rows import (
-    BLOCK,
-    BLOCKS,
-    ELEMENTS,
-    GRADIENT,
-    RESIDUAL,
-    SYMBOLS,
-    TABLES,
     RowReports,
+    alone,
     fits_rows,
+    keeps,
+    opened,
     over_rows,
-    quantizing,
+    residual_of,
     write_report,
 )
 from .blockwise import (
@@ -51,7 +47,7 @@ from .blockwise import (
     take_up_rest,
     taken_up,
 )
-from .rows import Rows, floats
+from .rows import Rows
 
 _SMALLEST_STEP, _LARGEST = np.float32(2.0**-126), np.finfo(np.float32).max
 _HALF, _TWO, _ZERO = np.float32(0.5), np.float32(2), np.float32(0)
@@ -176,16 +172,14 @@ def _quantize_at_once(residual, gradient, block, lows, steps, scale, top, symbol
 @njit(nogil=True, cache=True)
 def _quantize_rows(rows, all_lows, all_steps, scale, top, all_symbols, reports):  # type: ignore[no-untyped-def]
     for i in range(rows.shape[0]):
-        n, block, begin, first = rows[i, ELEMENTS], rows[i, BLOCK], rows[i, SYMBOLS], rows[i, TABLES]
-        gradient, symbols = floats(rows[i, GRADIENT], n), all_symbols[begin : begin + n]
-        last = first + rows[i, BLOCKS]
-        lows, steps = all_lows[first:last], all_steps[first:last]
-        if rows[i, RESIDUAL] == 0:
-            squares, done = _quantize_at_once(None, gradient, block, lows, steps, scale, top, symbols)
-        else:
-            residual = floats(rows[i, RESIDUAL], n)
+        gradient, symbols, block, at, blocks = opened(rows[i], all_symbols)
+        lows, steps = all_lows[at], all_steps[at]
+        if keeps(rows[i]):
+            residual = residual_of(rows[i])
             squares, done = _quantize_at_once(residual, gradient, block, lows, steps, scale, top, symbols)
-        write_report(reports[i], squares, done, done == rows[i, BLOCKS])
+        else:
+            squares, done = _quantize_at_once(None, gradient, block, lows, steps, scale, top, symbols)
+        write_report(reports[i], squares, done, done == blocks)
 
 
 @njit(nogil=True, cache=True)
@@ -263,7 +257,7 @@ def linear_pass(
             the gradient then, which is not added again.
     """
     if ranges is None and fits_rows(gradient.size, block):
-        return linear_rows(quantizing(residual, gradient, symbols, bits, block), lows, steps, threads)[0]
+        return linear_rows(alone(residual, gradient, symbols, bits, block), lows, steps, threads)[0]
     scale, top = np.float32(2.0**-bits), np.int32((1 << bits) - 1)
 
     def quantize(piece: Piece) -> float:
@@ -283,7 +277,7 @@ def linear_pass(
 def linear_rows(
     work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], threads: int = 1
 ) -> list[QuantizedPass]:
-    """`linear_pass` over parameters whose blocks fit rows, in one call; tables stand where `places` says."""
+    """`linear_pass` over parameters whose blocks fit rows, in one call; tables stand where `offsets` says."""
     scale, top = np.float32(2.0**-work.bits), np.int32((1 << work.bits) - 1)
 
     def quantize(rows: Rows, symbols: NDArray[Any], reports: RowReports) -> None:

@@ -16,17 +16,13 @@ from numpy.typing import NDArray
 
 from ..results import HalfFormat, QuantizedPass, Quantizing
 from .block_rows import (
-    BLOCK,
-    BLOCKS,
-    ELEMENTS,
-    GRADIENT,
-    RESIDUAL,
-    SYMBOLS,
-    TABLES,
     RowReports,
+    alone,
     fits_rows,
+    keeps,
+    opened,
     over_rows,
-    quantizing,
+    residual_of,
     write_report,
 )
 from .blockwise import (
@@ -54,7 +50,7 @@ from .float_formats import (
     round_to_fp8,
     round_to_fp16,
 )
-from .rows import Rows, floats
+from .rows import Rows
 
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block."""
@@ -116,13 +112,12 @@ def _quantize_half(residual, gradient, brain, symbols):  # type: ignore[no-untyp
 @njit(nogil=True, cache=True)
 def _quantize_half_rows(rows, brain, all_symbols, reports):  # type: ignore[no-untyped-def]
     for i in range(rows.shape[0]):
-        n, begin = rows[i, ELEMENTS], rows[i, SYMBOLS]
-        gradient, symbols = floats(rows[i, GRADIENT], n), all_symbols[begin : begin + n]
-        if rows[i, RESIDUAL] == 0:
-            squares, finite = _quantize_half(None, gradient, brain, symbols)
+        gradient, symbols, _, _, blocks = opened(rows[i], all_symbols)
+        if keeps(rows[i]):
+            squares, finite = _quantize_half(residual_of(rows[i]), gradient, brain, symbols)
         else:
-            squares, finite = _quantize_half(floats(rows[i, RESIDUAL], n), gradient, brain, symbols)
-        write_report(reports[i], squares, rows[i, BLOCKS], finite)
+            squares, finite = _quantize_half(None, gradient, brain, symbols)
+        write_report(reports[i], squares, blocks, finite)
 
 
 @njit(nogil=True, cache=True)
@@ -205,15 +200,14 @@ def _quantize_fp8_at_once(residual, gradient, block, exponents, symbols):  # typ
 @njit(nogil=True, cache=True)
 def _quantize_fp8_rows(rows, all_exponents, all_symbols, reports):  # type: ignore[no-untyped-def]
     for i in range(rows.shape[0]):
-        n, block, begin, first = rows[i, ELEMENTS], rows[i, BLOCK], rows[i, SYMBOLS], rows[i, TABLES]
-        gradient, symbols = floats(rows[i, GRADIENT], n), all_symbols[begin : begin + n]
-        exponents = all_exponents[first : first + rows[i, BLOCKS]]
-        if rows[i, RESIDUAL] == 0:
-            squares, done = _quantize_fp8_at_once(None, gradient, block, exponents, symbols)
+        gradient, symbols, block, at, blocks = opened(rows[i], all_symbols)
+        if keeps(rows[i]):
+            squares, done = _quantize_fp8_at_once(
+                residual_of(rows[i]), gradient, block, all_exponents[at], symbols
+            )
         else:
-            residual = floats(rows[i, RESIDUAL], n)
-            squares, done = _quantize_fp8_at_once(residual, gradient, block, exponents, symbols)
-        write_report(reports[i], squares, done, done == rows[i, BLOCKS])
+            squares, done = _quantize_fp8_at_once(None, gradient, block, all_exponents[at], symbols)
+        write_report(reports[i], squares, done, done == blocks)
 
 
 @njit(nogil=True, cache=True)
@@ -279,7 +273,7 @@ def half_pass(
     Returns:
         What was kept; see `QuantizedPass` for sums that are not finite.
     """
-    return half_rows(kind, quantizing(residual, gradient, symbols, 16, 0), threads)[0]
+    return half_rows(kind, alone(residual, gradient, symbols, 16, 0), threads)[0]
 
 
 def half_rows(kind: HalfFormat, work: Quantizing, threads: int = 1) -> list[QuantizedPass]:
@@ -329,7 +323,7 @@ def fp8_pass(
         What was kept; see `QuantizedPass` for sums that are not finite.
     """
     if fits_rows(gradient.size, block):
-        return fp8_rows(quantizing(residual, gradient, symbols, 8, block), exponents, threads)[0]
+        return fp8_rows(alone(residual, gradient, symbols, 8, block), exponents, threads)[0]
 
     def quantize(piece: Piece) -> float:
         at, e = piece.elements, exponents[piece.blocks]
@@ -344,7 +338,7 @@ def fp8_pass(
 
 
 def fp8_rows(work: Quantizing, exponents: NDArray[np.int8], threads: int = 1) -> list[QuantizedPass]:
-    """`fp8_pass` over parameters whose blocks fit rows, in one call; exponents stand where `places` says."""
+    """`fp8_pass` over parameters whose blocks fit rows, in one call; exponents stand where `offsets` says."""
 
     def quantize(rows: Rows, symbols: NDArray[Any], reports: RowReports) -> None:
         _quantize_fp8_rows(rows, exponents, symbols, reports)

@@ -49,9 +49,9 @@ def _one_by_one(
     work: Quantizing,
 ) -> Iterator[tuple[NDArray[np.float32] | None, NDArray[np.float32], NDArray[Any], slice]]:
     """Residual, gradient and symbols of each parameter, and where its tables stand."""
-    symbols, places = host(work.symbols), work.places
+    symbols, offsets = host(work.symbols), work.offsets
     for residual, gradient, at, tables in zip(
-        work.residuals, work.gradients, places.symbols, places.tables, strict=True
+        work.residuals, work.gradients, offsets.symbols, offsets.tables, strict=True
     ):
         yield _kept(residual), gradient.float().numpy(), symbols[at], tables
 

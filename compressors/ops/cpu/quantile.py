@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..placing import block_length
+from ..offsets import block_length
 from ..results import QuantizedPass
 from .blockwise import (
     LINE,

@@ -208,9 +208,9 @@ class CudaPasses(Device, Passes):
 
     def _each(self, work: Quantizing) -> Iterator[tuple[Any, Any, GradientType, Any, slice]]:
         """Residual, gradient, its type and symbols of each parameter, and where its tables stand."""
-        places = work.places
+        offsets = work.offsets
         for residual, each, at, tables in zip(
-            work.residuals, work.gradients, places.symbols, places.tables, strict=True
+            work.residuals, work.gradients, offsets.symbols, offsets.tables, strict=True
         ):
             yield self._kept(residual), *self._gradient(each), work.symbols[at], tables
 

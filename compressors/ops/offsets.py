@@ -8,7 +8,7 @@ _MULTIPLE = 16
 
 
 @dataclass(frozen=True)
-class Places:
+class Offsets:
     """Of each parameter."""
 
     symbols: tuple[slice, ...]
@@ -31,11 +31,11 @@ def block_count(n: int, block: int) -> int:
 
 
 @lru_cache(256)  # every step asks for the same
-def places(sizes: tuple[int, ...], block: int) -> Places:
-    """Places for parameters of so many elements, in blocks of `block` (0: each is one)."""
+def offsets_of(sizes: tuple[int, ...], block: int) -> Offsets:
+    """Of parameters of so many elements, in blocks of `block` (0: each is one)."""
     counts = [block_count(n, block) for n in sizes]
     symbols, tables = _side_by_side(sizes), _side_by_side(counts)
-    return Places(symbols, tables, symbols[-1].stop if sizes else 0, tables[-1].stop if sizes else 0)
+    return Offsets(symbols, tables, symbols[-1].stop if sizes else 0, tables[-1].stop if sizes else 0)
 
 
 def _side_by_side(lengths: "tuple[int, ...] | list[int]") -> tuple[slice, ...]:
