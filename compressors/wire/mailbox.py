@@ -242,9 +242,10 @@ class Expected(Gathering):
             self._rests = self._exchange_rests([max(0, size - self._room) for size in self.sizes])
 
     def _take(self, arrived: list[Tensor]) -> None:
-        self._arrived = arrived
-        self.sizes = [told_length(each) for each in arrived]
-        self.sizes[self._mailbox.rank] = self._own.numel()
+        sizes = [told_length(each) for each in arrived]
+        sizes[self._mailbox.rank] = self._own.numel()
+        # Set when they are whole: another thread, which has taken them too, may be reading messages by them.
+        self._arrived, self.sizes = arrived, sizes
         self.wire_bytes = int(self._lengths @ self._mailbox.sites.times_handed_over)
 
     @property

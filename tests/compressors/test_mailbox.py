@@ -120,6 +120,28 @@ def test_a_message_goes_by_the_room_that_was_made_for_it(mailbox: Mailbox, group
     assert not tags["messages"] & tags["rests"], "a rest would arrive where the next message is waited for"
 
 
+def test_sizes_are_whole_whoever_looks_at_them_and_when(mailbox: Mailbox, group: dist.ProcessGroup) -> None:
+    """The receiving thread and the hook both take what has arrived; one may look while the other does."""
+    seen: list[list[int]] = []
+
+    class Watched(Expected):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "sizes":
+                assert isinstance(value, list)
+                seen.append(list(value))
+            super().__setattr__(name, value)
+
+    mailbox.expect(BUCKET, 5)
+    exchange = Watched(torch.arange(5, dtype=torch.uint8), group, mailbox, BUCKET)
+    exchange.follow()
+    assert exchange.arrived is not None
+    exchange.arrived.wait()
+    for _ in range(2):
+        assert exchange.is_whole()
+    assert seen
+    assert all(sizes == [5, 5, 5] for sizes in seen), seen
+
+
 RESET = (
     "[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:44420: Connection reset by peer. This is "
     "typically caused by a remote worker hanging.\n\nAt:\n  lanes.py(74): expect"
