@@ -20,6 +20,7 @@ from report import Options, Place, Table, load, number, publish, read_options
 from torch import Tensor, nn
 
 from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.incoming import Received
 from taugrad.compressors.bucket.layout import Part, Unit
 from taugrad.compressors.config import CompressedMethod, read_config
 from taugrad.compressors.rules.base import Context
@@ -140,7 +141,7 @@ class Learner:
         self.residuals = [torch.zeros(size) for size in sizes]
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
 
-    def step(self, indices: NDArray[np.int64]) -> tuple[int, list[tuple[Update, Unit]]]:
+    def step(self, indices: NDArray[np.int64]) -> tuple[int, Received]:
         """One iteration; returns the payload's bytes and what it says."""
         self.optimizer.zero_grad()
         scores = self.model(self.data.train_inputs[torch.from_numpy(indices)])

@@ -14,6 +14,7 @@ from ..ops.cpu.ops import CPU
 from ..ops.interface import Ops
 from ..wire.quantized import Quantized
 from ..wire.update import Update
+from .incoming import DenseIncoming, Received
 from .layout import Part, Unit
 
 
@@ -41,8 +42,11 @@ def _add(update: Update, out: Any, ops: Ops) -> None:
         ops.add_values(update.words, update.signed_floats(ops), out)
 
 
-def add_all(updates: Sequence[tuple[Update, Unit]], total: Tensor, ops: Ops) -> None:
+def add_all(updates: Received, total: Tensor, ops: Ops) -> None:
     """Adds updates about units to a bucket, float32 [bucket elements], in this order."""
+    if isinstance(updates, DenseIncoming):
+        updates.add_to(total)
+        return
     out = ops.array(total)  # once: for a small parameter it costs more than what is added
     for update, unit in updates:
         if update.words is not None or len(unit.places) == 1:
@@ -64,13 +68,15 @@ def put_back(update: Update, unit: Unit, parts: Sequence[Part], ops: Ops) -> Non
             residual += dense[elements]  # a zero too: it makes -0.0 to 0.0
 
 
-def sum_all(updates: Sequence[tuple[Update, Unit]], divisor: int, total: Tensor, ops: Ops) -> None:
-    """Fills a bucket, float32 [bucket elements], with the sum of updates, in this order, over a divisor."""
-    if ops.on_host and all(update.words is not None for update, _ in updates):
-        sum_sparse(updates, divisor, total.numpy())
+def sum_all(workers: Sequence[Received], divisor: int, total: Tensor, ops: Ops) -> None:
+    """Fills a bucket, float32 [bucket elements], with workers' updates, added in order, over a divisor."""
+    dense = any(isinstance(each, DenseIncoming) for each in workers)
+    if ops.on_host and not dense and all(update.words is not None for each in workers for update, _ in each):
+        sum_sparse([pair for each in workers for pair in each], divisor, total.numpy())
         return
     total.zero_()
-    add_all(updates, total, ops)
+    for each in workers:
+        add_all(each, total, ops)
     if divisor != 1:
         # A tensor, not a number: a GPU multiplies by a number's reciprocal, which rounds differently.
         total.div_(torch.full((), divisor, dtype=torch.float32, device=total.device))

@@ -18,14 +18,19 @@ from ..ops.cpu.ops import CpuOps
 from ..ops.faults import Faults
 from ..ops.interface import Ops
 from ..ops.results import Found
-from ..ops.returns import Returns, Steps, run, together
+from ..ops.returns import Returns, Steps, at_once, run, together
 from ..rules.base import Context, Ran, Rule, Turn
+from ..rules.dense import DenseRule
 from ..wire import message
 from ..wire.codecs import codec_by_name
+from ..wire.dense.reading import read as read_dense
+from ..wire.dense.values import EveryElement
+from ..wire.dense.writing import plan as plan_dense
 from ..wire.forms import FORMS
-from ..wire.message import NonFinite
+from ..wire.message import NonFinite, Planned
 from ..wire.update import NO_TAU, Update
 from .adding import add_all, put_back, sum_all
+from .incoming import DenseIncoming, Incoming, Received
 from .layout import Layout, Part, PartTally, Unit, lay_out
 
 
@@ -41,8 +46,6 @@ class Outgoing:
     """Of every parameter, in order."""
 
 
-Incoming = list[tuple[Update, Unit]] | NonFinite
-"""What a worker received from one of the others."""
 _Decoded = list[tuple[Update | NonFinite, Faults]]
 _Blame = Callable[[int, CorruptMessage], CorruptMessage]
 """Says which worker's message an error is about."""
@@ -115,22 +118,29 @@ class Compressor:
         whole = [] if layout.exempt is None else [parts[place.ordinal] for place in layout.exempt.places]
         wide = [part.gradient.float() for part in whole]
         finite = ops.finite(wide, looks)
-        rans = run(looks, self.rule.run(turn))
-        refused = [ran.refused for ran in rans if ran.refused is not None]
+        ran = run(looks, self.rule.run(turn))
+        refused = [] if ran.refused is None else [ran.refused]
         if layout.exempt is not None:
             places = zip(layout.exempt.places, finite(), strict=True)
             refused += [place.ordinal for place, good in places if not good][:1]
         if refused:
-            return self._refuse(min(refused), rans, parts, layout, returned)
-        units = [ran.unit for ran in rans for _ in ran.updates]
-        updates = [update for ran in rans for update in ran.updates]
-        codecs = [self._codec_of(update) for update in updates]
+            return self._refuse(min(refused), ran, parts, layout, returned)
+        plans = [self._plan(ran.updates, returned)]
         if layout.exempt is not None:
             values = ops.array(wide[0] if len(wide) == 1 else torch.cat(wide))
-            updates.append(Update("f32", layout.exempt.n, NO_TAU, None, values))
-            codecs.append("auto")
-        payload = run(returned, message.write_all(updates, codecs, self._symbols, ops, returned))
-        return Outgoing(payload, units, self._tallies(parts, whole, turn))
+            update = Update("f32", layout.exempt.n, NO_TAU, None, values)
+            plans.append(message.plan_all([update], ["auto"], self._symbols, ops, returned))
+        payload = message.write_planned(run(returned, together(plans)), ops)
+        return Outgoing(payload, ran.units, self._tallies(parts, whole, turn))
+
+    def _plan(self, updates: Sequence[Update], returned: Returns) -> Steps[Planned]:
+        """How a rule's updates are going to be written."""
+        if isinstance(self.ops, CpuOps) and isinstance(updates, EveryElement) and self._codec == "auto":
+            planned = plan_dense(updates.values, self._symbols, self.ops.threads)
+            if planned is not None:
+                return at_once(planned)
+        codecs = [self._codec_of(update) for update in updates]
+        return message.plan_all(updates, codecs, self._symbols, self.ops, returned)
 
     def _awake(self, parts: Sequence[Part], context: Context) -> set[int]:
         """Ordinals of the parameters that are not held back."""
@@ -157,12 +167,11 @@ class Compressor:
         return tallies
 
     def _refuse(
-        self, refused: int, rans: Sequence[Ran], parts: Sequence[Part], layout: Layout, returned: Returns
+        self, refused: int, ran: Ran, parts: Sequence[Part], layout: Layout, returned: Returns
     ) -> Outgoing:
         """What is sent instead of updates, which go back to where they came from."""
-        for ran in rans:
-            for update in ran.updates:
-                put_back(update, ran.unit, parts, self.ops)
+        for update, unit in zip(ran.updates, ran.units, strict=True):
+            put_back(update, unit, parts, self.ops)
         kept = [self.ops.squares(part.residual, returned) for part in parts]
         payload = self.ops.place(message.write_nonfinite(self.refusal(layout, refused)))
         returned.fetch()
@@ -226,6 +235,11 @@ class Compressor:
     ) -> list[Incoming]:
         ops, stride = self.ops, padded.shape[1]
         rows = ops.array(ops.bring(padded).reshape(-1))
+        begins = [rank * stride for rank in range(len(sizes))]
+        payloads = [rows[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+        at_once = [self._read_dense(payload, layout) for payload in payloads]
+        if all(each is not None for each in at_once):
+            return [each for each in at_once if each is not None]
         looks, last = Returns(ops), Returns(ops)
         works: list[Steps[_Decoded]] = []
         about: list[list[Unit]] = []
@@ -236,8 +250,7 @@ class Compressor:
                 refused = len(found) == 1 and message.is_refusal(found[0].header)
                 about.append([] if refused else self._units_of(len(found), layout))
                 elements = [unit.n for unit in about[-1]] or [layout.bucket_elements] * len(found)
-            payload = rows[rank * stride : rank * stride + sizes[rank]]
-            works.append(_blamed(self._decode(payload, found, elements, looks, last), rank, blame))
+            works.append(_blamed(self._decode(payloads[rank], found, elements, looks, last), rank, blame))
         read = run(looks, together(works))
         last.fetch()
         incoming: list[Incoming] = []
@@ -245,6 +258,17 @@ class Compressor:
             with _blaming(rank, blame):
                 incoming.append(self._checked(decoded, units, layout))
         return incoming
+
+    def _read_dense(self, payload: Any, layout: Layout) -> Incoming | None:
+        """A payload of updates of every element, if it is easily told that it is right."""
+        if (
+            not isinstance(self.ops, CpuOps)
+            or layout.exempt is not None
+            or not isinstance(self.rule, DenseRule)
+        ):
+            return None
+        values = read_dense(self.rule.form, layout.sizes, payload, self.ops.threads)
+        return None if values is None else DenseIncoming(EveryElement(values), layout)
 
     def _decode(
         self, payload: Any, found: Sequence[Found], elements: Sequence[int], looks: Returns, last: Returns
@@ -312,10 +336,9 @@ class Compressor:
             divisor: how many workers a mean is taken over; 1 for the sum.
             total: float32 [bucket elements], whatever it holds.
         """
-        updates = [pair for each in incoming if not isinstance(each, NonFinite) for pair in each]
-        sum_all(updates, divisor, total, self.ops)
+        sum_all([each for each in incoming if not isinstance(each, NonFinite)], divisor, total, self.ops)
 
-    def add(self, incoming: list[tuple[Update, Unit]], total: Tensor) -> None:
+    def add(self, incoming: Received, total: Tensor) -> None:
         """Adds one worker's updates to a bucket, float32 [bucket elements]."""
         add_all(incoming, total, self.ops)
 

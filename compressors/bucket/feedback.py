@@ -13,7 +13,8 @@ from ..ops.array import Bytes
 from ..ops.returns import Returns
 from ..rules.base import Context
 from ..tau.base import ALL, Memory
-from .compressor import Compressor, Incoming, Outgoing
+from .compressor import Compressor, Outgoing
+from .incoming import Incoming
 from .layout import Layout, Part, PartTally
 
 _NO_GRADIENT = torch.empty(0)

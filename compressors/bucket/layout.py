@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -86,6 +89,16 @@ class Layout:
     exempt: Unit | None
     """Parameters that are sent whole, in one message after the others."""
     bucket_elements: int
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each unit."""
+        return tuple([unit.n for unit in self.units])
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """int64, each unit's first element in the bucket, where units are parameters."""
+        return np.array([unit.places[0].start for unit in self.units], np.int64)
 
 
 def lay_out(sizes: Sequence[int], exempt: Callable[[int], bool], *, by_parameter: bool) -> Layout:

@@ -232,5 +232,9 @@ class Passes(ABC):
         """Adds uint8 levels times tau, signed."""
 
     @abstractmethod
+    def add_to_each(self, words: Sequence[Any], values: Any, dense: Sequence[Tensor]) -> None:
+        """Adds float32 values, those of all words side by side, to float32 [n] at each one's words."""
+
+    @abstractmethod
     def add_values(self, words: Any, values: Any, dense: Any) -> None:
         """Adds float32 values, whatever the words' signs."""

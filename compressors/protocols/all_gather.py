@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.futures import Future
 
 from ..backend import compressor_for
-from ..bucket.compressor import Incoming, Outgoing
+from ..bucket.compressor import Outgoing
 from ..bucket.feedback import Feedback
+from ..bucket.incoming import Incoming, sent_in
 from ..bucket.layout import Layout, Part
 from ..bucket.ledger import Step
 from ..config.methods import CompressedMethod
@@ -197,8 +198,9 @@ class AllGather(Protocol):
                     if isinstance(each, NonFinite):
                         step.skip(parts[each.ordinal].name, rank)
                         continue
-                    step.sent += sum(update.k for update, _ in each)
-                    step.paper_bits += sum(update.paper_bits for update, _ in each)
+                    sent, bits = sent_in(each)
+                    step.sent += sent
+                    step.paper_bits += bits
             times.arrived(step, gathering.started, received, bucket.title)
             return buffer
 

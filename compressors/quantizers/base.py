@@ -35,6 +35,16 @@ class Outcome:
     """What it came to."""
 
 
+@dataclass(slots=True)  # not frozen: see `wire.update.Update`
+class Outcomes:
+    """Quantizing passes over some parameters."""
+
+    values: "Sequence[Array | Quantized]"
+    """Of each; see `Outcome.values`."""
+    passed: "Pending[list[QuantizedPass]]"
+    """What they came to."""
+
+
 class Work(NamedTuple):
     """Where a quantizer works, and what its steps wait for."""
 
@@ -78,7 +88,7 @@ class Quantizer(Settings):
             work: where, and what is waited for.
         """
 
-    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[list[Outcome]]":
+    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[Outcomes]":
         """`apply` to all parameters of a bucket; by default one by one.
 
         Args:
@@ -87,8 +97,8 @@ class Quantizer(Settings):
         """
         from ..ops.returns import together  # noqa: PLC0415 (NumPy)
 
-        return together(
-            self.apply(each.residual, each.gradient, work._replace(rms=each.rms)) for each in given
+        return joined(
+            together(self.apply(each.residual, each.gradient, work._replace(rms=each.rms)) for each in given)
         )
 
     @property
@@ -118,23 +128,29 @@ class InOneCall(Quantizer):
     """A quantizer whose pass takes all parameters in one call, and waits for nothing."""
 
     @abstractmethod
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
         """See `Quantizer.apply_all`.
 
         Args:
-            given: the parameters, at least one.
+            given: the parameters; there may be none.
             work: where.
         """
 
     def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
         """See `Quantizer.apply`."""
-        (outcome,) = yield from self.apply_all([Given(residual, gradient)], work)
-        return outcome
+        outcomes = yield from self.apply_all([Given(residual, gradient)], work)
+        return Outcome(outcomes.values[0], lambda: outcomes.passed()[0])
 
-    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[list[Outcome]]":
+    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[Outcomes]":
         """See `Quantizer.apply_all`."""
         yield from ()
-        return self.quantize_all(given, work) if given else []
+        return self.quantize_all(given, work)
+
+
+def joined(works: "Steps[list[Outcome]]") -> "Steps[Outcomes]":
+    """The outcomes of parameters that were quantized one by one."""
+    found = yield from works
+    return Outcomes([each.values for each in found], lambda: [each.passed() for each in found])
 
 
 class QuantizerLink(Quantizer):

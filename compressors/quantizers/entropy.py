@@ -90,8 +90,8 @@ class EntropyFields(Quantizer):
             if ranges.nonfinite:
                 return _refused(work)
             bits = bits_of_sample(counts(), self.given_floor)
-        (outcome,) = quantize_uniformly([Given(residual, gradient)], bits, 0, work, ranges)
-        return outcome
+        alone = quantize_uniformly([Given(residual, gradient)], bits, 0, work, ranges)
+        return Outcome(alone.values[0], lambda: alone.passed()[0])
 
 
 def _refused(work: Work) -> Outcome:

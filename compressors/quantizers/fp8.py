@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Blocks, Given, InOneCall, Outcome, QuantizerLink, Work
+from .base import Blocks, Given, InOneCall, Outcomes, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,19 +16,16 @@ class Float8Fields(Blocks, InOneCall):
     first_field = "block"
     makes = "fp8"
 
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
         """See `InOneCall.quantize_all`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        from ..wire.quantized import ScaledFloats  # noqa: PLC0415
         from .in_one_call import outcomes, with_room  # noqa: PLC0415
 
         asked = with_room(given, 8, self.block, work.ops)
-        exponents = work.ops.empty(asked.offsets.blocks, np.int8)
+        exponents = work.ops.empty(asked.offsets.all_blocks, np.int8)
         passed = work.ops.fp8_pass(asked, exponents, work.returned)
-        return outcomes(
-            asked, passed, lambda block, symbols, at: ScaledFloats(8, block, symbols, exponents[at])
-        )
+        return outcomes("fp8", asked, passed, (exponents,))
 
 
 class Float8Link(Float8Fields, QuantizerLink):

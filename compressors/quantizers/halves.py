@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from ..config.methods import DenseMethod
-from .base import Given, InOneCall, Outcome, QuantizerLink, Work
+from .base import Given, InOneCall, Outcomes, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,13 +22,13 @@ class _Half(InOneCall):
         """See `Quantizer.value_bits`."""
         return 16.0
 
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
         """See `InOneCall.quantize_all`."""
         from .in_one_call import outcomes, with_room  # noqa: PLC0415 (NumPy)
 
         asked = with_room(given, 16, 0, work.ops)
         passed = work.ops.half_pass(self.makes, asked, work.returned)
-        return outcomes(asked, passed, lambda block, symbols, at: symbols)
+        return outcomes(self.makes, asked, passed)
 
 
 class _HalfMethod(DenseMethod, _Half):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Bins, Given, Outcome, QuantizerLink, Work
+from .base import Bins, Given, Outcomes, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ class LinearFields(Bins):
 
     makes = "linear"
 
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
         """See `InOneCall.quantize_all`."""
         from .uniform import quantize_uniformly  # noqa: PLC0415 (NumPy)
 

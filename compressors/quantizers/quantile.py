@@ -4,12 +4,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Bins, Given, Outcome, QuantizerLink, Work
+from .base import Bins, Given, Outcomes, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ..ops.array import Array
 
 
 class QuantileFields(Bins):
@@ -17,24 +15,18 @@ class QuantileFields(Bins):
 
     makes = "quantile"
 
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> list[Outcome]:
+    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
         """See `InOneCall.quantize_all`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        from ..wire.quantized import Quantiles  # noqa: PLC0415
         from .in_one_call import outcomes, with_room  # noqa: PLC0415
 
         bits, ops = self.bits, work.ops
         asked = with_room(given, bits, self.block, ops)
-        blocks = asked.offsets.blocks
+        blocks = asked.offsets.all_blocks
         means, exponents = ops.empty(blocks << bits, np.uint16), ops.empty(blocks, np.int8)
         passed = ops.quantile_pass(asked, means, exponents, work.returned)
-
-        def values(block: int, symbols: "Array", at: slice) -> Quantiles:
-            own = means[at.start << bits : at.stop << bits]
-            return Quantiles(bits, block, symbols, own, exponents[at])
-
-        return outcomes(asked, passed, values)
+        return outcomes("quantile", asked, passed, (exponents, means))
 
 
 class QuantileLink(QuantileFields, QuantizerLink):

@@ -27,11 +27,12 @@ class Context:
 
 @dataclass(slots=True)  # not frozen: see `wire.update.Update`
 class Ran:
-    """What a rule made of one unit."""
+    """What a rule made of a bucket."""
 
-    unit: Unit
-    updates: list[Update]
-    """In the unit's coordinates."""
+    units: list[Unit]
+    """What each update is about; a unit may have several."""
+    updates: Sequence[Update]
+    """In the coordinates of their units, and in their order."""
     refused: int | None = None
     """The ordinal of the first parameter whose residual + gradient was not finite somewhere. The updates are
     to be put back then: residuals have gained every finite element of the gradient but what was taken out."""
@@ -88,9 +89,9 @@ class Rule(ABC):
     """Whether it needs a residual even if nothing is kept in it."""
 
     @abstractmethod
-    def run(self, turn: Turn) -> Steps[list[Ran]]:
+    def run(self, turn: Turn) -> Steps[Ran]:
         """Adds gradients to residuals, takes out what is sent, keeps the rest.
 
         Returns:
-            For each unit what it sends. `turn.tallies` gains those of all its parameters.
+            What it sends. `turn.tallies` gains those of all parameters of the units.
         """

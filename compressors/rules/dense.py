@@ -1,13 +1,17 @@
 """Rules that send every element in fewer bits: linear, quantile, entropy, fp16, bf16, fp8."""
 
+from collections.abc import Sequence
 from typing import cast
 
-from ..bucket.layout import Part, PartTally
+from ..bucket.layout import Part, PartTally, Unit
 from ..config.methods import DenseMethod
+from ..ops.array import Array
 from ..ops.returns import Returns, Steps, together
-from ..quantizers.base import Given, Outcome, Work
+from ..quantizers.base import Given, Outcomes, Work, joined
 from ..tau.base import SAMPLE
 from ..tau.by_law import ByLaw, LawMemory
+from ..wire.dense.values import EveryElement, SharedValues
+from ..wire.quantized import Quantized
 from ..wire.update import NO_TAU, Update
 from .base import Context, Ran, Rule, Turn
 
@@ -22,45 +26,57 @@ class DenseRule(Rule):
         self.form = config.makes
         self.law = None if config.law is None else ByLaw(config.law)
 
-    def run(self, turn: Turn) -> Steps[list[Ran]]:
+    def run(self, turn: Turn) -> Steps[Ran]:
         """See `Rule.run`."""
         passed_there = Returns(turn.ops)
-        outcomes = iter((yield from self._passes(turn, passed_there)))
+        awake = [unit for unit in turn.units if unit.places[0].ordinal in turn.awake]
+        outcomes = yield from self._passes(awake, turn, passed_there)
         passed_there.fetch()
-        rans = []
+        values, refused = outcomes.values, []
+        bits = values.value_bits if isinstance(values, SharedValues) else 0
+        for unit, passed in zip(awake, outcomes.passed(), strict=True):
+            ordinal, n = unit.places[0].ordinal, unit.n
+            squares = passed.residual_squares
+            turn.tallies.found[ordinal] = PartTally(turn.parts[ordinal].name, n, n, squares, None, bits * n)
+            if passed.nonfinite:
+                refused.append(ordinal)
+        if isinstance(values, SharedValues) and not refused and len(awake) == len(turn.units):
+            return Ran(awake, EveryElement(values))
+        return self._one_by_one(values, refused, turn)
+
+    def _one_by_one(self, values: Sequence[Array | Quantized], refused: Sequence[int], turn: Turn) -> Ran:
+        """Updates where some parameters are held back or refused, or values do not share arrays."""
+        sent = iter(values)
+        units, updates = [], []
         for unit in turn.units:
             ordinal = unit.places[0].ordinal
-            part = turn.parts[ordinal]
             if ordinal not in turn.awake:
+                part = turn.parts[ordinal]
                 turn.tallies.found[ordinal] = PartTally(part.name, part.elements, 0, 0.0)
                 turn.tallies.add_squares(ordinal, turn.ops.squares(part.residual, turn.returned))
-                rans.append(Ran(unit, [Update.empty(self.form, unit.n, ops=turn.ops)]))
+                units.append(unit)
+                updates.append(Update.empty(self.form, unit.n, ops=turn.ops))
                 continue
-            outcome = next(outcomes)
-            passed = outcome.passed()
-            if passed.nonfinite:
-                rans.append(Ran(unit, [], ordinal))
-                continue
-            update = Update(self.form, unit.n, NO_TAU, None, outcome.values)
-            squares, bits = passed.residual_squares, update.paper_bits
-            tally = PartTally(part.name, part.elements, unit.n, squares, paper_bits=bits)
-            turn.tallies.found[ordinal] = tally
-            rans.append(Ran(unit, [update]))
-        return rans
+            update = Update(self.form, unit.n, NO_TAU, None, next(sent))
+            if ordinal not in refused:
+                turn.tallies.found[ordinal].paper_bits = update.paper_bits
+                units.append(unit)
+                updates.append(update)
+        return Ran(units, updates, min(refused, default=None))
 
-    def _passes(self, turn: Turn, returns: Returns) -> Steps[list[Outcome]]:
-        """Of each parameter that is not held back."""
-        parts = [turn.parts[unit.places[0].ordinal] for unit in turn.units]
-        awake = [
-            part for part, unit in zip(parts, turn.units, strict=True) if unit.places[0].ordinal in turn.awake
-        ]
+    def _passes(self, units: Sequence[Unit], turn: Turn, returns: Returns) -> Steps[Outcomes]:
+        """Of some units."""
+        parts = [turn.parts[unit.places[0].ordinal] for unit in units]
         work = Work(turn.ops, turn.looks, returns)
-        given = [Given(part.residual, part.gradient, part.rms) for part in awake]
+        given = [Given(part.residual, part.gradient, part.rms) for part in parts]
         if self.law is None:
             return self.config.apply_all(given, work)
-        deciding = [self.decided(sample, turn.context) for sample in self._sampled(awake, turn)]
-        return _firsts(
-            together(one.apply_all([each], work) for one, each in zip(deciding, given, strict=True))
+        deciding = [self.decided(sample, turn.context) for sample in self._sampled(parts, turn)]
+        return joined(
+            together(
+                one.apply(each.residual, each.gradient, work._replace(rms=each.rms))
+                for one, each in zip(deciding, given, strict=True)
+            )
         )
 
     def _sampled(self, parts: list[Part], turn: Turn) -> list[Part]:
@@ -93,10 +109,6 @@ class DenseRule(Rule):
         self.law.settle((memory,), context.iteration, cast("dict[str, LawMemory]", context.memories))
         said = self.law.said(part, context.iteration, memory)
         return self.config.decided(self.law.law.constant if said is None else said)
-
-
-def _firsts(works: Steps[list[list[Outcome]]]) -> Steps[list[Outcome]]:
-    return [outcome for (outcome,) in (yield from works)]
 
 
 def _memory(part: Part, context: Context) -> LawMemory:

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..bucket.layout import Part, PartTally, Place
+from ..bucket.layout import Part, PartTally, Place, Unit
 from ..config.base import SMALLEST_TAU
 from ..config.sparse import SparseMethod
 from ..ops.results import Batch, Taken, Target
-from ..ops.returns import Pending, Steps, together
-from ..quantizers.base import Outcome, Quantizer, Work
+from ..ops.returns import Pending, Steps
+from ..quantizers.base import Given, Outcomes, Quantizer, Work
 from ..tau.base import SAMPLE
 from ..wire.forms import FORMS
 from ..wire.update import NO_TAU, Update
@@ -23,8 +23,8 @@ from .base import Context, Ran, Rule, Turn
 class _Group:
     """Places whose elements share a message."""
 
-    ran: Ran
-    """Receives the message."""
+    unit: Unit
+    """What the message is about."""
     aims: dict[int, float]
     places: list[Place]
 
@@ -46,7 +46,7 @@ class SparseRule(Rule):
         # Blocks of a quantizer and chunks must not extend from one parameter into the next.
         self.by_parameter = self.quantizer is not None or self.selection.chunks is not None
 
-    def run(self, turn: Turn) -> Steps[list[Ran]]:
+    def run(self, turn: Turn) -> Steps[Ran]:
         """See `Rule.run`; passes append to one another, through all units."""
         parts = self._advanced(turn) if self.config.momentum else turn.parts
         samples = self._samples(parts, turn)
@@ -56,7 +56,7 @@ class SparseRule(Rule):
         batch = Batch(
             [residual_of(parts[place.ordinal]) for _, place in each],
             [parts[place.ordinal].gradient for _, place in each],
-            [place.start - group.ran.unit.base for group, place in each],
+            [place.start - group.unit.base for group, place in each],
             target,
         )
         looked = [samples[place.ordinal] for _, place in each]
@@ -65,13 +65,14 @@ class SparseRule(Rule):
         yield
         taken = begun()
         self._settle(each, parts, taken, target, turn)
-        rans = self._updates(groups, parts, taken, target, turn)
+        refused = [place.ordinal for (_, place), bad in zip(each, taken.nonfinite, strict=True) if bad]
+        updates = self._updates(groups, parts, taken, target, turn)
         self.note(
             {place.ordinal: turn.tallies.found[place.ordinal].sent for _, place in each}, parts, turn.context
         )
-        if self.quantizer is not None:
-            yield from self._quantize(self.quantizer, rans, turn)
-        return rans
+        if self.quantizer is not None and not refused:
+            updates = yield from self._quantize(self.quantizer, updates, turn)
+        return Ran([group.unit for group in groups], updates, min(refused, default=None))
 
     def _advanced(self, turn: Turn) -> Sequence[Part]:
         """The parts, with the velocity instead of the gradient where there is one."""
@@ -114,14 +115,14 @@ class SparseRule(Rule):
         groups = []
         for unit in turn.units:
             ordinals = [place.ordinal for place in unit.places]
-            ran, looked = Ran(unit, []), [samples[ordinal] for ordinal in ordinals]
+            looked = [samples[ordinal] for ordinal in ordinals]
             decided = self.selection.aims(looked, turn.context.iteration, turn.context.memories)
             if self.selection.rule == "wgt":
-                groups.append(_Group(ran, dict(zip(ordinals, decided, strict=True)), list(unit.places)))
+                groups.append(_Group(unit, dict(zip(ordinals, decided, strict=True)), list(unit.places)))
                 continue
             shared: dict[float, _Group] = {}
             for aim, ordinal, place in sorted(zip(decided, ordinals, unit.places, strict=True)):
-                group = shared.setdefault(aim, _Group(ran, {}, []))
+                group = shared.setdefault(aim, _Group(unit, {}, []))
                 group.aims[ordinal] = aim
                 group.places.append(place)
             groups += shared.values()
@@ -153,7 +154,7 @@ class SparseRule(Rule):
             part, end = parts[place.ordinal], taken.ends[number]
             if part.velocity is not None and end > sent:
                 # The momentum of an element that was sent would move it further in the old direction.
-                turn.ops.clear(target.words[sent:end], place.start - group.ran.unit.base, part.velocity)
+                turn.ops.clear(target.words[sent:end], place.start - group.unit.base, part.velocity)
             if clip is not None and clips:
                 most = clip.to * taken.taus[number]
                 residual_of(part).clamp_(-most, most)
@@ -163,14 +164,12 @@ class SparseRule(Rule):
 
     def _updates(
         self, groups: Sequence[_Group], parts: Sequence[Part], taken: Taken, target: Target, turn: Turn
-    ) -> list[Ran]:
+    ) -> list[Update]:
         """What was sent, as updates, and its tallies."""
-        rans: list[Ran] = []
+        updates = []
         tallies, number, sent = turn.tallies, 0, 0
         for group in groups:
-            ran, begin, by = group.ran, sent, []
-            if not rans or rans[-1] is not ran:
-                rans.append(ran)
+            begin, by = sent, []
             for place in group.places:
                 ordinal = place.ordinal
                 part = parts[ordinal]
@@ -180,15 +179,12 @@ class SparseRule(Rule):
                     continue
                 end, tau = taken.ends[number], taken.taus[number]
                 tallies.found[ordinal] = self.tally(part, end - sent, taken.residual_squares[number], tau)
-                if taken.nonfinite[number]:
-                    ran.refused = ordinal if ran.refused is None else min(ran.refused, ordinal)
                 if end > sent:
                     by.append(tau)
                 sent, number = end, number + 1
-            ran.updates.append(
-                self._update(ran.unit.n, begin, sent, shared_tau(by, group.aims), target, turn)
-            )
-        return rans
+            said = shared_tau(by, group.aims)
+            updates.append(self._update(group.unit.n, begin, sent, said, target, turn))
+        return updates
 
     def note(self, sent: dict[int, int], parts: Sequence[Part], context: Context) -> None:
         """Takes note of what was sent, by ordinal, of those of the parts that were not held back."""
@@ -212,33 +208,32 @@ class SparseRule(Rule):
             chunks = None  # held back, or refused
         return Update("f32", n, NO_TAU, words, values, chunks)
 
-    def _quantize(self, quantizer: Quantizer, rans: Sequence[Ran], turn: Turn) -> Steps[None]:
+    def _quantize(self, quantizer: Quantizer, updates: list[Update], turn: Turn) -> Steps[list[Update]]:
         """The quantizer's symbols instead of floats; the error goes back to where the element came from."""
-        ops, works, work = turn.ops, [], Work(turn.ops, turn.looks, turn.returned)
-        for ran in rans:
-            (update,) = ran.updates
-            if ran.refused is not None:
-                continue
-            if not update.k:
-                ran.updates = [Update.empty(self.form, ran.unit.n, ops=ops)]
-                continue
-            error = torch.zeros(update.k, dtype=torch.float32, device=ops.device)
-            sent = ops.tensor(update.values)
-            steps = quantizer.apply(error, sent, work)
-            works.append((ran, update, error, steps))
-        outcomes: list[Outcome] = yield from together(steps for *_, steps in works)
-        for (ran, update, error, _), outcome in zip(works, outcomes, strict=True):
-            ordinal = ran.unit.places[0].ordinal
-            residual = residual_of(turn.parts[ordinal])
-            ops.add_values(update.words, ops.array(error), ops.array(residual))  # the pass left 0 there
-            quantized = Update(self.form, ran.unit.n, NO_TAU, update.words, outcome.values, update.chunks)
-            ran.updates = [quantized]
-            turn.tallies.found[ordinal].paper_bits = quantized.paper_bits
-            turn.tallies.add_squares(ordinal, _squares_of(outcome))
+        ops, work = turn.ops, Work(turn.ops, turn.looks, turn.returned)
+        sent = [number for number, update in enumerate(updates) if update.k]
+        counts = [updates[number].k for number in sent]
+        whole = torch.zeros(sum(counts), dtype=torch.float32, device=ops.device)
+        errors = torch.split(whole, counts) if sent else ()
+        floats = [ops.tensor(updates[number].values) for number in sent]
+        outcomes = yield from quantizer.apply_all(list(map(Given, errors, floats)), work)
+        quantized = [Update.empty(self.form, update.n, ops=ops) for update in updates]
+        residuals, words = [], []
+        for place, (number, values) in enumerate(zip(sent, outcomes.values, strict=True)):
+            update, ordinal = updates[number], turn.units[number].places[0].ordinal
+            residuals.append(residual_of(turn.parts[ordinal]))
+            words.append(update.words)
+            found = quantized[number] = Update(
+                self.form, update.n, NO_TAU, update.words, values, update.chunks
+            )
+            turn.tallies.found[ordinal].paper_bits = found.paper_bits
+            turn.tallies.add_squares(ordinal, _squares_of(outcomes, place))
+        ops.add_to_each(words, ops.array(whole), residuals)  # the pass left 0 there
+        return quantized
 
 
-def _squares_of(outcome: Outcome) -> Pending[float]:
-    return lambda: outcome.passed().residual_squares
+def _squares_of(outcomes: Outcomes, place: int) -> Pending[float]:
+    return lambda: outcomes.passed()[place].residual_squares
 
 
 def residual_of(part: Part) -> Tensor:

@@ -21,6 +21,7 @@ Header, 32 bytes, little endian:
 import math
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -36,6 +37,7 @@ from ..ops.faults import Faults
 from ..ops.interface import Ops
 from ..ops.results import Found
 from ..ops.returns import Returns, Steps, both, run, together
+from ..ops.wire import Payload
 from .codecs import OURS, PlannedValues, codec_by_code, codec_by_name, plan_values
 from .codecs.base import Body, Codec, Head, Measured, Reading
 from .codecs.values import Symbols
@@ -46,12 +48,20 @@ VERSION = 1
 LARGEST_N = 2**31 - 1
 _HEADER = struct.Struct("<2sBBBBBBIIfQI")
 HEADER_BYTES = _HEADER.size
+HEADER = np.dtype(
+    [
+        *(("magic", "S2"), ("version", "u1"), ("form", "u1"), ("codec", "u1"), ("state", "u1")),
+        *(("symbols", "u1"), ("zero", "u1"), ("n", "<u4"), ("k", "<u4"), ("tau", "<f4")),
+        *(("length", "<u8"), ("crc", "<u4")),
+    ]
+)
+"""The same for many headers at once."""
 _CRC = struct.Struct("<I")
 _STATE_AT = 5
 _CRC_AT = HEADER_BYTES - 4
-_MAGIC = b"tg"
+MAGIC = b"tg"
 _UPDATE, _NONFINITE = 0, 1
-_SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
+SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
 
 
 @dataclass(frozen=True)
@@ -87,17 +97,83 @@ def write(update: Update, codec: str = "auto", symbols: str = "auto", ops: Ops =
 def write_all(
     updates: Sequence[Update], codecs: Sequence[str], symbols: str, ops: Ops, returns: Returns
 ) -> Steps[Any]:
-    """Updates as messages, one after the other; for errors see `write`.
+    """Updates as messages, one after the other, uint8; for arguments and errors see `plan_all`."""
+    planned = yield from plan_all(updates, codecs, symbols, ops, returns)
+    return write_planned([planned], ops)
+
+
+class Planned(ABC):
+    """Messages that are ready to be written, one after the other."""
+
+    sizes: list[int]
+    """Bytes of each, with its header."""
+
+    @abstractmethod
+    def write(self, payload: Payload, begin: int, ops: Ops) -> None:
+        """Writes them from byte `begin` on, but for their checksums."""
+
+
+def write_planned(plans: Sequence[Planned], ops: Ops) -> Any:
+    """Messages one after the other, uint8."""
+    sizes = [size for planned in plans for size in planned.sizes]
+    ends = list(accumulate(sizes))
+    payload, begin = ops.payload(ends[-1] if ends else 0), 0
+    for planned in plans:
+        planned.write(payload, begin, ops)
+        begin += sum(planned.sizes)
+    payload.seal([0, *ends][: len(ends)], ends)
+    return payload.array
+
+
+@dataclass(frozen=True, eq=False)
+class _Listed(Planned):
+    """Updates of any kind."""
+
+    updates: Sequence[Update]
+    measured: Sequence[Measured]
+    chosen: "Sequence[tuple[Measured, int, int]]"
+    """By update; see `_choose`."""
+    values: Sequence[PlannedValues]
+    """By update."""
+    sizes: list[int]
+
+    def write(self, payload: Payload, begin: int, ops: Ops) -> None:
+        """See `Planned.write`."""
+        ends = [begin + end for end in accumulate(self.sizes)]
+        for one in self.measured:
+            mine = [
+                (number, end - size)
+                for (by, number, size), end in zip(self.chosen, ends, strict=True)
+                if by is one
+            ]
+            if mine:
+                one.write([number for number, _ in mine], payload, [at for _, at in mine], ops)
+        # What follows the positions is written after them: a section may have overwritten it.
+        for update, (by, _, size), planned, end in zip(
+            self.updates, self.chosen, self.values, ends, strict=True
+        ):
+            codec = by.codec
+            if codec.with_values and planned.size:
+                planned.write(payload, end - planned.size, ops)
+            coded = planned.symbols if codec.with_values else "raw"
+            fields = _fields(update.form, codec.code, _UPDATE, coded, update.n, update.k, update.tau)
+            payload.put(_HEADER.pack(*fields, size, 0), end - size - HEADER_BYTES)
+
+
+def plan_all(
+    updates: Sequence[Update], codecs: Sequence[str], symbols: str, ops: Ops, returns: Returns
+) -> Steps[Planned]:
+    """How updates are going to be written.
 
     Args:
         updates: what to write.
-        codecs: of each.
-        symbols: of all.
+        codecs: of each, a name or `auto`.
+        symbols: of all, `raw`, `huffman` or `auto`.
         ops: where the updates are.
         returns: what the steps wait for.
 
-    Returns:
-        uint8, all messages.
+    Raises:
+        ValueError: see `write`.
     """
     groups = _able(updates, codecs)
     plans: list[Steps[PlannedValues]] = [
@@ -107,25 +183,7 @@ def write_all(
     measures = [codec.measure([updates[i] for i in mine], ops, returns) for codec, mine in groups]
     values, measured = yield from both(together(plans), together(measures))
     chosen = _choose(groups, measured, values)
-    sizes = [size for _, _, size in chosen]
-    ends = list(accumulate([HEADER_BYTES + size for size in sizes]))
-    payload = ops.payload(ends[-1] if ends else 0)
-    for one in measured:
-        mine = [
-            (number, end - size) for (by, number, size), end in zip(chosen, ends, strict=True) if by is one
-        ]
-        if mine:
-            one.write([number for number, _ in mine], payload, [begin for _, begin in mine], ops)
-    # What follows the positions is written after them: a section may have overwritten it.
-    for update, (by, _, size), planned, end in zip(updates, chosen, values, ends, strict=True):
-        codec = by.codec
-        if codec.with_values and planned.size:
-            planned.write(payload, end - planned.size, ops)
-        coded = planned.symbols if codec.with_values else "raw"
-        fields = _fields(update.form, codec.code, _UPDATE, coded, update.n, update.k, update.tau)
-        payload.put(_HEADER.pack(*fields, size, 0), end - size - HEADER_BYTES)
-    payload.seal([end - size - HEADER_BYTES for size, end in zip(sizes, ends, strict=True)], ends)
-    return payload.array
+    return _Listed(updates, measured, chosen, values, [HEADER_BYTES + size for _, _, size in chosen])
 
 
 _Groups = list[tuple[Codec, list[int]]]
@@ -179,7 +237,7 @@ def _fields(
     form: Form, codec: int, state: int, symbols: Symbols, n: int, k: int, tau: np.float32
 ) -> tuple[Any, ...]:
     """A header's, up to the length."""
-    return _MAGIC, VERSION, FORMS[form].code, codec, state, _SYMBOLS.index(symbols), 0, n, k, tau
+    return MAGIC, VERSION, FORMS[form].code, codec, state, SYMBOLS.index(symbols), 0, n, k, tau
 
 
 @dataclass(slots=True)  # not frozen: see `wire.update.Update`
@@ -208,8 +266,8 @@ def open_header(header: Bytes, length: int) -> Header:
         CorruptMessage: it is none of this version, or of a body of another length.
     """
     magic, version, form, codec, state, symbols, zero, n, k, tau, said, crc = _HEADER.unpack_from(header.data)
-    if magic != _MAGIC:
-        raise CorruptMessage(f"it begins with {bytes(magic)!r}, a message with {_MAGIC!r}")
+    if magic != MAGIC:
+        raise CorruptMessage(f"it begins with {bytes(magic)!r}, a message with {MAGIC!r}")
     if version != VERSION:
         raise CorruptMessage(f"version {version}; this program reads version {VERSION}")
     if said != length:
@@ -231,7 +289,7 @@ def interpret(header: Header, length: int, n: int) -> tuple[Codec, Head] | NonFi
     if header.form not in FORM_OF_CODE:
         raise CorruptMessage(f"form {header.form} is unknown; known are {sorted(FORM_OF_CODE)}")
     form, k, tau = FORM_OF_CODE[header.form], header.k, header.tau
-    if header.zero or header.symbols >= len(_SYMBOLS) or header.n > LARGEST_N:
+    if header.zero or header.symbols >= len(SYMBOLS) or header.n > LARGEST_N:
         raise CorruptMessage(f"reserved bits are set, or n = {header.n} is out of range")
     if header.n != n:
         raise CorruptMessage(f"an update of {header.n} elements where {n} are due")
@@ -247,7 +305,7 @@ def interpret(header: Header, length: int, n: int) -> tuple[Codec, Head] | NonFi
     codec = codec_by_code(header.codec)
     if k > n:
         raise CorruptMessage(f"{k} elements sent of {n}")
-    return codec, Head(form, n, k, np.float32(tau), _SYMBOLS[header.symbols])
+    return codec, Head(form, n, k, np.float32(tau), SYMBOLS[header.symbols])
 
 
 def read(message: Bytes, n: int, ops: Ops = CPU) -> Update | NonFinite:

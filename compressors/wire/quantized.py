@@ -58,22 +58,31 @@ class Quantized(ABC):
 
     @abstractmethod
     def tables(self) -> tuple[Array, ...]:
-        """The blocks' ranges or tables, in the order and the types in which a message holds them."""
+        """The blocks' ranges or tables, in a message's types and order, which is that of the fields."""
+
+    @classmethod
+    def of(cls, bits: int, block: int, symbols: Array, tables: Sequence[Array]) -> "Quantized":
+        """The reverse of `tables`."""
+        kind: Any = cls  # each has its own fields
+        made: Quantized = kind(bits, block, symbols, *tables)
+        return made
 
     @staticmethod
     @abstractmethod
-    def table_layout(bits: int, block: int, k: int) -> list[tuple[np.dtype[Any], int]]:
-        """Type and number of elements of each array of `tables`."""
-
-    @classmethod
-    @abstractmethod
-    def from_tables(
-        cls, bits: int, block: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops
-    ) -> "Quantized":
-        """The reverse of `tables`.
+    def block_layout(bits: int) -> list[tuple[np.dtype[Any], int]]:
+        """Type and number of a block's elements in each array of `tables`.
 
         Raises:
-            CorruptMessage: a table stands for a value that is not finite; on a device the faults say so.
+            CorruptMessage: symbols of this form never have so many bits.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def check(bits: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops) -> None:
+        """Whether symbols and tables from the wire are such as are written.
+
+        Raises:
+            CorruptMessage: one stands for a value that is not finite; on a device the faults say so.
         """
 
 
@@ -97,29 +106,25 @@ class Uniform(Quantized):
         return self.lows, self.steps
 
     @staticmethod
-    def table_layout(bits: int, block: int, k: int) -> list[tuple[np.dtype[Any], int]]:
-        """8 bytes a block."""
-        blocks = blocks_of(k, block)
-        return [(_F32, blocks), (_F32, blocks)]
+    def block_layout(bits: int) -> list[tuple[np.dtype[Any], int]]:
+        """8 bytes."""
+        return [(_F32, 1), (_F32, 1)]
 
-    @classmethod
-    def from_tables(
-        cls, bits: int, block: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops
-    ) -> "Uniform":
-        """See `Quantized.from_tables`."""
+    @staticmethod
+    def check(bits: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops) -> None:
+        """See `Quantized.check`."""
         lows, steps = tables
         ops.check_linear_tables(bits, lows, steps, faults)
-        return cls(bits, block, symbols, lows, steps)
 
 
 @dataclass(slots=True)
 class Quantiles(Quantized):
     """Bins of equal population; the value is the mean of the bin's (Rae, section 2.3.1)."""
 
-    means: Array
-    """uint16 [B * 2^bits], the bins' values as the bits of float16, to be scaled by the exponent."""
     exponents: Array
     """int8 [B], powers of two."""
+    means: Array
+    """uint16 [B * 2^bits], the bins' values as the bits of float16, to be scaled by the exponent."""
 
     form = "quantile"
 
@@ -129,22 +134,18 @@ class Quantiles(Quantized):
 
     def tables(self) -> tuple[Array, ...]:
         """exponents, means."""
-        return self.exponents, self.means.reshape(-1)
+        return self.exponents, self.means
 
     @staticmethod
-    def table_layout(bits: int, block: int, k: int) -> list[tuple[np.dtype[Any], int]]:
-        """1 byte and 2^bits float16 a block."""
-        blocks = blocks_of(k, block)
-        return [(_I8, blocks), (_U16, blocks << bits)]
+    def block_layout(bits: int) -> list[tuple[np.dtype[Any], int]]:
+        """1 byte and 2^bits float16."""
+        return [(_I8, 1), (_U16, 1 << bits)]
 
-    @classmethod
-    def from_tables(
-        cls, bits: int, block: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops
-    ) -> "Quantiles":
-        """See `Quantized.from_tables`."""
+    @staticmethod
+    def check(bits: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops) -> None:
+        """See `Quantized.check`."""
         exponents, means = tables
         ops.check_quantile_tables(means, exponents, faults)
-        return cls(bits, block, symbols, means, exponents)
 
 
 @dataclass(slots=True)
@@ -165,20 +166,17 @@ class ScaledFloats(Quantized):
         return (self.exponents,)
 
     @staticmethod
-    def table_layout(bits: int, block: int, k: int) -> list[tuple[np.dtype[Any], int]]:
-        """1 byte a block."""
+    def block_layout(bits: int) -> list[tuple[np.dtype[Any], int]]:
+        """1 byte."""
         if bits != 8:
             raise CorruptMessage(f"an 8-bit float of {bits} bits")
-        return [(_I8, blocks_of(k, block))]
+        return [(_I8, 1)]
 
-    @classmethod
-    def from_tables(
-        cls, bits: int, block: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops
-    ) -> "ScaledFloats":
-        """See `Quantized.from_tables`."""
+    @staticmethod
+    def check(bits: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops) -> None:
+        """See `Quantized.check`."""
         (exponents,) = tables
         ops.check_fp8(symbols, exponents, faults)
-        return cls(bits, block, symbols, exponents)
 
 
 QUANTIZED: dict[str, type[Quantized]] = {

@@ -104,7 +104,7 @@ def random_quantized(form: Form, k: int, rng: np.random.Generator) -> Quantized:
         lows, steps = rng.standard_normal((2, blocks)).astype(np.float32)
         return Uniform(bits, block, symbols, lows, np.where(steps < 0, np.float32(0), steps))
     means = rng.integers(0, 0x7800, (blocks, 1 << bits)) | rng.integers(0, 2, (blocks, 1 << bits)) << 15
-    return Quantiles(bits, block, symbols, means.astype(np.uint16), exponents)
+    return Quantiles(bits, block, symbols, exponents, means.astype(np.uint16).reshape(-1))
 
 
 def random_positions(n: int, k: int, rng: np.random.Generator, chunks: Chunks | None) -> NDArray[np.uint32]:

@@ -140,8 +140,8 @@ GOLDEN_VALUES: dict[Form, Any] = {
         1,
         0,
         np.array([1, 0, 1], np.uint8),
-        np.array([[-0.25, 1.75]], np.float16).view(np.uint16),
         np.array([0], np.int8),
+        np.array([-0.25, 1.75], np.float16).view(np.uint16),
     ),
 }
 MEANT = {

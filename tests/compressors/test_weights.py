@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from taugrad.compressors import chain
 from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.incoming import Received
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.rules.base import Context
-from taugrad.compressors.wire.message import HEADER_BYTES
+from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
 from taugrad.compressors.wire.quantized import Uniform
 
 PAPERS_NET = ((784, 392), (392, 50), (50, 10))
@@ -29,14 +30,14 @@ def layers(scale: float = 1.0) -> list[tuple[str, Tensor]]:
     return named
 
 
-def package(line: str, named: list[tuple[str, Tensor]]) -> tuple[np.ndarray, list]:
+def package(line: str, named: list[tuple[str, Tensor]]) -> tuple[np.ndarray, Received]:
     """The bytes, and what a receiver that knows nothing but the shapes makes of them."""
     sender, receiver = Compressor(chain(line)), Compressor(chain(line))
     names, sizes = [name for name, _ in named], [weights.numel() for _, weights in named]
     parts = [Part(name, weights.flatten()) for name, weights in named]
     payload = sender.compress(parts, sender.layout(names, sizes), Context()).payload
     incoming = receiver.read(payload.copy(), receiver.layout(names, sizes))
-    assert isinstance(incoming, list)
+    assert not isinstance(incoming, NonFinite)
     return payload, incoming
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing
+from taugrad.compressors.bucket.compressor import Compressor, Outgoing
+from taugrad.compressors.bucket.incoming import Incoming
 from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.config import read_config
 from taugrad.compressors.ops.cpu.ops import CpuOps

@@ -136,7 +136,7 @@ def _unpack16(body, bits, symbols):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _pack(symbols, bits, out):  # type: ignore[no-untyped-def]
+def pack_words(symbols, bits, out):  # type: ignore[no-untyped-def]
     """Packs symbols, as many as fill out; returns the OR of eight bytes of them after the other."""
     if symbols.itemsize == 1:
         done, seen = _pack8(symbols, bits, out)
@@ -158,7 +158,7 @@ def _pack(symbols, bits, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _unpack(body, bits, symbols):  # type: ignore[no-untyped-def]
+def unpack_words(body, bits, symbols):  # type: ignore[no-untyped-def]
     """Unpacks as many symbols as body holds; returns what is left of its last byte."""
     done = _unpack8(body, bits, symbols) if symbols.itemsize == 1 else _unpack16(body, bits, symbols)
     byte = done * bits >> 3
@@ -195,7 +195,7 @@ def pack(symbols: Symbols, bits: int, out: Bytes, threads: int = 1) -> None:
         out[:] = symbols.view(np.uint8)
         return
     work = [
-        partial(_pack, symbols[low:high], bits, out[low * bits // 8 : packed_bytes(high, bits)])
+        partial(pack_words, symbols[low:high], bits, out[low * bits // 8 : packed_bytes(high, bits)])
         for low, high in shares(symbols.size, threads, _GROUP)
     ]
     seen = np.array(run_all(work, threads), np.uint64).view(symbols.dtype)
@@ -225,7 +225,7 @@ def unpack(body: Bytes, bits: int, k: int, threads: int = 1) -> Symbols:
         return aligned(body, dtype)
     symbols = np.empty(k, dtype)
     work = [
-        partial(_unpack, body[low * bits // 8 : packed_bytes(high, bits)], bits, symbols[low:high])
+        partial(unpack_words, body[low * bits // 8 : packed_bytes(high, bits)], bits, symbols[low:high])
         for low, high in shares(k, threads, _GROUP)
     ]
     if any(run_all(work, threads)):

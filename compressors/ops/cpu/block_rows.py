@@ -8,7 +8,7 @@ tables begin, and how many there are. Whoever makes a row keeps the arrays alive
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain, repeat
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,10 @@ from ..offsets import block_length, offsets_of
 from ..results import QuantizedPass, Quantizing
 from .blockwise import PIECE, pieces
 from .rows import Rows, floats
-from .threads import run_all
+from .threads import portions, run_all
 
 _COLUMNS = 7
 _RESIDUAL, _GRADIENT, _ELEMENTS, _SYMBOLS, _BLOCK, _TABLES, _BLOCKS = range(_COLUMNS)
-
-_LEAST_SHARE = 2**16
-"""Elements below which a thread of its own costs more than it saves."""
 
 REPORT = np.dtype([("squares", np.float64), ("done", np.int64), ("finite", np.bool_)])
 """Of a row: the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual
@@ -106,7 +103,7 @@ def over_rows(work: Quantizing, kernel: Kernel, put_back: PutBack, threads: int)
     rows[:, _GRADIENT] += np.array([each.data_ptr() for each in wide], np.int64)[by]
     reports = np.zeros(len(rows), REPORT)
     run_all(
-        [partial(kernel, rows[low:high], symbols, reports[low:high]) for low, high in _groups(rows, threads)],
+        [partial(kernel, rows[at], symbols, reports[at]) for at in portions(rows[:, _ELEMENTS], threads)],
         threads,
     )
     sums = np.zeros(len(wide))
@@ -140,12 +137,3 @@ def alone(
     """Of one parameter."""
     kept = None if residual is None else torch.from_numpy(residual)
     return Quantizing([kept], [torch.from_numpy(gradient)], symbols, bits, block)
-
-
-def _groups(rows: Rows, threads: int) -> list[tuple[int, int]]:
-    """Rows that a thread takes together."""
-    if threads == 1 or len(rows) <= 1:
-        return [(0, len(rows))]
-    shares = rows[:, _ELEMENTS].cumsum() // _LEAST_SHARE
-    starts = np.flatnonzero(np.diff(shares, prepend=-1)).tolist()
-    return list(zip(starts, chain(starts[1:], [len(rows)]), strict=True))

@@ -5,6 +5,7 @@ same number of bits; a library's log2 may differ in its last bit.
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ _GUARD = 16
 """Further places to work in, so that what squaring drops stays below the last place."""
 
 
+@lru_cache(1 << 16)  # counts of samples: few numbers, again and again
 def _fixed_log2(number: int) -> int:
     """floor(log2(number) * 2^32), but for errors in the last places; number is at least 1."""
     whole = number.bit_length() - 1

@@ -46,7 +46,7 @@ _WHOLE_BYTES = np.uint64(56)
 _ONE, _THREE, _SEVEN, _EIGHT = np.uint64(1), np.uint64(3), np.uint64(7), np.uint64(8)
 
 
-def _group(bits: int) -> tuple[int, ...]:
+def group_of(bits: int) -> tuple[int, ...]:
     """How many codes fit a 64-bit word at any bit of its first byte, as a tuple's length.
 
     A tuple's length is part of its type, so numba unrolls the loops over a group.
@@ -128,7 +128,8 @@ def _write_stream(symbols, entries, group, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _write_streams(symbols, entries, group, starts, first, last, out):  # type: ignore[no-untyped-def]
+def write_streams(symbols, entries, group, starts, first, last, out):  # type: ignore[no-untyped-def]
+    """Writes streams first to last; whether each took exactly the bytes between its start and the next."""
     good = True
     for s in range(first, last):
         stream = symbols[s * STREAM : (s + 1) * STREAM]
@@ -216,7 +217,7 @@ def _read_four(body, starts, table, group, symbols):  # type: ignore[no-untyped-
 
 
 @njit(nogil=True, cache=True)
-def _read_streams(body, starts, first, last, table, group, symbols):  # type: ignore[no-untyped-def]
+def read_streams(body, starts, first, last, table, group, symbols):  # type: ignore[no-untyped-def]
     """Reads streams first to last; whether each ends where the next begins."""
     good = True
     s = first
@@ -291,7 +292,7 @@ def plan(symbols: Symbols, bits: int, threads: int = 1) -> HuffmanPlan:
     limit = longest(bits)
     if threads == 1:
         check_symbols(symbols, bits)
-        seen, lengths, codebook, stream_bytes = _plan_in_one_call(symbols, bits, limit)
+        seen, lengths, codebook, stream_bytes = plan_in_one_call(symbols, bits, limit)
         _check_seen(np.array([seen], np.uint64), symbols, bits)
     else:
         lengths = code_lengths(histogram(symbols, bits, threads), limit)
@@ -304,7 +305,7 @@ def plan(symbols: Symbols, bits: int, threads: int = 1) -> HuffmanPlan:
 
 
 @njit(nogil=True, cache=True)
-def _plan_in_one_call(symbols, bits, limit):  # type: ignore[no-untyped-def]
+def plan_in_one_call(symbols, bits, limit):  # type: ignore[no-untyped-def]
     """A plan's parts, for one thread: a small parameter's take longer in Python than here.
 
     Returns:
@@ -354,7 +355,7 @@ def encode(plan: HuffmanPlan, symbols: Symbols, out: Bytes, threads: int = 1) ->
     starts = _starts(table_end, plan.stream_bytes)
     entries = code_entries(plan.lengths)
     work = [
-        partial(_write_streams, symbols, entries, _group(plan.bits), starts, *piece, out)
+        partial(write_streams, symbols, entries, group_of(plan.bits), starts, *piece, out)
         for piece in shares(plan.stream_bytes.size, threads)
     ]
     if not _all_good(work, threads):
@@ -408,7 +409,7 @@ def decode(body: Bytes, bits: int, k: int, threads: int = 1) -> Symbols:
         return symbols
     table = decode_table(lengths)
     work = [
-        partial(_read_streams, body, starts, *piece, table, _group(bits), symbols)
+        partial(read_streams, body, starts, *piece, table, group_of(bits), symbols)
         for piece in shares(starts.size - 1, threads, _SIDE_BY_SIDE)
     ]
     if not _all_good(work, threads):

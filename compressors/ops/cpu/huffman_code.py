@@ -110,7 +110,8 @@ def lengths_of(counts, limit):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _canonical(lengths, entries):  # type: ignore[no-untyped-def]
+def fill_entries(lengths, entries):  # type: ignore[no-untyped-def]
+    """`code_entries` for kernels; entries are zeros."""
     # following[l]: the next code of l bits, from how many codes are shorter.
     following = np.zeros(_LONGEST + 2, np.int64)
     for length in lengths:
@@ -133,12 +134,13 @@ def _canonical(lengths, entries):  # type: ignore[no-untyped-def]
 def code_entries(lengths: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """The canonical code: uint32 [symbols] of code << 6 | length, 0 where the length is 0."""
     entries = np.zeros(lengths.size, np.uint32)
-    _canonical(lengths, entries)
+    fill_entries(lengths, entries)
     return entries
 
 
 @njit(nogil=True, cache=True)
-def _fill(entries, table):  # type: ignore[no-untyped-def]
+def fill_table(entries, table):  # type: ignore[no-untyped-def]
+    """Fills a decoder's table, [2^longest], from a code's entries."""
     for symbol in range(entries.size):
         length = np.int64(entries[symbol]) & _LENGTH_MASK
         if length:
@@ -156,7 +158,7 @@ def decode_table(lengths: NDArray[np.uint8]) -> NDArray[np.uint16 | np.uint32]:
         np.uint16 if lengths.size <= 1 << 16 - LENGTH_BITS else np.uint32
     )
     table = np.empty(1 << int(lengths.max()), entry_type)
-    _fill(code_entries(lengths), table)
+    fill_table(code_entries(lengths), table)
     return table
 
 
@@ -244,7 +246,7 @@ def _gamma(body, at):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _read_tokens(body, limit, lengths):  # type: ignore[no-untyped-def]
+def read_tokens(body, limit, lengths):  # type: ignore[no-untyped-def]
     """Fills lengths (zeroed); returns how many bits that took, or -1 where a token is not valid."""
     at, last, symbol = 0, limit, 0
     after_gap = False
@@ -292,7 +294,7 @@ def read_codebook(body: NDArray[np.uint8], symbols: int, limit: int) -> tuple[ND
         CorruptMessage: no valid tokens, or lengths that are not those of a complete prefix code.
     """
     lengths = np.zeros(symbols, np.uint8)
-    bits = _read_tokens(body, limit, lengths)
+    bits = read_tokens(body, limit, lengths)
     size = (bits + 7) // 8
     if bits < 0 or size > body.size:
         raise CorruptMessage("the Huffman codebook is cut off or holds no valid lengths")

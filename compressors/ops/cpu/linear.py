@@ -198,7 +198,8 @@ def _quantize(residual, gradient, block, lows, steps, top, symbols):  # type: ig
 
 
 @njit(nogil=True, cache=True)
-def _dequantize(symbols, block, lows, steps, out, add):  # type: ignore[no-untyped-def]
+def dequantize(symbols, block, lows, steps, out, add):  # type: ignore[no-untyped-def]
+    """`linear_values` for kernels."""
     for b in range(lows.size):
         half_low, half_step = lows[b] * _HALF, steps[b] * _HALF
         first, last = b * block, min((b + 1) * block, symbols.size)
@@ -284,7 +285,7 @@ def linear_rows(
         _quantize_rows(rows, lows, steps, scale, top, symbols, reports)
 
     def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
-        _dequantize(symbols, block, lows[at], steps[at], residual, True)
+        dequantize(symbols, block, lows[at], steps[at], residual, True)
 
     return over_rows(work, quantize, put_back, threads)
 
@@ -314,7 +315,7 @@ def linear_values(
 
     def write(piece: Piece) -> None:
         at, b = piece.elements, piece.blocks
-        _dequantize(symbols[at], piece.block, lows[b], steps[b], out[at], add)
+        dequantize(symbols[at], piece.block, lows[b], steps[b], out[at], add)
 
     over(pieces(symbols.size, block), write, threads)
 

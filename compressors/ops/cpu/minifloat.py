@@ -226,7 +226,8 @@ def _quantize_fp8(residual, gradient, block, exponents, symbols):  # type: ignor
 
 
 @njit(nogil=True, cache=True)
-def _half_values(symbols, brain, out, add):  # type: ignore[no-untyped-def]
+def from_halves(symbols, brain, out, add):  # type: ignore[no-untyped-def]
+    """`half_values` for kernels."""
     if brain and add:
         for j in range(symbols.size):
             out[j] += from_bf16(symbols[j])
@@ -242,7 +243,8 @@ def _half_values(symbols, brain, out, add):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _fp8_values(symbols, block, exponents, out, add):  # type: ignore[no-untyped-def]
+def from_fp8s(symbols, block, exponents, out, add):  # type: ignore[no-untyped-def]
+    """`fp8_values` for kernels."""
     for b in range(exponents.size):
         first, last = b * block, min((b + 1) * block, symbols.size)
         s, o, up = symbols[first:last], out[first:last], power_of_two(exponents[b])
@@ -284,7 +286,7 @@ def half_rows(kind: HalfFormat, work: Quantizing, threads: int = 1) -> list[Quan
         _quantize_half_rows(rows, brain, symbols, reports)
 
     def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
-        _half_values(symbols, brain, residual, True)  # where a sum was not finite, of the residual alone
+        from_halves(symbols, brain, residual, True)  # where a sum was not finite, of the residual alone
 
     return over_rows(work, quantize, put_back, threads)
 
@@ -296,7 +298,7 @@ def half_values(
 
     def write(piece: Piece) -> None:
         at = piece.elements
-        _half_values(symbols[at], kind == "bf16", out[at], add)
+        from_halves(symbols[at], kind == "bf16", out[at], add)
 
     over(pieces(symbols.size, 0), write, threads)
 
@@ -344,7 +346,7 @@ def fp8_rows(work: Quantizing, exponents: NDArray[np.int8], threads: int = 1) ->
         _quantize_fp8_rows(rows, exponents, symbols, reports)
 
     def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
-        _fp8_values(symbols, block, exponents[at], residual, True)
+        from_fp8s(symbols, block, exponents[at], residual, True)
 
     return over_rows(work, quantize, put_back, threads)
 
@@ -370,6 +372,6 @@ def fp8_values(
 
     def write(piece: Piece) -> None:
         at, b = piece.elements, piece.blocks
-        _fp8_values(symbols[at], piece.block, exponents[b], out[at], add)
+        from_fp8s(symbols[at], piece.block, exponents[b], out[at], add)
 
     over(pieces(symbols.size, block), write, threads)

@@ -42,7 +42,7 @@ def _kept(residual: Tensor | None) -> NDArray[np.float32] | None:
 
 
 def _all_fit(work: Quantizing) -> bool:
-    return fits_rows(max(work.sizes), work.block)
+    return fits_rows(max(work.sizes, default=0), work.block)
 
 
 def _one_by_one(
@@ -277,6 +277,17 @@ class CpuPasses(Passes):
     add_taus = staticmethod(sparse.add_taus)
     add_levels = staticmethod(sparse.add_levels)
     add_values = staticmethod(sparse.add_values)
+
+    def add_to_each(
+        self, words: Sequence[NDArray[np.uint32]], values: NDArray[np.float32], dense: Sequence[Tensor]
+    ) -> None:
+        """See `Passes.add_to_each`; one call takes all."""
+        if dense:
+            rows = np.array(
+                [(each.data_ptr(), each.numel(), w.size) for each, w in zip(dense, words, strict=True)],
+                np.int64,
+            )
+            sparse.add_to_each(rows, np.concatenate(words), values)
 
     def quantile_values(
         self,

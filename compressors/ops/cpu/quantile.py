@@ -264,7 +264,8 @@ def quantile_pass(
 
 
 @njit(nogil=True, cache=True)
-def _dequantize(symbols, block, tables, exponents, out, add):  # type: ignore[no-untyped-def]
+def dequantize(symbols, block, tables, exponents, out, add):  # type: ignore[no-untyped-def]
+    """`quantile_values` for kernels."""
     values = np.empty(tables.shape[1], np.float32)
     for b in range(exponents.size):
         first, last = b * block, min((b + 1) * block, symbols.size)
@@ -303,7 +304,7 @@ def quantile_values(
 
     def write(piece: Piece) -> None:
         at, b = piece.elements, piece.blocks
-        _dequantize(symbols[at], piece.block, tables[b], exponents[b], out[at], add)
+        dequantize(symbols[at], piece.block, tables[b], exponents[b], out[at], add)
 
     over(pieces(symbols.size, block), write, threads)
 

@@ -38,6 +38,22 @@ def add_values(words, values, dense):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def add_to_each(rows, words, values):  # type: ignore[no-untyped-def]
+    """`add_values` to several arrays.
+
+    Args:
+        rows: int64 [m, 3]: an array's address and elements, and how many words are its.
+        words: uint32, of all.
+        values: float32, as many.
+    """
+    begin = 0
+    for i in range(rows.shape[0]):
+        end = begin + rows[i, 2]
+        add_values(words[begin:end], values[begin:end], floats(rows[i, 0], rows[i, 1]))
+        begin = end
+
+
+@njit(nogil=True, cache=True)
 def clear(words, base, dense):  # type: ignore[no-untyped-def]
     """Sets dense (float32 [n]) to 0 at every word's position, which is counted from `base` (int64) on."""
     for word in words:

@@ -5,7 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 Result = TypeVar("Result")
+
+_LEAST_SHARE = 2**16
+"""Elements below which a thread of its own costs more than it saves."""
 
 
 @cache
@@ -21,6 +27,15 @@ def run_all(pieces: Sequence[Callable[[], Result]], threads: int) -> list[Result
     if threads <= 1 or len(pieces) <= 1:
         return [piece() for piece in pieces]
     return list(_pool(threads).map(lambda piece: piece(), pieces))
+
+
+def portions(elements: NDArray[np.int64], threads: int) -> list[slice]:
+    """Which of many things, of so many elements each, a thread takes together: in order, all of them."""
+    if threads == 1 or len(elements) <= 1:
+        return [slice(0, len(elements))]
+    numbers = elements.cumsum() // _LEAST_SHARE
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+    return list(map(slice, starts, [*starts[1:], len(elements)]))
 
 
 def shares(count: int, threads: int, multiple: int = 1) -> list[tuple[int, int]]:

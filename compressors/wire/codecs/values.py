@@ -24,7 +24,7 @@ from ...ops.interface import Ops
 from ...ops.returns import Returns, Steps
 from ...ops.wire import HuffmanCoded, Payload
 from ..forms import FORMS
-from ..quantized import QUANTIZED, Quantized
+from ..quantized import QUANTIZED, Quantized, blocks_of
 from ..update import Update
 from .body import Body, Head, Reading, need
 
@@ -165,10 +165,12 @@ def _read_quantized(body: Body, head: Head, reading: Reading) -> Steps[Quantized
     if not 1 <= bits <= 16 or block >= head.k:
         raise CorruptMessage(f"symbols of {bits} bits in blocks of {block} are none of {head.k} values")
     kind, at, tables = QUANTIZED[head.form], QUANTIZER_HEAD, []
-    for dtype, count in kind.table_layout(bits, block, head.k):
-        size = dtype.itemsize * count
+    blocks = blocks_of(head.k, block)
+    for dtype, each in kind.block_layout(bits):
+        size = dtype.itemsize * each * blocks
         need(body, at + size, f"the tables of {head.k} values in blocks of {block}")
         tables.append(reading.ops.aligned(body.array[at : at + size], dtype))
         at += size
     symbols = yield from _read_symbols(body.behind(at), bits, head, reading)
-    return kind.from_tables(bits, block, symbols, tables, reading.faults, reading.ops)
+    kind.check(bits, symbols, tables, reading.faults, reading.ops)
+    return kind.of(bits, block, symbols, tables)

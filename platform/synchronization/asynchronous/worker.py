@@ -12,13 +12,13 @@ from torch import Tensor
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.bucket.layout import PartTally, Unit
+from taugrad.compressors.bucket.incoming import Incoming
+from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite
-from taugrad.compressors.wire.update import Update
 
 from ...data.feeding import Batch
 from ...training.batch_plan import Position
@@ -190,7 +190,7 @@ class Worker:
         """The error that says which parameter of which worker was not finite."""
         return NonFiniteGradient(self.replica.names[ordinal], rank)
 
-    def _read(self, sender: int, payload: Payload) -> list[tuple[Update, Unit]] | NonFinite:
+    def _read(self, sender: int, payload: Payload) -> Incoming:
         try:
             return self._reader.read(payload, self._layout)
         except CorruptMessage as reason:

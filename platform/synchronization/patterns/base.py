@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
-from taugrad.compressors.bucket.layout import PartTally, Unit
+from taugrad.compressors.bucket.incoming import Received
+from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.config import CompressedMethod, Method, PowerSGD, read_config
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite, is_refusal
-from taugrad.compressors.wire.update import Update
 
 from ..pieces import Shard
 from ..resizing import Ranges
@@ -153,9 +153,7 @@ class Pattern(ABC):
         with self._clock("compress"):
             return compressor.compress(gradients, iteration, self.rms)
 
-    def _read(
-        self, compressor: FeedbackCompressor, sender: int, payload: Payload
-    ) -> list[tuple[Update, Unit]]:
+    def _read(self, compressor: FeedbackCompressor, sender: int, payload: Payload) -> Received:
         """What a worker sent of a shard; raises CorruptMessage."""
         try:
             incoming = compressor.read(payload)

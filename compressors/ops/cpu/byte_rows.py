@@ -1,0 +1,177 @@
+"""Bytes of many messages in one call: copied, packed, unpacked, found.
+
+Each message is short where a layer is small, and a call for each piece would take longer than its work.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .bitpack import pack_words, unpack_words
+from .threads import portions, run_all
+
+Numbers = NDArray[np.int64]
+
+_PIECE = 1 << 16
+"""Symbols that a thread takes together."""
+
+
+@njit(nogil=True, cache=True)
+def copy_rows(source, begins, sizes, out, ats):  # type: ignore[no-untyped-def]
+    """Copies pieces of an array.
+
+    Args:
+        source: uint8.
+        begins: int64 [m], where each piece begins.
+        sizes: int64 [m], its bytes.
+        out: uint8.
+        ats: int64 [m], where it begins there.
+    """
+    for i in range(begins.size):
+        begin, at = begins[i], ats[i]
+        out[at : at + sizes[i]] = source[begin : begin + sizes[i]]
+
+
+@njit(nogil=True, cache=True)
+def _pack_rows(symbols, begins, counts, bits, out, ats):  # type: ignore[no-untyped-def]
+    seen = np.uint64(0)
+    for i in range(begins.size):
+        begin, at, count = begins[i], ats[i], counts[i]
+        seen |= pack_words(symbols[begin : begin + count], bits, out[at : at + (count * bits + 7) // 8])
+    return seen
+
+
+@njit(nogil=True, cache=True)
+def _unpack_rows(body, begins, bits, symbols, ats, counts):  # type: ignore[no-untyped-def]
+    left = np.uint64(0)
+    for i in range(begins.size):
+        begin, at, count = begins[i], ats[i], counts[i]
+        left |= unpack_words(body[begin : begin + (count * bits + 7) // 8], bits, symbols[at : at + count])
+    return left
+
+
+@njit(nogil=True, cache=True)
+def begins_of(payload, starts, header, length_at):  # type: ignore[no-untyped-def]
+    """Where messages begin, by the lengths in their headers; whether they end with the payload.
+
+    Args:
+        payload: uint8, untrusted.
+        starts: int64 [m + 1]; receives where each of m messages begins, and the last one ends.
+        header: bytes of a header.
+        length_at: where in it the length of the body stands, 8 bytes.
+    """
+    at = np.int64(0)
+    for i in range(starts.size - 1):
+        starts[i] = at
+        if payload.size - at < header:
+            return False
+        length = np.uint64(0)
+        for j in range(8):
+            length |= np.uint64(payload[at + length_at + j]) << np.uint64(8 * j)
+        at += header
+        if length > np.uint64(payload.size - at):
+            return False
+        at += np.int64(length)
+    starts[-1] = at
+    return at == payload.size
+
+
+def pack_rows(
+    symbols: NDArray[Any],
+    begins: Numbers,
+    counts: Numbers,
+    bits: int,
+    out: NDArray[np.uint8],
+    ats: Numbers,
+    threads: int,
+) -> None:
+    """`bitpack.pack` for many parameters.
+
+    Args:
+        symbols: uint8 (bits up to 8) or uint16, all below 2^bits.
+        begins: where each one's begin.
+        counts: how many there are.
+        bits: 1 to 16.
+        out: uint8.
+        ats: where each one's bytes begin there.
+        threads: how many may work at once.
+
+    Raises:
+        ValueError: a symbol of 2^bits or more.
+    """
+    if bits in {8, 16}:
+        width = bits // 8
+        copy_rows(symbols.view(np.uint8), width * begins, width * counts, out, ats)
+        return
+    begins, ats, counts = _cut(begins, ats, counts, 1, bits / 8, threads)
+    work = [
+        partial(_pack_rows, symbols, begins[at], counts[at], bits, out, ats[at])
+        for at in portions(counts, threads)
+    ]
+    if (np.array(run_all(work, threads), np.uint64).view(symbols.dtype) >> bits).any():
+        raise ValueError(f"a symbol needs more than {bits} bits")
+
+
+def unpack_rows(
+    body: NDArray[np.uint8],
+    begins: Numbers,
+    bits: int,
+    symbols: NDArray[Any],
+    ats: Numbers,
+    counts: Numbers,
+    threads: int,
+) -> bool:
+    """`bitpack.unpack` for many parameters; whether nothing stands in their last bytes' spare bits.
+
+    Args:
+        body: uint8.
+        begins: where each one's bytes begin.
+        bits: 1 to 16.
+        symbols: uint8 (bits up to 8) or uint16; receives them.
+        ats: where each one's begin there.
+        counts: how many there are.
+        threads: how many may work at once.
+    """
+    if bits in {8, 16}:
+        width = bits // 8
+        copy_rows(body, begins, width * counts, symbols.view(np.uint8), width * ats)
+        return True
+    begins, ats, counts = _cut(begins, ats, counts, bits / 8, 1, threads)
+    work = [
+        partial(_unpack_rows, body, begins[at], bits, symbols, ats[at], counts[at])
+        for at in portions(counts, threads)
+    ]
+    return not any(run_all(work, threads))
+
+
+def _cut(
+    begins: Numbers, ats: Numbers, counts: Numbers, step: float, step_there: float, threads: int
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Rows whose parameters are cut into pieces of whole bytes, that threads can share.
+
+    Args:
+        begins: where each parameter begins.
+        ats: where it begins in the other array.
+        counts: its symbols.
+        step: how far a symbol is from the next.
+        step_there: the same in the other array.
+        threads: how many there are; one needs no pieces.
+    """
+    if threads == 1:
+        return begins, ats, counts
+    pieces = -(-counts // _PIECE)
+    by = np.repeat(np.arange(counts.size), pieces)
+    before = _PIECE * (np.arange(by.size) - (np.cumsum(pieces) - pieces)[by])
+    return (
+        begins[by] + (before * step).astype(np.int64),
+        ats[by] + (before * step_there).astype(np.int64),
+        np.minimum(counts[by] - before, _PIECE),
+    )
+
+
+def packed_sizes(counts: Numbers, bits: int) -> Numbers:
+    """`packed_bytes` of each."""
+    return (counts * bits + 7) // 8
