@@ -20,17 +20,16 @@ from ..ops.interface import Ops
 from ..ops.results import Found
 from ..ops.returns import Returns, Steps, at_once, run, together
 from ..rules.base import Context, Ran, Rule, Turn
-from ..rules.dense import DenseRule
 from ..wire import message
 from ..wire.codecs import codec_by_name
-from ..wire.dense.reading import read as read_dense
-from ..wire.dense.values import EveryElement
-from ..wire.dense.writing import plan as plan_dense
+from ..wire.columns.reading import read as read_columns
+from ..wire.columns.updates import UpdateColumns
+from ..wire.columns.writing import plan as plan_columns
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite, Planned
 from ..wire.update import NO_TAU, Update
 from .adding import add_all, put_back, sum_all
-from .incoming import DenseIncoming, Incoming, Received
+from .incoming import ColumnsReceived, Incoming, Received
 from .layout import Layout, Part, PartTally, Unit, lay_out
 
 
@@ -135,8 +134,8 @@ class Compressor:
 
     def _plan(self, updates: Sequence[Update], returned: Returns) -> Steps[Planned]:
         """How a rule's updates are going to be written."""
-        if isinstance(self.ops, CpuOps) and isinstance(updates, EveryElement) and self._codec == "auto":
-            planned = plan_dense(updates.values, self._symbols, self.ops.threads)
+        if isinstance(self.ops, CpuOps) and isinstance(updates, UpdateColumns) and len(updates) > 1:
+            planned = plan_columns(updates, self._codec, self._symbols, self.ops.threads)
             if planned is not None:
                 return at_once(planned)
         codecs = [self._codec_of(update) for update in updates]
@@ -237,7 +236,7 @@ class Compressor:
         rows = ops.array(ops.bring(padded).reshape(-1))
         begins = [rank * stride for rank in range(len(sizes))]
         payloads = [rows[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
-        at_once = [self._read_dense(payload, layout) for payload in payloads]
+        at_once = [self._read_columns(payload, layout) for payload in payloads]
         if all(each is not None for each in at_once):
             return [each for each in at_once if each is not None]
         looks, last = Returns(ops), Returns(ops)
@@ -259,16 +258,22 @@ class Compressor:
                 incoming.append(self._checked(decoded, units, layout))
         return incoming
 
-    def _read_dense(self, payload: Any, layout: Layout) -> Incoming | None:
-        """A payload of updates of every element, if it is easily told that it is right."""
-        if (
-            not isinstance(self.ops, CpuOps)
-            or layout.exempt is not None
-            or not isinstance(self.rule, DenseRule)
-        ):
+    def _read_columns(self, payload: Any, layout: Layout) -> Incoming | None:
+        """What a payload holds, if it is easily told that it is right."""
+        if not isinstance(self.ops, CpuOps) or layout.exempt is not None or not layout.units:
             return None
-        values = read_dense(self.rule.form, layout.sizes, payload, self.ops.threads)
-        return None if values is None else DenseIncoming(EveryElement(values), layout)
+        form, units = self.rule.form, list(layout.units)
+        if FORMS[form].sign_apart:
+            units *= self._most_messages(layout) - 1  # tau is what a value means: one message for each
+        if len(units) < 2 or form == "wgt":
+            return None
+        n = layout.n if len(units) == len(layout.units) else np.full(len(units), units[0].n, np.int64)
+        columns = read_columns(form, n, payload, self.ops.threads)
+        if columns is None:
+            return None
+        # Positions count from a unit's base; that of a parameter alone is where it begins.
+        starts = layout.starts if len(units) == len(layout.units) else np.full(len(units), units[0].base)
+        return ColumnsReceived(columns, units[: len(columns)], starts[: len(columns)])
 
     def _decode(
         self, payload: Any, found: Sequence[Found], elements: Sequence[int], looks: Returns, last: Returns

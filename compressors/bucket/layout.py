@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
+
+from ..ops.offsets import Numbers
 
 
 @dataclass(slots=True)  # not frozen: see `wire.update.Update`
@@ -91,13 +92,13 @@ class Layout:
     bucket_elements: int
 
     @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """Elements of each unit."""
-        return tuple([unit.n for unit in self.units])
+    def n(self) -> Numbers:
+        """int64, elements of each unit."""
+        return np.array([unit.n for unit in self.units], np.int64)
 
     @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """int64, each unit's first element in the bucket, where units are parameters."""
+    def starts(self) -> Numbers:
+        """int64, the first element in the bucket of each unit's first place."""
         return np.array([unit.places[0].start for unit in self.units], np.int64)
 
 

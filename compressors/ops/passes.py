@@ -232,8 +232,8 @@ class Passes(ABC):
         """Adds uint8 levels times tau, signed."""
 
     @abstractmethod
-    def add_to_each(self, words: Sequence[Any], values: Any, dense: Sequence[Tensor]) -> None:
-        """Adds float32 values, those of all words side by side, to float32 [n] at each one's words."""
+    def add_to_each(self, words: Any, counts: Sequence[int], values: Any, dense: Sequence[Tensor]) -> None:
+        """Adds float32 values to several float32 [n] tensors: to each at as many words as `counts` says."""
 
     @abstractmethod
     def add_values(self, words: Any, values: Any, dense: Any) -> None:

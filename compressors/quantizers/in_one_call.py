@@ -8,7 +8,7 @@ from ..ops.array import Array
 from ..ops.interface import Ops
 from ..ops.results import QuantizedPass, Quantizing
 from ..ops.returns import Pending
-from ..wire.dense.values import SharedValues
+from ..wire.columns.values import SharedValues
 from ..wire.forms import Form
 from ..wire.quantized import symbol_dtype
 from .base import Given, Outcomes
@@ -32,7 +32,7 @@ def outcomes(
         passed: what it says of each parameter.
         tables: of all blocks, in the order of a message's.
     """
-    values = SharedValues(form, work.sizes, work.bits, work.block, work.offsets, work.symbols, tables)
+    values = SharedValues(form, work.bits, work.block, work.offsets, work.symbols, tables)
     return Outcomes(values, passed)
 
 

@@ -10,7 +10,8 @@ from ..ops.returns import Returns, Steps, together
 from ..quantizers.base import Given, Outcomes, Work, joined
 from ..tau.base import SAMPLE
 from ..tau.by_law import ByLaw, LawMemory
-from ..wire.dense.values import EveryElement, SharedValues
+from ..wire.columns.updates import UpdateColumns
+from ..wire.columns.values import SharedValues
 from ..wire.quantized import Quantized
 from ..wire.update import NO_TAU, Update
 from .base import Context, Ran, Rule, Turn
@@ -41,7 +42,7 @@ class DenseRule(Rule):
             if passed.nonfinite:
                 refused.append(ordinal)
         if isinstance(values, SharedValues) and not refused and len(awake) == len(turn.units):
-            return Ran(awake, EveryElement(values))
+            return Ran(awake, UpdateColumns(self.form, values.offsets.sizes, None, values))
         return self._one_by_one(values, refused, turn)
 
     def _one_by_one(self, values: Sequence[Array | Quantized], refused: Sequence[int], turn: Turn) -> Ran:

@@ -1,7 +1,7 @@
 """Rules that send some elements, and keep all of the others: wgt, bgt, qgt, strom, topk, chunked_topk."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,11 +10,15 @@ from torch import Tensor
 from ..bucket.layout import Part, PartTally, Place, Unit
 from ..config.base import SMALLEST_TAU
 from ..config.sparse import SparseMethod
+from ..ops.interface import Ops
 from ..ops.results import Batch, Taken, Target
 from ..ops.returns import Pending, Steps
 from ..quantizers.base import Given, Outcomes, Quantizer, Work
 from ..tau.base import SAMPLE
-from ..wire.forms import FORMS
+from ..wire.columns.updates import UpdateColumns
+from ..wire.columns.values import SharedValues, beside
+from ..wire.columns.words import Words
+from ..wire.forms import FORMS, Form
 from ..wire.update import NO_TAU, Update
 from .base import Context, Ran, Rule, Turn
 
@@ -66,12 +70,13 @@ class SparseRule(Rule):
         taken = begun()
         self._settle(each, parts, taken, target, turn)
         refused = [place.ordinal for (_, place), bad in zip(each, taken.nonfinite, strict=True) if bad]
-        updates = self._updates(groups, parts, taken, target, turn)
+        floats = self._updates(groups, parts, taken, target, turn)
         self.note(
             {place.ordinal: turn.tallies.found[place.ordinal].sent for _, place in each}, parts, turn.context
         )
+        updates: Sequence[Update] = floats
         if self.quantizer is not None and not refused:
-            updates = yield from self._quantize(self.quantizer, updates, turn)
+            updates = yield from self._quantize(self.quantizer, floats, turn)
         return Ran([group.unit for group in groups], updates, min(refused, default=None))
 
     def _advanced(self, turn: Turn) -> Sequence[Part]:
@@ -164,12 +169,12 @@ class SparseRule(Rule):
 
     def _updates(
         self, groups: Sequence[_Group], parts: Sequence[Part], taken: Taken, target: Target, turn: Turn
-    ) -> list[Update]:
+    ) -> UpdateColumns:
         """What was sent, as updates, and its tallies."""
-        updates = []
+        ends, taus = [], []
         tallies, number, sent = turn.tallies, 0, 0
         for group in groups:
-            begin, by = sent, []
+            by = []
             for place in group.places:
                 ordinal = place.ordinal
                 part = parts[ordinal]
@@ -182,9 +187,20 @@ class SparseRule(Rule):
                 if end > sent:
                     by.append(tau)
                 sent, number = end, number + 1
-            said = shared_tau(by, group.aims)
-            updates.append(self._update(group.unit.n, begin, sent, said, target, turn))
-        return updates
+            ends.append(sent)
+            taus.append(shared_tau(by, group.aims))
+        form: Form = self.selection.rule if self.form == self.selection.rule else "f32"
+        words = Words(target.words[:sent], np.array(ends, np.int64))
+        if form == "f32":
+            turn.ops.drop_signs(words.array)  # its values carry the sign
+        return UpdateColumns(
+            form,
+            np.array([group.unit.n for group in groups], np.int64),
+            words,
+            None if form in ("bgt", "strom") else beside(form, words, target.values[:sent]),
+            np.array(taus, np.float32) if FORMS[form].has_tau else None,
+            self.selection.chunks,
+        )
 
     def note(self, sent: dict[int, int], parts: Sequence[Part], context: Context) -> None:
         """Takes note of what was sent, by ordinal, of those of the parts that were not held back."""
@@ -196,40 +212,44 @@ class SparseRule(Rule):
         shown = tau if self.selection.has_tau else None
         return PartTally(part.name, part.elements, sent, residual_squares, shown, self._bits * sent)
 
-    def _update(self, n: int, begin: int, end: int, tau: np.float32, target: Target, turn: Turn) -> Update:
-        rule, chunks = self.selection.rule, self.selection.chunks
-        words, values = target.words[begin:end], target.values[begin:end]
-        if rule in ("bgt", "strom"):
-            values = turn.ops.empty(0, np.uint8)
-        if self.form == rule:
-            return Update(rule, n, tau, words, values, chunks)
-        turn.ops.drop_signs(words)  # these forms' values carry the sign
-        if chunks is not None and end - begin != chunks.count(n):
-            chunks = None  # held back, or refused
-        return Update("f32", n, NO_TAU, words, values, chunks)
-
-    def _quantize(self, quantizer: Quantizer, updates: list[Update], turn: Turn) -> Steps[list[Update]]:
+    def _quantize(self, quantizer: Quantizer, updates: UpdateColumns, turn: Turn) -> Steps[Sequence[Update]]:
         """The quantizer's symbols instead of floats; the error goes back to where the element came from."""
-        ops, work = turn.ops, Work(turn.ops, turn.looks, turn.returned)
-        sent = [number for number, update in enumerate(updates) if update.k]
-        counts = [updates[number].k for number in sent]
-        whole = torch.zeros(sum(counts), dtype=torch.float32, device=ops.device)
-        errors = torch.split(whole, counts) if sent else ()
-        floats = [ops.tensor(updates[number].values) for number in sent]
-        outcomes = yield from quantizer.apply_all(list(map(Given, errors, floats)), work)
-        quantized = [Update.empty(self.form, update.n, ops=ops) for update in updates]
-        residuals, words = [], []
-        for place, (number, values) in enumerate(zip(sent, outcomes.values, strict=True)):
-            update, ordinal = updates[number], turn.units[number].places[0].ordinal
-            residuals.append(residual_of(turn.parts[ordinal]))
-            words.append(update.words)
-            found = quantized[number] = Update(
-                self.form, update.n, NO_TAU, update.words, values, update.chunks
-            )
-            turn.tallies.found[ordinal].paper_bits = found.paper_bits
+        ops, work, floats = turn.ops, Work(turn.ops, turn.looks, turn.returned), updates.values
+        assert updates.words is not None
+        assert floats is not None
+        counts = updates.counts.tolist()
+        sent = [number for number, count in enumerate(counts) if count]
+        errors = torch.zeros(sum(counts), dtype=torch.float32, device=ops.device)
+        pairs = zip(
+            *(torch.split(each, counts) for each in (errors, ops.tensor(floats.symbols))), strict=True
+        )
+        given = [Given(error, values) for error, values in pairs if values.numel()]
+        outcomes = yield from quantizer.apply_all(given, work)
+        ordinals = [turn.units[number].places[0].ordinal for number in sent]
+        residuals = [residual_of(turn.parts[ordinal]) for ordinal in ordinals]
+        of_each = [counts[number] for number in sent]
+        ops.add_to_each(updates.words.array, of_each, ops.array(errors), residuals)  # the pass left 0 there
+        for place, ordinal in enumerate(ordinals):
             turn.tallies.add_squares(ordinal, _squares_of(outcomes, place))
-        ops.add_to_each(words, ops.array(whole), residuals)  # the pass left 0 there
+        quantized = self._quantized(updates, outcomes, sent, ops)
+        for number, ordinal in zip(sent, ordinals, strict=True):
+            bits = (
+                quantized.value_bits if isinstance(quantized, UpdateColumns) else quantized[number].value_bits
+            )
+            turn.tallies.found[ordinal].paper_bits = bits * counts[number]
         return quantized
+
+    def _quantized(
+        self, updates: UpdateColumns, outcomes: Outcomes, sent: Sequence[int], ops: Ops
+    ) -> Sequence[Update]:
+        """The updates, with quantized values."""
+        if isinstance(outcomes.values, SharedValues) and len(sent) == len(updates):
+            return replace(updates, form=self.form, values=outcomes.values)
+        found = [Update.empty(self.form, n, ops=ops) for n in updates.n.tolist()]
+        for number, values in zip(sent, outcomes.values, strict=True):
+            update = updates[number]
+            found[number] = Update(self.form, update.n, NO_TAU, update.words, values, update.chunks)
+        return found
 
 
 def _squares_of(outcomes: Outcomes, place: int) -> Pending[float]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ops.array import Array, host
+from ..ops.cpu.chunked import index_count
 from ..ops.cpu.ops import CPU
 from ..ops.interface import Ops
 from .forms import FORMS, Form
@@ -27,10 +28,9 @@ class Chunks:
     """A power of two."""
     keep: int
 
-    def count(self, n: int) -> int:
-        """Elements sent of n."""
-        whole, rest = divmod(n, self.chunk)
-        return whole * self.keep + min(self.keep, rest)
+    def count(self, n: Any) -> Any:
+        """Elements sent of n (a number, or an array of them)."""
+        return index_count(n, self.chunk, self.keep)
 
 
 @dataclass(slots=True)

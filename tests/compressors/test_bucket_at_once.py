@@ -164,13 +164,13 @@ def test_a_sum_in_one_pass_is_zeros_added_to_and_divided(divisor: int, density: 
         np.add.at(expected, (update.words >> 1).astype(np.int64) + about.base, update.floats())
     expected /= np.float32(divisor)
     total = np.full(n, np.nan, np.float32)
-    sum_sparse(updates, divisor, total)
+    sum_sparse([updates], divisor, total)
     assert total.tobytes() == expected.tobytes()
 
 
 def test_a_sum_of_nothing_is_zeros() -> None:
     total = np.full(10, np.nan, np.float32)
-    sum_sparse([(Update.empty("wgt", 10, np.float32(1)), Unit(10, 0, ()))], 2, total)
+    sum_sparse([[(Update.empty("wgt", 10, np.float32(1)), Unit(10, 0, ()))]], 2, total)
     assert total.tobytes() == bytes(40)
 
 

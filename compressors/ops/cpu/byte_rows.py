@@ -15,6 +15,7 @@ from .threads import portions, run_all
 
 Numbers = NDArray[np.int64]
 
+_WHOLE_BYTES = {8, 16, 32}
 _PIECE = 1 << 16
 """Symbols that a thread takes together."""
 
@@ -33,6 +34,20 @@ def copy_rows(source, begins, sizes, out, ats):  # type: ignore[no-untyped-def]
     for i in range(begins.size):
         begin, at = begins[i], ats[i]
         out[at : at + sizes[i]] = source[begin : begin + sizes[i]]
+
+
+def take_rows(payload: NDArray[np.uint8], begins: Numbers, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Copies of elements of a type, from wherever they begin among bytes."""
+    found = np.empty(begins.size, dtype)
+    width = np.full(begins.size, dtype.itemsize, np.int64)
+    copy_rows(payload, begins, width, found.view(np.uint8), np.arange(begins.size) * dtype.itemsize)
+    return found
+
+
+def put_rows(rows: NDArray[Any], out: NDArray[np.uint8], ats: Numbers) -> None:
+    """Writes the bytes of an array's elements, each where it is to stand."""
+    width = np.full(rows.size, rows.itemsize, np.int64)
+    copy_rows(rows.view(np.uint8), np.arange(rows.size) * rows.itemsize, width, out, ats)
 
 
 @njit(nogil=True, cache=True)
@@ -54,29 +69,33 @@ def _unpack_rows(body, begins, bits, symbols, ats, counts):  # type: ignore[no-u
 
 
 @njit(nogil=True, cache=True)
-def begins_of(payload, starts, header, length_at):  # type: ignore[no-untyped-def]
-    """Where messages begin, by the lengths in their headers; whether they end with the payload.
+def bounds_of(payload, header, length_at, bounds):  # type: ignore[no-untyped-def]
+    """Where messages begin, by the lengths in their headers.
 
     Args:
         payload: uint8, untrusted.
-        starts: int64 [m + 1]; receives where each of m messages begins, and the last one ends.
         header: bytes of a header.
         length_at: where in it the length of the body stands, 8 bytes.
+        bounds: int64 [most + 1]; receives where each message begins, and the last one ends.
+
+    Returns:
+        How many messages there are; -1 where they do not end with the payload, or are more than `most`.
     """
-    at = np.int64(0)
-    for i in range(starts.size - 1):
-        starts[i] = at
-        if payload.size - at < header:
-            return False
+    at, count = np.int64(0), 0
+    while at < payload.size:
+        if count == bounds.size - 1 or payload.size - at < header:
+            return -1
+        bounds[count] = at
         length = np.uint64(0)
         for j in range(8):
             length |= np.uint64(payload[at + length_at + j]) << np.uint64(8 * j)
         at += header
         if length > np.uint64(payload.size - at):
-            return False
+            return -1
         at += np.int64(length)
-    starts[-1] = at
-    return at == payload.size
+        count += 1
+    bounds[count] = at
+    return count
 
 
 def pack_rows(
@@ -91,10 +110,10 @@ def pack_rows(
     """`bitpack.pack` for many parameters.
 
     Args:
-        symbols: uint8 (bits up to 8) or uint16, all below 2^bits.
+        symbols: uint8 (bits up to 8) or uint16, all below 2^bits; or numbers of 32 bits.
         begins: where each one's begin.
         counts: how many there are.
-        bits: 1 to 16.
+        bits: 1 to 16, or 32.
         out: uint8.
         ats: where each one's bytes begin there.
         threads: how many may work at once.
@@ -102,7 +121,7 @@ def pack_rows(
     Raises:
         ValueError: a symbol of 2^bits or more.
     """
-    if bits in {8, 16}:
+    if bits in _WHOLE_BYTES:
         width = bits // 8
         copy_rows(symbols.view(np.uint8), width * begins, width * counts, out, ats)
         return
@@ -129,13 +148,13 @@ def unpack_rows(
     Args:
         body: uint8.
         begins: where each one's bytes begin.
-        bits: 1 to 16.
-        symbols: uint8 (bits up to 8) or uint16; receives them.
+        bits: 1 to 16, or 32.
+        symbols: uint8 (bits up to 8), uint16, or numbers of 32 bits; receives them.
         ats: where each one's begin there.
         counts: how many there are.
         threads: how many may work at once.
     """
-    if bits in {8, 16}:
+    if bits in _WHOLE_BYTES:
         width = bits // 8
         copy_rows(body, begins, width * counts, symbols.view(np.uint8), width * ats)
         return True

@@ -8,13 +8,16 @@ runs over the chunk. What is sent does not depend on where the search began.
 The packing is SparseLoCo's (arXiv 2508.15706): log2(chunk) bits for an index within its chunk.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
 from . import avx512, portable
-from .threshold import PassResult
+from .rows import Rows, floats, table
+from .threshold import PassResult, RowsResult
 
 LARGEST_CHUNK = 1 << 16
 
@@ -165,6 +168,26 @@ def _portable_pass(  # type: ignore[no-untyped-def]
     return sent
 
 
+@njit(nogil=True, cache=True)
+def _avx512_rows(rows, chunk, keep, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    magnitudes = np.empty(chunk, np.float32)
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        base, tally = rows[i, 3], tallies[i]
+        sent = _avx512_pass(residual, gradient, chunk, keep, magnitudes, base, words, values, sent, tally)
+        ends[i] = sent
+
+
+@njit(nogil=True, cache=True)
+def _portable_rows(rows, chunk, keep, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    magnitudes = np.empty(chunk, np.float32)
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        base, tally = rows[i, 3], tallies[i]
+        sent = _portable_pass(residual, gradient, chunk, keep, magnitudes, base, words, values, sent, tally)
+        ends[i] = sent
+
+
 def _check(chunk: int, keep: int) -> None:
     if not 2 <= chunk <= LARGEST_CHUNK or chunk & (chunk - 1):
         raise ValueError(f"chunk must be a power of two, 2 to {LARGEST_CHUNK}, not {chunk}")
@@ -207,29 +230,46 @@ def chunked_pass(
     Raises:
         ValueError: chunk or keep is out of its range.
     """
+    row = table([residual.ctypes.data], [gradient.ctypes.data], [residual.size], [base])
+    found = chunked_rows(row, chunk, keep, words, values, sent=sent, vectorized=vectorized)
+    return PassResult(found.ends[0], found.residual_squares[0], found.nonfinite[0])
+
+
+def chunked_rows(
+    rows: Rows,
+    chunk: int,
+    keep: int,
+    words: NDArray[np.uint32],
+    values: NDArray[np.float32],
+    *,
+    sent: int = 0,
+    vectorized: bool = _HAS_AVX512,
+) -> RowsResult:
+    """`chunked_pass` over the parameters of a table (see `rows.py`), in one call."""
     _check(chunk, keep)
-    run = _avx512_pass if vectorized else _portable_pass
-    magnitudes, tally = np.empty(chunk, np.float32), np.zeros(2)
-    sent = run(residual, gradient, chunk, keep, magnitudes, base, words, values, sent, tally)
-    return PassResult(int(sent), float(tally[0]), bool(tally[1] > 0))
+    run = _avx512_rows if vectorized else _portable_rows
+    ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
+    run(rows, chunk, keep, words, values, sent, ends, tallies)
+    return RowsResult.of(ends, tallies)
 
 
 def _bits(chunk: int) -> int:
     return chunk.bit_length() - 1
 
 
-def index_count(n: int, chunk: int, keep: int) -> int:
-    """How many of n elements `chunked_pass` sends.
+def index_count(n: Any, chunk: int, keep: int) -> Any:
+    """How many of n elements (a number, or an array of them) `chunked_pass` sends.
 
     Raises:
         ValueError: chunk or keep is out of its range.
     """
     _check(chunk, keep)
-    return n // chunk * keep + min(n % chunk, keep)
+    found = n // chunk * keep + np.minimum(n % chunk, keep)
+    return int(found) if isinstance(n, int) else found
 
 
-def index_bytes(n: int, chunk: int, keep: int) -> int:
-    """Bytes of the packed indices of n elements.
+def index_bytes(n: Any, chunk: int, keep: int) -> Any:
+    """Bytes of the packed indices of n elements (a number, or an array of them).
 
     Raises:
         ValueError: chunk or keep is out of its range.

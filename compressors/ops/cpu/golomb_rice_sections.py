@@ -31,7 +31,7 @@ from .golomb_rice_blocks import parameter, write_block
 
 Words = NDArray[np.uint32]
 
-_BEGIN, _COUNT, _FIRST, _LOG2, _BLOCKS, _SIZE = range(6)
+_BEGIN, _COUNT, _FIRST, _LOG2, _BLOCKS, SIZE = range(6)
 _ONE = np.uint32(1)
 
 
@@ -55,7 +55,7 @@ class Sections:
     @property
     def sizes(self) -> list[int]:
         """Bytes of each section, exactly."""
-        found: list[int] = self.plans[:, _SIZE].tolist()
+        found: list[int] = self.plans[:, SIZE].tolist()
         return found
 
     def write(self, which: Sequence[int], out: NDArray[np.uint8], begins: Sequence[int]) -> None:
@@ -81,10 +81,25 @@ def measured(words: Sequence[Words], signed: bool) -> Sections:
     Raises:
         ValueError: positions do not ascend.
     """
-    joined = read_only(words[0] if len(words) == 1 else np.concatenate(words))
-    plans = np.empty((len(words), 6), np.int64)
-    plans[:, _COUNT] = [each.size for each in words]
-    block_sizes = np.empty((joined.size >> min(BLOCK_LOG2S)) + len(words), np.int64)
+    joined = words[0] if len(words) == 1 else np.concatenate(words)
+    return measured_together(joined, np.array([each.size for each in words], np.int64), signed)
+
+
+def measured_together(joined: Words, counts: NDArray[np.int64], signed: bool) -> Sections:
+    """The same of sections whose words, one after the other, stand in one array.
+
+    Args:
+        joined: uint32, contiguous.
+        counts: int64 [m], words of each section.
+        signed: whether signs are written.
+
+    Raises:
+        ValueError: positions do not ascend.
+    """
+    joined = read_only(joined)
+    plans = np.empty((counts.size, 6), np.int64)
+    plans[:, _COUNT] = counts
+    block_sizes = np.empty((joined.size >> min(BLOCK_LOG2S)) + counts.size, np.int64)
     if not _measure_all(joined, plans, int(signed), FEW, _LOG2S, block_sizes):
         raise ValueError("positions do not ascend")
     return Sections(joined, signed, plans, block_sizes)

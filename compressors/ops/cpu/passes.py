@@ -30,11 +30,16 @@ def _now(result: T) -> Pending[T]:
     return lambda: result
 
 
-def _note(taken: Taken, sent: int, squares: float, nonfinite: bool, tau: float) -> None:
-    taken.ends.append(sent)
-    taken.residual_squares.append(squares)
-    taken.nonfinite.append(nonfinite)
-    taken.taus.append(tau)
+def _table(batch: Batch) -> tuple[NDArray[np.int64], list[Tensor]]:
+    """The parameters as a table for kernels, and gradients that must live until these have returned."""
+    wide = [each if each.dtype == torch.float32 else each.float() for each in batch.gradients]
+    rows = table(
+        [each.data_ptr() for each in batch.residuals],
+        [each.data_ptr() for each in wide],
+        [each.numel() for each in wide],
+        batch.bases,
+    )
+    return rows, wide
 
 
 def _kept(residual: Tensor | None) -> NDArray[np.float32] | None:
@@ -160,38 +165,22 @@ class CpuPasses(Passes):
         self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returns: Returns
     ) -> Pending[Taken]:
         """See `Passes.take_by_threshold`; one call takes all."""
-        wide = [each if each.dtype == torch.float32 else each.float() for each in batch.gradients]
-        rows = table(
-            [each.data_ptr() for each in batch.residuals],
-            [each.data_ptr() for each in wide],
-            [each.numel() for each in wide],
-            batch.bases,
-        )
+        rows, _wide = _table(batch)
         by, (words, values) = np.array(taus, np.float32), map(host, batch.target)
         found = threshold_rows(rule, rows, by, words, values, threads=self.threads)
         return _now(Taken(found.ends, found.residual_squares, found.nonfinite, by.tolist()))
 
     def take_largest(self, batch: Batch, counts: Sequence[int], returns: Returns) -> Pending[Taken]:
-        """See `Passes.take_largest`."""
-        taken, sent, (words, values) = Taken([], [], [], []), 0, map(host, batch.target)
-        for residual, gradient, base, count in zip(*batch[:3], counts, strict=True):
-            kept, added = residual.numpy(), gradient.float().numpy()
-            found = topk.topk_pass(
-                kept, added, count, words, values, base=base, sent=sent, threads=self.threads
-            )
-            sent = found.sent
-            _note(taken, sent, found.residual_squares, found.nonfinite, float(found.tau))
-        return _now(taken)
+        """See `Passes.take_largest`; a few calls take all."""
+        rows, _wide = _table(batch)
+        return _now(Taken(*topk.topk_rows(rows, counts, *map(host, batch.target), threads=self.threads)))
 
     def take_largest_of_chunks(self, batch: Batch, chunk: int, keep: int, returns: Returns) -> Pending[Taken]:
-        """See `Passes.take_largest_of_chunks`."""
-        taken, sent, (words, values) = Taken([], [], [], []), 0, map(host, batch.target)
-        for residual, gradient, base in zip(*batch[:3], strict=True):
-            kept, added = residual.numpy(), gradient.float().numpy()
-            found = chunked.chunked_pass(kept, added, chunk, keep, words, values, base=base, sent=sent)
-            sent = found.sent
-            _note(taken, sent, found.residual_squares, found.nonfinite, SMALLEST_TAU)
-        return _now(taken)
+        """See `Passes.take_largest_of_chunks`; one call takes all."""
+        rows, _wide = _table(batch)
+        found = chunked.chunked_rows(rows, chunk, keep, *map(host, batch.target))
+        taus = [SMALLEST_TAU] * len(rows)
+        return _now(Taken(found.ends, found.residual_squares, found.nonfinite, taus))
 
     def clear(self, words: NDArray[np.uint32], base: int, dense: Tensor) -> None:
         """See `Passes.clear`."""
@@ -279,15 +268,16 @@ class CpuPasses(Passes):
     add_values = staticmethod(sparse.add_values)
 
     def add_to_each(
-        self, words: Sequence[NDArray[np.uint32]], values: NDArray[np.float32], dense: Sequence[Tensor]
+        self,
+        words: NDArray[np.uint32],
+        counts: Sequence[int],
+        values: NDArray[np.float32],
+        dense: Sequence[Tensor],
     ) -> None:
         """See `Passes.add_to_each`; one call takes all."""
         if dense:
-            rows = np.array(
-                [(each.data_ptr(), each.numel(), w.size) for each, w in zip(dense, words, strict=True)],
-                np.int64,
-            )
-            sparse.add_to_each(rows, np.concatenate(words), values)
+            rows = ([each.data_ptr() for each in dense], [each.numel() for each in dense], counts)
+            sparse.add_to_each(np.array(rows, np.int64).T.copy(), words, values)
 
     def quantile_values(
         self,

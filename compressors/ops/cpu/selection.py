@@ -34,7 +34,8 @@ def _keep(bits, size, shift, kept, digit, into):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _ranked(magnitudes, rank):  # type: ignore[no-untyped-def]
+def rank_of(magnitudes, rank):  # type: ignore[no-untyped-def]
+    """`ranked` for kernels, which look at nothing."""
     bits, counts = magnitudes.view(np.uint32), np.empty(2048, np.int32)
     digit, rank, size = _digit(bits, bits.size, np.uint32(20), np.uint32(2047), rank, counts)
     candidates = np.empty(size, np.uint32)
@@ -60,4 +61,4 @@ def ranked(magnitudes: NDArray[np.float32], rank: int) -> np.float32:
     """
     if not 1 <= rank <= magnitudes.size:
         raise ValueError(f"rank {rank} of {magnitudes.size} magnitudes: 1 to {magnitudes.size} are there")
-    return np.float32(_ranked(magnitudes, rank))
+    return np.float32(rank_of(magnitudes, rank))

@@ -70,6 +70,19 @@ def check_ascending(words, n):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def check_each_ascending(words, firsts, counts, ns, unsigned):  # type: ignore[no-untyped-def]
+    """`check_ascending` for several updates; if `unsigned`, also whether no word has a sign."""
+    good = True
+    for i in range(firsts.size):
+        own = words[firsts[i] : firsts[i] + counts[i]]
+        good &= check_ascending(own, ns[i])
+        if unsigned:
+            for word in own:
+                good &= word & _ONE == 0
+    return good
+
+
+@njit(nogil=True, cache=True)
 def check_values(words, values, tau):  # type: ignore[no-untyped-def]
     """Whether float32 values are finite, reach tau and agree in sign with their words."""
     bad = 0

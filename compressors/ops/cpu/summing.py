@@ -62,6 +62,14 @@ def _divide_at(bases, begins, ends, words, divisor, low, seen, block):  # type: 
 
 
 @njit(nogil=True, cache=True)
+def add_updates(kind, ends, bases, taus, words, levels, values, total):  # type: ignore[no-untyped-def]
+    """Adds updates of one kind to total, in their order; for arguments see `sum_updates`."""
+    begin = np.int64(0)
+    for u in range(ends.size):
+        begin = _add(kind, -bases[u], taus[u], begin, ends[u], words, levels, values, total)
+
+
+@njit(nogil=True, cache=True)
 def sum_updates(kinds, ends, bases, taus, words, levels, values, divisor, total):  # type: ignore[no-untyped-def]
     """Fills total with the sum of updates, added in their order, divided by divisor.
 

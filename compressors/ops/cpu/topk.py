@@ -7,7 +7,9 @@ that costs time, but the outcome is the same.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -15,13 +17,15 @@ from numpy.typing import NDArray
 
 from ...config import LARGEST_TAU, SMALLEST_TAU
 from . import avx512
+from .rows import BASE, ELEMENTS, GRADIENT, RESIDUAL, Rows, floats, table
 from .sampling import sampled_magnitudes
-from .selection import ranked
-from .threshold import PassResult, threshold_pass
+from .selection import rank_of, ranked
+from .threshold import SPARE, threshold_pass, threshold_rows
 
 SAMPLE = 1 << 14
 """Elements looked at for a first guess."""
 
+_LARGEST = np.float32(np.finfo(np.float32).max)
 _HAS_AVX512 = avx512.supported()
 _DEVIATIONS = 4
 """Standard deviations by which the guess aims low: it is too high once in some 30 000 passes."""
@@ -161,39 +165,148 @@ def topk_pass(
     Raises:
         ValueError: k is negative.
     """
-    if k < 0:
-        raise ValueError(f"k must be 0 or more, not {k}")
-    tau = _low_guess(residual, gradient, k) if k > 0 else np.float32(np.inf)
+    row = table([residual.ctypes.data], [gradient.ctypes.data], [residual.size], [base])
+    found = topk_rows(row, [k], words, values, sent=sent, threads=threads, vectorized=vectorized)
+    (end,), (squares,), (nonfinite,), (tau,) = found
+    return TopkPass(end, squares, nonfinite, np.float32(tau))
 
-    def send(added: NDArray[np.float32], tau: np.float32) -> PassResult:
-        return threshold_pass(
-            "wgt",
-            residual,
-            added,
-            tau,
-            words,
-            values,
-            base=base,
-            sent=sent,
-            threads=threads,
-            vectorized=vectorized,
-        )
 
-    result = send(gradient, tau)
-    if not result.nonfinite and result.sent - sent < k and tau > np.float32(SMALLEST_TAU):
-        _put_back(words[sent : result.sent], values[sent : result.sent], base, residual)
-        tau = _largest(np.abs(residual), k)
-        result = send(np.full(residual.size, -0.0, np.float32), tau)  # adding -0.0 changes no float
-    taken_words, taken = words[sent : result.sent], values[sent : result.sent]
-    if result.nonfinite:
-        squares = result.residual_squares + _put_back(taken_words, taken, base, residual)
-        return TopkPass(sent, squares, True, np.float32(SMALLEST_TAU))
-    if taken.size == 0:
-        return TopkPass(sent, result.residual_squares, False, np.float32(SMALLEST_TAU))
-    magnitudes = np.abs(taken)
-    at = max(taken.size - k, 0)
-    tau = np.partition(magnitudes, at)[at]
-    ties = k - int(np.count_nonzero(magnitudes > tau))
-    stay, squares = _trim(taken_words, taken, tau, ties, base, residual)
-    tau = min(tau, np.float32(LARGEST_TAU))
-    return TopkPass(sent + stay, result.residual_squares + squares, False, tau)
+class TopkRows(NamedTuple):
+    """What a pass over the parameters of a table came to, by parameter; see `TopkPass`."""
+
+    ends: list[int]
+    residual_squares: list[float]
+    nonfinite: list[bool]
+    taus: list[float]
+
+
+def topk_rows(
+    rows: Rows,
+    counts: Sequence[int],
+    words: NDArray[np.uint32],
+    values: NDArray[np.float32],
+    *,
+    sent: int = 0,
+    threads: int = 1,
+    vectorized: bool = _HAS_AVX512,
+) -> TopkRows:
+    """`topk_pass` over the parameters of a table (see `rows.py`), in a few calls.
+
+    Raises:
+        ValueError: a count is negative.
+    """
+    ks = np.array(counts, np.int64)
+    if ks.size and ks.min() < 0:
+        raise ValueError(f"k must be 0 or more, not {ks.min()}")
+    taus = np.full(len(rows), np.inf, np.float32)
+    _guess_rows(rows, ks, taus)
+    for i in np.flatnonzero((rows[:, ELEMENTS] > SAMPLE) & (ks > 0)).tolist():
+        taus[i] = _low_guess(_floats_of(rows[i], RESIDUAL), _floats_of(rows[i], GRADIENT), int(ks[i]))
+    found = threshold_rows(
+        "wgt", rows, taus, words, values, sent=sent, threads=threads, vectorized=vectorized
+    )
+    ends, squares = np.array(found.ends, np.int64), np.array(found.residual_squares)
+    broken = np.array(found.nonfinite, np.bool_)
+    lack = (np.diff(ends, prepend=sent) < ks) & (taus > np.float32(SMALLEST_TAU)) & ~broken
+    for i in np.flatnonzero(lack).tolist():
+        begin = sent if i == 0 else int(ends[i - 1])
+        squares[i], more = _take_again(rows[i], int(ks[i]), words, values, begin, ends[i:], int(ends[-1]))
+        broken[i] = more
+    _trim_rows(rows, ks, words, values, sent, ends, squares, broken, taus)
+    return TopkRows(ends.tolist(), squares.tolist(), broken.tolist(), taus.tolist())
+
+
+@njit(nogil=True, cache=True)
+def _guess_rows(rows, ks, taus):  # type: ignore[no-untyped-def]
+    """`_low_guess` for parameters of which all elements are looked at: what exactly k elements reach."""
+    for i in range(rows.shape[0]):
+        n, k = rows[i, 2], ks[i]
+        if n > SAMPLE or k == 0:
+            continue
+        residual, gradient, magnitudes = floats(rows[i, 0], n), floats(rows[i, 1], n), np.empty(n, np.float32)
+        count = 0
+        for j in range(n):
+            magnitude = abs(residual[j] + gradient[j])
+            magnitudes[count] = magnitude
+            count += magnitude <= _LARGEST
+        taus[i] = SMALLEST_TAU
+        if k <= count:
+            taus[i] = _between(rank_of(magnitudes[:count], k))
+
+
+@njit(nogil=True, cache=True)
+def _between(magnitude):  # type: ignore[no-untyped-def]
+    """The magnitude, or the smallest or the largest tau where it lies beyond."""
+    return min(max(magnitude, np.float32(SMALLEST_TAU)), np.float32(LARGEST_TAU))
+
+
+def _floats_of(row: NDArray[np.int64], column: int) -> NDArray[np.float32]:
+    """The residual or the gradient of a row."""
+    found: NDArray[np.float32] = _array_at(row[column], row[ELEMENTS])
+    return found
+
+
+@njit(cache=True)
+def _array_at(address, elements):  # type: ignore[no-untyped-def]
+    return floats(address, elements)
+
+
+def _take_again(
+    row: NDArray[np.int64],
+    k: int,
+    words: NDArray[np.uint32],
+    values: NDArray[np.float32],
+    begin: int,
+    ends: NDArray[np.int64],
+    stop: int,
+) -> tuple[float, bool]:
+    """Takes what a guess that was too high has missed; moves what stands behind.
+
+    Args:
+        row: of the parameter.
+        k: how many it sends.
+        words: see `topk_rows`.
+        values: see `topk_rows`.
+        begin: the first of its words.
+        ends: where its words end, and those of the parameters behind it.
+        stop: where the last one's end.
+
+    Returns:
+        The sum of squares kept, and whether something was not finite.
+    """
+    residual, base, end = _floats_of(row, RESIDUAL), int(row[BASE]), int(ends[0])
+    _put_back(words[begin:end], values[begin:end], base, residual)
+    tau = _largest(np.abs(residual), k)
+    mine, beside = np.empty(residual.size + SPARE, np.uint32), np.empty(residual.size + SPARE, np.float32)
+    nothing = np.full(residual.size, -0.0, np.float32)  # adding -0.0 changes no float
+    found = threshold_pass("wgt", residual, nothing, tau, mine, beside, base=base)
+    for array, own in ((words, mine), (values, beside)):
+        behind = array[end:stop].copy()
+        array[begin : begin + found.sent] = own[: found.sent]
+        array[begin + found.sent : begin + found.sent + behind.size] = behind
+    ends += begin + found.sent - end
+    return found.residual_squares, found.nonfinite
+
+
+@njit(nogil=True, cache=True)
+def _trim_rows(rows, ks, words, values, sent, ends, squares, broken, taus):  # type: ignore[no-untyped-def]
+    """Keeps the k largest of what each parameter sent, nothing where it is not finite; finds its tau."""
+    begin = sent
+    for i in range(rows.shape[0]):
+        end, k, residual = ends[i], ks[i], floats(rows[i, 0], rows[i, 2])
+        own_words, own = words[begin:end], values[begin:end]
+        begin, stay, taus[i] = end, 0, SMALLEST_TAU
+        if broken[i]:
+            squares[i] += _put_back(own_words, own, rows[i, 3], residual)
+        elif own.size:
+            tau = rank_of(np.abs(own), min(own.size, k))
+            above = 0
+            for value in own:
+                above += abs(value) > tau
+            stay, more = _trim(own_words, own, tau, k - above, rows[i, 3], residual)
+            squares[i] += more
+            taus[i] = min(tau, np.float32(LARGEST_TAU))
+        for j in range(stay):
+            words[sent + j], values[sent + j] = own_words[j], own[j]
+        sent += stay
+        ends[i] = sent

@@ -225,12 +225,13 @@ class CudaPasses(Device, Passes):
     add_levels = sparse_add.add_levels
     add_values = sparse_add.add_values
 
-    def add_to_each(self, words: Sequence[Any], values: Any, dense: Sequence[Tensor]) -> None:
+    def add_to_each(self, words: Any, counts: Sequence[int], values: Any, dense: Sequence[Tensor]) -> None:
         """See `Passes.add_to_each`."""
         begin = 0
-        for each, out in zip(words, dense, strict=True):
-            self.add_values(each, values[begin : begin + int(each.size)], self.array(out))
-            begin += int(each.size)
+        for count, out in zip(counts, dense, strict=True):
+            at = slice(begin, begin + count)
+            self.add_values(words[at], values[at], self.array(out))
+            begin += count
 
 
 def _taken(reports: Reports, taus: list[float] | None) -> Taken:

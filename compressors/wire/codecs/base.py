@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from ...ops.interface import Ops
 from ...ops.returns import Returns, Steps, at_once, together
 from ...ops.wire import Payload
-from ..forms import FORMS
-from ..update import Update
+from ..forms import FORMS, Form
+from ..update import Chunks, Update
 from .body import Body, Head, Reading
 from .values import read_values
 
@@ -122,6 +122,33 @@ class _Sized(Measured):
         """See `Measured.write`."""
         for number, begin in zip(which, begins, strict=True):
             self.codec.write(self.updates[number], payload, begin, self.sizes[number], ops)
+
+
+class ByCounts(OneByOne):
+    """A built-in codec whose output's size follows from how many elements there are and are sent."""
+
+    @abstractmethod
+    def fits_form(self, form: Form, chunks: Chunks | None) -> bool:
+        """Whether the codec can write positions of updates of a form, regular in such chunks if in any."""
+
+    @abstractmethod
+    def bytes_of(self, form: Form, n: Any, k: Any, chunks: Chunks | None) -> Any:
+        """Bytes of what the codec writes itself.
+
+        Args:
+            form: of the updates.
+            n: elements, a number or an array of them.
+            k: elements sent, likewise.
+            chunks: what positions are regular in, if they are.
+        """
+
+    def fits(self, update: Update) -> bool:
+        """See `Codec.fits`."""
+        return update.words is not None and self.fits_form(update.form, update.chunks)
+
+    def size(self, update: Update) -> int:
+        """See `OneByOne.size`."""
+        return int(self.bytes_of(update.form, update.n, update.k, update.chunks))
 
 
 class PositionCodec(OneByOne):

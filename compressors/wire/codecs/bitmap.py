@@ -10,21 +10,25 @@ from ...ops.interface import Ops
 from ...ops.returns import Steps, at_once
 from ...ops.wire import Payload
 from ..forms import FORMS, Form
-from ..update import Update
-from .base import Body, Head, PositionCodec, Reading, words_of
+from ..update import Chunks, Update
+from .base import Body, ByCounts, Head, PositionCodec, Reading, words_of
 from .body import need
 
 
-class Bitmap(PositionCodec):
+class Bitmap(ByCounts, PositionCodec):
     """One bit an element and, for those sent, the sign and the value."""
 
     name = "bitmap"
     code = 2
     turn = 2
 
-    def size(self, update: Update) -> int:
+    def fits_form(self, form: Form, chunks: Chunks | None) -> bool:
+        """Any."""
+        return True
+
+    def bytes_of(self, form: Form, n: Any, k: Any, chunks: Chunks | None) -> Any:
         """n bits, and k signs where values carry none."""
-        return _size(update.form, update.n, update.k)
+        return (n + 7) // 8 + ((k + 7) // 8 if FORMS[form].sign_apart else 0)
 
     def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
         """See `OneByOne.write`."""
@@ -33,11 +37,7 @@ class Bitmap(PositionCodec):
 
     def read_positions(self, body: Body, head: Head, reading: Reading) -> Steps[tuple[Any, int]]:
         """See `PositionCodec.read_positions`."""
-        used, signed = _size(head.form, head.n, head.k), FORMS[head.form].sign_apart
+        used, signed = self.bytes_of(head.form, head.n, head.k, None), FORMS[head.form].sign_apart
         need(body, used, f"a bitmap of {head.n} elements and {head.k} signs")
         words = reading.ops.read_bitmap(body.array[:used], head.n, head.k, signed, reading.faults)
         return at_once((words, used))
-
-
-def _size(form: Form, n: int, k: int) -> int:
-    return -(-n // 8) + (-(-k // 8) if FORMS[form].sign_apart else 0)

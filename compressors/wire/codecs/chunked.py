@@ -12,29 +12,29 @@ from ...ops.cpu.chunked import index_bytes
 from ...ops.interface import Ops
 from ...ops.returns import Steps
 from ...ops.wire import Payload
-from ..forms import FORMS
+from ..forms import FORMS, Form
 from ..update import Chunks, Update
-from .base import Body, Head, PositionCodec, Reading, words_of
+from .base import Body, ByCounts, Head, PositionCodec, Reading, words_of
 from .body import need
 
 _HEAD = struct.Struct("<II")
 
 
-class Chunked(PositionCodec):
+class Chunked(ByCounts, PositionCodec):
     """log2(chunk) bits an element sent, and its value; for forms whose signs are not apart."""
 
     name = "chunked"
     code = 5
     turn = 4
 
-    def fits(self, update: Update) -> bool:
-        """See `Codec.fits`."""
-        return update.chunks is not None and not FORMS[update.form].sign_apart
+    def fits_form(self, form: Form, chunks: Chunks | None) -> bool:
+        """Those whose values have the sign, in chunks."""
+        return chunks is not None and not FORMS[form].sign_apart
 
-    def size(self, update: Update) -> int:
+    def bytes_of(self, form: Form, n: Any, k: Any, chunks: Chunks | None) -> Any:
         """8 bytes and the indices."""
-        chunks = _chunks_of(update)
-        return _HEAD.size + index_bytes(update.n, chunks.chunk, chunks.keep)
+        assert chunks is not None
+        return _HEAD.size + index_bytes(n, chunks.chunk, chunks.keep)
 
     def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
         """See `OneByOne.write`."""
@@ -45,19 +45,20 @@ class Chunked(PositionCodec):
     def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
         """See `OneByOne.read`."""
         update = yield from super().read(body, head, reading)
-        update.chunks = yield from self._read_chunks(body, head, reading)
+        update.chunks = yield from self.read_chunks(body, head, reading)
         return update
 
     def read_positions(self, body: Body, head: Head, reading: Reading) -> Steps[tuple[Any, int]]:
         """See `PositionCodec.read_positions`."""
-        chunks = yield from self._read_chunks(body, head, reading)
+        chunks = yield from self.read_chunks(body, head, reading)
         n, chunk, keep = head.n, chunks.chunk, chunks.keep
         used = _HEAD.size + index_bytes(n, chunk, keep)
         need(body, used, f"{head.k} indices in chunks of {chunk}")
         section = body.array[_HEAD.size : used]
         return reading.ops.read_indices(section, n, chunk, keep, reading.faults), used
 
-    def _read_chunks(self, body: Body, head: Head, reading: Reading) -> Steps[Chunks]:
+    def read_chunks(self, body: Body, head: Head, reading: Reading) -> Steps[Chunks]:
+        """What a body says of its chunks; raises CorruptMessage if they are not those of the header."""
         need(body, _HEAD.size, "the size of chunks")
         if FORMS[head.form].sign_apart:
             raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")

@@ -8,12 +8,13 @@ from typing import Any
 from ...ops.interface import Ops
 from ...ops.returns import Steps, at_once
 from ...ops.wire import Payload
-from ..update import Update
-from .base import Body, Head, PositionCodec, Reading, words_of
+from ..forms import Form
+from ..update import Chunks, Update
+from .base import Body, ByCounts, Head, PositionCodec, Reading, words_of
 from .body import need
 
 
-class Packed32(PositionCodec):
+class Packed32(ByCounts, PositionCodec):
     """4 bytes an element sent, and its value."""
 
     name = "packed32"
@@ -21,9 +22,13 @@ class Packed32(PositionCodec):
     turn = 0
     keeps_signs = True
 
-    def size(self, update: Update) -> int:
-        """4k bytes."""
-        return 4 * update.k
+    def fits_form(self, form: Form, chunks: Chunks | None) -> bool:
+        """Any."""
+        return True
+
+    def bytes_of(self, form: Form, n: Any, k: Any, chunks: Chunks | None) -> Any:
+        """4k."""
+        return 4 * k
 
     def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
         """See `OneByOne.write`."""

@@ -10,11 +10,11 @@ from ...ops.interface import Ops
 from ...ops.returns import Steps, at_once
 from ...ops.wire import Payload
 from ..forms import FORMS, Form
-from ..update import Update
-from .base import Body, Head, OneByOne, Reading, words_of
+from ..update import Chunks, Update
+from .base import Body, ByCounts, Head, Reading, words_of
 
 
-class Raw(OneByOne):
+class Raw(ByCounts):
     """The dense array."""
 
     name = "raw"
@@ -22,13 +22,15 @@ class Raw(OneByOne):
     turn = 3
     with_values = False
 
-    def fits(self, update: Update) -> bool:
-        """See `Codec.fits`."""
-        return update.words is not None and FORMS[update.form].dense_dtype is not None
+    def fits_form(self, form: Form, chunks: Chunks | None) -> bool:
+        """Those of a threshold."""
+        return FORMS[form].dense_dtype is not None
 
-    def size(self, update: Update) -> int:
-        """4n (wgt), n (bgt, strom) or 2n (qgt) bytes."""
-        return _size(update.form, update.n)
+    def bytes_of(self, form: Form, n: Any, k: Any, chunks: Chunks | None) -> Any:
+        """4n (wgt), n (bgt, strom) or 2n (qgt)."""
+        dtype = FORMS[form].dense_dtype
+        assert dtype is not None
+        return dtype.itemsize * n
 
     def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
         """See `OneByOne.write`."""
@@ -38,14 +40,10 @@ class Raw(OneByOne):
     def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
         """See `OneByOne.read`."""
         form: Any = head.form
-        if FORMS[head.form].dense_dtype is None or head.symbols != "raw" or body.size != _size(form, head.n):
+        fits = self.fits_form(form, None) and head.symbols == "raw"
+        if not fits or body.size != self.bytes_of(form, head.n, head.k, None):
             raise CorruptMessage(f"{body.size} bytes are not {head.n} elements of {head.form} written out")
         words, values = reading.ops.read_raw(form, body.array, head.n, head.k, reading.faults)
         if head.form == "wgt":
             reading.ops.check_wgt(words, values, float(head.tau), reading.faults)
         return at_once(Update(head.form, head.n, head.tau, words, values))
-
-
-def _size(form: Form, n: int) -> int:
-    dtype = FORMS[form].dense_dtype
-    return 0 if dtype is None else dtype.itemsize * n

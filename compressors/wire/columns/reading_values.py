@@ -1,0 +1,111 @@
+"""Reads the values of all updates of a bucket in a few calls."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...ops.array import Bytes, host
+from ...ops.cpu import byte_rows, huffman_rows
+from ...ops.cpu.bitpack import symbol_type
+from ...ops.cpu.byte_rows import Numbers
+from ...ops.cpu.ops import CPU
+from ...ops.offsets import Offsets, offsets_of
+from ...ops.returns import Returns
+from ..codecs.values import LEVEL_BITS
+from ..forms import FORMS, Form
+from ..quantized import QUANTIZED
+from .headers import HUFFMAN
+from .odd import must
+from .shape import OPENING, Shape, shape_of
+from .values import SharedValues, flat
+
+
+def read_values(
+    form: Form,
+    counts: Numbers,
+    payload: Bytes,
+    begins: Numbers,
+    ends: Numbers,
+    coded: NDArray[np.uint8],
+    threads: int,
+) -> SharedValues:
+    """The values of some messages.
+
+    Args:
+        form: of all; one with values.
+        counts: int64 [m], how many each has.
+        payload: uint8, untrusted.
+        begins: int64 [m], where each one's begin.
+        ends: int64 [m], where its message ends.
+        coded: uint8 [m], how symbols are coded, as headers say it.
+        threads: how many may work at once.
+
+    Raises:
+        Odd: they are to be read one by one.
+        CorruptMessage: likewise.
+    """
+    kind, bits, block = QUANTIZED.get(form), 8 * FORMS[form].dtype.itemsize, 0
+    if kind is not None:
+        must(bool((ends - begins >= OPENING.itemsize).all() and counts.min() > 0))
+        opening = byte_rows.take_rows(payload, begins, OPENING)
+        bits, block = int(opening["bits"][0]), int(opening["block"].max())
+        must(1 <= bits <= huffman_rows.MOST_BITS)
+    tight = flat(counts) if kind is None else offsets_of(tuple(counts.tolist()), block, 1)
+    shape = shape_of(form, bits, block, tight)
+    tables = []
+    if kind is not None and shape.opening is not None:
+        must(opening.tobytes() == shape.opening.tobytes())
+        begins = begins + OPENING.itemsize
+        for (dtype, _), (ats, lengths) in zip(kind.block_layout(bits), shape.tables, strict=True):
+            must(bool((begins + lengths <= ends).all()))
+            table = np.empty(int(lengths.sum()), np.uint8)
+            byte_rows.copy_rows(payload, begins, lengths, table, ats)
+            tables.append(table.view(dtype))
+            begins = begins + lengths
+    symbols, offsets = _symbols(form, payload, begins, ends, coded == HUFFMAN, bits, shape, tight, threads)
+    values = SharedValues(form, bits, block, offsets, symbols, tuple(tables))
+    _check(values)
+    return values
+
+
+def _symbols(
+    form: Form,
+    payload: Bytes,
+    begins: Numbers,
+    ends: Numbers,
+    coded: NDArray[np.bool_],
+    bits: int,
+    shape: Shape,
+    tight: Offsets,
+    threads: int,
+) -> tuple[NDArray[Any], Offsets]:
+    """Symbols, and where they stand."""
+    packed, counts, ats = ~coded, tight.sizes, tight.begins
+    must(bool(((ends - begins)[packed] == shape.packed[packed]).all()))
+    must(not coded.any() or (FORMS[form].symbols and int(counts[coded].min()) > 0))
+    if bits == LEVEL_BITS and form in ("linear", "quantile") and packed.all():  # nobody looks at each
+        return payload, Offsets(begins, counts, tight.firsts, tight.blocks)
+    dtype = FORMS[form].dtype if form not in QUANTIZED else symbol_type(bits)
+    symbols: NDArray[Any] = np.empty(tight.all_symbols, dtype)
+    must(byte_rows.unpack_rows(payload, begins[packed], bits, symbols, ats[packed], counts[packed], threads))
+    if coded.any():
+        must(
+            huffman_rows.read_rows(
+                *(payload, begins[coded], ends[coded], bits, symbols, ats[coded], counts[coded]), threads
+            )
+        )
+    return symbols, tight
+
+
+def _check(values: SharedValues) -> None:
+    """Raises CorruptMessage for symbols and tables that are none that are written."""
+    kind, faults, symbols = QUANTIZED.get(values.form), CPU.faults(Returns(CPU)), host(values.symbols)
+    if kind is not None:
+        kind.check(values.bits, symbols, values.tables, faults, CPU)
+    elif values.form == "fp16" or values.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form)
+        CPU.check_halves(values.form, symbols, faults)
+    elif values.form == "qgt":
+        CPU.check_levels(symbols, faults)
+    else:
+        CPU.check_floats(symbols, faults)
