@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numba import njit
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..array import host
 from ..offsets import block_length, offsets_of
@@ -24,7 +25,7 @@ from .rows import Rows, floats
 from .threads import portions, run_all
 
 _COLUMNS = 7
-_RESIDUAL, _GRADIENT, _ELEMENTS, _SYMBOLS, _BLOCK, _TABLES, _BLOCKS = range(_COLUMNS)
+_RESIDUAL, _GRADIENT, ELEMENTS, _SYMBOLS, BLOCK, _TABLES, _BLOCKS = range(_COLUMNS)
 
 REPORT = np.dtype([("squares", np.float64), ("done", np.int64), ("finite", np.bool_)])
 """Of a row: the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual
@@ -39,7 +40,7 @@ PutBack = Callable[[NDArray[Any], int, slice, NDArray[np.float32]], None]
 @njit(nogil=True, cache=True)
 def residual_of(row):  # type: ignore[no-untyped-def]
     """The residual of a row that `keeps` one."""
-    return floats(row[_RESIDUAL], row[_ELEMENTS])
+    return floats(row[_RESIDUAL], row[ELEMENTS])
 
 
 @njit(nogil=True, cache=True)
@@ -51,9 +52,9 @@ def keeps(row):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def opened(row, all_symbols):  # type: ignore[no-untyped-def]
     """A row's gradient and symbols, elements of a block, its tables, and how many blocks."""
-    n, begin, first = row[_ELEMENTS], row[_SYMBOLS], row[_TABLES]
+    n, begin, first = row[ELEMENTS], row[_SYMBOLS], row[_TABLES]
     gradient, symbols = floats(row[_GRADIENT], n), all_symbols[begin : begin + n]
-    return gradient, symbols, row[_BLOCK], slice(first, first + row[_BLOCKS]), row[_BLOCKS]
+    return gradient, symbols, row[BLOCK], slice(first, first + row[_BLOCKS]), row[_BLOCKS]
 
 
 @njit(nogil=True, cache=True)
@@ -75,15 +76,30 @@ class _Cut:
 
 
 @lru_cache(256)  # every step asks for the same
-def _cut(sizes: tuple[int, ...], block: int) -> _Cut:
+def _cut(sizes: tuple[int, ...], block: int, most: int) -> _Cut:
     shared, rows, parameters = offsets_of(sizes, block), [], []
     for number, (n, symbols, tables) in enumerate(zip(sizes, shared.symbols, shared.tables, strict=True)):
-        for piece in pieces(n, block):
+        for piece in pieces(n, block, most):
             begin, elements = 4 * piece.elements.start, piece.elements.stop - piece.elements.start
             symbol, table = symbols.start + piece.elements.start, tables.start + piece.blocks.start
             rows.append((begin, begin, elements, symbol, piece.block, table, piece.count))
             parameters.append(number)
     return _Cut(np.array(rows, np.int64).reshape(-1, _COLUMNS), np.array(parameters, np.int64))
+
+
+def table_of(work: Quantizing, most: int = PIECE) -> tuple[Rows, NDArray[np.int64], list[Tensor]]:
+    """The pieces of parameters, of `most` elements at most.
+
+    Returns:
+        Their rows, of which parameter each is, and gradients that must live until kernels have returned.
+    """
+    wide = [each if each.dtype == torch.float32 else each.float() for each in work.gradients]
+    cut = _cut(tuple([each.numel() for each in wide]), work.block, most)
+    rows, by = cut.rows.copy(), cut.parameters
+    residuals = np.array([0 if each is None else each.data_ptr() for each in work.residuals], np.int64)[by]
+    rows[:, _RESIDUAL] = np.where(residuals, residuals + rows[:, _RESIDUAL], 0)
+    rows[:, _GRADIENT] += np.array([each.data_ptr() for each in wide], np.int64)[by]
+    return rows, by, wide
 
 
 def over_rows(work: Quantizing, kernel: Kernel, put_back: PutBack, threads: int) -> list[QuantizedPass]:
@@ -95,36 +111,32 @@ def over_rows(work: Quantizing, kernel: Kernel, put_back: PutBack, threads: int)
         put_back: for parameters that are not finite.
         threads: how many may share the rows; no result depends on it.
     """
-    wide = [each if each.dtype == torch.float32 else each.float() for each in work.gradients]
-    cut, symbols = _cut(tuple([each.numel() for each in wide]), work.block), host(work.symbols)
-    rows, by = cut.rows.copy(), cut.parameters
-    residuals = np.array([0 if each is None else each.data_ptr() for each in work.residuals], np.int64)[by]
-    rows[:, _RESIDUAL] = np.where(residuals, residuals + rows[:, _RESIDUAL], 0)
-    rows[:, _GRADIENT] += np.array([each.data_ptr() for each in wide], np.int64)[by]
+    rows, by, _wide = table_of(work)
+    symbols = host(work.symbols)
     reports = np.zeros(len(rows), REPORT)
     run_all(
-        [partial(kernel, rows[at], symbols, reports[at]) for at in portions(rows[:, _ELEMENTS], threads)],
+        [partial(kernel, rows[at], symbols, reports[at]) for at in portions(rows[:, ELEMENTS], threads)],
         threads,
     )
-    sums = np.zeros(len(wide))
+    sums = np.zeros(len(work.gradients))
     np.add.at(sums, by, reports["squares"])  # in order
     if reports["finite"].all():
         return list(map(QuantizedPass, sums.tolist(), repeat(False)))
     broken = set(by[~reports["finite"]].tolist())
-    begins = cut.rows[:, _RESIDUAL] // 4
-    for number, begin, row, blocks in zip(by, begins, rows, reports["done"], strict=True):
+    for number, row, blocks in zip(by, rows, reports["done"], strict=True):
         kept = work.residuals[number]
         if number in broken and kept is not None:
-            count = min(blocks * row[_BLOCK], row[_ELEMENTS])
+            begin = (row[_RESIDUAL] - kept.data_ptr()) // 4
+            count = min(blocks * row[BLOCK], row[ELEMENTS])
             taken = symbols[row[_SYMBOLS] : row[_SYMBOLS] + count]
             tables = slice(row[_TABLES], row[_TABLES] + blocks)
-            put_back(taken, int(row[_BLOCK]), tables, kept.numpy()[begin : begin + count])
+            put_back(taken, int(row[BLOCK]), tables, kept.numpy()[begin : begin + count])
     return [QuantizedPass(0.0 if i in broken else one, i in broken) for i, one in enumerate(sums.tolist())]
 
 
-def fits_rows(n: int, block: int) -> bool:
+def fits_rows(n: int, block: int, most: int = PIECE) -> bool:
     """Whether no block of n elements is larger than a piece."""
-    return block_length(n, block) <= PIECE
+    return block_length(n, block) <= most
 
 
 def alone(

@@ -16,8 +16,10 @@ from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Targe
 from ..returns import Pending, Returns
 from . import chunked, linear, minifloat, quantile, sparse, topk
 from .block_rows import fits_rows
+from .blockwise import PIECE
 from .entropy_bits import count_sample
 from .ordered_sum import ordered_sum_of_squares
+from .quantile_rows import quantile_rows
 from .room import Room
 from .rows import table
 from .threshold import threshold_rows
@@ -46,8 +48,8 @@ def _kept(residual: Tensor | None) -> NDArray[np.float32] | None:
     return None if residual is None else residual.numpy()
 
 
-def _all_fit(work: Quantizing) -> bool:
-    return fits_rows(max(work.sizes, default=0), work.block)
+def _all_fit(work: Quantizing, most: int = PIECE) -> bool:
+    return fits_rows(max(work.sizes, default=0), work.block, most)
 
 
 def _one_by_one(
@@ -230,8 +232,10 @@ class CpuPasses(Passes):
     def quantile_pass(
         self, work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], returns: Returns
     ) -> Pending[list[QuantizedPass]]:
-        """See `Passes.quantile_pass`: one by one, as it is sorting that takes the time."""
+        """See `Passes.quantile_pass`; a few calls take all, unless a block is very large."""
         bits, tables = work.bits, means.reshape(-1, 1 << work.bits)
+        if _all_fit(work, quantile.SORTED_AT_ONCE):
+            return _now(quantile_rows(work, tables, exponents, self.threads))
         return _now(
             [
                 quantile.quantile_pass(

@@ -44,7 +44,8 @@ EXPONENTS = (-128, 113)
 LARGEST_MEAN = np.int32(0x77FF)
 """The float16 bits of 32752, the largest magnitude in a table: times 2^113 it is finite."""
 
-_SORTED_AT_ONCE = 1 << 17
+SORTED_AT_ONCE = 1 << 17
+"""Elements whose keys are sorted before they are looked at again."""
 _LARGEST = np.float32(np.finfo(np.float32).max)
 
 
@@ -55,7 +56,8 @@ def _key(a):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _fill_keys(values, keys):  # type: ignore[no-untyped-def]
+def fill_keys(values, keys):  # type: ignore[no-untyped-def]
+    """Writes the order keys of numbers, with -0.0 taken as 0.0."""
     for j in range(values.size):
         keys[j] = _key(values[j])
 
@@ -153,7 +155,7 @@ def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-de
     keys = np.empty(LINE, np.int32)
     for first in range(0, a.size, LINE):
         line, s = a[first : first + LINE], symbols[first : first + LINE]
-        _fill_keys(line, keys)
+        fill_keys(line, keys)
         find_bins(tree, bits, keys, s)
         if keep:
             total += squares_of(_keep(line, s, values), line)
@@ -161,7 +163,8 @@ def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def _quantize_blocks(a, keep, ordered, block, bits, tree, symbols, tables, exponents):  # type: ignore[no-untyped-def]
+def quantize_blocks(a, keep, ordered, block, bits, tree, symbols, tables, exponents):  # type: ignore[no-untyped-def]
+    """Quantizes blocks whose sorted keys are known; returns the sum of squares kept."""
     total = 0.0
     values = np.empty(1 << bits, np.float32)
     for b in range(exponents.size):
@@ -178,7 +181,7 @@ def _sorted_keys(a: NDArray[np.float32], block: int, threads: int) -> NDArray[np
     keys = np.empty(a.size, np.int32)
 
     def fill(piece: Piece) -> None:
-        _fill_keys(a[piece.elements], keys[piece.elements])
+        fill_keys(a[piece.elements], keys[piece.elements])
 
     over(pieces(a.size, 0), fill, threads)
     even = keys.size - keys.size % block
@@ -244,7 +247,7 @@ def quantile_pass(
         return QuantizedPass(0.0, True)
     keep = residual is not None
     a = gradient if residual is None else residual
-    if block > _SORTED_AT_ONCE:
+    if block > SORTED_AT_ONCE:
         total = 0.0
         for b, first in enumerate(range(0, n, block)):
             at = slice(first, first + block)
@@ -255,12 +258,12 @@ def quantile_pass(
     def quantize(piece: Piece) -> float:
         at, b = piece.elements, piece.blocks
         ordered, tree = _sorted_keys(a[at], block, 1), np.empty(tree_size(bits), np.int32)
-        squares: float = _quantize_blocks(
+        squares: float = quantize_blocks(
             a[at], keep, ordered, block, bits, tree, symbols[at], tables[b], exponents[b]
         )
         return squares
 
-    return QuantizedPass(sum(over(pieces(n, block, _SORTED_AT_ONCE), quantize, threads), 0.0), False)
+    return QuantizedPass(sum(over(pieces(n, block, SORTED_AT_ONCE), quantize, threads), 0.0), False)
 
 
 @njit(nogil=True, cache=True)

@@ -29,11 +29,17 @@ def run_all(pieces: Sequence[Callable[[], Result]], threads: int) -> list[Result
     return list(_pool(threads).map(lambda piece: piece(), pieces))
 
 
-def portions(elements: NDArray[np.int64], threads: int) -> list[slice]:
-    """Which of many things, of so many elements each, a thread takes together: in order, all of them."""
+def portions(elements: NDArray[np.int64], threads: int, share: int = _LEAST_SHARE) -> list[slice]:
+    """Which of many things a thread takes together: in order, all of them.
+
+    Args:
+        elements: of each.
+        threads: how many there are; one takes all together.
+        share: elements, about, that are taken together.
+    """
     if threads == 1 or len(elements) <= 1:
         return [slice(0, len(elements))]
-    numbers = elements.cumsum() // _LEAST_SHARE
+    numbers = elements.cumsum() // share
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
     return list(map(slice, starts, [*starts[1:], len(elements)]))
 

@@ -2,7 +2,7 @@
 
 
 class Odd(Exception):
-    """Something is not as it is mostly written: `message` reads it, and says what is wrong, if anything is."""
+    """Something is not as it mostly is: `message` reads it, and says what is wrong, if anything is."""
 
 
 def must(condition: bool) -> None:
