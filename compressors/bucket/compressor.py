@@ -138,8 +138,9 @@ class Compressor:
             planned = plan_columns(updates, self._codec, self._symbols, self.ops.threads)
             if planned is not None:
                 return at_once(planned)
-        codecs = [self._codec_of(update) for update in updates]
-        return message.plan_all(updates, codecs, self._symbols, self.ops, returned)
+        each = list(updates)
+        codecs = [self._codec_of(update) for update in each]
+        return message.plan_all(each, codecs, self._symbols, self.ops, returned)
 
     def _awake(self, parts: Sequence[Part], context: Context) -> set[int]:
         """Ordinals of the parameters that are not held back."""
@@ -265,7 +266,7 @@ class Compressor:
         form, units = self.rule.form, list(layout.units)
         if FORMS[form].sign_apart:
             units *= self._most_messages(layout) - 1  # tau is what a value means: one message for each
-        if len(units) < 2 or form == "wgt":
+        if len(units) < 2 or form == "wgt" or message.is_alone(payload):
             return None
         n = layout.n if len(units) == len(layout.units) else np.full(len(units), units[0].n, np.int64)
         columns = read_columns(form, n, payload, self.ops.threads)

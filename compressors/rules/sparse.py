@@ -70,11 +70,15 @@ class SparseRule(Rule):
         taken = begun()
         self._settle(each, parts, taken, target, turn)
         refused = [place.ordinal for (_, place), bad in zip(each, taken.nonfinite, strict=True) if bad]
-        floats = self._updates(groups, parts, taken, target, turn)
+        ends, taus = self._tallied(groups, parts, taken, turn)
+        updates: Sequence[Update]
+        if len(groups) == 1 and self.form == self.selection.rule:
+            updates = [self._alone(groups[0].unit.n, taus[0], target, ends[0], turn.ops)]
+        else:
+            updates = floats = self._columns(groups, taus, target, ends, turn.ops)
         self.note(
             {place.ordinal: turn.tallies.found[place.ordinal].sent for _, place in each}, parts, turn.context
         )
-        updates: Sequence[Update] = floats
         if self.quantizer is not None and not refused:
             updates = yield from self._quantize(self.quantizer, floats, turn)
         return Ran([group.unit for group in groups], updates, min(refused, default=None))
@@ -167,10 +171,10 @@ class SparseRule(Rule):
                 turn.tallies.add_squares(place.ordinal, turn.ops.squares(part.residual, turn.returned))
             sent = end
 
-    def _updates(
-        self, groups: Sequence[_Group], parts: Sequence[Part], taken: Taken, target: Target, turn: Turn
-    ) -> UpdateColumns:
-        """What was sent, as updates, and its tallies."""
+    def _tallied(
+        self, groups: Sequence[_Group], parts: Sequence[Part], taken: Taken, turn: Turn
+    ) -> tuple[list[int], list[np.float32]]:
+        """Counts what parameters sent; returns where each group's words end, and its tau."""
         ends, taus = [], []
         tallies, number, sent = turn.tallies, 0, 0
         for group in groups:
@@ -189,10 +193,28 @@ class SparseRule(Rule):
                 sent, number = end, number + 1
             ends.append(sent)
             taus.append(shared_tau(by, group.aims))
+        return ends, taus
+
+    def _alone(self, n: int, tau: np.float32, target: Target, sent: int, ops: Ops) -> Update:
+        """What was sent by a threshold, as the bucket's only update."""
+        rule = self.selection.rule
+        values = ops.empty(0, np.uint8) if rule in ("bgt", "strom") else target.values[:sent]
+        return Update(rule, n, tau, target.words[:sent], values)
+
+    def _columns(
+        self,
+        groups: Sequence[_Group],
+        taus: Sequence[np.float32],
+        target: Target,
+        ends: Sequence[int],
+        ops: Ops,
+    ) -> UpdateColumns:
+        """What was sent, as an update for each group."""
+        sent = ends[-1] if ends else 0
         form: Form = self.selection.rule if self.form == self.selection.rule else "f32"
         words = Words(target.words[:sent], np.array(ends, np.int64))
         if form == "f32":
-            turn.ops.drop_signs(words.array)  # its values carry the sign
+            ops.drop_signs(words.array)  # its values carry the sign
         return UpdateColumns(
             form,
             np.array([group.unit.n for group in groups], np.int64),

@@ -59,6 +59,7 @@ HEADER = np.dtype(
 _CRC = struct.Struct("<I")
 _STATE_AT = 5
 _CRC_AT = HEADER_BYTES - 4
+_LENGTH, _LENGTH_AT = struct.Struct("<Q"), 20
 MAGIC = b"tg"
 _UPDATE, _NONFINITE = 0, 1
 SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
@@ -231,6 +232,14 @@ def write_nonfinite(refusal: NonFinite) -> Bytes:
 def is_refusal(message: Bytes) -> bool:
     """Whether these bytes claim to be what `write_nonfinite` writes; nothing else of them is checked."""
     return message.size >= HEADER_BYTES and int(message[_STATE_AT]) == _NONFINITE
+
+
+def is_alone(payload: Bytes) -> bool:
+    """Whether the first message's length, if there is one, says that it ends with the payload."""
+    if payload.size < HEADER_BYTES:
+        return False
+    (length,) = _LENGTH.unpack_from(payload.data, _LENGTH_AT)
+    return bool(HEADER_BYTES + length == payload.size)
 
 
 def _fields(

@@ -15,13 +15,17 @@ from .threads import portions, run_all
 
 Numbers = NDArray[np.int64]
 
-_WHOLE_BYTES = {8, 16, 32}
+WHOLE_BYTES = {8, 16, 32}
+"""Bits of symbols that take whole bytes."""
+_LARGE = 1 << 14
+"""Bytes that NumPy copies faster than a kernel's loop."""
 _PIECE = 1 << 16
 """Symbols that a thread takes together."""
 
 
-@njit(nogil=True, cache=True)
-def copy_rows(source, begins, sizes, out, ats):  # type: ignore[no-untyped-def]
+def copy_rows(
+    source: NDArray[np.uint8], begins: Numbers, sizes: Numbers, out: NDArray[np.uint8], ats: Numbers
+) -> None:
     """Copies pieces of an array.
 
     Args:
@@ -31,9 +35,20 @@ def copy_rows(source, begins, sizes, out, ats):  # type: ignore[no-untyped-def]
         out: uint8.
         ats: int64 [m], where it begins there.
     """
+    large = np.flatnonzero(sizes > _LARGE)
+    for i in large.tolist():
+        out[ats[i] : ats[i] + sizes[i]] = source[begins[i] : begins[i] + sizes[i]]
+    if large.size < sizes.size:
+        _copy_small_rows(source, begins, sizes, out, ats)
+
+
+@njit(nogil=True, cache=True)
+def _copy_small_rows(source, begins, sizes, out, ats):  # type: ignore[no-untyped-def]
     for i in range(begins.size):
-        begin, at = begins[i], ats[i]
-        out[at : at + sizes[i]] = source[begin : begin + sizes[i]]
+        begin, at, size = begins[i], ats[i], sizes[i]
+        if size <= _LARGE:
+            for j in range(size):
+                out[at + j] = source[begin + j]
 
 
 def take_rows(payload: NDArray[np.uint8], begins: Numbers, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -121,7 +136,7 @@ def pack_rows(
     Raises:
         ValueError: a symbol of 2^bits or more.
     """
-    if bits in _WHOLE_BYTES:
+    if bits in WHOLE_BYTES:
         width = bits // 8
         copy_rows(symbols.view(np.uint8), width * begins, width * counts, out, ats)
         return
@@ -154,7 +169,7 @@ def unpack_rows(
         counts: how many there are.
         threads: how many may work at once.
     """
-    if bits in _WHOLE_BYTES:
+    if bits in WHOLE_BYTES:
         width = bits // 8
         copy_rows(body, begins, width * counts, symbols.view(np.uint8), width * ats)
         return True

@@ -83,3 +83,40 @@ def write_values(
         _write_fp8(symbols, offsets.table, block, exponents, out, starts, add)
     else:
         _write_halves(symbols, offsets.table, form == "bf16", out, starts, add)
+
+
+@njit(nogil=True, cache=True)
+def _any_has(symbols, at, bits):  # type: ignore[no-untyped-def]
+    """Whether some symbol has all of some bits."""
+    found = False
+    for i in range(at.shape[0]):
+        begin, n = at[i, 0], at[i, 1]
+        own, many = symbols[begin : begin + n], 0
+        for j in range(n):
+            many |= (own[j] & bits) == bits
+        found |= many != 0
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _any_zero(symbols, at):  # type: ignore[no-untyped-def]
+    found = False
+    for i in range(at.shape[0]):
+        begin, n = at[i, 0], at[i, 1]
+        for symbol in symbols[begin : begin + n]:
+            found |= symbol == 0
+    return found
+
+
+def valid(form: str, symbols: NDArray[Any], offsets: Offsets) -> bool:
+    """Whether all symbols from the wire stand for finite numbers, and no level is 0."""
+    never = _NEVER.get(form)
+    if form == "qgt":
+        return not _any_zero(symbols, offsets.table)
+    if form in ("f32", "wgt"):
+        symbols = symbols.view(np.uint32)
+    return never is None or not _any_has(symbols, offsets.table, symbols.dtype.type(never))
+
+
+_NEVER = {"fp8": 0x7F, "fp16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "wgt": 0x7F800000}
+"""Bits that no number has all of: infinities and NaNs have."""

@@ -3,6 +3,8 @@
 import numpy as np
 from numba import njit
 
+from . import sparse
+
 _BLOCK = 8192
 """Elements that stay in the first-level cache while they are set to 0, added to and divided."""
 _FEW = 16
@@ -66,7 +68,14 @@ def add_updates(kind, ends, bases, taus, words, levels, values, total):  # type:
     """Adds updates of one kind to total, in their order; for arguments see `sum_updates`."""
     begin = np.int64(0)
     for u in range(ends.size):
-        begin = _add(kind, -bases[u], taus[u], begin, ends[u], words, levels, values, total)
+        at, dense = slice(begin, ends[u]), total[bases[u] :]
+        if kind == TAUS:
+            sparse.add_taus(words[at], taus[u], dense)
+        elif kind == LEVELS:
+            sparse.add_levels(words[at], levels[at], taus[u], dense)
+        else:
+            sparse.add_values(words[at], values[at], dense)
+        begin = ends[u]
 
 
 @njit(nogil=True, cache=True)

@@ -55,7 +55,6 @@ def _read(form: Form, n: Numbers, payload: Bytes, threads: int) -> UpdateColumns
     said, n = messages.headers, n[: messages.starts.size]
     counts, taus = said["k"].astype(np.int64), said["tau"] if traits.has_tau else None
     _check_headers(form, n, said, taus)
-    must(_sums_match(payload, messages))
     bodies, words, chunks = messages.starts + HEADER_BYTES, None, None
     if (said["codec"] == Every.code).all():
         must(not traits.has_tau and bool((counts == n).all()))
@@ -66,6 +65,7 @@ def _read(form: Form, n: Numbers, payload: Bytes, threads: int) -> UpdateColumns
         must(bool((bodies == messages.ends).all()) and not said["symbols"].any())
     else:
         values = read_values(form, counts, payload, bodies, messages.ends, said["symbols"], threads)
+    must(_sums_match(payload, messages))
     return UpdateColumns(form, n, words, values, taus, chunks)
 
 

@@ -6,13 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ops.array import Bytes, host
-from ...ops.cpu import byte_rows, huffman_rows
+from ...ops.cpu import byte_rows, dense_rows, huffman_rows
 from ...ops.cpu.bitpack import symbol_type
 from ...ops.cpu.byte_rows import Numbers
 from ...ops.cpu.ops import CPU
 from ...ops.offsets import Offsets, offsets_of
 from ...ops.returns import Returns
-from ..codecs.values import LEVEL_BITS
 from ..forms import FORMS, Form
 from ..quantized import QUANTIZED
 from .headers import HUFFMAN
@@ -84,10 +83,13 @@ def _symbols(
     packed, counts, ats = ~coded, tight.sizes, tight.begins
     must(bool(((ends - begins)[packed] == shape.packed[packed]).all()))
     must(not coded.any() or (FORMS[form].symbols and int(counts[coded].min()) > 0))
-    if bits == LEVEL_BITS and form in ("linear", "quantile") and packed.all():  # nobody looks at each
-        return payload, Offsets(begins, counts, tight.firsts, tight.blocks)
-    dtype = FORMS[form].dtype if form not in QUANTIZED else symbol_type(bits)
-    symbols: NDArray[Any] = np.empty(tight.all_symbols, dtype)
+    dtype = np.dtype(symbol_type(bits) if form in QUANTIZED else FORMS[form].dtype)
+    if bits in byte_rows.WHOLE_BYTES and packed.all():
+        shared = _in_place(payload, begins, dtype)
+        if shared is not None:
+            symbols, first = shared
+            return symbols, Offsets((begins - first) // dtype.itemsize, counts, tight.firsts, tight.blocks)
+    symbols = np.empty(tight.all_symbols, dtype)
     must(byte_rows.unpack_rows(payload, begins[packed], bits, symbols, ats[packed], counts[packed], threads))
     if coded.any():
         must(
@@ -98,14 +100,22 @@ def _symbols(
     return symbols, tight
 
 
+def _in_place(payload: Bytes, begins: Numbers, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int] | None:
+    """A payload as an array of a type, and its first byte; None where values lie at an odd address."""
+    width = dtype.itemsize
+    first = -payload.ctypes.data % width
+    if ((begins - first) % width).any():
+        return None
+    last = payload.size - (payload.size - first) % width
+    return payload[first:last].view(dtype), first
+
+
 def _check(values: SharedValues) -> None:
-    """Raises CorruptMessage for symbols and tables that are none that are written."""
-    kind, faults, symbols = QUANTIZED.get(values.form), CPU.faults(Returns(CPU)), host(values.symbols)
+    """Raises CorruptMessage or Odd for symbols and tables that are none that are written."""
+    kind = QUANTIZED.get(values.form)
     if kind is not None:
-        kind.check(values.bits, symbols, values.tables, faults, CPU)
-    elif values.form == "fp16" or values.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form)
-        CPU.check_halves(values.form, symbols, faults)
-    elif values.form == "qgt":
-        CPU.check_levels(symbols, faults)
-    else:
-        CPU.check_floats(symbols, faults)
+        kind.check(values.bits, _NONE, values.tables, CPU.faults(Returns(CPU)), CPU)
+    must(dense_rows.valid(values.form, host(values.symbols), values.offsets))
+
+
+_NONE = np.empty(0, np.uint8)

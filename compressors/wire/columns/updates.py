@@ -1,6 +1,6 @@
 """Updates of one form as columns; a sequence, so that whoever takes them one by one can."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -35,6 +35,9 @@ class UpdateColumns(Sequence[Update]):
 
     def __len__(self) -> int:
         return len(self.n)
+
+    def __iter__(self) -> Iterator[Update]:
+        return (self[number] for number in range(len(self)))
 
     @overload
     def __getitem__(self, number: int) -> Update: ...

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from ...ops.array import Array
 from ...ops.offsets import Numbers
 
@@ -21,4 +19,6 @@ class Words:
     @cached_property
     def counts(self) -> Numbers:
         """int64 [m], how many each update has."""
-        return np.diff(self.ends, prepend=0)
+        found = self.ends.copy()
+        found[1:] -= self.ends[:-1]
+        return found
