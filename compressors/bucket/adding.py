@@ -67,11 +67,8 @@ def _add_columns(received: ColumnsReceived, out: NDArray[np.float32]) -> None:
         assert columns.values is not None
         _write_values(columns.values, out, received.starts, add=True)
         return
-    words = host(columns.words.array)
-    beside = _beside_columns(columns)
-    kind = _KINDS.get(columns.form, summing.VALUES)
-    taus = np.zeros(len(columns), np.float32) if columns.taus is None else columns.taus
-    summing.add_updates(kind, columns.words.ends, received.starts, taus, words, *beside, out)
+    piece = _pieces_of(received)
+    summing.add_updates(int(piece.kinds[0]), columns.words.ends, *piece[2:], out)
 
 
 def _write_values(values: SharedValues, out: NDArray[np.float32], starts: Numbers, *, add: bool) -> None:

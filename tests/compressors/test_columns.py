@@ -7,10 +7,14 @@ from collections.abc import Callable
 import messages
 import numpy as np
 import pytest
+import torch
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taugrad.compressors.bucket.adding import add_all, sum_all
+from taugrad.compressors.bucket.incoming import ColumnsReceived
+from taugrad.compressors.bucket.layout import Place, Unit
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.ops.cpu.bitpack import symbol_type
 from taugrad.compressors.ops.cpu.ops import CPU
@@ -158,6 +162,37 @@ def test_messages_in_chunks(
 ) -> None:
     updates = sparse(form, sizes, 0, np.random.default_rng(seed), Chunks(64, keep))
     check(updates, codec, "auto", 1, assert_same_update)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    form=st.sampled_from(SPARSE),
+    every=st.booleans(),
+    sizes=SIZES,
+    workers=st.integers(1, 3),
+    divisor=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_sums(form: Form, every: bool, sizes: list[int], workers: int, divisor: int, seed: int) -> None:
+    rng, received = np.random.default_rng(seed), []
+    ends = np.cumsum(sizes)
+    for _ in range(workers):
+        updates = dense(form, sizes, rng) if every and form in DENSE else sparse(form, sizes, 0.1, rng)
+        starts = np.zeros(len(sizes), np.int64) if FORMS[form].sign_apart else ends - sizes
+        found = read(form, updates.n, written_at_once(updates, "auto", "auto"), 1)
+        assert found is not None
+        units = [
+            Unit(n, start, (Place(number, start, n),))
+            for number, (n, start) in enumerate(zip(found.n.tolist(), starts.tolist(), strict=True))
+        ]
+        received.append(ColumnsReceived(found, units, starts))
+    total, expected = torch.full((2, int(ends[-1])), 7.0)
+    sum_all(received, divisor, total, CPU)
+    sum_all([list(each) for each in received], divisor, expected, CPU)
+    assert total.numpy().tobytes() == expected.numpy().tobytes()
+    add_all(received[0], total, CPU)
+    add_all(list(received[0]), expected, CPU)
+    assert total.numpy().tobytes() == expected.numpy().tobytes()
 
 
 @in_turn("form", ["strom", "qgt"])

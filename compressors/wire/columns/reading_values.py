@@ -84,7 +84,8 @@ def _symbols(
     must(bool(((ends - begins)[packed] == shape.packed[packed]).all()))
     must(not coded.any() or (FORMS[form].symbols and int(counts[coded].min()) > 0))
     dtype = np.dtype(symbol_type(bits) if form in QUANTIZED else FORMS[form].dtype)
-    if bits in byte_rows.WHOLE_BYTES and packed.all():
+    may_lie_apart = form in QUANTIZED or form in ("fp16", "bf16")
+    if may_lie_apart and bits in byte_rows.WHOLE_BYTES and packed.all():
         shared = _in_place(payload, begins, dtype)
         if shared is not None:
             symbols, first = shared

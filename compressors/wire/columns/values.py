@@ -25,7 +25,8 @@ class SharedValues(Sequence["Array | Quantized"]):
     offsets: Offsets
     """Where each update's symbols and tables stand; quantized ones have at least one symbol each."""
     symbols: Array
-    """uint8 up to 8 bits, uint16 above; the bits of 16-bit floats; float32; levels, uint8."""
+    """uint8 up to 8 bits, uint16 above; the bits of 16-bit floats; or, each update's next to that of the one
+    before, float32 or levels, uint8."""
     tables: tuple[Array, ...] = ()
     """Of all blocks, in the order of a message's."""
 
