@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..ops.array import host
-from ..ops.cpu import dense_rows, summing
+from ..ops.cpu import summing
 from ..ops.cpu.ops import CPU
 from ..ops.interface import Ops
 from ..ops.offsets import Numbers
 from ..wire.columns.updates import UpdateColumns
-from ..wire.columns.values import SharedValues
 from ..wire.quantized import Quantized
 from ..wire.update import Update
+from .dense_sum import sum_dense, write_values
 from .incoming import ColumnsReceived, Received
 from .layout import Part, Unit
 
@@ -65,18 +65,10 @@ def _add_columns(received: ColumnsReceived, out: NDArray[np.float32]) -> None:
     columns = received.updates
     if columns.words is None:
         assert columns.values is not None
-        _write_values(columns.values, out, received.starts, add=True)
+        write_values(columns.values, columns.values.offsets.table, out, received.starts, add=True)
         return
     piece = _pieces_of(received)
     summing.add_updates(int(piece.kinds[0]), columns.words.ends, *piece[2:], out)
-
-
-def _write_values(values: SharedValues, out: NDArray[np.float32], starts: Numbers, *, add: bool) -> None:
-    """Writes, or adds, what symbols stand for."""
-    shape, tables = (values.bits, values.block), tuple(map(host, values.tables))
-    dense_rows.write_values(
-        values.form, host(values.symbols), shape, tables, values.offsets, out, starts, add
-    )
 
 
 def _beside_columns(columns: UpdateColumns) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
@@ -89,7 +81,7 @@ def _beside_columns(columns: UpdateColumns) -> tuple[NDArray[np.uint8], NDArray[
     elif values is not None:
         ends = np.cumsum(columns.counts)
         floats = np.empty(int(ends[-1]), np.float32)
-        _write_values(values, floats, ends - columns.counts, add=False)
+        write_values(values, values.offsets.table, floats, ends - columns.counts, add=False)
     return levels, floats
 
 
@@ -107,6 +99,8 @@ def sum_all(workers: Sequence[Received], divisor: int, total: Tensor, ops: Ops) 
     """Fills a bucket, float32 [bucket elements], with workers' updates, added in order, over a divisor."""
     if ops.on_host and all(map(_is_sparse, workers)):
         sum_sparse(workers, divisor, total.numpy())
+        return
+    if sum_dense(workers, divisor, total):
         return
     total.zero_()
     for each in workers:

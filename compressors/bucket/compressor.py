@@ -45,6 +45,8 @@ class Outgoing:
     """Of every parameter, in order."""
 
 
+_FEW = 4
+"""Messages below which it takes less time to take them one by one."""
 _Decoded = list[tuple[Update | NonFinite, Faults]]
 _Blame = Callable[[int, CorruptMessage], CorruptMessage]
 """Says which worker's message an error is about."""
@@ -134,7 +136,7 @@ class Compressor:
 
     def _plan(self, updates: Sequence[Update], returned: Returns) -> Steps[Planned]:
         """How a rule's updates are going to be written."""
-        if isinstance(self.ops, CpuOps) and isinstance(updates, UpdateColumns) and len(updates) > 1:
+        if isinstance(self.ops, CpuOps) and isinstance(updates, UpdateColumns) and len(updates) >= _FEW:
             planned = plan_columns(updates, self._codec, self._symbols, self.ops.threads)
             if planned is not None:
                 return at_once(planned)
@@ -266,7 +268,7 @@ class Compressor:
         form, units = self.rule.form, list(layout.units)
         if FORMS[form].sign_apart:
             units *= self._most_messages(layout) - 1  # tau is what a value means: one message for each
-        if len(units) < 2 or form == "wgt" or message.is_alone(payload):
+        if len(units) < _FEW or form == "wgt" or message.is_alone(payload):
             return None
         n = layout.n if len(units) == len(layout.units) else np.full(len(units), units[0].n, np.int64)
         columns = read_columns(form, n, payload, self.ops.threads)

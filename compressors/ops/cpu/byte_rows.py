@@ -3,7 +3,7 @@
 Each message is short where a layer is small, and a call for each piece would take longer than its work.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -54,15 +54,21 @@ def _copy_small_rows(source, begins, sizes, out, ats):  # type: ignore[no-untype
 def take_rows(payload: NDArray[np.uint8], begins: Numbers, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Copies of elements of a type, from wherever they begin among bytes."""
     found = np.empty(begins.size, dtype)
-    width = np.full(begins.size, dtype.itemsize, np.int64)
-    copy_rows(payload, begins, width, found.view(np.uint8), np.arange(begins.size) * dtype.itemsize)
+    sizes, ats = _even_rows(begins.size, dtype.itemsize)
+    _copy_small_rows(payload, begins, sizes, found.view(np.uint8), ats)
     return found
 
 
 def put_rows(rows: NDArray[Any], out: NDArray[np.uint8], ats: Numbers) -> None:
     """Writes the bytes of an array's elements, each where it is to stand."""
-    width = np.full(rows.size, rows.itemsize, np.int64)
-    copy_rows(rows.view(np.uint8), np.arange(rows.size) * rows.itemsize, width, out, ats)
+    sizes, begins = _even_rows(rows.size, rows.itemsize)
+    _copy_small_rows(rows.view(np.uint8), begins, sizes, out, ats)
+
+
+@lru_cache(256)  # every step asks for the same
+def _even_rows(count: int, width: int) -> tuple[Numbers, Numbers]:
+    """Sizes and begins of rows of some bytes, one after the other."""
+    return np.full(count, width, np.int64), np.arange(count) * width
 
 
 @njit(nogil=True, cache=True)

@@ -52,19 +52,19 @@ def write_values(
     symbols: NDArray[Any],
     shape: tuple[int, int],
     tables: tuple[NDArray[Any], ...],
-    offsets: Offsets,
+    rows: Numbers,
     out: NDArray[np.float32],
     starts: Numbers,
     add: bool,
 ) -> None:
-    """Writes, or adds, the values of some updates.
+    """Writes, or adds, the values of some updates, or pieces of them.
 
     Args:
         form: of the values.
         symbols: of all updates.
         shape: bits of a symbol, and elements of a block (0: a block for each update).
         tables: of all blocks, in the order of a message's.
-        offsets: where each update's symbols and tables stand.
+        rows: int64 [m, 4], where each one's symbols begin, how many; the first of its blocks, how many.
         out: float32.
         starts: int64 [m], where each one's values begin there.
         add: add to `out` instead of overwriting it.
@@ -72,17 +72,15 @@ def write_values(
     bits, block = shape
     if form == "linear":
         lows, steps = tables
-        _write_linear(symbols, offsets.table, block, lows, steps, out, starts, add)
+        _write_linear(symbols, rows, block, lows, steps, out, starts, add)
     elif form == "quantile":
         exponents, means = tables
-        _write_quantile(
-            symbols, offsets.table, block, means.reshape(-1, 1 << bits), exponents, out, starts, add
-        )
+        _write_quantile(symbols, rows, block, means.reshape(-1, 1 << bits), exponents, out, starts, add)
     elif form == "fp8":
         (exponents,) = tables
-        _write_fp8(symbols, offsets.table, block, exponents, out, starts, add)
+        _write_fp8(symbols, rows, block, exponents, out, starts, add)
     else:
-        _write_halves(symbols, offsets.table, form == "bf16", out, starts, add)
+        _write_halves(symbols, rows, form == "bf16", out, starts, add)
 
 
 @njit(nogil=True, cache=True)

@@ -15,7 +15,7 @@ from ...ops.cpu.byte_rows import Numbers
 from ..codecs.every import Every
 from ..forms import FORMS, Form
 from ..message import HEADER, HEADER_BYTES, SYMBOLS
-from .headers import LENGTH_AT, headers
+from .headers import LENGTH_AT, fit, headers
 from .odd import Odd, must
 from .reading_positions import read_positions
 from .reading_values import read_values
@@ -54,7 +54,7 @@ def _read(form: Form, n: Numbers, payload: Bytes, threads: int) -> UpdateColumns
     messages = _cut(payload, n.size, exactly=not traits.sign_apart)
     said, n = messages.headers, n[: messages.starts.size]
     counts, taus = said["k"].astype(np.int64), said["tau"] if traits.has_tau else None
-    _check_headers(form, n, said, taus)
+    _check_headers(form, n, said, counts, taus)
     bodies, words, chunks = messages.starts + HEADER_BYTES, None, None
     if (said["codec"] == Every.code).all():
         must(not traits.has_tau and bool((counts == n).all()))
@@ -78,12 +78,11 @@ def _cut(payload: Bytes, most: int, *, exactly: bool) -> _Messages:
     return _Messages(starts, ends, byte_rows.take_rows(payload, starts, HEADER))
 
 
-def _check_headers(form: Form, n: Numbers, said: NDArray[Any], taus: NDArray[np.float32] | None) -> None:
+def _check_headers(
+    form: Form, n: Numbers, said: NDArray[Any], counts: Numbers, taus: NDArray[np.float32] | None
+) -> None:
     """Whether headers say what is due; codecs, lengths and checksums are looked at elsewhere."""
-    due = headers(form, n, said["k"], taus)
-    for free in ("codec", "symbols", "length", "crc"):
-        due[free] = said[free]
-    must(due.tobytes() == said.tobytes() and bool((said["k"] <= n).all()))
+    must(fit(said, headers(form, n, counts, taus)) and bool((counts <= n).all()))
     must(int(said["symbols"].max()) < len(SYMBOLS))
     if taus is not None:
         must(bool((taus >= np.float32(SMALLEST_TAU)).all() and (taus <= np.float32(LARGEST_TAU)).all()))

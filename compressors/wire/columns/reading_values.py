@@ -80,19 +80,20 @@ def _symbols(
     threads: int,
 ) -> tuple[NDArray[Any], Offsets]:
     """Symbols, and where they stand."""
-    packed, counts, ats = ~coded, tight.sizes, tight.begins
-    must(bool(((ends - begins)[packed] == shape.packed[packed]).all()))
-    must(not coded.any() or (FORMS[form].symbols and int(counts[coded].min()) > 0))
+    counts, ats, any_coded = tight.sizes, tight.begins, bool(coded.any())
+    packed = ~coded if any_coded else slice(None)
+    must(bool((ends - begins == shape.packed)[packed].all()))
+    must(not any_coded or (FORMS[form].symbols and int(counts[coded].min()) > 0))
     dtype = np.dtype(symbol_type(bits) if form in QUANTIZED else FORMS[form].dtype)
     may_lie_apart = form in QUANTIZED or form in ("fp16", "bf16")
-    if may_lie_apart and bits in byte_rows.WHOLE_BYTES and packed.all():
+    if may_lie_apart and bits in byte_rows.WHOLE_BYTES and not any_coded:
         shared = _in_place(payload, begins, dtype)
         if shared is not None:
             symbols, first = shared
             return symbols, Offsets((begins - first) // dtype.itemsize, counts, tight.firsts, tight.blocks)
     symbols = np.empty(tight.all_symbols, dtype)
     must(byte_rows.unpack_rows(payload, begins[packed], bits, symbols, ats[packed], counts[packed], threads))
-    if coded.any():
+    if any_coded:
         must(
             huffman_rows.read_rows(
                 *(payload, begins[coded], ends[coded], bits, symbols, ats[coded], counts[coded]), threads

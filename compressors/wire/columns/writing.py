@@ -33,27 +33,28 @@ class _PlannedValues:
     """Bytes of the values."""
     threads: int
 
-    def write(self, which: Numbers, out: NDArray[np.uint8], ats: Numbers) -> None:
+    def write(self, which: Numbers | None, out: NDArray[np.uint8], ats: Numbers) -> None:
         """Writes those of some updates.
 
         Args:
-            which: their numbers, ascending.
+            which: their numbers, ascending; None for all.
             out: uint8.
             ats: where the values of each of them begin there.
         """
-        values, shape = self.values, self.shape
+        values, shape, some = self.values, self.shape, slice(None) if which is None else which
         if shape.opening is not None:
-            byte_rows.put_rows(shape.opening[which], out, ats)
+            byte_rows.put_rows(shape.opening[some], out, ats)
             ats = ats + shape.opening.itemsize
         for table, (begins, sizes) in zip(values.tables, shape.tables, strict=True):
-            byte_rows.copy_rows(host(table).view(np.uint8), begins[which], sizes[which], out, ats)
-            ats = ats + sizes[which]
+            byte_rows.copy_rows(host(table).view(np.uint8), begins[some], sizes[some], out, ats)
+            ats = ats + sizes[some]
         symbols, offsets = host(values.symbols), values.offsets
-        huffman = self.huffman[which]
-        if self.coded is not None and huffman.any():
-            self.coded.write(which[huffman], out, ats[huffman])
-            which, ats = which[~huffman], ats[~huffman]
-        begins, counts = offsets.begins[which], offsets.sizes[which]
+        if self.coded is not None and self.huffman.any():
+            numbers = np.arange(len(values))[some]
+            huffman = self.huffman[numbers]
+            self.coded.write(numbers[huffman], out, ats[huffman])
+            some, ats = numbers[~huffman], ats[~huffman]
+        begins, counts = offsets.begins[some], offsets.sizes[some]
         byte_rows.pack_rows(symbols, begins, counts, values.bits, out, ats, self.threads)
 
 
@@ -76,17 +77,19 @@ class _Written(Planned):
         bodies = ends - self.lengths
         made = headers(updates.form, updates.n, updates.counts, updates.taus)
         made["length"] = self.lengths
-        which = np.arange(len(updates))
+        which = None
         if positions is None:
             made["codec"] = Every.code
         else:
             made["codec"] = positions.codes
             positions.write(payload, bodies, ops)
-            which = which[positions.with_values]
+            if not positions.with_values.all():
+                which = np.flatnonzero(positions.with_values)
         # What follows the positions is written after them: a section may have overwritten it.
         if self.values is not None:
-            made["symbols"][which] = HUFFMAN * self.values.huffman[which]
-            self.values.write(which, out, ends[which] - self.values.sizes[which])
+            some = slice(None) if which is None else which
+            made["symbols"][some] = HUFFMAN * self.values.huffman[some]
+            self.values.write(which, out, (ends - self.values.sizes)[some])
         byte_rows.put_rows(made, out, bodies - HEADER_BYTES)
 
 
