@@ -220,11 +220,11 @@ def fixed_table(rounds: Rounds) -> Table:
         *("decode, us a bucket", "goal", "us a tensor", "goal"),
     )
     notes = (
-        f"Least times of buckets of {FEW} and of {MANY} tensors of {TINY} elements. Kernels take all "
-        "tensors at once. What is left for each is its record of what it sent, its threshold and its row "
-        "in the table; where tau is what a value means (`strom`), tensors have messages of their own. So "
-        "have those of dense methods, as each has its ranges: a header, a checksum and, unless it is "
-        "`raw`, a Huffman code.",
+        f"Least times of buckets of {FEW} and of {MANY} tensors of {TINY} elements. Passes take all "
+        "tensors at once, and so do writing, reading and adding messages. What is left for each tensor "
+        "is its record of what it sent, its threshold, its row in the tables and, where it has a message "
+        "of its own (`strom`, as tau is what a value means, and dense methods, as each has its ranges), a "
+        "checksum. `linear(bits=8)` without `raw` builds a Huffman code for each, in compiled code.",
     )
     return Table("Fixed cost", columns, rows, notes)
 

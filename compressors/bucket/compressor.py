@@ -48,6 +48,8 @@ class Outgoing:
 _FEW = 4
 """Messages below which it takes less time to take them one by one."""
 _Decoded = list[tuple[Update | NonFinite, Faults]]
+_FoundByRank = list[list[Found] | str]
+"""The messages of each payload, or what is wrong with their lengths."""
 _Blame = Callable[[int, CorruptMessage], CorruptMessage]
 """Says which worker's message an error is about."""
 
@@ -232,20 +234,36 @@ class Compressor:
         """
         return self._read_rows(padded, sizes, layout, of_worker)
 
+    def read_each(self, payloads: Sequence[Tensor], layout: Layout) -> list[Incoming]:
+        """`read_all` of payloads wherever they lie in the CPU's memory, uint8, where buckets are, too."""
+        assert self.ops.on_host
+        arrays, most = [self.ops.array(each) for each in payloads], self._most_messages(layout)
+
+        def found() -> _FoundByRank:
+            return [self.ops.find_messages(each, each.size, [each.size], most)[0] for each in arrays]
+
+        return self._read(arrays, found, layout, of_worker)
+
     def _read_rows(
         self, padded: Tensor, sizes: Sequence[int], layout: Layout, blame: _Blame
     ) -> list[Incoming]:
-        ops, stride = self.ops, padded.shape[1]
-        rows = ops.array(ops.bring(padded).reshape(-1))
+        stride, most = padded.shape[1], self._most_messages(layout)
+        rows = self.ops.array(self.ops.bring(padded).reshape(-1))
         begins = [rank * stride for rank in range(len(sizes))]
         payloads = [rows[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+        return self._read(payloads, lambda: self.ops.find_messages(rows, stride, sizes, most), layout, blame)
+
+    def _read(
+        self, payloads: Sequence[Any], find: Callable[[], _FoundByRank], layout: Layout, blame: _Blame
+    ) -> list[Incoming]:
+        """What payloads hold, uint8; `find` cuts them into messages, if they are to be read one by one."""
         at_once = [self._read_columns(payload, layout) for payload in payloads]
         if all(each is not None for each in at_once):
             return [each for each in at_once if each is not None]
-        looks, last = Returns(ops), Returns(ops)
+        looks, last = Returns(self.ops), Returns(self.ops)
         works: list[Steps[_Decoded]] = []
         about: list[list[Unit]] = []
-        for rank, found in enumerate(ops.find_messages(rows, stride, sizes, self._most_messages(layout))):
+        for rank, found in enumerate(find()):
             with _blaming(rank, blame):
                 if isinstance(found, str):
                     raise CorruptMessage(found)

@@ -33,10 +33,10 @@ def sum_dense(workers: Sequence[Received], divisor: int, total: Tensor) -> bool:
     Returns:
         Whether it did: these are updates of every element of the bucket, whose symbols are of one shape.
     """
-    columns = [each for each in workers if isinstance(each, ColumnsReceived)]
+    columns = [each for each in workers if isinstance(each, ColumnsReceived) and each.updates.words is None]
     values = [each.updates.values for each in columns if each.updates.values is not None]
     shapes = {(each.form, each.bits, each.block, each.offsets.sizes.tobytes()) for each in values}
-    if len(values) < len(workers) or len(shapes) != 1 or columns[0].updates.words is not None:
+    if len(values) < len(workers) or len(shapes) != 1:
         return False
     ((_, _, block, sizes),) = shapes
     cut, out = _cut(sizes, block), total.numpy()

@@ -142,33 +142,49 @@ class Passes(ABC):
     # Quantizing passes: residuals become what symbols leave out; None for zeros that nobody keeps
 
     @abstractmethod
-    def extremes(self, residual: Tensor | None, gradient: Tensor, looks: Returns, returns: Returns) -> Ranges:
-        """Adds a float32 gradient to a residual, and finds the smallest and the largest element.
+    def extremes(
+        self,
+        residuals: Sequence[Tensor | None],
+        gradients: Sequence[Tensor],
+        looks: Returns,
+        returns: Returns,
+    ) -> list[Ranges]:
+        """Adds gradients to residuals, and finds the smallest and the largest element of each parameter.
 
         Args:
-            residual: gains the gradient, but for elements whose sum is not finite.
-            gradient: [n], n at least 1.
+            residuals: gain the gradients, but for elements whose sum is not finite.
+            gradients: float32 [n], n at least 1.
             looks: to be fetched before the ranges are looked at.
-            returns: receives the report of the pass that goes by them.
+            returns: receives the reports of the passes that go by them.
         """
 
     @abstractmethod
-    def count_sample(
-        self, values: Tensor, size: int, bits: int, ranges: Ranges, looks: Returns
-    ) -> Pending[NDArray[np.int64]]:
-        """How often each symbol occurs in a stratified sample that is quantized uniformly between ranges.
+    def count_samples(
+        self,
+        values: Sequence[Tensor],
+        sizes: Sequence[int],
+        bits: int,
+        ranges: Sequence[Ranges],
+        looks: Returns,
+    ) -> Pending[list[NDArray[np.int64]]]:
+        """How often each symbol occurs in stratified samples that are quantized uniformly between ranges.
 
         Args:
-            values: float32 [n], all of them in the ranges.
-            size: of the sample, at most n.
+            values: float32 [n] of each parameter, all of them in its ranges.
+            sizes: of the samples, at most n.
             bits: of a symbol.
-            ranges: of the values.
-            looks: receives the counts, int64 [2^bits].
+            ranges: of the values. Where they are not finite, counts mean nothing.
+            looks: receives the counts, int64 [2^bits] each.
         """
 
     @abstractmethod
     def linear_pass(
-        self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Ranges | None = None
+        self,
+        work: Quantizing,
+        lows: Any,
+        steps: Any,
+        returns: Returns,
+        ranges: Sequence[Ranges] | None = None,
     ) -> Pending[list[QuantizedPass]]:
         """Quantizes residual + gradient uniformly; `ops.cpu.linear` defines it.
 
@@ -177,8 +193,8 @@ class Passes(ABC):
             lows: float32 [offsets.blocks]; receives the smallest element of each.
             steps: float32 [offsets.blocks]; receives the width of a bin.
             returns: receives what the passes come to, unless `ranges` has it.
-            ranges: what `extremes` found of the only parameter; its residual holds the gradient then, which
-                is not added again.
+            ranges: what `extremes` found of the parameters, each one block, all finite; their residuals hold
+                the gradients then, which are not added again.
         """
 
     @abstractmethod

@@ -56,6 +56,18 @@ class _Plan:
         return [(name, shares[place]) for name, place in zip(self.names, self.places, strict=True)]
 
 
+@dataclass
+class _Shares:
+    """The shares of a bucket's buffer, kept from step to step."""
+
+    plan: _Plan
+    at: tuple[int, torch.dtype]
+    """Where the buffer lies, and its type. Shares keep its memory, so no other can lie there."""
+    gradients: list[tuple[str, Tensor]]
+    used: bool = True
+    """In this step. DDP arranges buckets anew after the first: the memory of the old ones must go."""
+
+
 @dataclass(frozen=True)
 class _Turn:
     """A bucket's exchange that is under way."""
@@ -117,6 +129,7 @@ class AllGather(Protocol):
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
         self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._shares: dict[int, _Shares] = {}
         self._outgoing: list[tuple[Outgoing, list[Part]]] = []
         self._unsent: list[_Turn] = []
         self._waiting: list[_Turn] = []
@@ -127,6 +140,17 @@ class AllGather(Protocol):
         self._context.iteration, self._context.memories = iteration, self._feedback.memories
         self._compressor = self._compressor.of(self._feedback.method)
         self._unsent, self._waiting = [], []
+        self._shares = {number: shares for number, shares in self._shares.items() if shares.used}
+        for shares in self._shares.values():
+            shares.used = False
+
+    def _gradients(self, plan: _Plan, buffer: Tensor) -> list[tuple[str, Tensor]]:
+        """See `_Plan.gradients`."""
+        at, kept = (buffer.data_ptr(), buffer.dtype), self._shares.get(plan.number)
+        if kept is None or kept.plan is not plan or kept.at != at:
+            kept = self._shares[plan.number] = _Shares(plan, at, plan.gradients(buffer))
+        kept.used = True
+        return kept.gradients
 
     def meet(self, transport: torch.device) -> None:
         """See `Protocol.meet`."""
@@ -160,7 +184,7 @@ class AllGather(Protocol):
         self._send()
 
         started = perf_counter()
-        parts = self._feedback.parts(plan.gradients(buffer), plan.layout, self._compressor)
+        parts = self._feedback.parts(self._gradients(plan, buffer), plan.layout, self._compressor)
         own = self._compressor.compress(parts, plan.layout, self._context)
         payload = self._compressor.ops.tensor(own.payload)
         if self._nonfinite == "skip":
@@ -185,7 +209,7 @@ class AllGather(Protocol):
                 if problem is not None:
                     raise problem
                 self._exchange.learn(plan.number, gathering.sizes)  # gets ready for the next messages
-            incoming = self._read(parts, plan, gathering)
+            incoming = self._read(parts, plan, gathering, transport)
             self._fill(buffer, incoming, parts)
             if buffer.is_cuda and transport.type == "cpu":
                 torch.cuda.current_stream(
@@ -258,11 +282,17 @@ class AllGather(Protocol):
                 turn.gate.set_result(None)  # decodes it, here and now
         self._times.held(started)
 
-    def _read(self, parts: Sequence[Part], plan: _Plan, gathering: Gathering) -> list[Incoming]:
+    def _read(
+        self, parts: Sequence[Part], plan: _Plan, gathering: Gathering, transport: torch.device
+    ) -> list[Incoming]:
         """Every worker's updates, checked. If one is not valid, none is applied."""
         try:
-            rows, sizes = self._exchange.opened(gathering, plan.number)
-            incoming = self._compressor.read_all(rows, sizes, plan.layout)
+            if self._compressor.ops.on_host and transport.type == "cpu":
+                each = self._exchange.opened_each(gathering, plan.number)
+                incoming = self._compressor.read_each(each, plan.layout)
+            else:
+                rows, sizes = self._exchange.opened(gathering, plan.number)
+                incoming = self._compressor.read_all(rows, sizes, plan.layout)
         except CorruptMessage as reason:
             raise self._fail(reason) from None
         for rank, received in enumerate(incoming):

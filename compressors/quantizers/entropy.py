@@ -9,11 +9,14 @@ from ..config.base import Symbols
 from ..config.calls import expand
 from ..config.methods import DenseMethod
 from ..tau.by_law import Law
-from .base import Given, Outcome, Quantizer, QuantizerLink, Work
+from .base import Given, Outcome, Outcomes, Quantizer, QuantizerLink, Work
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
+    from ..ops.passes import Ranges
     from ..ops.returns import Steps
 
 LOWEST_FLOOR, HIGHEST_FLOOR = -16.0, 16.0
@@ -68,36 +71,77 @@ class EntropyFields(Quantizer):
         return self.floor
 
     def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """Oland-Raj, Algorithm 1: the bits first, then uniform bins over the whole layer."""
+        """See `Quantizer.apply`."""
+        outcomes = yield from self.apply_all([Given(residual, gradient, work.rms)], work)
+        return Outcome(outcomes.values[0], lambda: outcomes.passed()[0])
+
+    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[Outcomes]":
+        """Oland-Raj, Algorithm 1: the bits of each layer first, then uniform bins over the whole layer."""
         from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size  # noqa: PLC0415 (numba)
-        from .uniform import quantize_uniformly  # noqa: PLC0415 (NumPy)
 
-        gradient, ops, looks = gradient.float(), work.ops, work.looks
-        n = gradient.numel()
-        ranges = ops.extremes(residual, gradient, looks, work.returned)
+        if not given:
+            return Outcomes([], list)
+        ops, looks = work.ops, work.looks
+        gradients = [each.gradient.float() for each in given]
+        residuals = [each.residual for each in given]
+        ranges = ops.extremes(residuals, gradients, looks, work.returned)
+        n = [each.numel() for each in gradients]
         if self.form == "rms":
-            squares = ops.ordered_sum_of_squares(gradient, looks) if work.rms is None else None
+            squares = [
+                ops.ordered_sum_of_squares(gradient, looks) if each.rms is None else None
+                for each, gradient in zip(given, gradients, strict=True)
+            ]
             yield
-            if ranges.nonfinite:
-                return _refused(work)
-            found = work.rms if squares is None else math.sqrt(squares() / n)
-            assert found is not None
-            bits = rms_bits(found, c0=self.c0, c1=self.given_floor)
+            found = [
+                math.sqrt(each() / size) if each is not None else one.rms or 0.0
+                for one, each, size in zip(given, squares, n, strict=True)
+            ]
+            finite = [not each.nonfinite for each in ranges]
+            bits = [
+                rms_bits(rms, c0=self.c0, c1=self.given_floor) if good else 0
+                for rms, good in zip(found, finite, strict=True)
+            ]
         else:
-            values = gradient if residual is None else residual
-            counts = ops.count_sample(values, sample_size(n, self.fraction), self.sample_bits, ranges, looks)
+            values = [
+                gradient if residual is None else residual
+                for residual, gradient in zip(residuals, gradients, strict=True)
+            ]
+            sizes = [sample_size(each, self.fraction) for each in n]
+            counts = ops.count_samples(values, sizes, self.sample_bits, ranges, looks)
             yield
-            if ranges.nonfinite:
-                return _refused(work)
-            bits = bits_of_sample(counts(), self.given_floor)
-        alone = quantize_uniformly([Given(residual, gradient)], bits, 0, work, ranges)
-        return Outcome(alone.values[0], lambda: alone.passed()[0])
+            bits = [
+                0 if each.nonfinite else bits_of_sample(own, self.given_floor)
+                for each, own in zip(ranges, counts(), strict=True)
+            ]
+        return _by_bits(given, bits, ranges, work)
 
 
-def _refused(work: Work) -> Outcome:
+def _by_bits(
+    given: "Sequence[Given]", bits: "Sequence[int]", ranges: "Sequence[Ranges]", work: Work
+) -> Outcomes:
+    """Quantizes parameters, all of the same bits at once; those of 0 bits are not finite."""
     from ..ops.results import QuantizedPass  # noqa: PLC0415 (torch)
+    from .uniform import quantize_uniformly  # noqa: PLC0415 (NumPy)
 
-    return Outcome(work.ops.empty(0, "u2"), lambda: QuantizedPass(0.0, True))
+    found: dict[int, tuple[Outcomes, int]] = {}
+    for each in sorted({*bits} - {0}):
+        mine = [number for number, own in enumerate(bits) if own == each]
+        outcomes = quantize_uniformly(
+            [given[number] for number in mine], each, 0, work, [ranges[number] for number in mine]
+        )
+        if len(mine) == len(given):
+            return outcomes
+        found |= {number: (outcomes, place) for place, number in enumerate(mine)}
+    none, refused = work.ops.empty(0, "u2"), QuantizedPass(0.0, True)
+    values = [found[i][0].values[found[i][1]] if i in found else none for i in range(len(given))]
+
+    def passed() -> list[QuantizedPass]:
+        all_passed = {id(outcomes): outcomes.passed() for outcomes, _ in found.values()}
+        return [
+            all_passed[id(found[i][0])][found[i][1]] if i in found else refused for i in range(len(given))
+        ]
+
+    return Outcomes(values, passed)
 
 
 class EntropyLink(EntropyFields, QuantizerLink):

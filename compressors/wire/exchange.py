@@ -134,6 +134,13 @@ class Exchange:
             return rows, gathering.sizes
         return rows, self._seal.check_rows(rows, gathering.sizes, bucket, self._turns[bucket])
 
+    def opened_each(self, gathering: Gathering, bucket: int) -> Sequence[Tensor]:
+        """`opened`, but each worker's message, uint8, wherever it lies."""
+        if self._seal is None:
+            return gathering.messages()
+        rows, sizes = self.opened(gathering, bucket)
+        return [row[:size] for row, size in zip(rows, sizes, strict=True)]
+
     def _between_sites(self, own: Tensor, bucket: int, group: dist.ProcessGroup) -> Gathering:
         if self._mailbox is None:
             self.sites = self.sites or Sites.by_place(places_of(group))

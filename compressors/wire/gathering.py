@@ -76,6 +76,10 @@ class Gathering(ABC):
     def rows(self) -> Tensor:
         """What has arrived: uint8 [workers, longest or more], row r begins with worker r's message."""
 
+    def messages(self) -> Sequence[Tensor]:
+        """The same as each worker's message, uint8, wherever it lies."""
+        return [row[:size] for row, size in zip(self.rows(), self.sizes, strict=True)]
+
     def _wait(self) -> None:
         """Waits for the latest collective."""
         with reaching():
@@ -156,7 +160,11 @@ class Exact(LengthsFirst):
 
     def rows(self) -> Tensor:
         """See `Gathering.rows`."""
-        return stacked(torch.split(self._arriving, self.sizes), pinned=self._pinned)
+        return stacked(self.messages(), pinned=self._pinned)
+
+    def messages(self) -> Sequence[Tensor]:
+        """See `Gathering.messages`."""
+        return torch.split(self._arriving, self.sizes)
 
 
 class PaddedOneShot(Gathering):
@@ -217,9 +225,10 @@ def told_length(arrived: Tensor) -> int:
 def stacked(messages: Sequence[Tensor], *, pinned: bool) -> Tensor:
     """Messages in rows, each padded with zeros: uint8 [workers, longest or more]."""
     shape = len(messages), aligned(max(each.numel() for each in messages))
-    rows = torch.zeros(shape, dtype=torch.uint8, device=messages[0].device, pin_memory=pinned)
+    rows = torch.empty(shape, dtype=torch.uint8, device=messages[0].device, pin_memory=pinned)
     for row, message in zip(rows, messages, strict=True):
         row[: message.numel()].copy_(message)
+        row[message.numel() :] = 0
     return rows
 
 

@@ -262,8 +262,12 @@ class Expected(Gathering):
 
     def rows(self) -> Tensor:
         """See `Gathering.rows`."""
+        return stacked(self.messages(), pinned=self._own.is_pinned())
+
+    def messages(self) -> Sequence[Tensor]:
+        """See `Gathering.messages`."""
         messages = [each[SIZE_BYTES:][:size] for each, size in zip(self._arrived, self.sizes, strict=True)]
         if self._rests is not None:
             messages = [torch.cat(parts) for parts in zip(messages, self._rests, strict=True)]
         messages[self._mailbox.rank] = self._own
-        return stacked(messages, pinned=self._own.is_pinned())
+        return messages

@@ -27,7 +27,7 @@ from taugrad.compressors.wire.columns.words import Words
 from taugrad.compressors.wire.columns.writing import plan
 from taugrad.compressors.wire.forms import FORMS, Form
 from taugrad.compressors.wire.message import HEADER_BYTES
-from taugrad.compressors.wire.update import Chunks, Update
+from taugrad.compressors.wire.update import NO_TAU, Chunks, Update
 
 DENSE: list[Form] = ["linear", "quantile", "fp8", "fp16", "bf16"]
 SPARSE: list[Form] = ["bgt", "strom", "qgt", "f32", *DENSE]
@@ -202,6 +202,19 @@ def test_where_everything_is_sent_the_dense_array_is_shortest(form: Form, assert
     one_by_one = messages.write_all(list(updates), ["raw"] * 2, "auto")
     assert payload.tobytes() == b"".join(each.tobytes() for each in one_by_one)
     assert read(form, updates.n, payload, 1) is None  # left to be read one by one
+
+
+def test_float32_sent_whole_is_read_one_by_one() -> None:
+    whole = [Update("f32", n, NO_TAU, None, np.ones(n, np.float32)) for n in (5, 9, 2, 7)]
+    payload = np.concatenate(messages.write_all(whole, ["every"] * 4))
+    assert read("f32", np.array([5, 9, 2, 7]), payload, 1) is None
+
+
+def test_more_elements_than_a_message_holds_are_left_to_one_by_one() -> None:
+    updates = sparse("strom", [50] * 4, 0.2, np.random.default_rng(0))
+    assert plan(updates, "auto", "auto", 1) is not None
+    updates.n[2] = message.LARGEST_N + 1
+    assert plan(updates, "auto", "auto", 1) is None
 
 
 @pytest.mark.parametrize("symbols", ["raw", "huffman"])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,8 @@ from taugrad.compressors.ops.cpu.linear import (
     linear_tables_valid,
     linear_values,
 )
-from taugrad.compressors.ops.results import QuantizedPass
+from taugrad.compressors.ops.cpu.linear_ranges import extremes_of_each, quantize_between
+from taugrad.compressors.ops.results import QuantizedPass, Quantizing
 
 Floats = NDArray[np.float32]
 F32 = np.float32
@@ -219,21 +221,31 @@ def test_a_sum_that_overflows_is_not_finite() -> None:
     assert quantized(huge.copy(), huge, 8, 0)[-1].nonfinite
 
 
-def test_ranges_that_are_known_need_not_be_found_again() -> None:
-    residual, gradient = np.random.default_rng(4).standard_normal((2, 5000)).astype(F32)
-    other = residual.copy()
-    a = (residual + gradient).reshape(50, 100)
-    ranges = extremes(residual, gradient, 100)
-    assert (residual == a.reshape(-1)).all()
-    assert (ranges.lows == a.min(1)).all()
-    assert (ranges.highs == a.max(1)).all()
-    symbols = np.empty((2, 5000), np.uint8)
-    lows, steps = np.empty((2, 50), F32), np.empty((2, 50), F32)
-    linear_pass(residual, gradient, 8, 100, symbols[0], lows[0], steps[0], ranges=ranges)
-    linear_pass(other, gradient, 8, 100, symbols[1], lows[1], steps[1])
-    assert other.tobytes() == residual.tobytes()
-    for pair in (symbols, lows, steps):
-        assert pair[0].tobytes() == pair[1].tobytes()
+@in_turn("threads", [1, 3])
+@in_turn("keeps", [True, False])
+def test_ranges_of_many_layers_are_found_and_gone_by_in_one_call(threads: int, keeps: bool) -> None:
+    rng, sizes = np.random.default_rng(4), [5000, 1, 2**20 + 77, 300]
+    gradients = [rng.standard_normal(n).astype(F32) for n in sizes]
+    residuals = [rng.standard_normal(n).astype(F32) if keeps else None for n in sizes]
+    alone = [None if each is None else each.copy() for each in residuals]
+    tensors = [None if each is None else torch.from_numpy(each) for each in residuals]
+    given = [torch.from_numpy(each) for each in gradients]
+    ranges = extremes_of_each(tensors, given, threads)
+    work = Quantizing(tensors, given, np.empty(0, np.uint8), 8)
+    symbols = np.empty(work.offsets.all_symbols, np.uint8)
+    lows, steps = (np.empty(work.offsets.all_blocks, F32) for _ in range(2))
+    passed = quantize_between(work._replace(symbols=symbols), ranges, lows, steps, threads)
+    for i, (kept, added) in enumerate(zip(alone, gradients, strict=True)):
+        total = added if kept is None else kept + added
+        assert (ranges[i].lows[0], ranges[i].highs[0]) == (total.min(), total.max())
+        own, low, step = np.empty(added.size, np.uint8), np.empty(1, F32), np.empty(1, F32)
+        expected = linear_pass(kept, added, 8, 0, own, low, step)
+        at, table = work.offsets.symbols[i], work.offsets.tables[i]
+        assert symbols[at].tobytes() == own.tobytes()
+        assert (lows[table], steps[table]) == (low, step)
+        assert passed[i].residual_squares == pytest.approx(expected.residual_squares, rel=1e-5)
+        there = residuals[i]
+        assert there is None or (kept is not None and there.tobytes() == kept.tobytes())
 
 
 @in_turn("bad", [np.nan, np.inf])

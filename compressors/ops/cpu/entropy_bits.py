@@ -10,10 +10,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .bitpack import symbol_type
-from .linear import Extremes, linear_pass
-from .sampling import stratified_positions
-
 LEAST_SAMPLE = 256
 """A sample of fewer elements says little about 16 bins; smaller layers are taken whole."""
 
@@ -57,29 +53,11 @@ def sample_size(n: int, fraction: float) -> int:
     return min(n, max(math.ceil(fraction * n), LEAST_SAMPLE))
 
 
-def count_sample(values: NDArray[np.float32], size: int, bits: int, ranges: Extremes) -> NDArray[np.int64]:
-    """How often each symbol occurs in a sample that `linear` quantizes between the layer's extremes.
-
-    Args:
-        values: float32 [n], the layer.
-        size: how many of them to look at, at most n; at `stratified_positions`.
-        bits: M, of a symbol.
-        ranges: of the whole layer as one block, finite.
-
-    Returns:
-        int64 [2^bits].
-    """
-    sample = values[stratified_positions(values.size, size)]
-    symbols, low = np.zeros(size, symbol_type(bits)), np.empty(1, np.float32)
-    linear_pass(None, sample, bits, 0, symbols, low, np.empty(1, np.float32), 1, ranges)
-    return np.bincount(symbols, minlength=1 << bits)
-
-
 def bits_of_sample(counts: NDArray[np.int64], floor: float) -> int:
     """The paper's N = H + c: bits for a layer from the entropy H of a sample of it.
 
     Args:
-        counts: of each symbol in the sample; see `count_sample`.
+        counts: of each symbol in the sample; see `linear_ranges.count_samples`.
         floor: c.
 
     Returns:

@@ -71,21 +71,24 @@ def _from_key(key):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _from_keys(keys, values):  # type: ignore[no-untyped-def]
+def from_keys(keys, values):  # type: ignore[no-untyped-def]
+    """Writes the float32 of order keys; 0.0 for -0.0."""
     for b in range(keys.size):
         values[b] = _from_key(keys[b])
 
 
 @njit(nogil=True, cache=True)
-def _step(low, high, scale):  # type: ignore[no-untyped-def]
+def step_between(low, high, scale):  # type: ignore[no-untyped-def]
+    """The width of a bin between a block's extremes; scale is 2^-bits."""
     step = high * scale - low * scale
     return step if step >= _SMALLEST_STEP else _ZERO
 
 
 @njit(nogil=True, cache=True)
-def _fill_steps(lows, highs, scale, steps):  # type: ignore[no-untyped-def]
+def fill_steps(lows, highs, scale, steps):  # type: ignore[no-untyped-def]
+    """Writes the width of a bin of each block."""
     for b in range(lows.size):
-        steps[b] = _step(lows[b], highs[b], scale)
+        steps[b] = step_between(lows[b], highs[b], scale)
 
 
 @njit(nogil=True, cache=True)
@@ -162,7 +165,7 @@ def _quantize_at_once(residual, gradient, block, lows, steps, scale, top, symbol
             take_up_rest(residual, gradient, (b + 1) * block)
             return total, b
         low = _from_key(low_key)
-        step = _step(low, _from_key(high_key), scale)
+        step = step_between(low, _from_key(high_key), scale)
         lows[b], steps[b] = low, step
         squares, low_key, high_key = _quantize_block(residual, gradient, b, block, low, step, top, symbols)
         total += squares
@@ -183,7 +186,7 @@ def _quantize_rows(rows, all_lows, all_steps, scale, top, all_symbols, reports):
 
 
 @njit(nogil=True, cache=True)
-def _quantize(residual, gradient, block, lows, steps, top, symbols):  # type: ignore[no-untyped-def]
+def quantize_known(residual, gradient, block, lows, steps, top, symbols):  # type: ignore[no-untyped-def]
     """Quantizes blocks of known range; with a residual, what stands there."""
     total = 0.0
     for b in range(lows.size):
@@ -227,8 +230,8 @@ def extremes(
     low_keys, high_keys = take_up_all(residual, gradient, block, threads)
     finite = not low_keys.size or keys_finite(low_keys.min(), high_keys.max())
     lows, highs = np.empty(low_keys.size, np.float32), np.empty(low_keys.size, np.float32)
-    _from_keys(low_keys, lows)
-    _from_keys(high_keys, highs)
+    from_keys(low_keys, lows)
+    from_keys(high_keys, highs)
     return Extremes(lows, highs, not finite)
 
 
@@ -241,7 +244,6 @@ def linear_pass(
     lows: NDArray[np.float32],
     steps: NDArray[np.float32],
     threads: int = 1,
-    ranges: Extremes | None = None,
 ) -> QuantizedPass:
     """Quantizes residual + gradient and keeps in the residual what the symbols leave out.
 
@@ -254,24 +256,22 @@ def linear_pass(
         lows: float32 [blocks]; receives the smallest element of each block.
         steps: float32 [blocks]; receives the width of a bin.
         threads: how many to use; the result does not depend on it.
-        ranges: what `extremes` said of the same arrays, if it has seen to them already. The residual holds
-            the gradient then, which is not added again.
     """
-    if ranges is None and fits_rows(gradient.size, block):
+    if fits_rows(gradient.size, block):
         return linear_rows(alone(residual, gradient, symbols, bits, block), lows, steps, threads)[0]
     scale, top = np.float32(2.0**-bits), np.int32((1 << bits) - 1)
 
     def quantize(piece: Piece) -> float:
         at, b = piece.elements, piece.blocks
         r, g, s = part(residual, at), gradient[at], symbols[at]
-        squares: float = _quantize(r, g, piece.block, lows[b], steps[b], top, s)
+        squares: float = quantize_known(r, g, piece.block, lows[b], steps[b], top, s)
         return squares
 
-    ranges = ranges or extremes(residual, gradient, block, threads)
+    ranges = extremes(residual, gradient, block, threads)
     if ranges.nonfinite:
         return QuantizedPass(0.0, True)
     lows[:] = ranges.lows
-    _fill_steps(ranges.lows, ranges.highs, scale, steps)
+    fill_steps(ranges.lows, ranges.highs, scale, steps)
     return QuantizedPass(sum(over(pieces(gradient.size, block), quantize, threads), 0.0), False)
 
 

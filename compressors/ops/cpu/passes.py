@@ -17,7 +17,7 @@ from ..returns import Pending, Returns
 from . import chunked, linear, minifloat, quantile, sparse, topk
 from .block_rows import fits_rows
 from .blockwise import PIECE
-from .entropy_bits import count_sample
+from .linear_ranges import count_samples, extremes_of_each, quantize_between
 from .ordered_sum import ordered_sum_of_squares
 from .quantile_rows import quantile_rows
 from .room import Room
@@ -46,6 +46,11 @@ def _table(batch: Batch) -> tuple[NDArray[np.int64], list[Tensor]]:
 
 def _kept(residual: Tensor | None) -> NDArray[np.float32] | None:
     return None if residual is None else residual.numpy()
+
+
+def _extremes(ranges: Sequence[Ranges]) -> list[linear.Extremes]:
+    """The ranges, which this device has made."""
+    return [each for each in ranges if isinstance(each, linear.Extremes)]
 
 
 def _all_fit(work: Quantizing, most: int = PIECE) -> bool:
@@ -195,17 +200,25 @@ class CpuPasses(Passes):
     # Quantizing passes
 
     def extremes(
-        self, residual: Tensor | None, gradient: Tensor, looks: Returns, returns: Returns
-    ) -> linear.Extremes:
-        """See `Passes.extremes`."""
-        return linear.extremes(_kept(residual), gradient.numpy(), 0, self.threads)
+        self,
+        residuals: Sequence[Tensor | None],
+        gradients: Sequence[Tensor],
+        looks: Returns,
+        returns: Returns,
+    ) -> list[Ranges]:
+        """See `Passes.extremes`; one call takes all."""
+        return list(extremes_of_each(residuals, gradients, self.threads))
 
-    def count_sample(
-        self, values: Tensor, size: int, bits: int, ranges: Ranges, looks: Returns
-    ) -> Pending[NDArray[np.int64]]:
-        """See `Passes.count_sample`."""
-        assert isinstance(ranges, linear.Extremes)
-        return _now(count_sample(values.numpy(), size, bits, ranges))
+    def count_samples(
+        self,
+        values: Sequence[Tensor],
+        sizes: Sequence[int],
+        bits: int,
+        ranges: Sequence[Ranges],
+        looks: Returns,
+    ) -> Pending[list[NDArray[np.int64]]]:
+        """See `Passes.count_samples`; one call takes all."""
+        return _now(list(count_samples(values, sizes, bits, _extremes(ranges))))
 
     def linear_pass(
         self,
@@ -213,18 +226,17 @@ class CpuPasses(Passes):
         lows: NDArray[np.float32],
         steps: NDArray[np.float32],
         returns: Returns,
-        ranges: Ranges | None = None,
+        ranges: Sequence[Ranges] | None = None,
     ) -> Pending[list[QuantizedPass]]:
         """See `Passes.linear_pass`; one call takes all, unless a block is very large."""
-        assert ranges is None or isinstance(ranges, linear.Extremes)
-        if ranges is None and _all_fit(work):
+        if ranges is not None:
+            return _now(quantize_between(work, _extremes(ranges), lows, steps, self.threads))
+        if _all_fit(work):
             return _now(linear.linear_rows(work, lows, steps, self.threads))
         bits, block = work.bits, work.block
         return _now(
             [
-                linear.linear_pass(
-                    kept, added, bits, block, symbols, lows[at], steps[at], self.threads, ranges
-                )
+                linear.linear_pass(kept, added, bits, block, symbols, lows[at], steps[at], self.threads)
                 for kept, added, symbols, at in _one_by_one(work)
             ]
         )

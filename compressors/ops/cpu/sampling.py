@@ -14,7 +14,7 @@ _LARGEST = np.float32(np.finfo(np.float32).max)
 
 
 @njit(nogil=True, cache=True)
-def _hash(i):  # type: ignore[no-untyped-def]
+def hash_of(i):  # type: ignore[no-untyped-def]
     """MurmurHash3's 32-bit finalizer: every bit of i reaches every bit of the result."""
     h = np.uint32(i)
     h ^= h >> np.uint32(16)
@@ -30,7 +30,7 @@ def _fill(n, positions):  # type: ignore[no-untyped-def]
     for i in range(m):
         low = i * n // m
         high = (i + 1) * n // m
-        positions[i] = low + np.int64(_hash(i)) % (high - low)
+        positions[i] = low + np.int64(hash_of(i)) % (high - low)
 
 
 def stratified_positions(n: int, m: int) -> NDArray[np.int64]:

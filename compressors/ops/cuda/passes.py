@@ -145,16 +145,38 @@ class CudaPasses(Device, Passes):
     # Quantizing passes
 
     def extremes(
-        self, residual: Tensor | None, gradient: Tensor, looks: Returns, returns: Returns
-    ) -> linear.Ranges:
+        self,
+        residuals: Sequence[Tensor | None],
+        gradients: Sequence[Tensor],
+        looks: Returns,
+        returns: Returns,
+    ) -> list[Ranges]:
         """See `Passes.extremes`."""
-        reports, slot = Reports(self, 1, returns), looks.take(2, np.uint32)
-        return linear.extremes(self, self._kept(residual), self.array(gradient), 0, reports, slot=slot)
+        found: list[Ranges] = []
+        for residual, gradient in zip(residuals, gradients, strict=True):
+            reports, slot = Reports(self, 1, returns), looks.take(2, np.uint32)
+            kept, added = self._kept(residual), self.array(gradient)
+            found.append(linear.extremes(self, kept, added, 0, reports, slot=slot))
+        return found
 
-    def count_sample(
+    def count_samples(
+        self,
+        values: Sequence[Tensor],
+        sizes: Sequence[int],
+        bits: int,
+        ranges: Sequence[Ranges],
+        looks: Returns,
+    ) -> Pending[list[NDArray[np.int64]]]:
+        """See `Passes.count_samples`."""
+        found = [
+            self._count_sample(each, size, bits, own, looks)
+            for each, size, own in zip(values, sizes, ranges, strict=True)
+        ]
+        return lambda: [each() for each in found]
+
+    def _count_sample(
         self, values: Tensor, size: int, bits: int, ranges: Ranges, looks: Returns
     ) -> Pending[NDArray[np.int64]]:
-        """See `Passes.count_sample`."""
         assert isinstance(ranges, linear.Ranges)
         sample, symbols = self.empty(size, np.float32), self.empty(size, symbol_type(bits))
         looking.sample(self, self.array(values), sample)
@@ -167,17 +189,23 @@ class CudaPasses(Device, Passes):
         return lambda: counts.values
 
     def linear_pass(
-        self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Ranges | None = None
+        self,
+        work: Quantizing,
+        lows: Any,
+        steps: Any,
+        returns: Returns,
+        ranges: Sequence[Ranges] | None = None,
     ) -> Pending[list[QuantizedPass]]:
         """See `Passes.linear_pass`."""
-        assert ranges is None or isinstance(ranges, linear.Ranges)
-        reports = Reports(self, len(work.gradients), returns) if ranges is None else ranges.reports
-        for kept, added, dtype, symbols, at in self._each(work):
+        known = [each for each in ranges or () if isinstance(each, linear.Ranges)]
+        reports = [each.reports for each in known] or [Reports(self, len(work.gradients), returns)]
+        for number, (kept, added, dtype, symbols, at) in enumerate(self._each(work)):
             linear.linear_pass(
-                self, kept, added, work.bits, work.block, symbols, lows[at], steps[at], reports,
-                ranges=ranges, gradient_type=dtype,
+                self, kept, added, work.bits, work.block, symbols, lows[at], steps[at],
+                reports[number if known else 0], ranges=known[number] if known else None,
+                gradient_type=dtype,
             )  # fmt: skip
-        return lambda: _quantized(reports)
+        return lambda: [passed for each in reports for passed in _quantized(each)]
 
     def quantile_pass(
         self, work: Quantizing, means: Any, exponents: Any, returns: Returns

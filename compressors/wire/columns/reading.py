@@ -15,6 +15,7 @@ from ...ops.cpu.byte_rows import Numbers
 from ..codecs.every import Every
 from ..forms import FORMS, Form
 from ..message import HEADER, HEADER_BYTES, SYMBOLS
+from ..quantized import QUANTIZED
 from .headers import LENGTH_AT, fit, headers
 from .odd import Odd, must
 from .reading_positions import read_positions
@@ -53,11 +54,12 @@ def _read(form: Form, n: Numbers, payload: Bytes, threads: int) -> UpdateColumns
     traits = FORMS[form]
     messages = _cut(payload, n.size, exactly=not traits.sign_apart)
     said, n = messages.headers, n[: messages.starts.size]
-    counts, taus = said["k"].astype(np.int64), said["tau"] if traits.has_tau else None
+    counts, taus = said["k"].astype(np.int64), np.ascontiguousarray(said["tau"]) if traits.has_tau else None
     _check_headers(form, n, said, counts, taus)
     bodies, words, chunks = messages.starts + HEADER_BYTES, None, None
     if (said["codec"] == Every.code).all():
-        must(not traits.has_tau and bool((counts == n).all()))
+        must(form in QUANTIZED or form in ("fp16", "bf16"))  # float32 is sent so in one message alone
+        must(bool((counts == n).all()))
     else:
         words, bodies, chunks = read_positions(form, n, said, payload, bodies, messages.ends)
     values = None

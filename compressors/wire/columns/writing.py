@@ -12,7 +12,7 @@ from ...ops.interface import Ops
 from ...ops.wire import Payload
 from ..codecs.every import Every
 from ..forms import FORMS
-from ..message import HEADER_BYTES, Planned
+from ..message import HEADER_BYTES, LARGEST_N, Planned
 from .headers import HUFFMAN, headers
 from .positions import PlannedPositions, plan_positions
 from .shape import Shape, shape_of
@@ -102,6 +102,8 @@ def plan(updates: UpdateColumns, codec: str, symbols: str, threads: int) -> Plan
         symbols: `raw`, `huffman` or `auto`.
         threads: how many may work at once.
     """
+    if int(updates.n.max()) > LARGEST_N:
+        return None
     values, value_bytes = None, np.zeros(len(updates), np.int64)
     if updates.values is not None:
         values = _plan_values(updates.values, "raw" if codec == "raw" else symbols, threads)
