@@ -22,6 +22,7 @@ from hook_figure import Backward, draw
 from report import RESULTS, Table, load, number, publish, read_options, verdict
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from workers import run_workers
 
@@ -340,7 +341,8 @@ def hook_table(models: Sequence[Model], rounds: Rounds) -> Table:
     return Table("Inside the hook", columns, rows, notes)
 
 
-STEPS = ("DDP alone", "none", *HOOKED)
+STEPS = ("DDP alone", "torch's allreduce_hook", "none", *HOOKED)
+"""The first two without us: the second shows what any hook in Python costs."""
 PARTS = ("step", "compress", "blocked", "exchange", "decompress")
 
 
@@ -353,9 +355,11 @@ def steps_of(rank: int, model: Model, rounds: Rounds, folder: Path) -> None:
     contenders = {}
     for line in STEPS:
         ddp = DistributedDataParallel(Weighted(model.sizes, rounds.gradients))
-        state = None if line == STEPS[0] else CompressionState(ddp, line, threads=1)
+        state = None if line in STEPS[:2] else CompressionState(ddp, line, threads=1)
         if state is not None:
             ddp.register_comm_hook(state, compressed_allgather)
+        elif line == STEPS[1]:
+            ddp.register_comm_hook(None, allreduce_hook)
         contenders[line] = ddp, state
     found: dict[str, list[list[float]]] = {line: [] for line in STEPS}
     for turn in range(rounds.warm + 2 * rounds.least):
@@ -389,9 +393,9 @@ def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[s
             line: {part: 1e3 * each for part, each in zip(PARTS, found[line], strict=True)} for line in STEPS
         }
         for line in STEPS:
-            shown = f"`{line}`" if line != STEPS[0] else line
+            shown = line if line in STEPS[:2] else f"`{line}`"
             ratio = number(found[line][0] / bare)
-            split = ["" if line == STEPS[0] else f"{1e3 * each:.3g}" for each in found[line][1:]]
+            split = ["" if line in STEPS[:2] else f"{1e3 * each:.3g}" for each in found[line][1:]]
             rows.append((model.name, shown, f"{1e3 * found[line][0]:.3g}", ratio, *split))
     columns = ("model", "hook", "backward, ms", "to DDP alone", *(f"{part}, ms" for part in PARTS[1:]))
     notes = (

@@ -49,7 +49,7 @@ def add_all(updates: Received, total: Tensor, ops: Ops) -> None:
     """Adds updates about units to a bucket, float32 [bucket elements], in this order."""
     if isinstance(updates, ColumnsReceived):
         _add_columns(updates, total.numpy())
-        return
+        updates = updates.whole
     out = ops.array(total)  # once: for a small parameter it costs more than what is added
     for update, unit in updates:
         if update.words is not None or len(unit.places) == 1:
@@ -112,7 +112,7 @@ def sum_all(workers: Sequence[Received], divisor: int, total: Tensor, ops: Ops) 
 
 def _is_sparse(received: Received) -> bool:
     if isinstance(received, ColumnsReceived):
-        return received.updates.words is not None
+        return received.updates.words is not None and not received.whole
     return all(update.words is not None for update, _ in received)
 
 

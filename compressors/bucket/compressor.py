@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any
@@ -281,20 +281,32 @@ class Compressor:
 
     def _read_columns(self, payload: Any, layout: Layout) -> Incoming | None:
         """What a payload holds, if it is easily told that it is right."""
-        if not isinstance(self.ops, CpuOps) or layout.exempt is not None or not layout.units:
+        if not isinstance(self.ops, CpuOps):
             return None
-        form, units = self.rule.form, list(layout.units)
+        form, units, exempt = self.rule.form, list(layout.units), layout.exempt
         if FORMS[form].sign_apart:
             units *= self._most_messages(layout) - 1  # tau is what a value means: one message for each
         if len(units) < _FEW or form == "wgt" or message.is_alone(payload):
             return None
         n = layout.n if len(units) == len(layout.units) else np.full(len(units), units[0].n, np.int64)
-        columns = read_columns(form, n, payload, self.ops.threads)
-        if columns is None:
+        found = read_columns(form, n, payload, self.ops.threads, behind=0 if exempt is None else 1)
+        if found is None:
             return None
+        columns, end = found
         # Positions count from a unit's base; that of a parameter alone is where it begins.
         starts = layout.starts if len(units) == len(layout.units) else np.full(len(units), units[0].base)
-        return ColumnsReceived(columns, units[: len(columns)], starts[: len(columns)])
+        received = ColumnsReceived(columns, units[: len(columns)], starts[: len(columns)])
+        return received if exempt is None else self._with_whole(received, payload[end:], exempt)
+
+    def _with_whole(self, received: ColumnsReceived, last: Any, exempt: Unit) -> ColumnsReceived | None:
+        """The same, and what was sent whole, from the last message; None if that is not right."""
+        try:
+            update = message.read(last, exempt.n, self.ops)
+        except CorruptMessage:
+            return None
+        if isinstance(update, NonFinite) or update.form != "f32" or update.words is not None:
+            return None
+        return replace(received, whole=((update, exempt),))
 
     def _decode(
         self, payload: Any, found: Sequence[Found], elements: Sequence[int], looks: Returns, last: Returns

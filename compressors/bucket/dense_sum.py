@@ -33,7 +33,8 @@ def sum_dense(workers: Sequence[Received], divisor: int, total: Tensor) -> bool:
     Returns:
         Whether it did: these are updates of every element of the bucket, whose symbols are of one shape.
     """
-    columns = [each for each in workers if isinstance(each, ColumnsReceived) and each.updates.words is None]
+    columns = [each for each in workers if isinstance(each, ColumnsReceived) and not each.whole]
+    columns = [each for each in columns if each.updates.words is None]
     values = [each.updates.values for each in columns if each.updates.values is not None]
     shapes = {(each.form, each.bits, each.block, each.offsets.sizes.tobytes()) for each in values}
     if len(values) < len(workers) or len(shapes) != 1:

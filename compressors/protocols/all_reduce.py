@@ -8,12 +8,31 @@ from torch.futures import Future
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
+from ..config import Method
 from ..gloo_threads import Once
-from .base import Bucket, Protocol
+from .base import Bucket, Fail, Protocol
 
 
 class AllReduce(Protocol):
     """What DDP does without a hook, counted."""
+
+    _tallies: dict[int, tuple[list[str], list[PartTally]]]
+    """By bucket, the names of its parameters and what they send, which is the same in every step."""
+
+    def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
+        super().__init__(config, group, fail)
+        self._tallies = {}
+
+    def _tallies_of(self, bucket: Bucket) -> list[PartTally]:
+        names, tallies = self._tallies.get(bucket.ddp.index(), ([], []))
+        if names != bucket.names:
+            sizes = [parameter.numel() for parameter in bucket.ddp.parameters()]
+            tallies = [
+                PartTally(name, size, size, 0.0, paper_bits=32 * size)
+                for name, size in zip(bucket.names, sizes, strict=True)
+            ]
+            self._tallies[bucket.ddp.index()] = bucket.names, tallies
+        return tallies
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """See `Protocol.synchronize`."""
@@ -26,9 +45,7 @@ class AllReduce(Protocol):
         step.paper_bits += 32 * elements
         step.wire_bytes += buffer.element_size() * elements
         self._count_ring(step, buffer.element_size() * buffer.numel())
-        for name, parameter in zip(bucket.names, bucket.ddp.parameters(), strict=True):
-            numel = parameter.numel()
-            step.layers.append(PartTally(name, numel, numel, 0.0, paper_bits=32 * numel))
+        step.layers += self._tallies_of(bucket)
         times, started = self._times, perf_counter()
         times.began()
         work = dist.all_reduce(buffer, group=self._group, async_op=True)

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.adding import add_all, sum_all
-from taugrad.compressors.bucket.incoming import ColumnsReceived
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.incoming import ColumnsReceived, sent_in
 from taugrad.compressors.bucket.layout import Place, Unit
+from taugrad.compressors.config import CompressedMethod, read_config
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.ops.cpu.bitpack import symbol_type
 from taugrad.compressors.ops.cpu.ops import CPU
@@ -100,11 +102,20 @@ def written_at_once(updates: UpdateColumns, codec: str, symbols: str, threads: i
     return payload
 
 
+def columns_in(form: Form, n: np.ndarray, payload: np.ndarray, threads: int = 1) -> UpdateColumns | None:
+    found = read(form, n, payload, threads)
+    if found is None:
+        return None
+    columns, end = found
+    assert end == payload.size
+    return columns
+
+
 def check(updates: UpdateColumns, codec: str, symbols: str, threads: int, same: Same) -> None:
     payload = written_at_once(updates, codec, symbols, threads)
     one_by_one = messages.write_all(list(updates), [codec] * len(updates), symbols)
     assert payload.tobytes() == b"".join(each.tobytes() for each in one_by_one)
-    found = read(updates.form, updates.n, payload, threads)
+    found = columns_in(updates.form, updates.n, payload, threads)
     if found is not None:
         for here, there in zip(found, messages.read_all(one_by_one, updates.n.tolist()), strict=True):
             assert isinstance(there, Update)
@@ -179,7 +190,7 @@ def test_sums(form: Form, every: bool, sizes: list[int], workers: int, divisor: 
     for _ in range(workers):
         updates = dense(form, sizes, rng) if every and form in DENSE else sparse(form, sizes, 0.1, rng)
         starts = np.zeros(len(sizes), np.int64) if FORMS[form].sign_apart else ends - sizes
-        found = read(form, updates.n, written_at_once(updates, "auto", "auto"), 1)
+        found = columns_in(form, updates.n, written_at_once(updates, "auto", "auto"))
         assert found is not None
         units = [
             Unit(n, start, (Place(number, start, n),))
@@ -195,19 +206,57 @@ def test_sums(form: Form, every: bool, sizes: list[int], workers: int, divisor: 
     assert total.numpy().tobytes() == expected.numpy().tobytes()
 
 
+NAMED = "exempt={'names': ['bias*']}"
+EXEMPT = [
+    f"linear(bits=8, {NAMED})",
+    f"fp16({NAMED})",
+    f"strom(density(0.05), {NAMED})",
+    f"qgt(density(0.05), {NAMED})",
+    f"chunked_topk(keep=4, chunk=64, {NAMED})",
+    f"topk(0.05, {NAMED}) | linear(4)",
+]
+
+
+@in_turn("line", EXEMPT)
+def test_parameters_that_are_sent_whole_come_behind(line: str) -> None:
+    config = read_config(line)
+    assert isinstance(config, CompressedMethod)
+    names = ["bias.0", "a", "b", "bias.1", "c", "d", "e"]
+    sizes = [7, 900, 40, 5, 3000, 11, 64]
+    worker = FeedbackCompressor(config, names, [torch.zeros(n) for n in sizes], threads=1)
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(n, generator=generator) for n in sizes]
+    payload = worker.compress(gradients, 0).payload
+    received = worker.read(payload)
+    assert isinstance(received, ColumnsReceived)
+    each = list(received)
+    assert len(each) == len(received) == len(received.updates) + 1
+    assert received[-1][0].form == "f32"
+    sent = sum(update.k for update, _ in each), sum(update.paper_bits for update, _ in each)
+    assert sent_in(received) == sent_in(each) == sent
+    total, expected = torch.full((2, sum(sizes)), 7.0)
+    worker.compressor.total([received, received], 2, total)
+    worker.compressor.total([each, each], 2, expected)
+    assert total.numpy().tobytes() == expected.numpy().tobytes()
+    assert total[:7].tolist() == gradients[0].tolist()
+    payload[-1] ^= 1  # of the last message
+    with pytest.raises(CorruptMessage, match="checksum"):
+        worker.read(payload)
+
+
 @in_turn("form", ["strom", "qgt"])
 def test_where_everything_is_sent_the_dense_array_is_shortest(form: Form, assert_same_update: Same) -> None:
     updates = sparse(form, [500, 500], 1.0, np.random.default_rng(0))
     payload = written_at_once(updates, "raw", "auto")
     one_by_one = messages.write_all(list(updates), ["raw"] * 2, "auto")
     assert payload.tobytes() == b"".join(each.tobytes() for each in one_by_one)
-    assert read(form, updates.n, payload, 1) is None  # left to be read one by one
+    assert columns_in(form, updates.n, payload) is None  # left to be read one by one
 
 
 def test_float32_sent_whole_is_read_one_by_one() -> None:
     whole = [Update("f32", n, NO_TAU, None, np.ones(n, np.float32)) for n in (5, 9, 2, 7)]
     payload = np.concatenate(messages.write_all(whole, ["every"] * 4))
-    assert read("f32", np.array([5, 9, 2, 7]), payload, 1) is None
+    assert columns_in("f32", np.array([5, 9, 2, 7]), payload) is None
 
 
 def test_more_elements_than_a_message_holds_are_left_to_one_by_one() -> None:
@@ -251,7 +300,7 @@ def test_what_is_damaged_is_read_as_one_by_one_or_not_at_all(
     payload = payload[: payload.size - cut].copy()
     if mended:
         _mend_checksums(payload)
-    found = read(form, updates.n, payload, 1)
+    found = columns_in(form, updates.n, payload)
     if found is not None:  # otherwise `message` reads them, or says what is wrong
         pieces = messages.split(payload, len(sizes))
         for here, there in zip(found, messages.read_all(pieces, found.n.tolist()), strict=True):

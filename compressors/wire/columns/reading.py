@@ -23,7 +23,9 @@ from .reading_values import read_values
 from .updates import UpdateColumns
 
 
-def read(form: Form, n: Numbers, payload: Bytes, threads: int) -> UpdateColumns | None:
+def read(
+    form: Form, n: Numbers, payload: Bytes, threads: int, behind: int = 0
+) -> tuple[UpdateColumns, int] | None:
     """The updates of the messages that fill a payload; None if they are to be read one by one.
 
     Args:
@@ -31,9 +33,13 @@ def read(form: Form, n: Numbers, payload: Bytes, threads: int) -> UpdateColumns 
         n: int64 [m], elements that each is about; where a sign stands apart, there may be fewer messages.
         payload: uint8, untrusted. Values may share its memory.
         threads: how many may work at once.
+        behind: how many messages of another form follow.
+
+    Returns:
+        The updates, and where the messages behind them begin.
     """
     try:
-        return _read(form, n, payload, threads)
+        return _read(form, n, payload, threads, behind)
     except (Odd, CorruptMessage):
         return None
 
@@ -50,9 +56,9 @@ class _Messages:
     """HEADER [m]"""
 
 
-def _read(form: Form, n: Numbers, payload: Bytes, threads: int) -> UpdateColumns:
+def _read(form: Form, n: Numbers, payload: Bytes, threads: int, behind: int) -> tuple[UpdateColumns, int]:
     traits = FORMS[form]
-    messages = _cut(payload, n.size, exactly=not traits.sign_apart)
+    messages = _cut(payload, n.size, behind, exactly=not traits.sign_apart)
     said, n = messages.headers, n[: messages.starts.size]
     counts, taus = said["k"].astype(np.int64), np.ascontiguousarray(said["tau"]) if traits.has_tau else None
     _check_headers(form, n, said, counts, taus)
@@ -68,13 +74,13 @@ def _read(form: Form, n: Numbers, payload: Bytes, threads: int) -> UpdateColumns
     else:
         values = read_values(form, counts, payload, bodies, messages.ends, said["symbols"], threads)
     must(_sums_match(payload, messages))
-    return UpdateColumns(form, n, words, values, taus, chunks)
+    return UpdateColumns(form, n, words, values, taus, chunks), int(messages.ends[-1])
 
 
-def _cut(payload: Bytes, most: int, *, exactly: bool) -> _Messages:
-    """Cuts a payload by the lengths in headers."""
-    bounds = np.empty(most + 1, np.int64)
-    count = byte_rows.bounds_of(payload, HEADER_BYTES, LENGTH_AT, bounds)
+def _cut(payload: Bytes, most: int, behind: int, *, exactly: bool) -> _Messages:
+    """Cuts a payload by the lengths in headers, and leaves out some messages behind the others."""
+    bounds = np.empty(most + behind + 1, np.int64)
+    count = byte_rows.bounds_of(payload, HEADER_BYTES, LENGTH_AT, bounds) - behind
     must(count > 0 and (count == most or not exactly))
     starts, ends = bounds[:count], bounds[1 : count + 1]
     return _Messages(starts, ends, byte_rows.take_rows(payload, starts, HEADER))
