@@ -253,6 +253,34 @@ def test_where_everything_is_sent_the_dense_array_is_shortest(form: Form, assert
     assert columns_in(form, updates.n, payload) is None  # left to be read one by one
 
 
+@in_turn("symbols", ["raw", "huffman"])
+@in_turn("threads", [1, 2])
+def test_symbols_of_too_many_bits_are_refused(symbols: str, threads: int) -> None:
+    offsets = offsets_of((64,) * 5, 0)
+    values = np.ones(offsets.all_symbols, np.uint8)
+    values[offsets.begins[3] + 2] = 8
+    tables = np.zeros(offsets.all_blocks, np.float32), np.ones(offsets.all_blocks, np.float32)
+    updates = UpdateColumns(
+        "linear", offsets.sizes, None, SharedValues("linear", 3, 0, offsets, values, tables)
+    )
+    with pytest.raises(ValueError, match="more than 3 bits"):
+        written_at_once(updates, "auto", symbols, threads)
+
+
+@in_turn("threads", [1, 2])
+@in_turn("size", [64, 1 << 17])
+def test_symbols_that_change_before_they_are_written_are_noticed(threads: int, size: int) -> None:
+    updates = dense("fp8", [size] * 4, np.random.default_rng(1))
+    planned = plan(updates, "auto", "huffman", threads)
+    assert planned is not None
+    assert updates.values is not None
+    array = updates.values.symbols
+    assert isinstance(array, np.ndarray)
+    array[:] = np.where(np.arange(array.size) % 3, 0x33, 0x44)
+    with pytest.raises(ValueError, match="not the symbols that were planned"):
+        message.write_planned([planned], CPU)
+
+
 def test_float32_sent_whole_is_read_one_by_one() -> None:
     whole = [Update("f32", n, NO_TAU, None, np.ones(n, np.float32)) for n in (5, 9, 2, 7)]
     payload = np.concatenate(messages.write_all(whole, ["every"] * 4))

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU
 from taugrad.compressors.ops.cpu import avx512, topk
+from taugrad.compressors.ops.cpu.rows import table
 from taugrad.compressors.ops.cpu.sampling import stratified_positions
 from taugrad.compressors.ops.cpu.threshold import SPARE
-from taugrad.compressors.ops.cpu.topk import SAMPLE, sampled_magnitude, topk_pass
+from taugrad.compressors.ops.cpu.topk import SAMPLE, sampled_magnitude, topk_pass, topk_rows
 
 Floats = NDArray[np.float32]
 
@@ -193,11 +194,50 @@ def test_a_guess_that_is_too_high_is_mended(vectorized: bool, monkeypatch: pytes
     rng = np.random.default_rng(5)
     for guess in (SMALLEST_TAU, 0.5, 3.0, LARGEST_TAU):
         monkeypatch.setattr(topk, "_low_guess", lambda *_, guess=guess: np.float32(guess))
-        gradient = (rng.standard_normal(1000)).astype(np.float32)
+        gradient = (rng.standard_normal(SAMPLE + 1000)).astype(np.float32)  # of less, all is looked at
         gradient[::5] = -0.0
-        check(np.full(1000, -0.0, np.float32), gradient, 100, vectorized)
+        check(np.full(gradient.size, -0.0, np.float32), gradient, 1000, vectorized)
         gradient[0] = NAN
-        check(np.zeros(1000, np.float32), gradient, 100, vectorized)
+        check(np.zeros(gradient.size, np.float32), gradient, 1000, vectorized)
+
+
+@vectorized
+@in_turn("guess", [None, 0.5, 3.0, LARGEST_TAU])
+@in_turn("threads", [1, 2])
+def test_many_parameters_at_once_are_as_one_after_the_other(
+    vectorized: bool, guess: float | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(6)
+    shapes = [(hills, 5000), (shown, 60_011), (equal, 20), (hidden, 30_000), (sparse, 40_000), (hills, 2200)]
+    gradients = [shape(n, rng) for shape, n in shapes] + [np.empty(0, np.float32), hidden(17_000, rng)]
+    gradients[4][123] = INF
+    ks = [50, 3000, 7, 60_000, 100, 0, 5, 900]
+    residuals = [rng.standard_normal(each.size).astype(np.float32) for each in gradients]
+    if guess is not None:
+        monkeypatch.setattr(topk, "_low_guess", lambda *_: np.float32(guess))
+    bases = np.cumsum([0, *(each.size for each in gradients)])[:-1].tolist()
+    room = sum(each.size for each in gradients) + SPARE
+
+    words, values, kept = np.empty(room, np.uint32), np.empty(room, np.float32), [*map(np.copy, residuals)]
+    addresses = [[each.ctypes.data for each in some] for some in (kept, gradients)]
+    rows = table(*addresses, [each.size for each in gradients], bases)
+    found = topk_rows(rows, ks, words, values, threads=threads, vectorized=vectorized)
+
+    expected_words, expected_values = np.empty(room, np.uint32), np.empty(room, np.float32)
+    sent = 0
+    for i, (residual, gradient) in enumerate(zip(residuals, gradients, strict=True)):
+        alone = topk_pass(
+            residual, gradient, ks[i], expected_words, expected_values, base=bases[i], sent=sent,
+            vectorized=vectorized,
+        )  # fmt: skip
+        sent = alone.sent
+        assert (found.ends[i], found.nonfinite[i]) == (sent, alone.nonfinite)
+        assert found.taus[i] == alone.tau
+        assert found.residual_squares[i] == pytest.approx(alone.residual_squares, rel=1e-6)
+        assert kept[i].tobytes() == residual.tobytes()
+    assert words[:sent].tobytes() == expected_words[:sent].tobytes()
+    assert values[:sent].tobytes() == expected_values[:sent].tobytes()
+    assert [bad for bad in found.nonfinite if bad] == [True]
 
 
 def test_the_guess_is_rarely_too_high() -> None:
