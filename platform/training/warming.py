@@ -70,3 +70,4 @@ def _compress(method: Method, names: list[str], gradients: list[Tensor]) -> None
         received = worker.read(worker.compress(each, iteration).payload)
         if not isinstance(received, NonFinite):
             worker.compressor.add(received, total)
+            worker.compressor.total([received], 1, total)

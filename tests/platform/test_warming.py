@@ -57,7 +57,12 @@ def first_steps() -> None:
     """In a process of its own: how many functions are compiled before, and in, the first iterations."""
     from taugrad.compressors.bucket.feedback import FeedbackCompressor
 
-    for line in ("wgt(tau=0.01)", "strom(density(0.05)) | golomb_rice", "linear(bits=4)"):
+    for line in (
+        "wgt(tau=0.01)",
+        "strom(density(0.05)) | golomb_rice",
+        "qgt(density(0.05))",
+        "linear(bits=4)",
+    ):
         spec, network = RunSpec(compressor=line), model()
         before = compiled()
         prepare(spec, network)
@@ -68,7 +73,9 @@ def first_steps() -> None:
             worker = FeedbackCompressor(spec.compressor, names, gradients, threads=1)
             for i in range(3):
                 received = worker.read(worker.compress(gradients, i).payload)
-                worker.compressor.add(received, torch.zeros(sum(each.numel() for each in gradients)))
+                total = torch.zeros(sum(each.numel() for each in gradients))
+                worker.compressor.add(received, total)
+                worker.compressor.total([received] * 2, 2, total)
         print(line, warmed - before, compiled() - warmed, sep=": ")
 
 
@@ -79,6 +86,6 @@ def test_the_first_iterations_compile_nothing():
         [sys.executable, "-c", script], cwd=here, capture_output=True, text=True, check=True
     )
     lines = [line.split(": ") for line in told.stdout.splitlines()]
-    assert len(lines) == 3
-    assert [int(line[2]) for line in lines] == [0, 0, 0], told.stdout
+    assert len(lines) == 4
+    assert [int(line[2]) for line in lines] == [0, 0, 0, 0], told.stdout
     assert int(lines[0][1]) > 0, told.stdout
