@@ -6,6 +6,7 @@ handed to the transport. Both are sums over all workers; docs/accounting.md has 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from functools import cache
 
 from .layout import PartTally
 
@@ -56,20 +57,25 @@ class Totals:
 
     def add(self, other: "Totals") -> None:
         """Adds another's sums to these."""
-        for each in fields(Totals):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        for name in _names():
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def state_dict(self) -> dict[str, int]:
         """The sums as plain numbers."""
-        return {each.name: getattr(self, each.name) for each in fields(Totals)}
+        return {name: getattr(self, name) for name in _names()}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, int]) -> "Totals":
         """The reverse of `state_dict`; a missing or unknown name is a ValueError."""
-        expected = [each.name for each in fields(Totals)]
+        expected = _names()
         if set(state) != set(expected):
             raise ValueError(f"a ledger has {sorted(expected)}, this one {sorted(state)}")
         return cls(**state)
+
+
+@cache  # every step asks for them
+def _names() -> tuple[str, ...]:
+    return tuple(each.name for each in fields(Totals))
 
 
 @dataclass

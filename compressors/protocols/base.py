@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from threading import Lock
 from typing import Any
 
@@ -124,7 +125,7 @@ class Protocol(ABC):
 
     def _look_for_nonfinite(self, step: Step, bucket: Bucket, summed: Tensor) -> None:
         """Refuses or records a sum that is not finite. A sum that merely overflows is checked again."""
-        if bool(torch.isfinite(summed.sum())) or bool(torch.isfinite(summed).all()):
+        if isfinite(summed.sum().item()) or bool(torch.isfinite(summed).all()):
             return
         broken = [not bool(torch.isfinite(gradient).all()) for gradient in bucket.ddp.gradients()]
         parameter = bucket.names[broken.index(True)]
