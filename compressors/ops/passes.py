@@ -6,7 +6,7 @@ what goes into messages.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,25 @@ class Ranges(Protocol):
     @property
     def nonfinite(self) -> bool:
         """Whether any is not finite, once `looks` was fetched."""
+
+
+class Addends(NamedTuple):
+    """A parameter whose gradient is to be added to its residual."""
+
+    residual: Tensor | None
+    """Contiguous float32 [n]; gains the gradient, but for elements whose sum is not finite. None for zeros
+    that nobody keeps."""
+    gradient: Tensor
+    """Contiguous float32 [n]."""
+
+
+class Sample(NamedTuple):
+    """Some of a parameter's values, in equal strata (`ops.cpu.sampling`)."""
+
+    values: Tensor
+    """Contiguous float32 [n]."""
+    size: int
+    """How many of them, at most n."""
 
 
 class Passes(ABC):
@@ -142,49 +161,31 @@ class Passes(ABC):
     # Quantizing passes: residuals become what symbols leave out; None for zeros that nobody keeps
 
     @abstractmethod
-    def extremes(
-        self,
-        residuals: Sequence[Tensor | None],
-        gradients: Sequence[Tensor],
-        looks: Returns,
-        returns: Returns,
-    ) -> list[Ranges]:
+    def extremes(self, given: Sequence[Addends], looks: Returns, returns: Returns) -> list[Ranges]:
         """Adds gradients to residuals, and finds the smallest and the largest element of each parameter.
 
         Args:
-            residuals: gain the gradients, but for elements whose sum is not finite.
-            gradients: float32 [n], n at least 1.
+            given: the parameters, each with at least one element.
             looks: to be fetched before the ranges are looked at.
             returns: receives the reports of the passes that go by them.
         """
 
     @abstractmethod
     def count_samples(
-        self,
-        values: Sequence[Tensor],
-        sizes: Sequence[int],
-        bits: int,
-        ranges: Sequence[Ranges],
-        looks: Returns,
+        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], looks: Returns
     ) -> Pending[list[NDArray[np.int64]]]:
         """How often each symbol occurs in stratified samples that are quantized uniformly between ranges.
 
         Args:
-            values: float32 [n] of each parameter, all of them in its ranges.
-            sizes: of the samples, at most n.
+            samples: of each parameter, all of whose values are in its ranges.
             bits: of a symbol.
-            ranges: of the values. Where they are not finite, counts mean nothing.
+            ranges: of the parameters. Where they are not finite, counts mean nothing.
             looks: receives the counts, int64 [2^bits] each.
         """
 
     @abstractmethod
     def linear_pass(
-        self,
-        work: Quantizing,
-        lows: Any,
-        steps: Any,
-        returns: Returns,
-        ranges: Sequence[Ranges] | None = None,
+        self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Sequence[Ranges] = ()
     ) -> Pending[list[QuantizedPass]]:
         """Quantizes residual + gradient uniformly; `ops.cpu.linear` defines it.
 

@@ -78,13 +78,14 @@ class EntropyFields(Quantizer):
     def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[Outcomes]":
         """Oland-Raj, Algorithm 1: the bits of each layer first, then uniform bins over the whole layer."""
         from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size  # noqa: PLC0415 (numba)
+        from ..ops.passes import Addends, Sample  # noqa: PLC0415 (torch)
 
         if not given:
             return Outcomes([], list)
         ops, looks = work.ops, work.looks
         gradients = [each.gradient.float() for each in given]
-        residuals = [each.residual for each in given]
-        ranges = ops.extremes(residuals, gradients, looks, work.returned)
+        added = [Addends(each.residual, gradient) for each, gradient in zip(given, gradients, strict=True)]
+        ranges = ops.extremes(added, looks, work.returned)
         n = [each.numel() for each in gradients]
         if self.form == "rms":
             squares = [
@@ -102,12 +103,11 @@ class EntropyFields(Quantizer):
                 for rms, good in zip(found, finite, strict=True)
             ]
         else:
-            values = [
-                gradient if residual is None else residual
-                for residual, gradient in zip(residuals, gradients, strict=True)
+            samples = [
+                Sample(gradient if residual is None else residual, sample_size(size, self.fraction))
+                for (residual, gradient), size in zip(added, n, strict=True)
             ]
-            sizes = [sample_size(each, self.fraction) for each in n]
-            counts = ops.count_samples(values, sizes, self.sample_bits, ranges, looks)
+            counts = ops.count_samples(samples, self.sample_bits, ranges, looks)
             yield
             bits = [
                 0 if each.nonfinite else bits_of_sample(own, self.given_floor)

@@ -10,7 +10,7 @@ from .in_one_call import outcomes, with_room
 
 
 def quantize_uniformly(
-    given: Sequence[Given], bits: int, block: int, work: Work, ranges: Sequence[Ranges] | None = None
+    given: Sequence[Given], bits: int, block: int, work: Work, ranges: Sequence[Ranges] = ()
 ) -> Outcomes:
     """Bins of equal width between a block's extremes, as `Passes.linear_pass` makes them."""
     ops, asked = work.ops, with_room(given, bits, block, work.ops)

@@ -18,6 +18,7 @@ from taugrad.compressors.ops.cpu.entropy_bits import (
 from taugrad.compressors.ops.cpu.linear import Extremes
 from taugrad.compressors.ops.cpu.linear_ranges import count_samples
 from taugrad.compressors.ops.cpu.sampling import stratified_positions
+from taugrad.compressors.ops.passes import Sample
 
 
 def transcribe(n: int, m: int) -> list[int]:
@@ -85,7 +86,9 @@ def bits_for(values: np.ndarray, fraction: float = 0.03, sample_bits: int = 4, f
     low, high = values.min(), values.max()
     ranges = Extremes(np.array([low]), np.array([high]), nonfinite=False)
     size = sample_size(values.size, fraction)
-    return bits_of_sample(count_samples([torch.from_numpy(values)], [size], sample_bits, [ranges])[0], floor)
+    return bits_of_sample(
+        count_samples([Sample(torch.from_numpy(values), size)], sample_bits, [ranges])[0], floor
+    )
 
 
 def test_evenly_spread_values_get_m_more_bits_than_the_floor() -> None:
@@ -114,7 +117,7 @@ def test_a_sample_is_taken_where_the_strata_say() -> None:
     values = np.zeros(1_000_000, np.float32)
     values[stratified_positions(1_000_000, 30_000)] = 1
     ranges = Extremes(np.zeros(1, np.float32), np.ones(1, np.float32), nonfinite=False)
-    counts = count_samples([torch.from_numpy(values)], [30_000], 4, [ranges])
+    counts = count_samples([Sample(torch.from_numpy(values), 30_000)], 4, [ranges])
     assert counts.tolist() == [[0] * 15 + [30_000]]
 
 

@@ -17,6 +17,7 @@ from taugrad.compressors.ops.cpu.linear import (
     linear_values,
 )
 from taugrad.compressors.ops.cpu.linear_ranges import extremes_of_each, quantize_between
+from taugrad.compressors.ops.passes import Addends
 from taugrad.compressors.ops.results import QuantizedPass, Quantizing
 
 Floats = NDArray[np.float32]
@@ -230,7 +231,7 @@ def test_ranges_of_many_layers_are_found_and_gone_by_in_one_call(threads: int, k
     alone = [None if each is None else each.copy() for each in residuals]
     tensors = [None if each is None else torch.from_numpy(each) for each in residuals]
     given = [torch.from_numpy(each) for each in gradients]
-    ranges = extremes_of_each(tensors, given, threads)
+    ranges = extremes_of_each([*map(Addends, tensors, given)], threads)
     work = Quantizing(tensors, given, np.empty(0, np.uint8), 8)
     symbols = np.empty(work.offsets.all_symbols, np.uint8)
     lows, steps = (np.empty(work.offsets.all_blocks, F32) for _ in range(2))

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..array import host
+from ..passes import Addends, Sample
 from ..results import QuantizedPass, Quantizing
 from .block_rows import ELEMENTS, keeps, opened, residual_of, table_of
 from .blockwise import keys_finite, take_up
@@ -31,16 +31,9 @@ def _take_up_rows(rows, symbols, keys):  # type: ignore[no-untyped-def]
             keys[i, 0], keys[i, 1] = take_up(None, gradient)
 
 
-def extremes_of_each(
-    residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], threads: int
-) -> list[Extremes]:
-    """`linear.extremes` of many parameters, each of which is one block.
-
-    Args:
-        residuals: contiguous float32 [n], or None; see there.
-        gradients: contiguous float32 [n].
-        threads: how many to use.
-    """
+def extremes_of_each(given: Sequence[Addends], threads: int) -> list[Extremes]:
+    """`linear.extremes` of some parameters, at least one, each of which is one block."""
+    residuals, gradients = zip(*given, strict=True)
     rows, by, _wide = table_of(Quantizing(residuals, gradients, _NONE, 8))
     keys = np.empty((len(rows), 2), np.int32)
     parts = portions(rows[:, ELEMENTS], threads)
@@ -78,14 +71,11 @@ def _count_rows(rows, lows, highs, scale, counts):  # type: ignore[no-untyped-de
             counts[i, symbol] += 1
 
 
-def count_samples(
-    values: Sequence[Tensor], sizes: Sequence[int], bits: int, ranges: Sequence[Extremes]
-) -> NDArray[np.int64]:
+def count_samples(samples: Sequence[Sample], bits: int, ranges: Sequence[Extremes]) -> NDArray[np.int64]:
     """How often each symbol occurs in samples that `linear` quantizes between layers' extremes.
 
     Args:
-        values: contiguous float32 [n] of each layer.
-        sizes: how many of them to look at, at most n; at `sampling.stratified_positions`.
+        samples: of each layer, at `sampling.stratified_positions`.
         bits: M, of a symbol.
         ranges: of each layer as one block; where they are not finite, nothing is counted.
 
@@ -94,8 +84,8 @@ def count_samples(
     """
     finite = np.array([not each.nonfinite for each in ranges])
     rows = np.array(
-        ([each.data_ptr() for each in values], [each.numel() for each in values], sizes), np.int64
-    ).T
+        [(values.data_ptr(), values.numel(), size) for values, size in samples], np.int64
+    ).reshape(-1, 3)
     lows, highs = _side_by_side(ranges)
     counts = np.zeros((len(rows), 1 << bits), np.int64)
     found = np.zeros((int(finite.sum()), 1 << bits), np.int64)

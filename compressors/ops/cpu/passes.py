@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...config.base import SMALLEST_TAU
 from ..array import host
-from ..passes import Passes, Ranges
+from ..passes import Addends, Passes, Ranges, Sample
 from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
 from ..returns import Pending, Returns
 from . import chunked, linear, minifloat, quantile, sparse, topk
@@ -199,26 +199,15 @@ class CpuPasses(Passes):
 
     # Quantizing passes
 
-    def extremes(
-        self,
-        residuals: Sequence[Tensor | None],
-        gradients: Sequence[Tensor],
-        looks: Returns,
-        returns: Returns,
-    ) -> list[Ranges]:
+    def extremes(self, given: Sequence[Addends], looks: Returns, returns: Returns) -> list[Ranges]:
         """See `Passes.extremes`; one call takes all."""
-        return list(extremes_of_each(residuals, gradients, self.threads))
+        return list(extremes_of_each(given, self.threads))
 
     def count_samples(
-        self,
-        values: Sequence[Tensor],
-        sizes: Sequence[int],
-        bits: int,
-        ranges: Sequence[Ranges],
-        looks: Returns,
+        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], looks: Returns
     ) -> Pending[list[NDArray[np.int64]]]:
         """See `Passes.count_samples`; one call takes all."""
-        return _now(list(count_samples(values, sizes, bits, _extremes(ranges))))
+        return _now(list(count_samples(samples, bits, _extremes(ranges))))
 
     def linear_pass(
         self,
@@ -226,10 +215,10 @@ class CpuPasses(Passes):
         lows: NDArray[np.float32],
         steps: NDArray[np.float32],
         returns: Returns,
-        ranges: Sequence[Ranges] | None = None,
+        ranges: Sequence[Ranges] = (),
     ) -> Pending[list[QuantizedPass]]:
         """See `Passes.linear_pass`; one call takes all, unless a block is very large."""
-        if ranges is not None:
+        if ranges:
             return _now(quantize_between(work, _extremes(ranges), lows, steps, self.threads))
         if _all_fit(work):
             return _now(linear.linear_rows(work, lows, steps, self.threads))

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...config.base import SMALLEST_TAU
 from ..cpu.bitpack import symbol_type
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
-from ..passes import Passes, Ranges
+from ..passes import Addends, Passes, Ranges, Sample
 from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
 from ..returns import Pending, Returns
 from . import chunked, linear, looking, minifloat, quantile, sparse_add, threshold, topk, words
@@ -144,39 +144,28 @@ class CudaPasses(Device, Passes):
 
     # Quantizing passes
 
-    def extremes(
-        self,
-        residuals: Sequence[Tensor | None],
-        gradients: Sequence[Tensor],
-        looks: Returns,
-        returns: Returns,
-    ) -> list[Ranges]:
+    def extremes(self, given: Sequence[Addends], looks: Returns, returns: Returns) -> list[Ranges]:
         """See `Passes.extremes`."""
         found: list[Ranges] = []
-        for residual, gradient in zip(residuals, gradients, strict=True):
+        for residual, gradient in given:
             reports, slot = Reports(self, 1, returns), looks.take(2, np.uint32)
             kept, added = self._kept(residual), self.array(gradient)
             found.append(linear.extremes(self, kept, added, 0, reports, slot=slot))
         return found
 
     def count_samples(
-        self,
-        values: Sequence[Tensor],
-        sizes: Sequence[int],
-        bits: int,
-        ranges: Sequence[Ranges],
-        looks: Returns,
+        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], looks: Returns
     ) -> Pending[list[NDArray[np.int64]]]:
         """See `Passes.count_samples`."""
         found = [
-            self._count_sample(each, size, bits, own, looks)
-            for each, size, own in zip(values, sizes, ranges, strict=True)
+            self._count_sample(each, bits, own, looks) for each, own in zip(samples, ranges, strict=True)
         ]
         return lambda: [each() for each in found]
 
     def _count_sample(
-        self, values: Tensor, size: int, bits: int, ranges: Ranges, looks: Returns
+        self, wanted: Sample, bits: int, ranges: Ranges, looks: Returns
     ) -> Pending[NDArray[np.int64]]:
+        values, size = wanted
         assert isinstance(ranges, linear.Ranges)
         sample, symbols = self.empty(size, np.float32), self.empty(size, symbol_type(bits))
         looking.sample(self, self.array(values), sample)
@@ -189,15 +178,10 @@ class CudaPasses(Device, Passes):
         return lambda: counts.values
 
     def linear_pass(
-        self,
-        work: Quantizing,
-        lows: Any,
-        steps: Any,
-        returns: Returns,
-        ranges: Sequence[Ranges] | None = None,
+        self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Sequence[Ranges] = ()
     ) -> Pending[list[QuantizedPass]]:
         """See `Passes.linear_pass`."""
-        known = [each for each in ranges or () if isinstance(each, linear.Ranges)]
+        known = [each for each in ranges if isinstance(each, linear.Ranges)]
         reports = [each.reports for each in known] or [Reports(self, len(work.gradients), returns)]
         for number, (kept, added, dtype, symbols, at) in enumerate(self._each(work)):
             linear.linear_pass(
