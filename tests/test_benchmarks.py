@@ -200,9 +200,9 @@ def test_hook(tmp_path: Path) -> None:
         assert min(numbers(compress)[0], numbers(decode)[0]) > 0
     assert [row[1] for row in inside] == methods
     assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3], row[5]))
-    assert [row[1] for row in steps] == ["DDP alone", "`none`", *methods]
+    assert [row[1] for row in steps] == ["DDP alone", "torch's allreduce_hook", "`none`", *methods]
     assert steps[0][3] == "1.00"
-    for row in steps[2:]:  # compress, blocked, exchange, decompress
+    for row in steps[3:]:  # compress, blocked, exchange, decompress
         assert all(numbers(cell)[0] > 0 for cell in row[4:])
 
 
