@@ -334,9 +334,8 @@ def hook_table(models: Sequence[Model], rounds: Rounds) -> Table:
     notes = (
         "One worker, gloo: it waits for what the hook does to hand its messages over, and for the thread "
         "that receives.",
-        "It is more than both above together: the mean is written over the whole bucket, the messages of all "
-        "workers are first laid side by side, and between two steps other work empties the caches, of "
-        "Python's own code, too (that this is so was not measured).",
+        "It is more than both above together: the mean is written over the whole bucket, and between two "
+        "steps other work empties the caches, of Python's own code, too (that this is so was not measured).",
     )
     return Table("Inside the hook", columns, rows, notes)
 
