@@ -59,7 +59,9 @@ HEADER = np.dtype(
 _CRC = struct.Struct("<I")
 _STATE_AT = 5
 _CRC_AT = HEADER_BYTES - 4
-_LENGTH, _LENGTH_AT = struct.Struct("<Q"), 20
+_LENGTH = struct.Struct("<Q")
+LENGTH_AT = 20
+"""Where in a header the length of the body stands."""
 MAGIC = b"tg"
 _UPDATE, _NONFINITE = 0, 1
 SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
@@ -238,7 +240,7 @@ def is_alone(payload: Bytes) -> bool:
     """Whether the first message's length, if there is one, says that it ends with the payload."""
     if payload.size < HEADER_BYTES:
         return False
-    (length,) = _LENGTH.unpack_from(payload.data, _LENGTH_AT)
+    (length,) = _LENGTH.unpack_from(payload.data, LENGTH_AT)
     return bool(HEADER_BYTES + length == payload.size)
 
 

@@ -308,17 +308,23 @@ def several_buckets() -> Result:
     result = {}
     for rule in RULES:
         layouts: list[tuple[int, list[str]]] = []
+        buffers: list[int] = []
 
         def recording(
-            state: CompressionState, bucket: dist.GradBucket, layouts: list[Any] = layouts
+            state: CompressionState,
+            bucket: dist.GradBucket,
+            layouts: list[Any] = layouts,
+            buffers: list[int] = buffers,
         ) -> torch.futures.Future[Tensor]:
             names = [state._names[id(parameter)] for parameter in bucket.parameters()]
             layouts.append((bucket.index(), names))
+            buffers.append(bucket.buffer().data_ptr())
             return compressed_allgather(state, bucket)
 
         run = Run(thresholded(rule), recording=recording, bucket_cap_mb=TINY_BUCKETS).steps()
         taus = run.state.last_step.taus
-        result[rule] = run.result(layouts=layouts, taus=taus)
+        held = [kept.at[0] for kept in run.state._protocol._shares.values()]  # type: ignore[attr-defined]
+        result[rule] = run.result(layouts=layouts, taus=taus, buffers=buffers, held=held)
     return result
 
 

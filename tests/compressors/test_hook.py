@@ -305,6 +305,7 @@ def test_residuals_stay_with_their_parameters_when_ddp_rebuilds_its_buckets(
         assert len(steps) == 5
         assert steps[0] != steps[1] == steps[2]
         assert len(steps[1]) > 2
+        assert sorted(result["held"]) == sorted(result["buffers"][-len(steps[-1]) :])  # no older ones
         assert len(result["taus"]) == PARAMETERS
         assert result["digests"] == simulation.digests
         for name, kept in simulation.residuals[rank].items():

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..array import host
 from ..offsets import block_length, offsets_of
 from ..results import QuantizedPass, Quantizing
-from .blockwise import PIECE, pieces
+from .blockwise import PIECE, pieces, take_up
 from .rows import Rows, floats
 from .threads import portions, run_all
 
@@ -55,6 +55,17 @@ def opened(row, all_symbols):  # type: ignore[no-untyped-def]
     n, begin, first = row[ELEMENTS], row[_SYMBOLS], row[_TABLES]
     gradient, symbols = floats(row[_GRADIENT], n), all_symbols[begin : begin + n]
     return gradient, symbols, row[BLOCK], slice(first, first + row[_BLOCKS]), row[_BLOCKS]
+
+
+@njit(nogil=True, cache=True)
+def take_up_rows(rows, keys):  # type: ignore[no-untyped-def]
+    """`blockwise.take_up` over rows; keys, int32 [rows, 2], receives the lowest and the highest key."""
+    for i in range(rows.shape[0]):
+        gradient = floats(rows[i, _GRADIENT], rows[i, ELEMENTS])
+        if keeps(rows[i]):
+            keys[i, 0], keys[i, 1] = take_up(residual_of(rows[i]), gradient)
+        else:
+            keys[i, 0], keys[i, 1] = take_up(None, gradient)
 
 
 @njit(nogil=True, cache=True)

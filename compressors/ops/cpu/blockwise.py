@@ -115,6 +115,11 @@ def keys_finite(low_key, high_key):  # type: ignore[no-untyped-def]
     return low_key >= LOWEST_KEY and high_key <= HIGHEST_KEY
 
 
+def finite_each(low_keys: NDArray[np.int32], high_keys: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """`keys_finite` of many."""
+    return (low_keys >= LOWEST_KEY) & (high_keys <= HIGHEST_KEY)
+
+
 @njit(nogil=True, cache=True)
 def taken_up(residual, gradient):  # type: ignore[no-untyped-def]
     """One element's residual + gradient, or residual where the sum is not finite; the sum's order key."""

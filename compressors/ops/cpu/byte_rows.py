@@ -10,10 +10,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ..offsets import Numbers
 from .bitpack import pack_words, unpack_words
 from .threads import portions, run_all
-
-Numbers = NDArray[np.int64]
 
 WHOLE_BYTES = {8, 16, 32}
 """Bits of symbols that take whole bytes."""

@@ -6,10 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..offsets import Offsets
+from ..offsets import Numbers, Offsets
 from . import linear, minifloat, quantile
-
-Numbers = NDArray[np.int64]
 
 
 @njit(nogil=True, cache=True)

@@ -11,8 +11,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
+from ..offsets import Numbers
 from . import huffman
-from .byte_rows import Numbers
 from .huffman import STREAM, group_of, plan_in_one_call, read_streams, write_streams
 from .huffman_code import fill_entries, fill_table, longest, read_tokens
 from .threads import portions, run_all

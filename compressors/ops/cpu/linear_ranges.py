@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ..array import host
 from ..passes import Addends, Sample
 from ..results import QuantizedPass, Quantizing
-from .block_rows import ELEMENTS, keeps, opened, residual_of, table_of
-from .blockwise import keys_finite, take_up
+from .block_rows import ELEMENTS, keeps, opened, residual_of, table_of, take_up_rows
+from .blockwise import finite_each
 from .linear import Extremes, fill_steps, from_keys, quantize_known, step_between
 from .rows import floats
 from .sampling import hash_of
@@ -21,39 +21,20 @@ from .threads import portions, run_all
 _NONE = np.empty(0, np.uint8)
 
 
-@njit(nogil=True, cache=True)
-def _take_up_rows(rows, symbols, keys):  # type: ignore[no-untyped-def]
-    for i in range(rows.shape[0]):
-        gradient = opened(rows[i], symbols)[0]
-        if keeps(rows[i]):
-            keys[i, 0], keys[i, 1] = take_up(residual_of(rows[i]), gradient)
-        else:
-            keys[i, 0], keys[i, 1] = take_up(None, gradient)
-
-
 def extremes_of_each(given: Sequence[Addends], threads: int) -> list[Extremes]:
     """`linear.extremes` of some parameters, at least one, each of which is one block."""
     residuals, gradients = zip(*given, strict=True)
     rows, by, _wide = table_of(Quantizing(residuals, gradients, _NONE, 8))
     keys = np.empty((len(rows), 2), np.int32)
     parts = portions(rows[:, ELEMENTS], threads)
-    run_all([partial(_take_up_rows, rows[at], _NONE, keys[at]) for at in parts], threads)
+    run_all([partial(take_up_rows, rows[at], keys[at]) for at in parts], threads)
     begins = np.flatnonzero(np.diff(by, prepend=-1))
     low_keys, high_keys = np.minimum.reduceat(keys[:, 0], begins), np.maximum.reduceat(keys[:, 1], begins)
     lows, highs = np.empty(low_keys.size, np.float32), np.empty(low_keys.size, np.float32)
     from_keys(low_keys, lows)
     from_keys(high_keys, highs)
-    finite = keys_finite_each(low_keys, high_keys)
+    finite = finite_each(low_keys, high_keys)
     return [Extremes(lows[i : i + 1], highs[i : i + 1], not good) for i, good in enumerate(finite.tolist())]
-
-
-@njit(nogil=True, cache=True)
-def keys_finite_each(low_keys, high_keys):  # type: ignore[no-untyped-def]
-    """`keys_finite` of many."""
-    finite = np.empty(low_keys.size, np.bool_)
-    for i in range(low_keys.size):
-        finite[i] = keys_finite(low_keys[i], high_keys[i])
-    return finite
 
 
 @njit(nogil=True, cache=True)

@@ -9,23 +9,12 @@ from numpy.typing import NDArray
 
 from ..array import host
 from ..results import QuantizedPass, Quantizing
-from .block_rows import BLOCK, ELEMENTS, keeps, opened, residual_of, table_of
-from .blockwise import keys_finite, take_up
+from .block_rows import BLOCK, ELEMENTS, keeps, opened, residual_of, table_of, take_up_rows
+from .blockwise import finite_each
 from .quantile import SORTED_AT_ONCE, fill_keys, quantize_blocks
 from .rows import Rows
 from .search16 import tree_size
 from .threads import portions, run_all
-
-
-@njit(nogil=True, cache=True)
-def _take_up_rows(rows, symbols, finite):  # type: ignore[no-untyped-def]
-    for i in range(rows.shape[0]):
-        gradient = opened(rows[i], symbols)[0]
-        if keeps(rows[i]):
-            low, high = take_up(residual_of(rows[i]), gradient)
-        else:
-            low, high = take_up(None, gradient)
-        finite[i] = keys_finite(low, high)
 
 
 @njit(nogil=True, cache=True)
@@ -58,10 +47,10 @@ def quantile_rows(
         threads: how many to use; the result does not depend on it.
     """
     rows, by, _wide = table_of(work, SORTED_AT_ONCE)
-    symbols, finite = host(work.symbols), np.empty(len(rows), np.bool_)
+    symbols, keys = host(work.symbols), np.empty((len(rows), 2), np.int32)
     parts = portions(rows[:, ELEMENTS], threads)
-    run_all([partial(_take_up_rows, rows[at], symbols, finite[at]) for at in parts], threads)
-    broken = set(by[~finite].tolist())
+    run_all([partial(take_up_rows, rows[at], keys[at]) for at in parts], threads)
+    broken = set(by[~finite_each(keys[:, 0], keys[:, 1])].tolist())
     if broken:
         good = ~np.isin(by, [*broken])
         rows, by = rows[good], by[good]

@@ -6,14 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ops.cpu.byte_rows import Numbers
+from ...ops.offsets import Numbers
 from ..forms import FORMS, Form
 from ..message import HEADER, HEADER_BYTES, MAGIC, SYMBOLS, VERSION
 
 HUFFMAN = SYMBOLS.index("huffman")
 """How a header says that symbols are Huffman coded."""
-LENGTH_AT = 20
-"""Where in a header the length of the body stands."""
 _BY_BODY = ("codec", "symbols", "length", "crc")
 """The fields that are only known when bodies are."""
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from ...ops.array import host
 from ...ops.cpu import byte_rows, golomb_rice_sections
-from ...ops.cpu.byte_rows import Numbers
 from ...ops.interface import Ops
+from ...ops.offsets import Numbers
 from ...ops.wire import Payload
 from ..codecs.base import ByCounts, Codec, OneByOne
 from ..codecs.chunked import Chunked

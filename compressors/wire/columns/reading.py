@@ -11,12 +11,12 @@ from ...config.base import LARGEST_TAU, SMALLEST_TAU
 from ...errors import CorruptMessage
 from ...ops.array import Bytes
 from ...ops.cpu import byte_rows
-from ...ops.cpu.byte_rows import Numbers
+from ...ops.offsets import Numbers
 from ..codecs.every import Every
 from ..forms import FORMS, Form
-from ..message import HEADER, HEADER_BYTES, SYMBOLS
+from ..message import HEADER, HEADER_BYTES, LENGTH_AT, SYMBOLS
 from ..quantized import QUANTIZED
-from .headers import LENGTH_AT, fit, headers
+from .headers import fit, headers
 from .odd import Odd, must
 from .reading_positions import read_positions
 from .reading_values import read_values

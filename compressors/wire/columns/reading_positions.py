@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from ...ops.array import Bytes
 from ...ops.cpu import byte_rows, golomb_rice_sections, sparse
-from ...ops.cpu.byte_rows import Numbers
 from ...ops.cpu.golomb_rice import read_only
 from ...ops.cpu.ops import CPU
+from ...ops.offsets import Numbers
 from ...ops.returns import Returns, Steps, run
 from ..codecs.base import Body, Head, PositionCodec, Reading
 from ..codecs.chunked import Chunked

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from ...ops.array import Bytes, host
 from ...ops.cpu import byte_rows, dense_rows, huffman_rows
 from ...ops.cpu.bitpack import symbol_type
-from ...ops.cpu.byte_rows import Numbers
 from ...ops.cpu.ops import CPU
-from ...ops.offsets import Offsets, offsets_of
+from ...ops.offsets import Numbers, Offsets, offsets_of
 from ...ops.returns import Returns
 from ..forms import FORMS, Form
 from ..quantized import QUANTIZED

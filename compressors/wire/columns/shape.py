@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ops.cpu.byte_rows import Numbers, packed_sizes
-from ...ops.offsets import Offsets
+from ...ops.cpu.byte_rows import packed_sizes
+from ...ops.offsets import Numbers, Offsets
 from ..forms import Form
 from ..quantized import QUANTIZED, Quantized
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from ...ops.array import host
 from ...ops.cpu import byte_rows, huffman_rows
-from ...ops.cpu.byte_rows import Numbers
 from ...ops.interface import Ops
+from ...ops.offsets import Numbers
 from ...ops.wire import Payload
 from ..codecs.every import Every
 from ..forms import FORMS
