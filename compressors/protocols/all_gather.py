@@ -56,7 +56,7 @@ class _Plan:
         return [(name, shares[place]) for name, place in zip(self.names, self.places, strict=True)]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Shares:
     """The shares of a bucket's buffer, kept from step to step."""
 
@@ -64,8 +64,6 @@ class _Shares:
     at: tuple[int, torch.dtype]
     """Where the buffer lies, and its type. Shares keep its memory, so no other can lie there."""
     gradients: list[tuple[str, Tensor]]
-    used: bool = True
-    """In this step. DDP arranges buckets anew after the first: the memory of the old ones must go."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +128,8 @@ class AllGather(Protocol):
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
         self._plans: dict[tuple[str, ...], _Plan] = {}
         self._shares: dict[int, _Shares] = {}
+        """By a bucket's number. When DDP cuts its first buckets anew, the numbers of these are among the new
+        ones, so that the memory of the old buckets is let go."""
         self._outgoing: list[tuple[Outgoing, list[Part]]] = []
         self._unsent: list[_Turn] = []
         self._waiting: list[_Turn] = []
@@ -140,16 +140,12 @@ class AllGather(Protocol):
         self._context.iteration, self._context.memories = iteration, self._feedback.memories
         self._compressor = self._compressor.of(self._feedback.method)
         self._unsent, self._waiting = [], []
-        self._shares = {number: shares for number, shares in self._shares.items() if shares.used}
-        for shares in self._shares.values():
-            shares.used = False
 
     def _gradients(self, plan: _Plan, buffer: Tensor) -> list[tuple[str, Tensor]]:
         """See `_Plan.gradients`."""
         at, kept = (buffer.data_ptr(), buffer.dtype), self._shares.get(plan.number)
         if kept is None or kept.plan is not plan or kept.at != at:
             kept = self._shares[plan.number] = _Shares(plan, at, plan.gradients(buffer))
-        kept.used = True
         return kept.gradients
 
     def meet(self, transport: torch.device) -> None:
