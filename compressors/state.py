@@ -4,7 +4,7 @@ Before their first exchange, workers check that all of them have the same settin
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
@@ -55,7 +55,6 @@ class CompressionState:
         threads: int | None = None,
         exchange: ExchangeForm = "exact",
         sites: Sequence[Sequence[int]] | None = None,
-        connections: int = 1,
         key: bytes | None = None,
     ) -> None:
         """Prepares to compress what `ddp` synchronizes, in its process group.
@@ -69,17 +68,14 @@ class CompressionState:
                 them over links between sites once per site, and works through gloo only.
             sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers
                 on one host form a site.
-            connections: number of connections between each two workers for their messages; through gloo, and
-                not with padded.
             key: the same on all workers, 16 bytes or more. Each message then gets a tag, and messages that
                 were changed, or written with another key, are refused (`wire/sealing.py`). By default, there
                 is no key.
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
-            ValueError: the sites do not have each rank once, or are given for another exchange; or several
-                connections are asked for with padded; or the exchange is hierarchical, or several connections
-                are asked for, and the process group's backend is NCCL.
+            ValueError: the exchange has an unknown name; or the sites do not have each rank once, or are
+                given for another exchange; or the exchange is hierarchical, and the backend is NCCL.
         """
         self.config = read_config(config)
         self.feedback = Feedback(self.config)
@@ -87,7 +83,7 @@ class CompressionState:
             raise ValueError(
                 f"a key with {self.config.kind}: it goes through torch's own all-reduce, without messages"
             )
-        self.exchange = _exchange(exchange, sites, connections, key, ddp.process_group)
+        self.exchange = _exchange(exchange, sites, key, ddp.process_group)
         self.last_step = Step()
         self.statistics: dict[str, GradientStatistics] = {}
         self.failure: CompressionError | None = None
@@ -277,21 +273,19 @@ class CompressionState:
 def _exchange(
     form: ExchangeForm,
     sites: Sequence[Sequence[int]] | None,
-    connections: int,
     key: bytes | None,
     group: dist.ProcessGroup,
 ) -> Exchange:
     if key is not None and len(key) < SHORTEST_KEY:
         raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
-    if connections < 1:
-        raise ValueError(f"connections = {connections}: must be at least 1")
-    if connections > 1 and form == "padded":
-        raise ValueError(f"connections = {connections} with exchange = padded: use exact or hierarchical")
+    if form not in get_args(ExchangeForm):
+        raise ValueError(f"exchange = {form}: must be exact or hierarchical")
     if form != "hierarchical" and sites is not None:
         raise ValueError(f"sites = {[*sites]} with exchange = {form}: they are for exchange = hierarchical")
-    if dist.get_backend(group) == "nccl" and (form == "hierarchical" or connections > 1):
-        field = "exchange = hierarchical" if form == "hierarchical" else f"connections = {connections}"
-        raise ValueError(f"{field} with the backend nccl: it goes through gloo alone; use a group of gloo")
+    if dist.get_backend(group) == "nccl" and form == "hierarchical":
+        raise ValueError(
+            "exchange = hierarchical with the backend nccl: it goes through gloo alone; use a group of gloo"
+        )
     placed = None if sites is None else Sites.of(sites, dist.get_world_size(group))
     alone = dist.get_world_size(group) == 1  # nothing is sent
-    return Exchange(form, placed, connections, None if alone else key)
+    return Exchange(form, placed, None if alone else key)

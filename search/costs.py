@@ -12,7 +12,7 @@ import numpy as np
 
 from taugrad.compressors.config.sparse import ThresholdedMethod
 from taugrad.compressors.tau.allocation import bits_per_element
-from taugrad.compressors.wire.gathering import ALIGNMENT, SIZE_BYTES
+from taugrad.compressors.wire.gathering import SIZE_BYTES
 from taugrad.compressors.wire.sites import Sites
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, real
@@ -22,17 +22,12 @@ SPARSEST, DENSEST = 1e-5, 0.1
 """The densities that a budget may lead to. Above the last one, a sign and tau represent values badly."""
 
 _HEADER_BYTES = 32.0
-_ALIGNMENT_BYTES = (ALIGNMENT - 1) / 2
-"""What `padded` adds on average to the longest message, which it fills up to a multiple of ALIGNMENT."""
 _TABLE_BYTES = 8.0
 """Of a message that holds anything: the length of Golomb-Rice blocks, one block's entry, its last bits."""
 SWING = 1.3
 """What positions and values take over the estimate: shares swing around the target. With `allocate` it came
 to 0.6 to 1.3 in short trainings of LeNet and an mlp, messages counted as long as they are, and to 1.9 at 0.3%
 of the mlp, which is 14 elements, 12 of them in one layer."""
-_LONGEST = 0.17
-"""By how much the longest message of all workers exceeds their mean, for each doubling of the workers:
-`padded` makes all as long. In the same trainings it was 0.13 to 0.21 with 2 workers, 0.28 to 0.35 with 4."""
 _BUCKET_BYTES = (2**20, 25 * 2**20)
 """DDP's buckets: the first, and each further one."""
 
@@ -54,7 +49,6 @@ class Cost:
         sendings: how often messages are handed over by all workers in all steps; workers x steps if nobody
             forwards messages.
         swing: what messages take in addition to headers, over the estimate.
-        alignment: bytes of padding of a bucket's messages, on average.
     """
 
     layers: tuple[int, ...]
@@ -64,7 +58,6 @@ class Cost:
     value_bits: float
     sendings: int
     swing: float = SWING
-    alignment: float = 0.0
 
     @property
     def elements(self) -> int:
@@ -85,7 +78,7 @@ class Cost:
     def _headers(self) -> float:
         messages = len(self.layers) if self.own_messages else self.buckets
         whole = _HEADER_BYTES * self.buckets + 4.0 * self.whole if self.whole else 0.0
-        return messages * _HEADER_BYTES + self.buckets * (SIZE_BYTES + self.alignment) + whole
+        return messages * _HEADER_BYTES + self.buckets * SIZE_BYTES + whole
 
     def density(self, wire_bytes: float) -> float:
         """The largest density, SPARSEST to DENSEST, at which a run is expected to stay within a budget.
@@ -123,7 +116,6 @@ def cost_of(spec: RunSpec) -> Cost:
     if not isinstance(method, ThresholdedMethod):
         raise CannotEstimate(f"compressor.kind = {method.kind}: has no threshold")
     sync = _estimable(spec)
-    padded = sync.exchange == "padded"
     from taugrad.platform.data import load  # noqa: PLC0415 - takes seconds
     from taugrad.platform.models import build  # noqa: PLC0415
     from taugrad.platform.training.batch_plan import BatchPlan  # noqa: PLC0415
@@ -139,8 +131,6 @@ def cost_of(spec: RunSpec) -> Cost:
         own_messages=method.kind != "wgt" or method.quantizer is not None,
         value_bits=method.value_bits,
         sendings=_sendings(sync, spec.workers.count) * BatchPlan(spec.training, len(data.train)).iterations,
-        swing=SWING * (1 + _LONGEST * math.log2(spec.workers.count) if padded else 1),
-        alignment=_ALIGNMENT_BYTES if padded else 0.0,
     )
 
 

@@ -169,7 +169,6 @@ class AllGather(Protocol):
             "exchange": self._exchange.form,
             "messages": "authenticated" if self._exchange.is_authenticated else "not authenticated",
             **({"sites": str(sites or "by host")} if self._exchange.form == "hierarchical" else {}),
-            **({"connections": str(self._exchange.connections)} if self._exchange.connections != 1 else {}),
             "room": str(self._exchange.capacities.get(self._plan_of(bucket).number)),
             "message version": str(VERSION),
         }

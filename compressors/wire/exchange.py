@@ -1,9 +1,8 @@
-"""Exchanges messages between all workers, through torch.distributed (gloo or NCCL), in one of four forms.
+"""Exchanges messages between all workers, through torch.distributed (gloo or NCCL).
 
 Messages have different lengths, and no worker knows the others' lengths. Through gloo, a message is sent at
 once, with its length before it: the receiver has posted a larger buffer steps earlier (`mailbox.py`), and
-gloo accepts a shorter message. NCCL needs equal lengths on both sides: lengths are sent first there, or all
-messages are made equally long.
+gloo accepts a shorter message. NCCL needs equal lengths on both sides: lengths are sent first there.
 
 If slow links connect sites of workers, a message goes to each other site once, and is forwarded there
 (`sites.py`).
@@ -21,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..ops.array import Bytes
-from .gathering import SIZE_BYTES, Exact, Gathering, Padded, PaddedOneShot, aligned
+from .gathering import SIZE_BYTES, Exact, Gathering
 from .mailbox import Expected, Mailbox
 from .sealing import Seal
 from .sites import Sites
 
-ExchangeForm = Literal["padded", "exact", "one_shot", "hierarchical"]
+ExchangeForm = Literal["exact", "hierarchical"]
 
 _ROOM, _ROOM_BYTES = 2, 4096
 """The size of a receiver's buffer: this factor times the longest message, plus this many bytes. It costs
@@ -41,20 +40,17 @@ class Exchange:
             every worker.
         sites: for hierarchical, the sites of the workers; None until the first exchange if hosts decide.
         link_bytes: int64 [workers, workers], what went from row to column so far, lengths included; None in
-            all forms but hierarchical: there the transport decides over which links bytes go.
+            the form exact: there the transport decides over which links bytes go.
         link_messages: likewise, how many messages that was.
-        connections: number of connections between each two workers for their messages; through gloo, and not
-            with padded.
     """
 
     def __init__(
         self,
         form: ExchangeForm,
         sites: Sites | None = None,
-        connections: int = 1,
         key: bytes | None = None,
     ) -> None:
-        self.form, self.sites, self.connections = form, sites, connections
+        self.form, self.sites = form, sites
         self._key = key
         self._seal: Seal | None = None
         self._turns: dict[int, int] = {}
@@ -78,18 +74,14 @@ class Exchange:
         """
         own = self._sealed(torch.as_tensor(message), bucket)
         usual = self.capacities.get(bucket)
-        if self.form == "padded":
-            return Padded(own, group, device)
         if self.form == "hierarchical":
             return self._between_sites(own, bucket, group)
         if device.type == "cpu":
-            mailbox = self._mailbox = self._mailbox or Mailbox(group, connections=self.connections)
+            mailbox = self._mailbox = self._mailbox or Mailbox(group)
             if usual is not None:
                 mailbox.expect(bucket, room_for(usual))  # after a checkpoint was loaded; else it is ready
                 return Expected(own, group, mailbox, bucket)
-        if usual is None or self.form == "exact":
-            return Exact(own, group, device)
-        return PaddedOneShot(own, group, device, aligned(usual * 5 // 4))
+        return Exact(own, group, device)
 
     def meet(self, group: dist.ProcessGroup, device: torch.device) -> None:
         """Before the first exchange: checks that all workers have the same key, if messages get tags.
@@ -144,15 +136,13 @@ class Exchange:
     def _between_sites(self, own: Tensor, bucket: int, group: dist.ProcessGroup) -> Gathering:
         if self._mailbox is None:
             self.sites = self.sites or Sites.by_place(places_of(group))
-            self._mailbox = Mailbox(group, self.sites, self.connections)
+            self._mailbox = Mailbox(group, self.sites)
         # Much may follow later of what is not known yet; to send lengths first would also cost a delay.
         self._mailbox.expect(bucket, room_for(self.capacities.get(bucket, 0)))
         return Expected(own, group, self._mailbox, bucket)
 
     def learn(self, bucket: int, sizes: Sequence[int]) -> None:
         """Records how long the messages about a bucket were."""
-        if self.form == "padded":
-            return
         if self.form == "hierarchical":
             self._count_links(sizes)
         self.capacities[bucket] = longest = max(sizes)
@@ -180,16 +170,6 @@ class Exchange:
             self.link_bytes, self.link_messages = np.zeros((2, len(sizes), len(sizes)), np.int64)
         self.link_bytes += self.sites.over_links(np.array(sizes) + SIZE_BYTES)
         self.link_messages += self.sites.over_links(np.ones(len(sizes), np.int64))
-
-
-def lengths_on_wire(form: ExchangeForm, sizes: Sequence[int]) -> list[int]:
-    """How long messages are as sent through gloo, including padding, in addition to SIZE_BYTES each.
-
-    Args:
-        form: how they are sent.
-        sizes: bytes of each worker's message.
-    """
-    return [aligned(max(sizes))] * len(sizes) if form == "padded" else list(sizes)
 
 
 def room_for(longest: int) -> int:

@@ -18,7 +18,7 @@ from torch.futures import Future
 
 from .reaching import reaching
 
-ALIGNMENT = 8
+_ALIGNMENT = 8
 SIZE_BYTES = 8
 """What each worker sends to tell the length of its message."""
 
@@ -31,7 +31,7 @@ class Gathering(ABC):
             for them. Valid after `send` and `follow`.
         may_go_on: whether a second round may follow, in `complete`.
         sizes: bytes of each worker's message; valid when they have arrived.
-        wire_bytes: what all workers together handed to the transport, padding and lengths included; what one
+        wire_bytes: what all workers together handed to the transport, lengths included; what one
             hands to several counts once; valid likewise.
         started: perf_counter when the message was handed over.
         works: the collectives; the last holder frees their tensors.
@@ -52,7 +52,7 @@ class Gathering(ABC):
         """What arrived at all workers together; valid as `wire_bytes` is."""
         return self.wire_bytes * (self.workers - 1)
 
-    def send(self) -> None:  # noqa: B027 (one shot sends at once)
+    def send(self) -> None:  # noqa: B027 (through gloo it is sent at once)
         """Sends the message, if this is not done yet, when all lengths have arrived. It waits for these.
 
         All workers must send in the same order.
@@ -85,19 +85,9 @@ class Gathering(ABC):
         with reaching():
             self.works[-1].wait()
 
-    def _gather(self, mine: Tensor) -> Tensor:
-        """Starts to gather tensors of one length, uint8 or int64 [n]; [workers, n]."""
-        everybody = torch.empty(
-            (self.workers, mine.numel()), dtype=mine.dtype, device=mine.device, pin_memory=_is_pinned(mine)
-        )
-        work = dist.all_gather(list(everybody.unbind()), mine, group=self.group, async_op=True)
-        assert work is not None
-        self.works.append(work)
-        return everybody
 
-
-class LengthsFirst(Gathering):
-    """Sends the length at the start, and the message when all lengths are known.
+class Exact(Gathering):
+    """Sends the length at the start, and the message, exactly as long as it is, when all lengths are known.
 
     Work between the two costs no waiting.
     """
@@ -105,45 +95,17 @@ class LengthsFirst(Gathering):
     def __init__(self, message: Tensor, group: dist.ProcessGroup, device: torch.device) -> None:
         super().__init__(group)
         self._message, self._device = message, device
-        self._told = self._gather(torch.full((1,), message.numel(), dtype=torch.int64, device=device))
+        mine = torch.full((1,), message.numel(), dtype=torch.int64, device=device)
+        self._told = torch.empty((self.workers, 1), dtype=torch.int64, device=device)
+        work = dist.all_gather(list(self._told.unbind()), mine, group=group, async_op=True)
+        assert work is not None
+        self.works.append(work)
 
     def send(self) -> None:
         """See `Gathering.send`."""
         self._wait()
         self.sizes = [int(each) for each in self._told.flatten().tolist()]
-        self.works.append(self._send(self._message))
-        if not self._message.is_cuda:
-            # Futures on a GPU run callbacks at once: a callback that reads would block the backward pass.
-            self.arrived = self.works[-1].get_future()
-
-    @abstractmethod
-    def _send(self, message: Tensor) -> dist.Work:
-        """Starts to exchange the messages."""
-
-    def complete(self) -> None:
-        """See `Gathering.complete`."""
-        self._wait()
-
-
-class Padded(LengthsFirst):
-    """One gather of messages padded to the longest."""
-
-    def _send(self, message: Tensor) -> dist.Work:
-        longest = aligned(max(self.sizes))
-        self._rows = self._gather(on_transport(message, longest, self._device))
-        self.wire_bytes = self.workers * (longest + SIZE_BYTES)
-        return self.works.pop()
-
-    def rows(self) -> Tensor:
-        """See `Gathering.rows`."""
-        return self._rows
-
-
-class Exact(LengthsFirst):
-    """Sends each message to each worker, exactly as long as it is."""
-
-    def _send(self, message: Tensor) -> dist.Work:
-        mine = on_transport(message, message.numel(), self._device)
+        mine = on_transport(self._message, self._device)
         self._pinned = _is_pinned(mine)
         self._arriving = torch.empty(sum(self.sizes), dtype=torch.uint8, device=self._device)
         work = dist.all_to_all_single(
@@ -155,8 +117,15 @@ class Exact(LengthsFirst):
             async_op=True,
         )
         assert isinstance(work, dist.Work)
+        self.works.append(work)
         self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
-        return work
+        if not self._message.is_cuda:
+            # Futures on a GPU run callbacks at once: a callback that reads would block the backward pass.
+            self.arrived = work.get_future()
+
+    def complete(self) -> None:
+        """See `Gathering.complete`."""
+        self._wait()
 
     def rows(self) -> Tensor:
         """See `Gathering.rows`."""
@@ -165,47 +134,6 @@ class Exact(LengthsFirst):
     def messages(self) -> Sequence[Tensor]:
         """See `Gathering.messages`."""
         return torch.split(self._arriving, self.sizes)
-
-
-class PaddedOneShot(Gathering):
-    """One gather of a fixed number of bytes, including lengths; a second one for longer messages, if any.
-
-    For NCCL, where both sides need the same length.
-    """
-
-    def __init__(
-        self, message: Tensor, group: dist.ProcessGroup, device: torch.device, capacity: int
-    ) -> None:
-        super().__init__(group)
-        self._message, self._capacity = message, capacity
-        mine = on_transport(message[:capacity], SIZE_BYTES + capacity, device, at=SIZE_BYTES)
-        size = torch.tensor([message.numel()], dtype=torch.int64).view(torch.uint8)
-        mine[:SIZE_BYTES].copy_(size)
-        self._first = self._gather(mine)
-
-    def complete(self) -> None:
-        """See `Gathering.complete`."""
-        self._wait()
-        told = self._first[:, :SIZE_BYTES].contiguous().cpu().view(torch.int64)
-        self.sizes = [int(each) for each in told.flatten().tolist()]
-        self._rows = self._first[:, SIZE_BYTES:]
-        self.wire_bytes = self.workers * self._first.shape[1]
-        rest = aligned(max(self.sizes)) - self._capacity
-        if rest > 0:
-            mine = on_transport(self._message[self._capacity :], rest, self._first.device)
-            others = self._gather(mine)
-            self._wait()
-            self._rows = torch.cat((self._rows, others), dim=1)
-            self.wire_bytes += self.workers * rest
-
-    def rows(self) -> Tensor:
-        """See `Gathering.rows`."""
-        return self._rows
-
-
-def aligned(size: int) -> int:
-    """The next multiple of ALIGNMENT."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def with_length(message: Tensor, room: int) -> Tensor:
@@ -224,7 +152,8 @@ def told_length(arrived: Tensor) -> int:
 
 def stacked(messages: Sequence[Tensor], *, pinned: bool) -> Tensor:
     """Messages in rows, each padded with zeros: uint8 [workers, longest or more]."""
-    shape = len(messages), aligned(max(each.numel() for each in messages))
+    longest = max(each.numel() for each in messages)
+    shape = len(messages), -(-longest // _ALIGNMENT) * _ALIGNMENT
     rows = torch.empty(shape, dtype=torch.uint8, device=messages[0].device, pin_memory=pinned)
     for row, message in zip(rows, messages, strict=True):
         row[: message.numel()].copy_(message)
@@ -236,11 +165,10 @@ def _is_pinned(mine: Tensor) -> bool:
     return mine.device.type == "cpu" and mine.is_pinned()
 
 
-def on_transport(message: Tensor, length: int, device: torch.device, at: int = 0) -> Tensor:
-    """A message at byte `at` of zeros, uint8 [length], on the transport's device; or itself, if equal."""
-    if message.device == device and message.numel() == length:
+def on_transport(message: Tensor, device: torch.device) -> Tensor:
+    """A message, uint8, on the transport's device; itself if it is there."""
+    if message.device == device:
         return message
     pinned = message.is_cuda and device.type == "cpu"
-    mine = torch.zeros(length, dtype=torch.uint8, device=device, pin_memory=pinned)
-    mine[at : at + message.numel()].copy_(message)
-    return mine
+    mine = torch.empty(message.numel(), dtype=torch.uint8, device=device, pin_memory=pinned)
+    return mine.copy_(message)

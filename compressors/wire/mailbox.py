@@ -27,7 +27,6 @@ from torch.futures import Future as Told
 
 from .courier import Courier
 from .gathering import SIZE_BYTES, Gathering, on_transport, stacked, told_length, with_length
-from .lanes import Lanes, Receipt
 from .reaching import reaching
 from .sites import Sites
 
@@ -42,6 +41,14 @@ _AHEAD = 2
 """Number of exchanges of a bucket for which a worker is ready in advance."""
 _MAILBOXES: defaultdict[str, "count[int]"] = defaultdict(count)
 """How many there were, by group: tags are a group's own."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Where what one worker hands over will be, and what waits for it."""
+
+    buffer: Tensor
+    work: dist.Work
 
 
 _Receipts = dict[int, Receipt]
@@ -74,16 +81,14 @@ class Mailbox:
     from a thread that waits for nothing else.
     """
 
-    def __init__(self, group: dist.ProcessGroup, sites: Sites | None = None, connections: int = 1) -> None:
+    def __init__(self, group: dist.ProcessGroup, sites: Sites | None = None) -> None:
         """Does not get ready for any bucket yet.
 
         Args:
             group: the process group of the workers.
             sites: their sites, the same on all workers; by default one site, so that nothing is forwarded.
-            connections: number of connections between each two workers for their messages; through gloo, and
-                not with padded.
         """
-        self._lanes = Lanes(group, connections)
+        self._group = group
         self.rank, self.workers = dist.get_rank(group), dist.get_world_size(group)
         self.sites = Sites.one(self.workers) if sites is None else sites
         self._tag = _FIRST_TAG + _TAGS_EACH * next(_MAILBOXES[group.group_name])
@@ -116,7 +121,7 @@ class Mailbox:
             receipts = {}
             for source, by in self._senders:
                 with reaching(source, by):
-                    receipts[source] = self._lanes.expect(room, by, tag)
+                    receipts[source] = self._expect(SIZE_BYTES + room, by, tag)
             self._receipts[bucket].append(receipts)
             self._rooms[bucket].append(room)
 
@@ -125,7 +130,7 @@ class Mailbox:
         room = self._rooms[bucket].popleft()
         _wait_for(self._sent.pop(bucket, ()))  # of the step before: its messages have long arrived
         tag, whole = self._tag + bucket, with_length(message, room)
-        self._sent[bucket] = self._send(tag, whole, self._receivers, told=True)
+        self._sent[bucket] = self._send(tag, whole, self._receivers)
         if self._handed_on:
             errand = partial(self._hand_on, self._tag + bucket, self._receipts[bucket][0], told=True)
             self._errands[bucket] = self._courier.send(errand)
@@ -155,18 +160,22 @@ class Mailbox:
         for source, by in self._senders:
             if lengths[source]:
                 with reaching(source, by):
-                    receipts[source] = self._lanes.expect_over_one(lengths[source], by, tag)
-        sent = self._send(tag, rest, self._receivers, told=False) if rest.numel() else []
+                    receipts[source] = self._expect(lengths[source], by, tag)
+        sent = self._send(tag, rest, self._receivers) if rest.numel() else []
         sent += self._hand_on(tag, receipts, told=False)
         arrived = self._received(receipts)
         _wait_for(sent)
         return arrived
 
-    def _send(self, tag: int, what: Tensor, receivers: Sequence[int], *, told: bool) -> list[_Sent]:
-        send, sent = self._lanes.send if told else self._lanes.send_over_one, []
+    def _expect(self, nbytes: int, by: int, tag: int) -> Receipt:
+        buffer = torch.empty(nbytes, dtype=torch.uint8)
+        return Receipt(buffer, self._group.recv([buffer], by, tag))
+
+    def _send(self, tag: int, what: Tensor, receivers: Sequence[int]) -> list[_Sent]:
+        sent = []
         for to in receivers:
             with reaching(to):
-                sent += [_Sent(to, work) for work in send(what, to, tag)]
+                sent.append(_Sent(to, self._group.send([what], to, tag)))
         return sent
 
     def _hand_on(self, tag: int, receipts: _Receipts, *, told: bool) -> list[_Sent]:
@@ -181,15 +190,15 @@ class Mailbox:
         for source, receivers in self._handed_on.items():
             if source in receipts:
                 self._wait_for_message(source, receipts[source])
-                what = receipts[source].arrived()
+                what = receipts[source].buffer
                 if told:  # a slice ends where what arrived does
                     what = what[: SIZE_BYTES + told_length(what)]
-                sent += self._send(tag, what, receivers, told=told)
+                sent += self._send(tag, what, receivers)
         return sent
 
     def _wait_for_message(self, source: int, receipt: Receipt) -> None:
         with reaching(source, self._handed_over_by[source]):
-            receipt.wait()
+            receipt.work.wait()
 
     def _received(self, receipts: _Receipts) -> list[Tensor]:
         """By rank, once all are here; those that were forwarded are."""
@@ -197,7 +206,7 @@ class Mailbox:
             if source not in self._handed_on:
                 self._wait_for_message(source, receipt)
         nothing = torch.empty(0, dtype=torch.uint8)
-        return [receipts[rank].arrived() if rank in receipts else nothing for rank in range(self.workers)]
+        return [receipts[rank].buffer if rank in receipts else nothing for rank in range(self.workers)]
 
 
 class Expected(Gathering):
@@ -207,7 +216,7 @@ class Expected(Gathering):
 
     def __init__(self, message: Tensor, group: dist.ProcessGroup, mailbox: Mailbox, bucket: int) -> None:
         super().__init__(group)
-        self._own = on_transport(message, message.numel(), torch.device("cpu"))
+        self._own = on_transport(message, torch.device("cpu"))
         self._mailbox, self._bucket = mailbox, bucket
         self._room = mailbox.send(bucket, self._own)
         self._followed: Future[list[Tensor]] | None = None

@@ -4,6 +4,7 @@ Each part of the platform owns its own branch; this module only joins them.
 """
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from ..tasks.config import Classification, TaskConfig
 from ..training.config import TrainingConfig
 from .elastic import check_elastic
 from .workers import WorkersConfig
+
+_BEFORE_CONNECTIONS = re.compile(r'"mode":"allgather","exchange":"\w+","sites":(null|\[\[.*?\]\])')
+"""Where `connections`, a field of earlier versions, stood in a spec's JSON."""
 
 
 class TrackingConfig(Config):
@@ -124,17 +128,16 @@ class RunSpec(Config):
     def fingerprint(self) -> str:
         """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""
         defining = self.model_copy(update={"name": "", "experiment": "taugrad", "storage": Path()})
-        # What is recorded, and when messages go, changes no result; nor do one bucket, tags, and what is done
-        # when a run continues. Hashes from before there were the fields stay what they are.
-        needless = self._left_out | {"overlap", "authenticated"}
-        if getattr(real(self.sync), "buckets", 1) == 1:
-            needless |= {"buckets"}
+        # What is recorded changes no result; nor do tags, and what is done when a run continues. Hashes stay
+        # what they were before there were these fields, and when there was `connections`.
+        needless = self._left_out | {"authenticated"}
         excluded: dict[str, Any] = {
             "tracking": {"timeline"},
             "workers": {"on_resize", "min_count"},
             "sync": _in_sync(needless),
         }
         text = defining.model_dump_json(exclude=excluded)
+        text = _BEFORE_CONNECTIONS.sub(r'\g<0>,"connections":1', text)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -85,18 +85,17 @@ class Boxes:
         self._sent: defaultdict[int, list[tuple[dist.Work, Tensor]]] = defaultdict(list)
         """By round; a tensor is kept until it has gone."""
 
-    def exchange(self, number: int, sending: Sending, *, carries: bool = True) -> Arrived:
+    def exchange(self, number: int, sending: Sending) -> Arrived:
         """Sends to all others, and waits for all of them.
 
         Args:
             number: of the round in its synchronization.
             sending: this worker's.
-            carries: whether messages go too, or only the numbers about them.
         """
         assert number < _MOST_ROUNDS
         self._meet(number)
-        rests = self._send(number, sending, carries=carries)
-        arrived, missing = self._receive(number, sending, carries=carries)
+        rests = self._send(number, sending)
+        arrived, missing = self._receive(number, sending)
         # Gloo announces over the same connection that a receiver is ready; so receipts go first.
         receipts = {other: self._expect(rest, other, number, _REST) for other, rest in missing.items()}
         for other, rest in rests.items():
@@ -123,18 +122,18 @@ class Boxes:
         buffer = torch.empty(_MOST_TOLD + room, dtype=torch.uint8)
         self._boxes[number, other].append(_Box(buffer, room, self._expect(buffer, other, number)))
 
-    def _send(self, number: int, sending: Sending, *, carries: bool) -> dict[int, Tensor]:
+    def _send(self, number: int, sending: Sending) -> dict[int, Tensor]:
         """Sends what fits; the rest, by receiver."""
         head = np.array(sending.head(), np.int64)
-        to_all = _NOTHING if sending.to_all is None or not carries else sending.to_all
+        to_all = _NOTHING if sending.to_all is None else sending.to_all
         whole = _joined(head, to_all)
         rests = {}
         for other in self._others:
             size, told = to_all.size, HEAD.itemsize
             if sending.singly:
                 mine = sending.to.get(other, _NOTHING)
-                size, told = mine.size if carries else 0, _MOST_TOLD
-                whole = _joined(np.append(head, mine.size), mine if carries else _NOTHING)
+                size, told = mine.size, _MOST_TOLD
+                whole = _joined(np.append(head, mine.size), mine)
             room = self._rooms[number, other].popleft()
             self._rooms[number, other].append(self._room(size))
             self._dispatch(whole[: told + room], other, number)
@@ -142,7 +141,7 @@ class Boxes:
                 rests[other] = whole[told + room :]
         return rests
 
-    def _receive(self, number: int, sending: Sending, *, carries: bool) -> tuple[Arrived, dict[int, Tensor]]:
+    def _receive(self, number: int, sending: Sending) -> tuple[Arrived, dict[int, Tensor]]:
         """What fits of all others' messages, and buffers for the rests."""
         fields = len(HEAD.names or ())
         told = _MOST_TOLD if sending.singly else HEAD.itemsize
@@ -161,9 +160,9 @@ class Boxes:
             if sizes is not None:
                 sizes[other, self._rank] = numbers[fields]
                 length = int(numbers[fields]) or -1
-            taken = max(length, 0) if carries else 0
+            taken = max(length, 0)
             self._get_ready(number, other, taken)
-            if carries and length >= 0:
+            if length >= 0:
                 payloads[other] = content[told : told + min(length, box.room)]
             if taken > box.room:
                 missing[other] = torch.empty(taken - box.room, dtype=torch.uint8)

@@ -15,17 +15,14 @@ from ..spec import RunSpec
 from ..tasks.base import Task
 from ..training.randomness import Randomness
 from ..training.replica import Replica
-from .ahead import Ahead
 from .asynchronous.building import build_asynchronous
 from .base import Synchronization
 from .config import (
     AllGatherSync,
     AsyncSync,
     HybridSync,
-    ParameterServerSync,
     PatternName,
     RealSync,
-    ShardedSync,
     SimulatedSync,
     WeightsSync,
     real,
@@ -34,7 +31,6 @@ from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.building import build_hybrid
 from .keys import common_key
-from .overlap import Overlap
 from .patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
 from .processes import ProcessCrew
 from .quorum.building import build_quorum
@@ -76,46 +72,12 @@ def build_synchronization(
     replica = Replica(model, task, spec.training, crew.workers)
     patterns = _patterns(spec, replica, crew)
     if not isinstance(mode, WeightsSync):
-        return _in_rounds(spec, crew, patterns, replica, randomness, device), randomness
+        refuses = spec.compressor.nonfinite == "refuse"
+        return GradientsInRounds(crew, patterns, replica, randomness, refuses=refuses), randomness
     replicas = [replica]
     replicas += [Replica(deepcopy(model), task, spec.training, crew.workers) for _ in crew.ranks[1:]]
     own = OwnWorkers(crew, patterns, replicas, randomness, _exchanged(spec), device)
     return (LocalTraining(mode, own) if mode.quorum is None else build_quorum(spec, own)), randomness
-
-
-def _in_rounds(
-    spec: RunSpec,
-    crew: Crew,
-    patterns: list[Pattern],
-    replica: Replica,
-    randomness: Randomness,
-    device: torch.device,
-) -> GradientsInRounds:
-    refuses, overlap = spec.compressor.nonfinite == "refuse", None
-    if isinstance(crew, ProcessCrew) and _overlaps(spec, device):
-        (pattern,) = patterns
-        if isinstance(pattern, Sharded) and crew.workers > 1 and pattern.setting.like:
-            crew.ahead = Ahead(pattern)
-            overlap = Overlap(replica, pattern, crew.ahead)
-    return GradientsInRounds(crew, patterns, replica, randomness, refuses=refuses, overlap=overlap)
-
-
-def _overlaps(spec: RunSpec, device: torch.device) -> bool:
-    """Whether gradients may be sent as soon as they are computed, between processes.
-
-    Not if a step may be skipped: its messages would have been sent in vain, and would be missing in the
-    ledger. Not through NCCL, whose messages have no tags, and not if the host would wait for a GPU.
-    """
-    mode, method = real(spec.sync), _exchanged(spec)
-    return (
-        isinstance(mode, ShardedSync | ParameterServerSync)
-        and mode.overlap
-        and not mode.authenticated
-        and method.nonfinite == "refuse"
-        and not _clips_own(spec)
-        and device.type == "cpu"
-        and dist.get_backend() == "gloo"
-    )
 
 
 def _clips_own(spec: RunSpec) -> bool:
@@ -162,8 +124,7 @@ def _patterns(spec: RunSpec, replica: Replica, crew: Crew) -> list[Pattern]:
     if isinstance(mode, WeightsSync) and mode.exchange == "weights":
         method, back = _self_contained(method), _self_contained(back)
     sites = _sites(mode, crew) if name == "hierarchical" else None
-    buckets = getattr(mode, "buckets", 1)
-    return [_pattern(name, method, back, replace(setting, rank=rank), sites, buckets) for rank in crew.ranks]
+    return [_pattern(name, method, back, replace(setting, rank=rank), sites) for rank in crew.ranks]
 
 
 def _sites(mode: RealSync, crew: Crew) -> Sites:
@@ -189,7 +150,7 @@ def _pattern_name(mode: RealSync, *, clips_own: bool) -> PatternName:
 
 
 def _pattern(
-    name: PatternName, method: Method, back: Method, setting: Setting, sites: Sites | None, buckets: int
+    name: PatternName, method: Method, back: Method, setting: Setting, sites: Sites | None
 ) -> Pattern:
     match name:
         case "hierarchical":
@@ -200,9 +161,9 @@ def _pattern(
         case "ring":
             return Ring(method, setting)
         case "parameter_server":
-            return Sharded(method, back, setting, owners=1, buckets=buckets)
+            return Sharded(method, back, setting, owners=1)
         case "sharded":
-            return Sharded(method, back, setting, owners=None, buckets=buckets)
+            return Sharded(method, back, setting, owners=None)
 
 
 def _returning(method: Method) -> Method:

@@ -1,6 +1,7 @@
 """How the workers agree: who sends what to whom, and when."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -38,21 +39,37 @@ class Adapt(Config):
         return self
 
 
-class AllGatherSync(Config):
+class _WithRemovedFields(Config):
+    """Takes specs of earlier versions that leave removed fields at their defaults, as stored ones do."""
+
+    removed: ClassVar[Mapping[str, tuple[Any, str]]] = {}
+    """By field, its default, and what to do in place of it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        for name in cls.removed.keys() & fields.keys():
+            default, advice = cls.removed[name]
+            if fields[name] != default:
+                raise ValueError(f"{name} = {fields[name]}: there is no such field any more; {advice}")
+        return {name: value for name, value in fields.items() if name not in cls.removed}
+
+
+class AllGatherSync(_WithRemovedFields):
     """Every worker's messages go to every worker, from a DDP hook, beside the backward pass."""
 
+    removed: ClassVar = {"connections": (1, "workers have one connection to each other; leave it out")}
+
     mode: Literal["allgather"] = "allgather"
-    exchange: Literal["exact", "padded", "one_shot", "hierarchical"] = "exact"
+    exchange: Literal["exact", "hierarchical"] = "exact"
     """How messages of different lengths are sent. exact: each exactly as long as it is; through gloo at once,
-    through NCCL after their lengths. padded: the lengths first, then all padded to the longest. one_shot: at
-    once; through NCCL with a quarter more bytes than the longest of the previous step. hierarchical: as
-    exact, but once to each other site of workers, where a worker forwards them; through gloo."""
+    through NCCL after their lengths. hierarchical: as exact, but once to each other site of workers, where a
+    worker forwards them; through gloo."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
     are a site; a simulation needs this field."""
-    connections: int = Field(default=1, ge=1, le=64)
-    """Number of connections between each two workers for their messages, for long and fast links that one
-    connection does not fill. Through gloo, and not with padded."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
     authenticated: bool = False
@@ -73,15 +90,14 @@ class _ThereAndBack(Config):
     as gradients are, without momentum."""
 
 
-class _Owned(_ThereAndBack):
-    buckets: int = Field(default=1, ge=1, le=1024)
-    """Number of ranges into which an owner's elements are cut; each range is its own part of every message. A
-    range is sent as soon as its gradients are computed. With more than 1, its sum comes back as soon as all
-    workers have sent it."""
-    overlap: bool = True
-    """Send while gradients are still being computed, if possible. No result depends on it."""
+class _Owned(_WithRemovedFields, _ThereAndBack):
+    removed: ClassVar = {
+        "buckets": (1, "an owner's elements are one range; leave it out"),
+        "overlap": (True, "the exchange follows the backward pass; leave it out"),
+    }
+
     authenticated: bool = False
-    """Put tags behind messages, as in the mode allgather. They go after the backward pass then."""
+    """Put tags behind messages, as in the mode allgather."""
 
 
 class ParameterServerSync(_Owned):

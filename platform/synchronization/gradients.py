@@ -14,7 +14,6 @@ from ..training.randomness import Randomness
 from ..training.replica import Replica
 from .base import Moment
 from .in_rounds import InRounds
-from .overlap import Overlap
 from .patterns import Pattern
 from .rounds import Crew, Side
 
@@ -30,7 +29,6 @@ class GradientsInRounds(InRounds):
         randomness: Randomness,
         *,
         refuses: bool = True,
-        overlap: Overlap | None = None,
     ) -> None:
         """Takes charge.
 
@@ -40,9 +38,8 @@ class GradientsInRounds(InRounds):
             replica: the model.
             randomness: of all ranks here.
             refuses: whether a gradient that is not finite ends the run, unless fp16 made it so.
-            overlap: begins the exchange in the backward pass; None where that is not possible.
         """
-        self._refuses, self._overlap = refuses, overlap
+        self._refuses = refuses
         super().__init__(crew, patterns, replica.names)
         self._replica, self._randomness = replica, randomness
         self.model = replica.model
@@ -58,7 +55,7 @@ class GradientsInRounds(InRounds):
         for local, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
             _set(self.model.buffers(), before)
             with self._randomness.of(rank):
-                losses.append(self._backward(batch))
+                losses.append(self._replica.backward(batch))
             after = after or [buffer.clone() for buffer in self.model.buffers()]
             sides.append(self._begin_side(local, rank, moment))
         _set(self.model.buffers(), after)  # worker 0's, as DDP has it
@@ -69,13 +66,6 @@ class GradientsInRounds(InRounds):
         elif not self._replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self._step.nonfinite[0])
         return sum(losses) / len(losses)
-
-    def _backward(self, batch: Batch) -> float:
-        """The loss of one worker's batch; leaves its gradients in the parameters."""
-        if self._overlap is None:
-            return self._replica.backward(batch)
-        with self._overlap.during(self._synchronizations):
-            return self._replica.backward(batch, alone=self._overlap.not_yet)
 
     def _begin_side(self, local: int, rank: int, moment: Moment) -> Side:
         self._replica.prepare_own()

@@ -54,7 +54,6 @@ class HookedGradients(Synchronization):
             method,
             exchange=spec.sync.exchange,
             sites=spec.sync.sites,
-            connections=spec.sync.connections,
             key=key,
         )
         self.adapter = build_adapter(spec.sync.adapt, method, device, self.state.aim_at)

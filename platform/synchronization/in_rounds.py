@@ -101,11 +101,11 @@ class InRounds(Synchronization):
 
     @contextmanager
     def _exchanging(self) -> Iterator[None]:
-        """Adds what the crew waits for the others inside, and what it did not wait for, to the ledger."""
-        waited_before, beside_before = self._crew.waited_s, self._crew.beside_s
+        """Adds what the crew waits for the others inside to the ledger."""
+        before = self._crew.waited_s
         yield
-        waited, beside = self._crew.waited_s - waited_before, self._crew.beside_s - beside_before
-        self._step.exchange_s += waited + beside
+        waited = self._crew.waited_s - before
+        self._step.exchange_s += waited
         self._step.blocked_s += waited
 
     def _leave_out(self, refusal: RefusedUpdate) -> None:

@@ -16,7 +16,6 @@ from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.reaching import reaching
 from taugrad.compressors.wire.sealing import TAG_BYTES, TO_ALL, Seal
 
-from .ahead import Ahead
 from .boxes import Boxes, sizes_of
 from .links import Links
 from .rounds import (
@@ -67,9 +66,6 @@ class ProcessCrew(Crew):
         self._rank = dist.get_rank()
         self.ranks = [self._rank]
         self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
-        self.ahead: Ahead | None = None
-        """Sends parts of messages ahead of their rounds, where that is possible."""
-        self._waited_until = 0.0
         self._boxes = Boxes() if dist.get_backend() == "gloo" and key is None else None
         self._seal = None if key is None else Seal.meet(key, None, self._device)
 
@@ -83,36 +79,11 @@ class ProcessCrew(Crew):
                 traffic.count_known(move)
                 side.receive({})
                 continue
-            if isinstance(move, Sending) and self.ahead is not None:
-                received = self._carry_rest(move, number, self.ahead, traffic)
-            else:
-                with self._waiting("round"):
-                    received = self._carry(move, number, traffic)
+            with self._waiting("round"):
+                received = self._carry(move, number, traffic)
             number += isinstance(move, Sending)
             side.receive(received)
         return side.agreed
-
-    def _carry_rest(self, sending: Sending, number: int, ahead: Ahead, traffic: Traffic) -> Received:
-        """A round whose messages are on their way: tells what has to be told, and waits for the others'."""
-        if not ahead.is_out:
-            with self._waiting("round", since=ahead.sent_out):
-                heads, sizes = self._tell(sending, number)
-                traffic.count(heads, sizes)
-            assert sizes is not None
-            for each in ahead.mine:
-                with self._waiting("round", since=self._waited_until):
-                    parts = ahead.take_out(each, sizes)
-                ahead.take(each, parts)
-            ahead.is_out = True
-            return {}  # it has all been taken
-        since = None if ahead.sent_back is None else max(ahead.sent_back, self._waited_until)
-        with self._waiting("round", since=since):
-            heads, _ = self._tell(sending, number)
-            traffic.count(heads, None)
-            received = ahead.receive_back(heads)
-        if sending.to_all is not None:
-            received[self._rank] = sending.to_all
-        return dict(sorted(received.items()))
 
     def _carry(self, move: Sending | Passing, number: int, traffic: Traffic) -> Received:
         """What this worker receives in one round."""
@@ -126,7 +97,7 @@ class ProcessCrew(Crew):
             traffic.count(arrived.heads, arrived.sizes)
             own = {} if move.to_all is None else {self._rank: move.to_all}
             return dict(sorted({**arrived.payloads, **own}.items()))
-        heads, sizes = self._tell(move, number)
+        heads, sizes = self._tell(move)
         received = self._exchange(move, heads["to_all"], sizes)
         traffic.count(heads, sizes)
         return received
@@ -186,17 +157,14 @@ class ProcessCrew(Crew):
         return np.concatenate(told).view(HEAD)
 
     @contextmanager
-    def _waiting(self, about: str, since: float | None = None) -> Iterator[None]:
-        """Counts what goes on inside as waiting for what has been under way `since`, by default from now."""
+    def _waiting(self, about: str) -> Iterator[None]:
+        """Counts what goes on inside as waiting for the others."""
         began = perf_counter()
-        since = began if since is None else since
         with reaching():
             yield
         ended = perf_counter()
-        self._waited_until = ended
         self.waited_s += ended - began
-        self.beside_s += began - since
-        RECORDER.add("exchange", "wire", since, ended, about)
+        RECORDER.add("exchange", "wire", began, ended, about)
         RECORDER.add("wait", "compute", began, ended)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
@@ -238,11 +206,8 @@ class ProcessCrew(Crew):
         traffic.count_passed(passing.sender, self._rank, size, passing.told_bytes)
         return Passed(passing.sender, _payload(arriving), note)
 
-    def _tell(self, sending: Sending, number: int) -> tuple[Heads, NDArray[np.int64] | None]:
+    def _tell(self, sending: Sending) -> tuple[Heads, NDArray[np.int64] | None]:
         """Everybody's heads; in a round to single workers also the lengths from this worker and to it."""
-        if self._boxes is not None:
-            arrived = self._boxes.exchange(number, sending, carries=False)
-            return arrived.heads, arrived.sizes
         head = np.tile(np.array(sending.head(), np.int64), (self.workers, 1))
         if not sending.singly:
             return self._tell_each(head).view(HEAD)[:, 0], None

@@ -67,19 +67,7 @@ def check_exchange(sync: SyncConfig, device: str, workers: int) -> None:
     if not isinstance(mode, AllGatherSync):
         return
     _check_sites(sync, f"{where}.exchange", mode.exchange, mode.sites, workers)
-    if mode.connections > 1 and mode.exchange == "padded":
-        raise ValueError(
-            f"{where}.connections = {mode.connections} with {where}.exchange = padded: it is a collective of "
-            f"torch; use {where}.exchange: exact"
-        )
-    if device != "cuda" or isinstance(sync, SimulatedSync):
-        return
-    if mode.connections > 1:
-        raise ValueError(
-            f"{where}.connections = {mode.connections} with workers.device = cuda: NCCL has connections of "
-            f"its own; use {where}.connections: 1"
-        )
-    if mode.exchange == "hierarchical":
+    if device == "cuda" and mode.exchange == "hierarchical" and not isinstance(sync, SimulatedSync):
         raise ValueError(
             f"{where}.exchange = hierarchical with workers.device = cuda: messages are forwarded through "
             f"gloo, and GPUs use NCCL; use {where}.exchange: exact"

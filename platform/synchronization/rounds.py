@@ -279,7 +279,7 @@ class Traffic:
 
         Args:
             heads: of all workers.
-            lengths: int64 [workers], of the messages as they go, padding included.
+            lengths: int64 [workers], of the messages as they go.
             sites: where the workers are, which says over which links messages go.
         """
         told = np.full(self.workers, SIZE_BYTES)
@@ -340,8 +340,6 @@ class Crew(ABC):
     """How many there are everywhere."""
     waited_s: float = 0.0
     """How long this process has waited for the others so far; simulated workers never do."""
-    beside_s: float = 0.0
-    """How long messages of this process were under way so far while it did something else."""
 
     @abstractmethod
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.wire.exchange import ExchangeForm, lengths_on_wire
+from taugrad.compressors.wire.exchange import ExchangeForm
 from taugrad.compressors.wire.sites import Sites
 
 from .links import Links
@@ -66,8 +66,7 @@ class SimulatedCrew(Crew):
         elif self._counting == "all-reduce":
             traffic.count_all_reduce(heads)
         else:
-            gathered = lengths_on_wire(self._counting, heads["to_all"].tolist())
-            traffic.count_gathered(heads, np.array(gathered, np.int64), self._sites)
+            traffic.count_gathered(heads, heads["to_all"], self._sites)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to do: whoever runs the workers keeps worker 0's."""

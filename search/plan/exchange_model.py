@@ -125,21 +125,17 @@ def between_sites(link: Link, workers: int, nbytes: float, *, ready: bool = True
     return _straight(link, workers - 1, nbytes, delays, crossing) + handed_on
 
 
-def gathered(link: Link, workers: int, nbytes: float, form: str = "exact", longest: float = 1.0) -> Exchange:
+def gathered(link: Link, workers: int, nbytes: float, form: str = "exact") -> Exchange:
     """One bucket's messages through the hook.
 
     Args:
         link: of every worker.
         workers: how many.
         nbytes: of a message, mean of the workers.
-        form: `sync.exchange`: exact, one_shot (through gloo the same), padded or hierarchical.
-        longest: of padded messages, how many times as long as the mean the longest one is.
+        form: `sync.exchange`: exact or hierarchical.
     """
     if workers == 1:
         return NOTHING
-    if form == "padded":
-        lengths = told_to_all(link, workers, SIZE_BYTES)
-        return lengths + told_to_all(link, workers, nbytes * longest)
     if form == "hierarchical":
         return between_sites(link, workers, nbytes + SIZE_BYTES)
     return to_all(link, workers, nbytes + SIZE_BYTES, ready=True)

@@ -34,7 +34,7 @@ def worker_bytes(calibration: Calibration, work: MethodWork, sync: RealSync, wor
         kept += whole + share * work.kept_bytes
     if work.all_reduces and hooked:
         return kept + work.nbytes
-    if isinstance(sync, AllGatherSync) and sync.exchange != "padded":
+    if isinstance(sync, AllGatherSync):
         messages = others * sum(room_for(round(each.nbytes)) + each.nbytes for each in work.buckets)
     elif pattern == "ring":
         messages = 2 * work.nbytes

@@ -141,8 +141,7 @@ def refused() -> Result:
     for name, options in {
         "not each once": {"exchange": "hierarchical", "sites": [[0, 1], [1, 2]]},
         "another exchange": {"sites": [[0, 1], [2, 3]]},
-        "padded": {"exchange": "padded", "connections": 2},
-        "no connection": {"connections": 0},
+        "unknown": {"exchange": "padded"},
     }.items():
         try:
             CompressionState(run.ddp, "wgt(0.01)", **options)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,8 +19,7 @@ import torch
 from cases import in_turn
 from numpy.typing import NDArray
 
-from taugrad.compressors.wire import exchange
-from taugrad.compressors.wire.gathering import ALIGNMENT
+from taugrad.compressors.wire.exchange import ExchangeForm
 
 Results = list[dict[str, Any]]
 """By rank, what each scenario of a group returned."""
@@ -430,16 +429,15 @@ def test_gradient_statistics_are_noted_in_the_steps_that_were_asked_for(two: Res
 
 # Forms of exchange.
 
-AT_ONCE = ("tight", "connections", "connections, tight")
-BETWEEN_SITES = ("hierarchical", "hierarchical and tight", "connections, hierarchical")
+BETWEEN_SITES = ("hierarchical", "hierarchical and tight")
 
 
 @in_turn("name", ["growing", "refused"])
-@in_turn("form", ["exact", "one_shot", *AT_ONCE, *BETWEEN_SITES])
+@in_turn("form", ["exact", "tight", *BETWEEN_SITES])
 def test_no_result_depends_on_how_messages_go(form: str, name: str, several: Results) -> None:
     for buckets in ("many", "one"):
         found = by_rank(several, "every_form_of_exchange", (form, buckets, name))
-        expected = by_rank(several, "every_form_of_exchange", ("padded", buckets, name))
+        expected = by_rank(several, "every_form_of_exchange", ("lengths first", buckets, name))
         for one, other in zip(found, expected, strict=True):
             assert one["digests"] == other["digests"] == found[0]["digests"]
             assert one["skipped"] == other["skipped"] == ([2] if name == "refused" else [])
@@ -452,19 +450,13 @@ def test_no_result_depends_on_how_messages_go(form: str, name: str, several: Res
             assert one["totals"] == found[0]["totals"]
 
 
-def test_exact_messages_are_no_longer_than_padded_ones(several: Results) -> None:
+def test_a_worker_receives_what_all_others_hand_over(several: Results) -> None:
     for name in ("growing", "refused"):
-        forms = {
-            form: by_rank(several, "every_form_of_exchange", (form, "one", name), "totals")[0]
-            for form in ("padded", "exact")
-        }
-        workers = len(several)
-        saved = forms["padded"]["wire_bytes"] - forms["exact"]["wire_bytes"]
-        assert 0 < saved < 5 * workers * forms["padded"]["wire_bytes"]
-        assert forms["exact"]["received_bytes"] == (workers - 1) * forms["exact"]["wire_bytes"]
+        totals = by_rank(several, "every_form_of_exchange", ("exact", "one", name), "totals")[0]
+        assert totals["received_bytes"] == (len(several) - 1) * totals["wire_bytes"]
 
 
-@in_turn("form", ["one_shot", *AT_ONCE])
+@in_turn("form", ["lengths first", "tight"])
 def test_messages_that_go_at_once_are_as_long_as_they_are_told_to_be(form: str, several: Results) -> None:
     for buckets, name in product(("many", "one"), ("growing", "refused")):
         found, expected = (
@@ -478,7 +470,6 @@ def test_every_worker_knows_how_long_the_longest_message_was(several: Results) -
     everybody = by_rank(several, "every_form_of_exchange", ("exact", "one", "growing"), "capacities")
     assert_all_equal(everybody)
     assert len(everybody[0]) == 1
-    assert not by_rank(several, "every_form_of_exchange", ("padded", "one", "growing"), "capacities")[0]
 
 
 def test_what_has_no_room_follows(several: Results) -> None:
@@ -492,17 +483,7 @@ def test_what_has_no_room_follows(several: Results) -> None:
         assert [each["second_rounds"] for each in roomy] == [0] * len(several)
 
 
-@in_turn("usual", [1, 1000, 10**6])
-def test_through_nccl_a_message_may_grow_by_a_quarter(usual: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms: list[int] = []
-    monkeypatch.setattr(exchange, "PaddedOneShot", lambda *given: rooms.append(given[-1]))
-    way = exchange.Exchange("one_shot")
-    way.capacities[0] = usual
-    way.start(torch.zeros(usual, dtype=torch.uint8), 0, Any, torch.device("meta"))  # as on a GPU
-    assert 5 * usual // 4 <= rooms[0] < 5 * usual // 4 + ALIGNMENT
-
-
-@in_turn("form", ["padded", "exact", "one_shot", "hierarchical"])
+@in_turn("form", get_args(ExchangeForm))
 def test_a_damaged_message_is_refused_in_every_form(form: str, several: Results) -> None:
     for failure in by_rank(several, "every_form_of_exchange", (form, "damaged")):
         assert failure["kind"] == "CorruptMessage"
@@ -595,8 +576,7 @@ DISAGREEMENTS = {
     "reduction of none": "rank 0: reduction = mean, rank 1: reduction = sum",
     "tau": "rank 0: tau.target = 0.1, rank 1: tau.target = 0.2",
     "seed": "rank 0: seed = 1, rank 1: seed = 2",
-    "padded": "rank 0: exchange = exact, rank 1: exchange = padded",
-    "one_shot": "rank 0: exchange = exact, rank 1: exchange = one_shot",
+    "exchange": "rank 0: exchange = exact, rank 1: exchange = hierarchical",
     "unused": "rank 0: find_unused_parameters = True, rank 1: find_unused_parameters = False",
     "names": "rank 0: parameter 0 = first.weight float32 [5, 6], "
     "rank 1: parameter 0 = other.weight float32 [5, 6]; "

@@ -18,12 +18,10 @@ from cases import in_turn
 
 CASES = {
     "stopped-exact": ("wgt(0.01)", "exact", 4),
-    "stopped-padded": ("wgt(0.01)", "padded", 4),
     "stopped-hierarchical": ("wgt(0.01)", "hierarchical", 4),
     "stopped-all-reduce": ("none", "exact", 4),
     "killed-hierarchical": ("wgt(0.01)", "hierarchical", 4),
     "killed-exact": ("wgt(0.01)", "exact", 3),
-    "killed-padded": ("wgt(0.01)", "padded", 2),
 }
 """By what happens to the last worker and in which form of exchange: method, form, workers. One after the
 other, by the same processes; who was stopped goes on and fails, too, who was killed is in no later one."""

@@ -9,10 +9,8 @@ from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from taugrad.compressors import CompressionState, PeerLost, compressed_allgather
-from taugrad.compressors.wire import mailbox as mailboxes
 from taugrad.compressors.wire.exchange import Exchange
-from taugrad.compressors.wire.gathering import with_length
-from taugrad.compressors.wire.lanes import Receipt
+from taugrad.compressors.wire.gathering import SIZE_BYTES, with_length
 from taugrad.compressors.wire.mailbox import Expected, Mailbox
 
 BUCKET = 7
@@ -21,35 +19,44 @@ Call = tuple[str, int, int]
 """What was asked of the transport, of whom, and how many bytes of a message that is at most."""
 
 
+class Done:
+    """Work that has nothing left to do."""
+
+    def wait(self) -> None:
+        pass
+
+
 class Recorded:
-    """Connections on which every message is there at once: what the others send is as long as the room."""
+    """A group on which every message is there at once: what the others send is as long as the room."""
 
-    calls: list[Call]
-    tags: dict[str, set[int]]
-    """By what they were used for."""
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.messages: int | None = None
+        """The tag of messages; what comes by another tag is the rest of one."""
+        self.rests: set[int] = set()
 
-    def __init__(self, group: dist.ProcessGroup, connections: int) -> None:
-        self.calls = []
-        self.tags = {"messages": set(), "rests": set()}
+    def recv(self, into: list[Tensor], by: int, tag: int) -> Done:
+        (buffer,) = into
+        if self.messages is None:
+            self.messages = tag
+        if tag == self.messages:
+            room = buffer.numel() - SIZE_BYTES
+            self.calls.append(("ready", by, room))
+            buffer.copy_(with_length(torch.full((room,), by, dtype=torch.uint8), room))
+        else:
+            self.rests.add(tag)
+            self.calls.append(("ready for the rest", by, buffer.numel()))
+            buffer.fill_(by)
+        return Done()
 
-    def expect(self, room: int, by: int, tag: int) -> Receipt:
-        self.tags["messages"].add(tag)
-        self.calls.append(("ready", by, room))
-        return Receipt([with_length(torch.full((room,), by, dtype=torch.uint8), room)], [], room)
-
-    def expect_over_one(self, length: int, by: int, tag: int) -> Receipt:
-        self.tags["rests"].add(tag)
-        self.calls.append(("ready for the rest", by, length))
-        return Receipt([torch.full((length,), by, dtype=torch.uint8)], [])
-
-    def send(self, message: Tensor, to: int, tag: int) -> list[dist.Work]:
-        self.calls.append(("send", to, message.numel() - 8))
-        return []
-
-    def send_over_one(self, what: Tensor, to: int, tag: int) -> list[dist.Work]:
-        self.tags["rests"].add(tag)
-        self.calls.append(("send the rest", to, what.numel()))
-        return []
+    def send(self, what: list[Tensor], to: int, tag: int) -> Done:
+        (message,) = what
+        if tag == self.messages:
+            self.calls.append(("send", to, message.numel() - SIZE_BYTES))
+        else:
+            self.rests.add(tag)
+            self.calls.append(("send the rest", to, message.numel()))
+        return Done()
 
 
 @pytest.fixture
@@ -61,17 +68,23 @@ def group() -> Iterator[dist.ProcessGroup]:
 
 
 @pytest.fixture
-def mailbox(group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> Mailbox:
-    monkeypatch.setattr(mailboxes, "Lanes", Recorded)
-    return Mailbox(group)
+def mailbox(group: dist.ProcessGroup) -> Mailbox:
+    made = Mailbox(group)
+    made._group = Recorded()  # type: ignore[assignment]
+    return made
 
 
 def calls(mailbox: Mailbox) -> list[Call]:
     """Since it was asked last."""
-    lanes = mailbox._lanes
-    assert isinstance(lanes, Recorded)
-    found, lanes.calls = lanes.calls, []
+    recorded = recorded_of(mailbox)
+    found, recorded.calls = recorded.calls, []
     return found
+
+
+def recorded_of(mailbox: Mailbox) -> Recorded:
+    recorded = mailbox._group
+    assert isinstance(recorded, Recorded)
+    return recorded
 
 
 def exchanged(mailbox: Mailbox, group: dist.ProcessGroup, message: Tensor, *, followed: bool) -> Tensor:
@@ -114,10 +127,7 @@ def test_a_message_goes_by_the_room_that_was_made_for_it(mailbox: Mailbox, group
         *(("send", 1, 4), ("send the rest", 1, 5)),
         *(("send", 1, 6), ("send the rest", 1, 3)),
     ]
-    assert isinstance(mailbox._lanes, Recorded)
-    tags = mailbox._lanes.tags
-    assert len(tags["messages"]) == len(tags["rests"]) == 1
-    assert not tags["messages"] & tags["rests"], "a rest would arrive where the next message is waited for"
+    assert len(recorded_of(mailbox).rests) == 1, "a rest would arrive where the next message is waited for"
 
 
 def test_sizes_are_whole_whoever_looks_at_them_and_when(mailbox: Mailbox, group: dist.ProcessGroup) -> None:
@@ -144,7 +154,7 @@ def test_sizes_are_whole_whoever_looks_at_them_and_when(mailbox: Mailbox, group:
 
 RESET = (
     "[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:44420: Connection reset by peer. This is "
-    "typically caused by a remote worker hanging.\n\nAt:\n  lanes.py(74): expect"
+    "typically caused by a remote worker hanging.\n\nAt:\n  mailbox.py(74): expect"
 )
 """What gloo says where something is asked of a connection that has been reset."""
 
@@ -163,7 +173,7 @@ def test_a_connection_that_is_lost_before_anything_is_waited_for_is_a_lost_worke
 ) -> None:
     message = torch.arange(5, dtype=torch.uint8)
     with monkeypatch.context() as patch:
-        patch.setattr(Recorded, "expect", reset)
+        patch.setattr(Recorded, "recv", reset)
         with pytest.raises(PeerLost) as lost:
             mailbox.expect(BUCKET, 4)
     check_worker_1_is_missed(lost)
@@ -174,10 +184,11 @@ def test_a_connection_that_is_lost_before_anything_is_waited_for_is_a_lost_worke
             Expected(message, group, mailbox, BUCKET)
     check_worker_1_is_missed(lost)
     mailbox.expect(BUCKET, 4)
+    exchange = Expected(message, group, mailbox, BUCKET)
     with monkeypatch.context() as patch:
-        patch.setattr(Recorded, "send_over_one", reset)
+        patch.setattr(Recorded, "send", reset)
         with pytest.raises(PeerLost) as lost:
-            exchanged(mailbox, group, message, followed=False)
+            exchange.complete()  # it sends what did not fit
     check_worker_1_is_missed(lost)
 
 

@@ -25,11 +25,8 @@ STEPS, DEADLINE_S = 3, 20
 RIGHT, WRONG = "the key of all workers", "the key of somebody else"
 MODES: dict[str, dict[str, Any]] = {
     "exact": {"mode": "allgather"},
-    "padded": {"mode": "allgather", "exchange": "padded"},
-    "one_shot": {"mode": "allgather", "exchange": "one_shot"},
     "hierarchical": {"mode": "allgather", "exchange": "hierarchical", "sites": [[0, 1], [2]]},
     "sharded": {"mode": "sharded"},
-    "sharded, in buckets": {"mode": "sharded", "buckets": 3},
     "server": {"mode": "parameter_server"},
     "weights": {"mode": "weights", "every": 1},
     "weights, sharded": {"mode": "weights", "every": 1, "pattern": "sharded"},

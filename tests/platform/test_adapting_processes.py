@@ -27,7 +27,7 @@ ALLGATHER: dict[str, Any] = {"mode": "allgather", "adapt": {}}
 WEIGHTS: dict[str, Any] = {"mode": "weights", "every": 2, "adapt": {}}
 SPECS: dict[str, dict[str, Any]] = {
     "density": BASE | {"compressor": "strom(density(0.01)) | golomb_rice", "sync": ALLGATHER},
-    "topk": BASE | {"compressor": "topk(0.01)", "sync": ALLGATHER | {"exchange": "padded"}},
+    "topk": BASE | {"compressor": "topk(0.01)", "sync": ALLGATHER},
     "local steps": BASE
     | {
         "compressor": "chunked_topk(keep=40)",

@@ -49,7 +49,7 @@ SYNCS: dict[str, dict[str, Any]] = {
     "allgather, density": {"sync": {"mode": "allgather"}, "compressor": "wgt(density(0.1))"},
     "momentum": {"sync": {"mode": "allgather"}, "compressor": "topk(0.1, momentum=0.9)"},
     "ring": {"sync": {"mode": "ring"}},
-    "sharded": {"sync": {"mode": "sharded", "buckets": 2, "back": "linear(4)"}},
+    "sharded": {"sync": {"mode": "sharded", "back": "linear(4)"}},
     "parameter_server": {"sync": {"mode": "parameter_server"}},
     "weights": {"sync": {"mode": "weights", "every": 3}},
     "weights, unsent": {"sync": {"mode": "weights", "every": 3, "unsent": 0.5}},
@@ -108,14 +108,9 @@ def owed(sync: InRounds, what: str = "residuals") -> torch.Tensor:
     sizes, total = setting.sizes, [torch.zeros(size).double() for size in setting.sizes]
     for rank, pattern in enumerate(sync._patterns):
         compressors = pattern.compressors()
-        owners = getattr(pattern, "owners", 0)
-        shards = cut(
-            sizes,
-            {"AllGather": 1, "Ring": workers}.get(
-                type(pattern).__name__, owners * getattr(pattern, "buckets", 1)
-            ),
-        )
-        backs = [shard for number, shard in enumerate(shards) if owners and number % owners == rank]
+        ranges = getattr(pattern, "ranges", [])
+        shards = cut(sizes, {"AllGather": 1, "Ring": workers}.get(type(pattern).__name__, len(ranges)))
+        backs = shards[rank : rank + 1] if ranges else []
         assert len(compressors) == len(shards) + len(backs)
         for place, (compressor, shard) in enumerate(zip(compressors, [*shards, *backs], strict=True)):
             for piece in shard.pieces:

@@ -25,8 +25,7 @@ from taugrad.platform.tasks.classification import ClassificationTask
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}
 PARAMETERS = sum(SIZES.values())
-PATTERNS = ["allgather", "hierarchical", "ring", "server", "sharded", "sharded in buckets"]
-BUCKETS = 3
+PATTERNS = ["allgather", "hierarchical", "ring", "server", "sharded"]
 
 
 def pattern(name: str, line: str, rank: int, workers: int, back: str | None = None) -> Pattern:
@@ -42,8 +41,7 @@ def pattern(name: str, line: str, rank: int, workers: int, back: str | None = No
             return Ring(method, setting)
         case _:
             owners = 1 if name == "server" else workers
-            buckets = BUCKETS if name.endswith("in buckets") else 1
-            return Sharded(method, read_config(back or line), setting, owners, buckets)
+            return Sharded(method, read_config(back or line), setting, owners)
 
 
 def gradients(workers: int, step: int) -> list[list[Tensor]]:
@@ -111,7 +109,7 @@ def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers
 def residuals(one: Pattern, name: str, workers: int) -> Tensor:
     """float64 [all elements], what a worker owes to the sum of all gradients."""
     owed = {parameter: torch.zeros(n).double() for parameter, n in SIZES.items()}
-    shards = {"allgather": 1, "hierarchical": 1, "server": 1, "sharded in buckets": BUCKETS * workers}
+    shards = {"allgather": 1, "hierarchical": 1, "server": 1}
     ranges = cut(list(SIZES.values()), shards.get(name, workers))
     owned = ranges[one.setting.rank :: workers]  # in turn
     for number, compressor in enumerate(one.compressors()):
@@ -183,31 +181,6 @@ def test_between_sites_a_message_crosses_once_for_each_site():
             handed_on[by, to] += 8 * (source != by)
         assert (links.link_bytes == sites.over_links(lengths) + handed_on).all()
         assert (links.elements, links.paper_bits) == (all_links.elements, all_links.paper_bits)
-
-
-def test_ranges_of_several_owners_are_in_turn_and_lengths_stand_before_parts():
-    """Beside a message's header of 32 bytes a part has its length, 8 bytes."""
-    setting = Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], 1, 2)
-    method = read_config("none")
-    pattern_ = Sharded(method, method, setting, owners=2, buckets=2)
-    assert [list(pattern_.numbers_of(owner)) for owner in (0, 1, 2)] == [[0, 2], [1, 3], []]
-    move = Side(pattern_.rounds(gradients(2, 0)[1], 0)).move
-    assert isinstance(move, Sending)
-    (message,) = move.to.values()
-    elements = PARAMETERS // 4  # of ranges 0 and 2
-    assert message.size == 2 * (8 + 32 + 4 * elements)
-    assert message[:8].view("<i8")[0] == 32 + 4 * elements
-    values = torch.cat(gradients(2, 0)[1]).numpy()
-    assert message[40 : 40 + 4 * elements].view("<f4").tolist() == values[:elements].tolist()
-
-
-@in_turn("wrong", [b"", b"\x01", (9).to_bytes(8, "little") + b"\x00" * 8, b"\xff" * 8, b"\x00" * 32])
-def test_messages_that_are_not_as_many_parts_as_ranges_are_refused(wrong):
-    setting = Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], 0, 2)
-    method = read_config("wgt(0.5)")
-    side = Side(Sharded(method, method, setting, 2, BUCKETS).rounds(gradients(2, 0)[0], 0))
-    with pytest.raises(CorruptMessage, match=r"the message of worker 1 (is not|has more than) 3 parts"):
-        side.receive({1: np.frombuffer(wrong, np.uint8)})
 
 
 def test_messages_handed_on_with_wrong_lengths_are_refused():

@@ -30,7 +30,6 @@ HYBRID = BASE | {"model": {"kind": "lenet"}, "data": BASE["data"] | {"height": 2
 MODES: dict[str, dict[str, Any]] = {
     "none": BASE,
     "allgather": BASE | {"compressor": LINE},
-    "padded": BASE | {"compressor": LINE, "sync": {"mode": "allgather", "exchange": "padded"}},
     "powersgd": BASE | {"compressor": "powersgd(1, start=2)"},
     "ring": BASE | {"compressor": LINE, "sync": {"mode": "ring"}},
     "parameter_server": BASE | {"compressor": LINE, "sync": {"mode": "parameter_server"}},

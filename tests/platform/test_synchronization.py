@@ -79,10 +79,6 @@ SPECS: dict[str, dict[str, Any]] = {
         for line in LINES
     },
     **{f"allgather: {line}": BASE | {"compressor": line} for line in RULES},
-    **{
-        f"{form}: strom": BASE | {"sync": {"mode": "allgather", "exchange": form}, "compressor": STROM}
-        for form in ("padded", "one_shot")
-    },
     BETWEEN_SITES: BASE
     | {
         "sync": HIERARCHICAL | {"sites": [[0, 2], [1]]},
@@ -308,14 +304,9 @@ def test_where_the_transport_decides_about_links_none_are_told(name, real, simul
     assert simulated[name]["links"] is None
 
 
-def test_forms_of_exchange_differ_in_bytes_alone(real):
-    names = {"exact": DEFAULT_FORM, "padded": "padded: strom", "one_shot": "one_shot: strom"}
-    totals = {form: real[0][name]["totals"] for form, name in names.items()}
-    # Through gloo one_shot pads nothing.
-    assert totals["exact"]["wire_bytes"] == totals["one_shot"]["wire_bytes"] < totals["padded"]["wire_bytes"]
-    for form, name in names.items():
-        assert same(real[0][name], real[0][DEFAULT_FORM])
-        assert totals[form]["received_bytes"] == (WORKERS - 1) * totals[form]["wire_bytes"]
+def test_a_worker_receives_what_all_others_hand_over(real):
+    totals = real[0][DEFAULT_FORM]["totals"]
+    assert totals["received_bytes"] == (WORKERS - 1) * totals["wire_bytes"]
 
 
 def test_between_sites_bits_are_the_same_and_one_worker_hands_messages_on(real):
@@ -429,14 +420,16 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
             {"sync": {"mode": "simulated", "of": WEIGHTS["weights"]}, "compressor": "wgt(1)"},
             "sync.of.exchange",
         ),
+        ({"sync": {"mode": "allgather", "exchange": "padded"}}, "'exact' or 'hierarchical'"),
         (
-            {"sync": {"mode": "allgather", "exchange": "padded", "connections": 2}},
-            "sync.connections = 2 with sync.exchange = padded",
+            {"sync": {"mode": "allgather", "connections": 2}},
+            "connections = 2: there is no such field any more; workers have one connection to each other",
         ),
         (
-            {"sync": {"mode": "allgather", "connections": 2}, "workers": {"count": 3, "device": "cuda"}},
-            "sync.connections = 2 with workers.device = cuda",
+            {"sync": {"mode": "simulated", "of": {"mode": "sharded", "overlap": False}}},
+            "overlap = False: there is no such field any more; the exchange follows the backward pass",
         ),
+        ({"sync": {"mode": "parameter_server", "buckets": 4}}, "buckets = 4: there is no such field any more"),
         ({"sync": {"mode": "allgather", "sites": [[0, 1], [2]]}}, "sync.sites with sync.exchange = exact"),
         (
             {"sync": HIERARCHICAL | {"sites": [[0, 1], [1]]}},

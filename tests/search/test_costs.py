@@ -133,23 +133,6 @@ def trained():
     dist.destroy_process_group()
 
 
-def spec(exchange: str, workers: int) -> RunSpec:
-    return digits(
-        compressor=f"strom(allocate({DENSITY})) | golomb_rice",
-        workers={"count": workers},
-        sync={"mode": "simulated", "of": {"mode": "allgather", "exchange": exchange}},
-    )
-
-
-def test_padding_is_counted_where_the_exchange_pads(trained):
-    """Of one worker the longest message is its own, so that the two forms differ by what fills up to 8."""
-    padded, exact = (spec(form, workers=1) for form in ("padded", "exact"))
-    expected = cost_of(padded).wire_bytes(DENSITY) - cost_of(exact).wire_bytes(DENSITY)
-    measured = trained(padded).wire_bytes - trained(exact).wire_bytes
-    assert expected == pytest.approx(measured, rel=0.2)
-    assert measured > 0
-
-
 def test_messages_that_are_handed_on_count_once_more(trained):
     """Of sites [0, 1] and [2] worker 2's alone are handed on: by worker 0, to 1."""
     between = {"exchange": "hierarchical", "sites": [[0, 1], [2]]}
@@ -165,9 +148,13 @@ def test_messages_that_are_handed_on_count_once_more(trained):
         cost_of(digits(compressor="strom(0.1)", sync={"mode": "allgather", "exchange": "hierarchical"}))
 
 
-@pytest.mark.parametrize(("exchange", "workers"), [("exact", 2), ("exact", 4), ("padded", 2), ("padded", 4)])
-def test_a_training_takes_somewhat_less_than_is_expected(trained, exchange, workers):
-    one = spec(exchange, workers)
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_training_takes_somewhat_less_than_is_expected(trained, workers):
+    one = digits(
+        compressor=f"strom(allocate({DENSITY})) | golomb_rice",
+        workers={"count": workers},
+        sync={"mode": "simulated"},
+    )
     cost, totals = cost_of(one), trained(one)
     assert totals.steps * workers == cost.sendings
     expected = cost.wire_bytes(DENSITY)

@@ -67,9 +67,6 @@ def test_all_to_all_by_hand():
 
 def test_the_hook_has_receivers_ready():
     assert model.gathered(LONG, 4, 1e5).seconds == pytest.approx(3 * 100_008 / 1e6 + 0.05)
-    # Lengths and messages of 2 workers: each waits for readiness and arrival.
-    padded = model.gathered(LONG, 2, 1e5, "padded", longest=1.5)
-    assert padded.seconds == pytest.approx(8 / 1e6 + 0.1 + 1.5e5 / 1e6 + 0.1)
 
 
 def test_shards_and_a_server_by_hand():
@@ -136,7 +133,6 @@ def test_what_crosses_a_trunk_is_what_the_exchange_sends(workers, sites):
 EXCHANGES = {
     "all_reduce": lambda link, n: model.all_reduce(link, n, 1e7),
     "exact": lambda link, n: model.gathered(link, n, 1e5),
-    "padded": lambda link, n: model.gathered(link, n, 1e5, "padded"),
     "sharded": lambda link, n: model.sharded(link, n, 1e5, 1e5),
     "parameter_server": lambda link, n: model.parameter_server(link, n, 1e5, 1e5),
     "ring": lambda link, n: model.ring(link, n, 1e5),
