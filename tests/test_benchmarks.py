@@ -411,17 +411,6 @@ def test_network_target(tmp_path: Path) -> None:
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_network_overlap(tmp_path: Path) -> None:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    if reason := importlib.import_module("network").why_not():
-        missing(reason)
-    ((row,),) = tables(run("network_overlap", tmp_path))
-    assert (row[0], row[2], *row[3:6]) == ("200mbit", "2", "`linear(8)`", "sharded", "4")
-    without, with_, ratio = (numbers(cell)[0] for cell in row[6:9])
-    assert ratio == pytest.approx(with_ / without, rel=0.02)
-    assert numbers(row[11])[0] > 0
-
-
 def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: Path) -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     if reason := importlib.import_module("network").why_not():
@@ -503,29 +492,6 @@ def test_authentication(tmp_path: Path) -> None:
         assert numbers(plain)[0] > 0
         assert numbers(ratio)[0] > 0
         assert more == str(2 * TAG_BYTES)
-
-
-def test_exchange(tmp_path: Path) -> None:
-    (forms,) = tables(run("exchange", tmp_path))
-    assert len(forms) == 6
-    for workers, _, lengths, padded, *ratios in forms:
-        assert workers == "2"
-        assert numbers(padded)[0] > 0
-        exact_time, exact_bytes = (numbers(ratio)[0] for ratio in ratios)
-        assert exact_time > 0
-        # Nothing is padded.
-        assert (0.9 if lengths == "alike" else 0.3) < exact_bytes <= 1
-
-
-def test_exchange_steps(tmp_path: Path) -> None:
-    (steps,) = tables(run("exchange_steps", tmp_path))
-    assert [row[1] for row in steps] == ["2", "2"]
-    one, several = (numbers(row[2])[0] for row in steps)
-    assert one == 1 < several
-    for *_, padded, exact_time, exact_bytes in steps:
-        assert numbers(padded)[0] > 0
-        assert_spread(exact_time)
-        assert numbers(exact_bytes)[0] <= 1  # nothing is padded
 
 
 def test_policy_cost(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ GROUPS = {
         "platform/launching/failure",
         "platform/launching/command",
         "platform/synchronization/asynchronous/meeting",
-        "platform/synchronization/overlap",
     ),
     "workers": ("WorkersDisagree", "KeyProblem", "compressors/wire/sealing", "compressors/agreement"),
     "own-code": ("OwnCodeError", "OwnCodeRaised", "ImportPathError"),

@@ -576,7 +576,8 @@ DISAGREEMENTS = {
     "reduction of none": "rank 0: reduction = mean, rank 1: reduction = sum",
     "tau": "rank 0: tau.target = 0.1, rank 1: tau.target = 0.2",
     "seed": "rank 0: seed = 1, rank 1: seed = 2",
-    "exchange": "rank 0: exchange = exact, rank 1: exchange = hierarchical",
+    "exchange": "rank 0: exchange = exact, rank 1: exchange = hierarchical; "
+    "rank 0: no sites, rank 1: sites = by host",
     "unused": "rank 0: find_unused_parameters = True, rank 1: find_unused_parameters = False",
     "names": "rank 0: parameter 0 = first.weight float32 [5, 6], "
     "rank 1: parameter 0 = other.weight float32 [5, 6]; "

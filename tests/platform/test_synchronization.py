@@ -429,7 +429,7 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
             {"sync": {"mode": "simulated", "of": {"mode": "sharded", "overlap": False}}},
             "overlap = False: there is no such field any more; the exchange follows the backward pass",
         ),
-        ({"sync": {"mode": "parameter_server", "buckets": 4}}, "buckets = 4: there is no such field any more"),
+        ({"sync": {"mode": "parameter_server", "buckets": 4}}, "buckets = 4: there is no such field"),
         ({"sync": {"mode": "allgather", "sites": [[0, 1], [2]]}}, "sync.sites with sync.exchange = exact"),
         (
             {"sync": HIERARCHICAL | {"sites": [[0, 1], [1]]}},
