@@ -86,13 +86,6 @@ def all_reduce(link: Link, workers: int, nbytes: float, processing_s: float = 0.
     return half + half
 
 
-def told_to_all(link: Link, workers: int, nbytes: float) -> Exchange:
-    """Gloo's all-gather of tensors of one length: a worker passes on N - 1 of them, in two segments each."""
-    if workers == 1:
-        return NOTHING
-    return _windowed(link.farthest(workers), _IN_FLIGHT * (workers - 1), nbytes / _IN_FLIGHT, 0.0)
-
-
 def to_all(link: Link, workers: int, nbytes: float, *, ready: bool = False) -> Exchange:
     """Every worker's message to every other one, at once.
 
