@@ -16,12 +16,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from overlap_process import CLASSES, INPUTS, STROM, batch, build, moment, spec
 
 from taugrad.compressors.wire import sealing
 from taugrad.compressors.wire.sealing import KEY, KEY_FILE, Seal
+from taugrad.platform.data.feeding import Batch
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.base import Moment, Synchronization
+from taugrad.platform.synchronization.building import build_synchronization
+from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.training.batch_plan import Position
 
-STEPS, DEADLINE_S = 3, 20
+STEPS, DEADLINE_S, INPUTS, CLASSES = 3, 20, 20, 10
+STROM = "strom(density(0.1)) | golomb_rice"
 RIGHT, WRONG = "the key of all workers", "the key of somebody else"
 MODES: dict[str, dict[str, Any]] = {
     "exact": {"mode": "allgather"},
@@ -47,6 +53,32 @@ CHANGED: tuple[tuple[str, int | None], ...] = (
     ("weights", 2),
 )
 """Modes, and what is changed there: of rounds heads (0), sizes (1) or messages (2)."""
+
+
+def spec(line: str, sync: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "compressor": line,
+        "sync": sync,
+        "training": {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0}},
+        "workers": {"count": 3},
+    }
+
+
+def build(given: dict[str, Any], model: torch.nn.Module) -> Synchronization:
+    sync, _ = build_synchronization(
+        RunSpec.model_validate(given), model, ClassificationTask(), torch.device("cpu")
+    )
+    return sync
+
+
+def batch(rank: int, step: int) -> Batch:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    inputs = torch.randn((6, INPUTS), generator=generator)
+    return Batch(inputs, torch.randint(CLASSES, (6,), generator=generator), 1.0)
+
+
+def moment(step: int) -> Moment:
+    return Moment(Position(0, step, STEPS, step, 18, STEPS), step + 1 == STEPS, observe=step == 1)
 
 
 def trained(mode: dict[str, Any]) -> Any:
