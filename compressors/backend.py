@@ -4,7 +4,6 @@ import torch
 
 from .bucket.compressor import Compressor
 from .config.methods import CompressedMethod
-from .ops.cpu.ops import CpuOps
 
 
 def compressor_for(config: CompressedMethod, device: torch.device, threads: int = 1) -> Compressor:
@@ -13,16 +12,16 @@ def compressor_for(config: CompressedMethod, device: torch.device, threads: int 
     Args:
         config: the method.
         device: of the gradients.
-        threads: how many may share a pass on the CPU. No result depends on it.
+        threads: how many may share the CPU's work. No result depends on it.
 
     Raises:
         ImportError: they are on a GPU, and CuPy is not installed.
         ValueError: no method supports this device.
     """
     if device.type == "cpu":
-        return Compressor(config, CpuOps(threads))
+        return Compressor(config, threads=threads)
     if device.type == "cuda":
         from .ops.cuda.cupy_runtime import CuPyRuntime  # noqa: PLC0415 (CPU machines have no CuPy)
 
-        return Compressor(config, CuPyRuntime(device))
+        return Compressor(config, CuPyRuntime(device), threads)
     raise ValueError(f"gradients lie on {device}; methods work on cpu and cuda")

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ..config.methods import CompressedMethod, Exempt, Method
-from ..ops.array import Array
+from ..ops.array import Bytes
 from ..ops.cpu.ops import CpuOps
+from ..ops.cpu.wire import find_messages
 from ..ops.interface import Ops
-from ..ops.returns import Returns, Steps, at_once, run, together
+from ..ops.returns import Returns, run
 from ..rules.base import Context, Ran, Rule, Turn
 from ..wire import message
 from ..wire.codecs import codec_by_name
@@ -22,6 +23,7 @@ from ..wire.forms import FORMS
 from ..wire.message import NonFinite, Planned
 from ..wire.update import NO_TAU, Update
 from .adding import add_all, put_back, sum_all
+from .crossing import to_device, to_host
 from .incoming import Incoming, Received
 from .layout import Layout, Part, PartTally, Unit, lay_out
 from .reader import FEW, Reader
@@ -31,8 +33,8 @@ from .reader import FEW, Reader
 class Outgoing:
     """What a worker sends for one bucket."""
 
-    payload: Array
-    """uint8, the messages one after the other; on the device of the gradients."""
+    payload: Bytes
+    """uint8, the messages one after the other; in the CPU's memory."""
     units: list[Unit]
     """What its messages that took something out of residuals are about; they come first."""
     tallies: list[PartTally]
@@ -43,23 +45,25 @@ class Compressor(Reader):
     """Applies a method to buckets. It has no state: state is in the parts and the context.
 
     On a GPU, the number of times that the host waits does not depend on the number of parameters in a bucket:
-    twice to compress with a fixed threshold; once more each for held-back parameters, for a sample that
-    decides thresholds, for the bits of `entropy`, and for Huffman codes; and two to four times to read.
+    twice to compress with a fixed threshold, for how much was selected, and for that itself; once more each
+    for held-back parameters, for a sample that decides thresholds, and for the bits of `entropy`.
     """
 
-    def __init__(self, config: CompressedMethod, ops: Ops | None = None) -> None:
+    def __init__(self, config: CompressedMethod, ops: Ops | None = None, threads: int = 1) -> None:
         """Prepares.
 
         Args:
             config: the method.
-            ops: of the device of gradients, residuals and totals; by default the CPU with one thread.
+            ops: of the device of gradients, residuals and totals; by default the CPU.
+            threads: how many may share the CPU's work, if `ops` is not of the CPU. No result depends on it.
 
         Raises:
             ValueError: two codecs of other packages have one code.
         """
         self.config = config
         self.rule: Rule = config.build()
-        super().__init__(self.rule.form, CpuOps() if ops is None else ops)
+        self.ops = CpuOps(threads) if ops is None else ops
+        super().__init__(self.rule.form, self.ops if isinstance(self.ops, CpuOps) else CpuOps(threads))
         self._codec, self._symbols = config.position_codec, config.symbol_codec
         if self._codec != "auto":
             codec_by_name(self._codec)  # from now on, readers of messages know it
@@ -77,7 +81,7 @@ class Compressor(Reader):
         if method is self.config:
             return self
         assert isinstance(method, CompressedMethod)
-        return Compressor(method, self.ops)
+        return Compressor(method, self.ops, self.wire.threads)
 
     def layout(self, names: Sequence[str], sizes: Sequence[int]) -> Layout:
         """How a bucket of these parameters is cut into messages."""
@@ -113,23 +117,26 @@ class Compressor(Reader):
             refused += [place.ordinal for place, good in places if not good][:1]
         if refused:
             return self._refuse(min(refused), ran, parts, layout, returned)
-        plans = [self._plan(ran.updates, returned)]
+        groups: list[Sequence[Update]] = [ran.updates]
         if layout.exempt is not None:
             values = ops.array(wide[0] if len(wide) == 1 else torch.cat(wide))
-            update = Update("f32", layout.exempt.n, NO_TAU, None, values)
-            plans.append(message.plan_all([update], ["auto"], self._symbols, ops, returned))
-        payload = message.write_planned(run(returned, together(plans)), ops)
+            groups.append([Update("f32", layout.exempt.n, NO_TAU, None, values)])
+        if ops.on_host:
+            returned.fetch()
+        else:
+            groups = to_host(groups, returned)
+        payload = message.write_planned([self._plan(updates) for updates in groups], self.wire)
         return Outgoing(payload, ran.units, self._tallies(parts, whole, turn))
 
-    def _plan(self, updates: Sequence[Update], returned: Returns) -> Steps[Planned]:
-        """How a rule's updates are going to be written."""
-        if isinstance(self.ops, CpuOps) and isinstance(updates, UpdateColumns) and len(updates) >= FEW:
-            planned = plan_columns(updates, self._codec, self._symbols, self.ops.threads)
+    def _plan(self, updates: Sequence[Update]) -> Planned:
+        """How updates are going to be written."""
+        if isinstance(updates, UpdateColumns) and len(updates) >= FEW:
+            planned = plan_columns(updates, self._codec, self._symbols, self.wire.threads)
             if planned is not None:
-                return at_once(planned)
+                return planned
         each = list(updates)
         codecs = [self._codec_of(update) for update in each]
-        return message.plan_all(each, codecs, self._symbols, self.ops, returned)
+        return message.plan_all(each, codecs, self._symbols, self.wire)
 
     def _awake(self, parts: Sequence[Part], context: Context) -> set[int]:
         """Ordinals of the parameters that are not held back."""
@@ -139,8 +146,9 @@ class Compressor(Reader):
         return {ordinal for ordinal, found in enumerate(nonzero) if found}
 
     def _codec_of(self, update: Update) -> str:
-        # A parameter that is held back sends nothing, so it has no chunks.
-        return "auto" if self._codec == "chunked" and update.chunks is None else self._codec
+        # What is sent whole has no positions, and a parameter that is held back no chunks.
+        whole = update.form == "f32" and update.words is None
+        return "auto" if whole or (self._codec == "chunked" and update.chunks is None) else self._codec
 
     def _tallies(self, parts: Sequence[Part], whole: Sequence[Part], turn: Turn) -> list[PartTally]:
         found, bits = turn.tallies.settle(), FORMS["f32"].paper_bits
@@ -162,7 +170,7 @@ class Compressor(Reader):
         for update, unit in zip(ran.updates, ran.units, strict=True):
             put_back(update, unit, parts, self.ops)
         kept = [self.ops.squares(part.residual, returned) for part in parts]
-        payload = self.ops.place(message.write_nonfinite(self.refusal(layout, refused)))
+        payload = message.write_nonfinite(self.refusal(layout, refused))
         returned.fetch()
         tallies = [
             PartTally(part.name, part.elements, 0, squares())
@@ -173,19 +181,15 @@ class Compressor(Reader):
     def put_back(self, outgoing: Outgoing, parts: Sequence[Part]) -> None:
         """Adds what was taken out for a step that is left out to the residuals it came from."""
         units, payload = outgoing.units, outgoing.payload
-        if not units:
-            return
-        size = int(payload.size)
-        (found,) = self.ops.find_messages(payload, size, [size], len(units) + 1)
-        assert not isinstance(found, str), "this worker's own payload"
-        looks, last = Returns(self.ops), Returns(self.ops)
-        mine = found[: len(units)]  # what was sent whole comes after them
-        read = run(looks, self.decode(payload, mine, [unit.n for unit in units], looks, last))
-        last.fetch()
-        for (update, faults), unit in zip(read, units, strict=True):
-            faults.check()
-            assert isinstance(update, Update)
+        mine = find_messages(payload, len(units) + 1)[: len(units)]  # what was sent whole comes after them
+        read = message.read_all(mine, [unit.n for unit in units], self.wire)
+        updates = [update for update in read if isinstance(update, Update)]
+        for update, unit in self._here(list(zip(updates, units, strict=True))):
             put_back(update, unit, parts, self.ops)
+
+    def _here(self, received: Received) -> Received:
+        """Updates on the device of the gradients."""
+        return received if self.ops.on_host else to_device(received, self.ops)
 
     def refusal(self, layout: Layout, ordinal: int) -> NonFinite:
         """What is sent instead of updates if a parameter is not finite."""
@@ -200,11 +204,12 @@ class Compressor(Reader):
             divisor: how many workers a mean is taken over; 1 for the sum.
             total: float32 [bucket elements], whatever it holds.
         """
-        sum_all([each for each in incoming if not isinstance(each, NonFinite)], divisor, total, self.ops)
+        updates = [self._here(each) for each in incoming if not isinstance(each, NonFinite)]
+        sum_all(updates, divisor, total, self.ops)
 
     def add(self, incoming: Received, total: Tensor) -> None:
         """Adds one worker's updates to a bucket, float32 [bucket elements]."""
-        add_all(incoming, total, self.ops)
+        add_all(self._here(incoming), total, self.ops)
 
 
 def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:

@@ -191,7 +191,7 @@ class FeedbackCompressor:
         # Gradients are large, and one process may simulate many workers, so none is kept.
         self._kept = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
         self._taken = outgoing if self.compressor.config.nonfinite == "skip" else None
-        return Sent(self.compressor.ops.fetch(outgoing.payload), outgoing.tallies)
+        return Sent(outgoing.payload, outgoing.tallies)
 
     def put_back(self) -> None:
         """Undoes what `compress` took out of the residuals since the last `commit`, if it ran.

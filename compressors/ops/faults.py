@@ -1,19 +1,7 @@
-"""Faults of messages from the wire: the CPU's readers raise at once, kernels set bits.
-
-What kernels find is gathered on the device, so that many calls need one fetch.
-"""
-
-from abc import ABC, abstractmethod
-from typing import Any
+"""What readers of messages find wrong: bytes that no encoder writes."""
 
 from ..errors import CorruptMessage
-from .array import Array
 
-_WRONG_INPUT = {
-    1: "a symbol needs more bits than it is given",
-    4: "positions do not ascend",
-}
-"""Of an encoder: a mistake of the caller's. Bits as in faults.cuh."""
 CORRUPT = {
     2: "bits after the last element or symbol are set",
     8: "the Golomb-Rice table is not one of ascending positions of these elements",
@@ -32,50 +20,6 @@ CORRUPT = {
     65536: "a level is more than its form has",
     131072: "a word's sign is not that of its value",
 }
-"""Of a decoder: bytes that no encoder writes."""
-
-WRONG_CHECKSUM = "the checksum does not match"
-WRONG_LENGTHS = {
-    "header": "bytes are left that are less than a header",
-    "body": "a header says that its body is longer than what is there",
-    "most": "there are more messages than there can be",
-}
-"""Of a payload that cannot be cut into messages."""
-
-
-class Faults(ABC):
-    """What is wrong with one message."""
-
-    array: Any = None
-    """For a kernel: int32 [1], a set of bits."""
-
-    @abstractmethod
-    def verify(self, message: Array, crc: int) -> None:
-        """Whether a message has this checksum.
-
-        Args:
-            message: uint8, header and body.
-            crc: what the header says.
-
-        Raises:
-            CorruptMessage: it has another; on a device `check` raises that.
-        """
-
-    def check(self) -> None:  # noqa: B027 (who raises at once has nothing left)
-        """Raises CorruptMessage for what was found, once all results were fetched.
-
-        What readers gave before is not to be used until then.
-        """
-
-
-def raise_for(faults: int) -> None:
-    """Raises CorruptMessage for what a decoder found, ValueError for what an encoder did."""
-    for bit, text in CORRUPT.items():
-        if faults & bit:
-            raise CorruptMessage(text)
-    for bit, text in _WRONG_INPUT.items():
-        if faults & bit:
-            raise ValueError(text)
 
 
 def fault(bit: int) -> CorruptMessage:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from .array import Array, Bytes
+from .array import Array
 from .offsets import Offsets, offsets_of
 
 ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
@@ -84,18 +84,3 @@ class QuantizedPass:
     nonfinite: bool
     """Whether residual + gradient held a NaN or Inf. Then, to rounding, the residual has gained the gradient
     but for elements whose sum is not finite, which kept what they had. Symbols and tables mean nothing."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """Where a message lies in a payload, and how it begins."""
-
-    begin: int
-    """Its header's first byte, from the payload's."""
-    length: int
-    """Bytes of the body."""
-    header: Bytes
-    """uint8 [32]."""
-    start: Bytes
-    """uint8 [8], how the body begins; fewer or zeros behind its end. All of it where that is in the CPU's
-    memory."""

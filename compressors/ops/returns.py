@@ -68,14 +68,19 @@ class Returns:
 
     def fetch(self) -> None:
         """Fills in `host` of every slot taken so far; waits once, if there are any."""
-        if not self._taken:
-            return
-        whole = self._memory.fetch_all(self._arrays)
+        if self._taken:
+            self.fetch_with(())
+
+    def fetch_with(self, others: Sequence[Any]) -> list[NDArray[Any]]:
+        """The same, and copies of other arrays, which this returns; waits once."""
+        whole = self._memory.fetch_all([*self._arrays, *others])
+        copies = whole[len(self._arrays) :]
         for number, begin, slot in self._taken:
             size, dtype = int(slot.array.size), slot.array.dtype
             words = -(-size * dtype.itemsize // _WORD)
             slot.host = whole[number][begin : begin + words].view(dtype)[:size]
         self._arrays, self._taken, self._room, self._used = [], [], 0, 0
+        return copies
 
 
 T = TypeVar("T")
@@ -123,13 +128,6 @@ def together(works: Iterable[Steps[T]]) -> Steps[list[T]]:
                 still.append((number, work))
         waiting = still
     return done
-
-
-def both(first: Steps[T], second: Steps[S]) -> Steps[tuple[T, S]]:
-    """Two works as one; see `together`."""
-    works: list[Steps[Any]] = [first, second]
-    one, other = yield from together(works)
-    return one, other
 
 
 def run(returns: Returns, work: Steps[T]) -> T:

@@ -181,7 +181,7 @@ class AllGather(Protocol):
         started = perf_counter()
         parts = self._feedback.parts(self._gradients(plan, buffer), plan.layout, self._compressor)
         own = self._compressor.compress(parts, plan.layout, self._context)
-        payload = self._compressor.ops.tensor(own.payload)
+        payload = torch.from_numpy(own.payload)
         if self._nonfinite == "skip":
             self._outgoing.append((own, parts))
         step.count_layers(own.tallies)
@@ -204,7 +204,7 @@ class AllGather(Protocol):
                 if problem is not None:
                     raise problem
                 self._exchange.learn(plan.number, gathering.sizes)  # gets ready for the next messages
-            incoming = self._read(parts, plan, gathering, transport)
+            incoming = self._read(parts, plan, gathering)
             self._fill(buffer, incoming, parts)
             if buffer.is_cuda and transport.type == "cpu":
                 torch.cuda.current_stream(
@@ -277,17 +277,11 @@ class AllGather(Protocol):
                 turn.gate.set_result(None)  # decodes it, here and now
         self._times.held(started)
 
-    def _read(
-        self, parts: Sequence[Part], plan: _Plan, gathering: Gathering, transport: torch.device
-    ) -> list[Incoming]:
+    def _read(self, parts: Sequence[Part], plan: _Plan, gathering: Gathering) -> list[Incoming]:
         """Every worker's updates, checked. If one is not valid, none is applied."""
         try:
-            if self._compressor.ops.on_host and transport.type == "cpu":
-                each = self._exchange.opened_each(gathering, plan.number)
-                incoming = self._compressor.read_each(each, plan.layout)
-            else:
-                rows, sizes = self._exchange.opened(gathering, plan.number)
-                incoming = self._compressor.read_all(rows, sizes, plan.layout)
+            arrived = self._exchange.opened_each(gathering, plan.number)
+            incoming = self._compressor.read_all([each.numpy() for each in arrived], plan.layout)
         except CorruptMessage as reason:
             raise self._fail(reason) from None
         for rank, received in enumerate(incoming):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..ops.passes import Ranges
+    from ..ops.interface import Ranges
     from ..ops.returns import Steps
 
 LOWEST_FLOOR, HIGHEST_FLOOR = -16.0, 16.0
@@ -78,7 +78,7 @@ class EntropyFields(Quantizer):
     def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[Outcomes]":
         """Oland-Raj, Algorithm 1: the bits of each layer first, then uniform bins over the whole layer."""
         from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size  # noqa: PLC0415 (numba)
-        from ..ops.passes import Addends, Sample  # noqa: PLC0415 (torch)
+        from ..ops.interface import Addends, Sample  # noqa: PLC0415 (torch)
 
         if not given:
             return Outcomes([], list)

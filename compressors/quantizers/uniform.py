@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..ops.passes import Ranges
+from ..ops.interface import Ranges
 from .base import Given, Outcomes, Work
 from .in_one_call import outcomes, with_room
 

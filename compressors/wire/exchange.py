@@ -64,10 +64,8 @@ class Exchange:
     ) -> Gathering:
         """Starts to exchange messages of different lengths.
 
-        With a transport on the CPU only these bytes leave a GPU, through pinned memory.
-
         Args:
-            message: uint8, this worker's; a tensor on the GPU if it was made there.
+            message: uint8, this worker's, in the CPU's memory.
             bucket: the unique number of the bucket that it is about.
             group: the process group; all workers must call this in the same order.
             device: the device on which the transport needs its buffers: the CPU for gloo, the GPU for NCCL.
@@ -105,8 +103,7 @@ class Exchange:
             return own
         assert self._seal is not None, "workers meet before their first exchange"
         turn = self._turns[bucket] = self._seal.turn(bucket)
-        tagged = torch.from_numpy(self._seal.sealed(own.cpu().numpy(), bucket, turn))
-        return tagged.to(own.device)
+        return torch.from_numpy(self._seal.sealed(own.numpy(), bucket, turn))
 
     def opened(self, gathering: Gathering, bucket: int) -> tuple[Tensor, Sequence[int]]:
         """What has arrived about a bucket; if messages get tags, they are checked.
@@ -127,7 +124,7 @@ class Exchange:
         return rows, self._seal.check_rows(rows, gathering.sizes, bucket, self._turns[bucket])
 
     def opened_each(self, gathering: Gathering, bucket: int) -> Sequence[Tensor]:
-        """`opened`, but each worker's message, uint8, wherever it lies."""
+        """`opened`, but each worker's message, uint8."""
         if self._seal is None:
             return gathering.messages()
         rows, sizes = self.opened(gathering, bucket)

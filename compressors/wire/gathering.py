@@ -73,12 +73,12 @@ class Gathering(ABC):
         """Waits until everything has arrived; all workers must complete their exchanges in the same order."""
 
     @abstractmethod
-    def rows(self) -> Tensor:
-        """What has arrived: uint8 [workers, longest or more], row r begins with worker r's message."""
-
     def messages(self) -> Sequence[Tensor]:
-        """The same as each worker's message, uint8, wherever it lies."""
-        return [row[:size] for row, size in zip(self.rows(), self.sizes, strict=True)]
+        """What has arrived: each worker's message, uint8, in the CPU's memory."""
+
+    def rows(self) -> Tensor:
+        """The same in one tensor: uint8 [workers, longest or more], row r begins with worker r's message."""
+        return stacked(self.messages())
 
     def _wait(self) -> None:
         """Waits for the latest collective."""
@@ -105,8 +105,7 @@ class Exact(Gathering):
         """See `Gathering.send`."""
         self._wait()
         self.sizes = [int(each) for each in self._told.flatten().tolist()]
-        mine = on_transport(self._message, self._device)
-        self._pinned = _is_pinned(mine)
+        mine = self._message.to(self._device)
         self._arriving = torch.empty(sum(self.sizes), dtype=torch.uint8, device=self._device)
         work = dist.all_to_all_single(
             self._arriving,
@@ -119,7 +118,7 @@ class Exact(Gathering):
         assert isinstance(work, dist.Work)
         self.works.append(work)
         self.wire_bytes = sum(self.sizes) + self.workers * SIZE_BYTES
-        if not self._message.is_cuda:
+        if self._device.type == "cpu":
             # Futures on a GPU run callbacks at once: a callback that reads would block the backward pass.
             self.arrived = work.get_future()
 
@@ -127,13 +126,9 @@ class Exact(Gathering):
         """See `Gathering.complete`."""
         self._wait()
 
-    def rows(self) -> Tensor:
-        """See `Gathering.rows`."""
-        return stacked(self.messages(), pinned=self._pinned)
-
     def messages(self) -> Sequence[Tensor]:
         """See `Gathering.messages`."""
-        return torch.split(self._arriving, self.sizes)
+        return torch.split(self._arriving.cpu(), self.sizes)
 
 
 def with_length(message: Tensor, room: int) -> Tensor:
@@ -150,25 +145,10 @@ def told_length(arrived: Tensor) -> int:
     return int.from_bytes(bytes(arrived[:SIZE_BYTES].tolist()), sys.byteorder, signed=True)
 
 
-def stacked(messages: Sequence[Tensor], *, pinned: bool) -> Tensor:
+def stacked(messages: Sequence[Tensor]) -> Tensor:
     """Messages in rows, each padded with zeros: uint8 [workers, longest or more]."""
     longest = max(each.numel() for each in messages)
-    shape = len(messages), -(-longest // _ALIGNMENT) * _ALIGNMENT
-    rows = torch.empty(shape, dtype=torch.uint8, device=messages[0].device, pin_memory=pinned)
+    rows = torch.zeros((len(messages), -(-longest // _ALIGNMENT) * _ALIGNMENT), dtype=torch.uint8)
     for row, message in zip(rows, messages, strict=True):
         row[: message.numel()].copy_(message)
-        row[message.numel() :] = 0
     return rows
-
-
-def _is_pinned(mine: Tensor) -> bool:
-    return mine.device.type == "cpu" and mine.is_pinned()
-
-
-def on_transport(message: Tensor, device: torch.device) -> Tensor:
-    """A message, uint8, on the transport's device; itself if it is there."""
-    if message.device == device:
-        return message
-    pinned = message.is_cuda and device.type == "cpu"
-    mine = torch.empty(message.numel(), dtype=torch.uint8, device=device, pin_memory=pinned)
-    return mine.copy_(message)

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.futures import Future as Told
 
 from .courier import Courier
-from .gathering import SIZE_BYTES, Gathering, on_transport, stacked, told_length, with_length
+from .gathering import SIZE_BYTES, Gathering, told_length, with_length
 from .reaching import reaching
 from .sites import Sites
 
@@ -216,7 +216,7 @@ class Expected(Gathering):
 
     def __init__(self, message: Tensor, group: dist.ProcessGroup, mailbox: Mailbox, bucket: int) -> None:
         super().__init__(group)
-        self._own = on_transport(message, torch.device("cpu"))
+        self._own = message
         self._mailbox, self._bucket = mailbox, bucket
         self._room = mailbox.send(bucket, self._own)
         self._followed: Future[list[Tensor]] | None = None
@@ -268,10 +268,6 @@ class Expected(Gathering):
 
     def _exchange_rests(self, lengths: list[int]) -> list[Tensor]:
         return self._mailbox.exchange(self._bucket, self._own[self._room :], lengths)
-
-    def rows(self) -> Tensor:
-        """See `Gathering.rows`."""
-        return stacked(self.messages(), pinned=self._own.is_pinned())
 
     def messages(self) -> Sequence[Tensor]:
         """See `Gathering.messages`."""

@@ -32,14 +32,10 @@ import numpy as np
 from ..config.base import LARGEST_TAU, SMALLEST_TAU
 from ..errors import CorruptMessage
 from ..ops.array import Bytes
-from ..ops.cpu.ops import CPU
-from ..ops.faults import Faults
-from ..ops.interface import Ops
-from ..ops.results import Found
-from ..ops.returns import Returns, Steps, both, run, together
-from ..ops.wire import Payload
+from ..ops.cpu.ops import CPU, CpuOps
+from ..ops.cpu.wire import Payload, check_crc
 from .codecs import OURS, PlannedValues, codec_by_code, codec_by_name, plan_values
-from .codecs.base import Body, Codec, Head, Measured, Reading
+from .codecs.base import Codec, Head, Measured
 from .codecs.values import Symbols
 from .forms import FORM_OF_CODE, FORMS, Form
 from .update import Update
@@ -78,14 +74,14 @@ class NonFinite:
     """Which of the bucket's parameters, from 0."""
 
 
-def write(update: Update, codec: str = "auto", symbols: str = "auto", ops: Ops = CPU) -> Bytes:
+def write(update: Update, codec: str = "auto", symbols: str = "auto", ops: CpuOps = CPU) -> Bytes:
     """The update as a message.
 
     Args:
         update: at most LARGEST_N elements.
         codec: a codec's name, or `auto` for the smallest.
         symbols: `raw`, `huffman`, or `auto` for the smaller.
-        ops: where the update is.
+        ops: of the CPU.
 
     Returns:
         uint8 in the CPU's memory, HEADER_BYTES and the body.
@@ -93,16 +89,7 @@ def write(update: Update, codec: str = "auto", symbols: str = "auto", ops: Ops =
     Raises:
         ValueError: the update has more elements than a message can hold, or the codec cannot write it.
     """
-    returns = Returns(ops)
-    return ops.fetch(run(returns, write_all([update], [codec], symbols, ops, returns)))
-
-
-def write_all(
-    updates: Sequence[Update], codecs: Sequence[str], symbols: str, ops: Ops, returns: Returns
-) -> Steps[Any]:
-    """Updates as messages, one after the other, uint8; for arguments and errors see `plan_all`."""
-    planned = yield from plan_all(updates, codecs, symbols, ops, returns)
-    return write_planned([planned], ops)
+    return write_planned([plan_all([update], [codec], symbols, ops)], ops)
 
 
 class Planned(ABC):
@@ -112,11 +99,11 @@ class Planned(ABC):
     """Bytes of each, with its header."""
 
     @abstractmethod
-    def write(self, payload: Payload, begin: int, ops: Ops) -> None:
+    def write(self, payload: Payload, begin: int, ops: CpuOps) -> None:
         """Writes them from byte `begin` on, but for their checksums."""
 
 
-def write_planned(plans: Sequence[Planned], ops: Ops) -> Any:
+def write_planned(plans: Sequence[Planned], ops: CpuOps) -> Bytes:
     """Messages one after the other, uint8."""
     sizes = [size for planned in plans for size in planned.sizes]
     ends = list(accumulate(sizes))
@@ -140,7 +127,7 @@ class _Listed(Planned):
     """By update."""
     sizes: list[int]
 
-    def write(self, payload: Payload, begin: int, ops: Ops) -> None:
+    def write(self, payload: Payload, begin: int, ops: CpuOps) -> None:
         """See `Planned.write`."""
         ends = [begin + end for end in accumulate(self.sizes)]
         for one in self.measured:
@@ -163,28 +150,24 @@ class _Listed(Planned):
             payload.put(_HEADER.pack(*fields, size, 0), end - size - HEADER_BYTES)
 
 
-def plan_all(
-    updates: Sequence[Update], codecs: Sequence[str], symbols: str, ops: Ops, returns: Returns
-) -> Steps[Planned]:
+def plan_all(updates: Sequence[Update], codecs: Sequence[str], symbols: str, ops: CpuOps) -> Planned:
     """How updates are going to be written.
 
     Args:
         updates: what to write.
         codecs: of each, a name or `auto`.
         symbols: of all, `raw`, `huffman` or `auto`.
-        ops: where the updates are.
-        returns: what the steps wait for.
+        ops: of the CPU.
 
     Raises:
         ValueError: see `write`.
     """
     groups = _able(updates, codecs)
-    plans: list[Steps[PlannedValues]] = [
-        plan_values(update, "raw" if name == "raw" else symbols, ops, returns)
+    values = [
+        plan_values(update, "raw" if name == "raw" else symbols, ops)
         for update, name in zip(updates, codecs, strict=True)
     ]
-    measures = [codec.measure([updates[i] for i in mine], ops, returns) for codec, mine in groups]
-    values, measured = yield from both(together(plans), together(measures))
+    measured = [codec.measure([updates[i] for i in mine], ops) for codec, mine in groups]
     chosen = _choose(groups, measured, values)
     return _Listed(updates, measured, chosen, values, [HEADER_BYTES + size for _, _, size in chosen])
 
@@ -270,7 +253,7 @@ def open_header(header: Bytes, length: int) -> Header:
     """Takes a header apart.
 
     Args:
-        header: uint8 [HEADER_BYTES].
+        header: uint8, HEADER_BYTES or more.
         length: of the body behind it.
 
     Raises:
@@ -290,7 +273,7 @@ def interpret(header: Header, length: int, n: int) -> tuple[Codec, Head] | NonFi
     """What a header says of its body, or that there is none because a gradient was not finite.
 
     Args:
-        header: one whose checksum is right, or is going to be looked at before anything is applied.
+        header: one whose checksum is right.
         length: of the body.
         n: elements that the update must have.
 
@@ -319,68 +302,45 @@ def interpret(header: Header, length: int, n: int) -> tuple[Codec, Head] | NonFi
     return codec, Head(form, n, k, np.float32(tau), SYMBOLS[header.symbols])
 
 
-def read(message: Bytes, n: int, ops: Ops = CPU) -> Update | NonFinite:
+def read(message: Bytes, n: int, ops: CpuOps = CPU) -> Update | NonFinite:
     """The update that a message holds, checked in every part.
 
     Args:
         message: uint8, exactly the message. The update may share its memory.
         n: elements that the update must have. Nothing larger than them and the message is allocated.
-        ops: where the update is to be.
+        ops: of the CPU.
 
     Raises:
         CorruptMessage: it is no message that `write` or `write_nonfinite` could have made, or of another n.
     """
     if message.size < HEADER_BYTES:
         raise CorruptMessage(f"{message.size} bytes are less than a header, which has {HEADER_BYTES}")
-    placed, looks, last = ops.place(message), Returns(ops), Returns(ops)
-    body = message[HEADER_BYTES:]
-    found = Found(0, body.size, message[:HEADER_BYTES], body)
-    faults = ops.faults(last)
-    (update,) = run(looks, read_all(placed, [found], [n], [faults], ops, looks))
-    last.fetch()
-    faults.check()
-    return update
+    return read_all([message], [n], ops)[0]
 
 
 def read_all(
-    payload: Any,
-    found: Sequence[Found],
-    elements: Sequence[int],
-    faults: Sequence[Faults],
-    ops: Ops,
-    looks: Returns,
-) -> Steps[list[Update | NonFinite]]:
-    """The updates of many messages; see `read`. None is to be used before the faults' `check`.
+    messages: Sequence[Bytes], elements: Sequence[int], ops: CpuOps = CPU
+) -> list[Update | NonFinite]:
+    """The updates of many messages.
 
     Args:
-        payload: uint8, where they are.
-        found: where each is in it.
+        messages: uint8, HEADER_BYTES or more each.
         elements: n of each one's update.
-        faults: of each, which learn what is wrong with it.
-        ops: where the payload is.
-        looks: what the steps wait for.
+        ops: of the CPU.
 
     Raises:
         CorruptMessage: see `read`; about one of those that are not valid.
     """
-    opened = [_open(payload, *each) for each in zip(found, elements, faults, strict=True)]
-    bodies = [
-        Body(payload[one.begin + HEADER_BYTES : one.begin + HEADER_BYTES + one.length], one.start)
-        for one in found
-    ]
-    works: list[Steps[list[Update]]] = []
-    groups: list[list[int]] = []
-    for way, group in groupby(range(len(found)), key=lambda i: _way(opened[i])):
+    opened = [_open(*each) for each in zip(messages, elements, strict=True)]
+    updates: list[Update | NonFinite] = []
+    for way, group in groupby(zip(opened, messages, strict=True), key=lambda each: _way(each[0])):
         mine = list(group)
-        if way is not None:
-            readings = [Reading(ops, looks, faults[i]) for i in mine]
-            heads = [what[1] for what in (opened[i] for i in mine) if not isinstance(what, NonFinite)]
-            works.append(way[0].read_all([bodies[i] for i in mine], heads, readings))
-            groups.append(mine)
-    updates: dict[int, Update] = {}
-    for mine, read_there in zip(groups, (yield from together(works)), strict=True):
-        updates |= zip(mine, read_there, strict=True)
-    return [what if isinstance(what, NonFinite) else updates[i] for i, what in enumerate(opened)]
+        if way is None:
+            updates += [what for what, _ in mine if isinstance(what, NonFinite)]
+            continue
+        heads = [what[1] for what, _ in mine if not isinstance(what, NonFinite)]
+        updates += way[0].read_all([message[HEADER_BYTES:] for _, message in mine], heads, ops)
+    return updates
 
 
 def _way(what: tuple[Codec, Head] | NonFinite) -> tuple[Codec, Form] | None:
@@ -388,8 +348,9 @@ def _way(what: tuple[Codec, Head] | NonFinite) -> tuple[Codec, Form] | None:
     return None if isinstance(what, NonFinite) else (what[0], what[1].form)
 
 
-def _open(payload: Any, found: Found, n: int, faults: Faults) -> tuple[Codec, Head] | NonFinite:
+def _open(message: Bytes, n: int) -> tuple[Codec, Head] | NonFinite:
     """What the header says."""
-    header = open_header(found.header, found.length)
-    faults.verify(payload[found.begin : found.begin + HEADER_BYTES + found.length], header.crc)
-    return interpret(header, found.length, n)
+    length = message.size - HEADER_BYTES
+    header = open_header(message, length)
+    check_crc(message, header.crc)
+    return interpret(header, length, n)

@@ -11,10 +11,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ..errors import CorruptMessage
-from ..ops.array import Array
+from ..ops.array import Array, host
 from ..ops.cpu.bitpack import symbol_type as symbol_dtype
-from ..ops.cpu.ops import CPU
-from ..ops.faults import Faults
+from ..ops.cpu.ops import CPU, CpuOps
 from ..ops.interface import Ops
 
 __all__ = ["QUANTIZED", "Quantiles", "Quantized", "ScaledFloats", "Uniform", "blocks_of", "symbol_dtype"]
@@ -78,11 +77,11 @@ class Quantized(ABC):
 
     @staticmethod
     @abstractmethod
-    def check(bits: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops) -> None:
+    def check(bits: int, symbols: Array, tables: Sequence[Array], ops: CpuOps) -> None:
         """Whether symbols and tables from the wire are such as are written.
 
         Raises:
-            CorruptMessage: one stands for a value that is not finite; on a device the faults say so.
+            CorruptMessage: one stands for a value that is not finite.
         """
 
 
@@ -111,10 +110,10 @@ class Uniform(Quantized):
         return [(_F32, 1), (_F32, 1)]
 
     @staticmethod
-    def check(bits: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops) -> None:
+    def check(bits: int, symbols: Array, tables: Sequence[Array], ops: CpuOps) -> None:
         """See `Quantized.check`."""
-        lows, steps = tables
-        ops.check_linear_tables(bits, lows, steps, faults)
+        lows, steps = map(host, tables)
+        ops.check_linear_tables(bits, lows, steps)
 
 
 @dataclass(slots=True)
@@ -142,10 +141,10 @@ class Quantiles(Quantized):
         return [(_I8, 1), (_U16, 1 << bits)]
 
     @staticmethod
-    def check(bits: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops) -> None:
+    def check(bits: int, symbols: Array, tables: Sequence[Array], ops: CpuOps) -> None:
         """See `Quantized.check`."""
-        exponents, means = tables
-        ops.check_quantile_tables(means, exponents, faults)
+        exponents, means = map(host, tables)
+        ops.check_quantile_tables(means, exponents)
 
 
 @dataclass(slots=True)
@@ -173,10 +172,10 @@ class ScaledFloats(Quantized):
         return [(_I8, 1)]
 
     @staticmethod
-    def check(bits: int, symbols: Array, tables: Sequence[Array], faults: Faults, ops: Ops) -> None:
+    def check(bits: int, symbols: Array, tables: Sequence[Array], ops: CpuOps) -> None:
         """See `Quantized.check`."""
-        (exponents,) = tables
-        ops.check_fp8(symbols, exponents, faults)
+        (exponents,) = map(host, tables)
+        ops.check_fp8(host(symbols), exponents)
 
 
 QUANTIZED: dict[str, type[Quantized]] = {

@@ -29,7 +29,7 @@ from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Layout, Part
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.cpu.ops import CPU
+from taugrad.compressors.ops.cpu.wire import find_messages
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.codecs import codec_by_code
@@ -70,12 +70,6 @@ class Original:
     """Those that it is made of, each with its n."""
 
 
-def _split(payload: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
-    (found,) = CPU.find_messages(payload, payload.size, [payload.size], 9)
-    assert not isinstance(found, str)
-    return [payload[one.begin : one.begin + HEADER_BYTES + one.length] for one in found]
-
-
 def original(line: str, sizes: list[int], seed: int) -> Original:
     """What a method sends for a bucket of random gradients."""
     rng = np.random.default_rng(seed)
@@ -90,7 +84,9 @@ def original(line: str, sizes: list[int], seed: int) -> Original:
         for name, gradient in zip(names, gradients, strict=True)
     ]
     written = compressor.compress(parts, layout, Context()).payload
-    messages = [(piece.tobytes(), struct.unpack_from("<I", piece.data, 8)[0]) for piece in _split(written)]
+    messages = [
+        (piece.tobytes(), struct.unpack_from("<I", piece.data, 8)[0]) for piece in find_messages(written, 9)
+    ]
     return Original(compressor, layout, written.tobytes(), messages)
 
 

@@ -125,7 +125,7 @@ def test_of_many_messages_the_broken_one_is_told(form: str, broken: int) -> None
         updates.append(Update(form, 10_000, np.float32(1), words, values))  # type: ignore[arg-type]
     written = messages.write_all(updates, ["golomb_rice"] * 5)
     ns = [10_000] * 5
-    for update, read in zip(updates, messages.read_all(written, ns), strict=True):
+    for update, read in zip(updates, message.read_all(written, ns), strict=True):
         assert isinstance(read, Update)
         assert np.array_equal(read.words, update.words)
         assert np.array_equal(read.values, update.values)
@@ -137,7 +137,7 @@ def test_of_many_messages_the_broken_one_is_told(form: str, broken: int) -> None
         message.read(alone, 10_000)
     damaged = [alone if i == broken else each for i, each in enumerate(written)]
     with pytest.raises(CorruptMessage) as among_others:
-        messages.read_all(damaged, ns)
+        message.read_all(damaged, ns)
     assert str(among_others.value) == str(by_itself.value)
     assert str(by_itself.value) == CORRUPT[8]
 

@@ -8,13 +8,13 @@ from cases import in_turn
 from formats import FORMATS, FORMS_OF, WITHOUT_TAU
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages import decode, encode, planned, size, write_all
+from messages import decode, encode, size, write_all
 
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.cpu.ops import CpuOps
+from taugrad.compressors.ops.cpu.ops import CPU, CpuOps
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.codecs import OURS, Codec, codec_by_code, codec_by_name
+from taugrad.compressors.wire.codecs import OURS, Codec, codec_by_code, codec_by_name, plan_values
 from taugrad.compressors.wire.forms import FORMS, Form
 from taugrad.compressors.wire.message import HEADER_BYTES
 from taugrad.compressors.wire.update import NO_TAU, Update
@@ -162,7 +162,7 @@ def test_smallest_is_the_minimum_over_all_codecs(form: Form, n: int, k: int, see
     words = sparse_words(n, k, seed)
     values = {"wgt": np.ones(words.size, np.float32), "qgt": np.ones(words.size, np.uint8)}
     update = Update(form, n, np.float32(1), words, values.get(form, np.empty(0, np.uint8)))
-    values = planned(update)
+    values = plan_values(update, "auto", CPU)
     fitting = [codec for codec in OURS if codec.fits(update)]
     least = min(size(codec, update, values) for codec in fitting)
     assert message.write(update).size == message.HEADER_BYTES + least

@@ -18,7 +18,7 @@ from taugrad.compressors.ops.cpu.entropy_bits import (
 from taugrad.compressors.ops.cpu.linear import Extremes
 from taugrad.compressors.ops.cpu.linear_ranges import count_samples
 from taugrad.compressors.ops.cpu.sampling import stratified_positions
-from taugrad.compressors.ops.passes import Sample
+from taugrad.compressors.ops.interface import Sample
 
 
 def transcribe(n: int, m: int) -> list[int]:

@@ -17,7 +17,7 @@ from taugrad.compressors.ops.cpu.linear import (
     linear_values,
 )
 from taugrad.compressors.ops.cpu.linear_ranges import extremes_of_each, quantize_between
-from taugrad.compressors.ops.passes import Addends
+from taugrad.compressors.ops.interface import Addends
 from taugrad.compressors.ops.results import QuantizedPass, Quantizing
 
 Floats = NDArray[np.float32]

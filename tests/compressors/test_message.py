@@ -5,7 +5,6 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 
-import messages
 import numpy as np
 import pytest
 from cases import in_turn
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors.errors import CompressionError, CorruptMessage
+from taugrad.compressors.ops.cpu.wire import find_messages
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.codecs import codec_by_code, codec_by_name
 from taugrad.compressors.wire.forms import FORMS, Form
@@ -387,17 +387,17 @@ def test_a_payload_is_split_by_lengths() -> None:
     first = forged("bgt", "packed32", 9, 2, words(~3, 4))
     second = forged("f32", "every", 1, 1, floats(0), tau=0)
     payload = np.frombuffer(first + second + first, np.uint8)
-    assert [piece.tobytes() for piece in messages.split(payload, 3)] == [first, second, first]
-    assert messages.split(payload[:0], 0) == []
+    assert [piece.tobytes() for piece in find_messages(payload, 3)] == [first, second, first]
+    assert find_messages(payload[:0], 0) == []
     with pytest.raises(CorruptMessage, match="more messages than there can be"):
-        messages.split(payload, 2)
+        find_messages(payload, 2)
     for cut in (1, 31, len(first) - 1, len(first) + 5, payload.size - 1):
         with pytest.raises(CorruptMessage):
-            messages.split(payload[:cut], 3)
+            find_messages(payload[:cut], 3)
     huge = bytearray(first)
     huge[20:28] = b"\xff" * 8
     with pytest.raises(CorruptMessage):
-        messages.split(np.frombuffer(huge, np.uint8), 3)
+        find_messages(np.frombuffer(huge, np.uint8), 3)
 
 
 def test_an_update_too_long_for_a_message_is_an_error_of_the_caller() -> None:

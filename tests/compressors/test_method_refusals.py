@@ -2,7 +2,6 @@
 
 from types import ModuleType
 
-import messages
 import numpy as np
 import pytest
 import torch
@@ -10,6 +9,7 @@ from cases import in_turn
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.ops.cpu.wire import find_messages
 
 Floats = NDArray[np.float32]
 NAN, INF = float("nan"), float("inf")
@@ -164,7 +164,7 @@ def test_messages_of_several_taus_come_in_their_order(kind: str, workbench: Modu
     worker = workbench.Worker(f"{kind}(layers(0.5, patterns={{'p1': 0.1, 'p2': 1.0}}))")
     payload = np.frombuffer(worker.step(workbench.random_gradients(1)).payloads[0], np.uint8)
     layout = worker.compressor.layout(worker.names, workbench.SIZES)
-    low, middle, high = messages.split(payload, 3)
+    low, middle, high = find_messages(payload, 3)
     assert len(worker.compressor.read(payload, layout)) == 3
     for others in ([middle, low, high], [low, low, high], [low, high, middle], [high, high]):
         with pytest.raises(CorruptMessage, match="ascend in tau"):

@@ -57,9 +57,3 @@ def compiles() -> Callable[[str], None]:
             nvrtc.compile_source(nvrtc.SOURCES / f"{source}.cu", architecture)
 
     return check
-
-
-@pytest.fixture(scope="session")
-def fuzzing() -> ModuleType:
-    """What damages payloads; see tests/compressors/fuzzing.py."""
-    return _load("fuzzing", Path(__file__).parents[1] / "compressors")

@@ -87,9 +87,6 @@ class EmulatedRuntime:
         bits = tensor.detach().flatten()
         return bits.view(torch.uint16).numpy() if tensor.element_size() == 2 else bits.numpy()
 
-    def bring(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.contiguous()
-
     def tensor(self, array: Any) -> torch.Tensor:
         assert array.dtype in (np.float32, np.uint8)
         return torch.from_numpy(array)

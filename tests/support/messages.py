@@ -1,4 +1,4 @@
-"""Messages in the CPU's memory, one step at a time: what the tests of codecs and of devices share."""
+"""What the tests of codecs share: messages one by one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,47 +7,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.ops.cpu.ops import CPU
-from taugrad.compressors.ops.interface import Ops
-from taugrad.compressors.ops.results import Found
+from taugrad.compressors.ops.cpu.wire import find_messages
 from taugrad.compressors.ops.returns import Returns, run
 from taugrad.compressors.quantizers.base import Work
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.codecs import Codec, PlannedValues, plan_values
-from taugrad.compressors.wire.codecs.base import Body, Head, Reading
-from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
+from taugrad.compressors.wire.codecs import Codec, PlannedValues
+from taugrad.compressors.wire.codecs.base import Head
+from taugrad.compressors.wire.message import HEADER_BYTES
 from taugrad.compressors.wire.update import Update
 
 Bytes = NDArray[np.uint8]
 
 
-def split(payload: Bytes, most: int) -> list[Bytes]:
-    """The messages that a payload is made of."""
-    (found,) = CPU.find_messages(payload, payload.size, [payload.size], most)
-    if isinstance(found, str):
-        raise CorruptMessage(found)
-    return [payload[one.begin : one.begin + HEADER_BYTES + one.length] for one in found]
-
-
-def write_all(
-    updates: Sequence[Update], codecs: Sequence[str], symbols: str = "auto", ops: Ops = CPU
-) -> list[Bytes]:
+def write_all(updates: Sequence[Update], codecs: Sequence[str], symbols: str = "auto") -> list[Bytes]:
     """Each update's message."""
-    returns = Returns(ops)
-    payload = run(returns, message.write_all(updates, codecs, symbols, ops, returns))
-    return split(ops.fetch(payload), len(updates))
-
-
-def read_all(messages: Sequence[Bytes], elements: Sequence[int]) -> list[Update | NonFinite]:
-    """What messages hold, read together."""
-    payload, found, begin = np.concatenate(messages), [], 0
-    for each in messages:
-        found.append(Found(begin, each.size - HEADER_BYTES, each[:HEADER_BYTES], each[HEADER_BYTES:]))
-        begin += each.size
-    looks = Returns(CPU)
-    faults = [CPU.faults(looks) for _ in messages]
-    return run(looks, message.read_all(payload, found, elements, faults, CPU, looks))
+    planned = message.plan_all(updates, codecs, symbols, CPU)
+    return find_messages(message.write_planned([planned], CPU), len(updates))
 
 
 def encode(codec: Codec, update: Update, symbols: str = "auto") -> tuple[Bytes, Head]:
@@ -59,23 +35,13 @@ def encode(codec: Codec, update: Update, symbols: str = "auto") -> tuple[Bytes, 
 
 def decode(codec: Codec, body: Bytes, head: Head) -> Update:
     """What a codec reads."""
-    looks = Returns(CPU)
-    reading = Reading(CPU, looks, CPU.faults(looks))
-    (update,) = run(looks, codec.read_all([Body(body, body)], [head], [reading]))
+    (update,) = codec.read_all([body], [head], CPU)
     return update
-
-
-def planned(update: Update, symbols: str = "auto") -> PlannedValues:
-    """How an update's values are going to be written."""
-    returns = Returns(CPU)
-    return run(returns, plan_values(update, symbols, CPU, returns))
 
 
 def size(codec: Codec, update: Update, values: PlannedValues) -> int:
     """Bytes of a body, exactly, without writing it."""
-    returns = Returns(CPU)
-    measured = run(returns, codec.measure([update], CPU, returns))
-    return measured.sizes[0] + (values.size if codec.with_values else 0)
+    return codec.measure([update], CPU).sizes[0] + (values.size if codec.with_values else 0)
 
 
 def symbols_of(config: Any, residual: NDArray[np.float32] | None, gradient: NDArray[np.float32]) -> Any:

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..array import host
-from ..passes import Addends, Sample
+from ..interface import Addends, Sample
 from ..results import QuantizedPass, Quantizing
 from .block_rows import ELEMENTS, keeps, opened, residual_of, table_of, take_up_rows
 from .blockwise import finite_each

@@ -1,12 +1,11 @@
 """The CPU: numba's loops in memory that tensors and arrays share."""
 
-from ..interface import Ops
 from .passes import CpuPasses
 from .wire import CpuWire
 
 
-class CpuOps(CpuPasses, CpuWire, Ops):
-    """See `Ops`. Arrays are NumPy's."""
+class CpuOps(CpuPasses, CpuWire):
+    """The passes (`Ops`), and messages. Arrays are NumPy's."""
 
 
 CPU = CpuOps()

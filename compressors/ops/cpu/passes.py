@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...config.base import SMALLEST_TAU
 from ..array import host
-from ..passes import Addends, Passes, Ranges, Sample
+from ..interface import Addends, Ops, Ranges, Sample
 from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
 from ..returns import Pending, Returns
 from . import chunked, linear, minifloat, quantile, sparse, topk
@@ -68,8 +68,8 @@ def _one_by_one(
         yield _kept(residual), gradient.float().numpy(), symbols[at], tables
 
 
-class CpuPasses(Passes):
-    """See `Passes`. Arrays are NumPy's, and share memory with tensors."""
+class CpuPasses(Ops):
+    """See `Ops`. Arrays are NumPy's, and share memory with tensors."""
 
     device = torch.device("cpu")
     on_host = True
@@ -87,27 +87,23 @@ class CpuPasses(Passes):
     # Memory
 
     def empty(self, size: int, dtype: Any) -> NDArray[Any]:
-        """See `Passes.empty`."""
+        """See `Ops.empty`."""
         return np.empty(size, dtype)
 
     def zeros(self, size: int, dtype: Any) -> NDArray[Any]:
-        """See `Passes.zeros`."""
+        """See `Ops.zeros`."""
         return np.zeros(size, dtype)
 
     def array(self, tensor: Tensor) -> NDArray[Any]:
-        """See `Passes.array`."""
+        """See `Ops.array`."""
         tensor = tensor.detach().reshape(-1)
         halves = tensor.dtype in (torch.float16, torch.bfloat16)
         array: NDArray[Any] = tensor.view(torch.uint16).numpy() if halves else tensor.numpy()
         return array
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
-        """See `Passes.tensor`."""
+        """See `Ops.tensor`."""
         return torch.from_numpy(array)
-
-    def bring(self, tensor: Tensor) -> Tensor:
-        """See `Passes.bring`."""
-        return tensor.cpu().contiguous()
 
     def fetch(self, array: NDArray[Any]) -> NDArray[Any]:
         """The array itself."""
@@ -117,30 +113,30 @@ class CpuPasses(Passes):
         """The arrays themselves."""
         return list(arrays)
 
-    def place(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The array itself."""
-        return array
+    def place_all(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The arrays themselves."""
+        return list(arrays)
 
     def target(self, elements: int, rule: ThresholdRule) -> Target:
-        """See `Passes.target`."""
+        """See `Ops.target`."""
         return self._room.target(elements, rule)
 
     # Looking
 
     def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
-        """See `Passes.nonzero`."""
+        """See `Ops.nonzero`."""
         return [not sparse.all_zero(each.float().numpy()) for each in gradients]
 
     def finite(self, gradients: Sequence[Tensor], returns: Returns) -> Pending[list[bool]]:
-        """See `Passes.finite`."""
+        """See `Ops.finite`."""
         return _now([bool(torch.isfinite(each).all()) for each in gradients])
 
     def squares(self, residual: Tensor | None, returns: Returns) -> Pending[float]:
-        """See `Passes.squares`."""
+        """See `Ops.squares`."""
         return _now(0.0 if residual is None else float(residual.double().square().sum()))
 
     def ordered_sum_of_squares(self, gradient: Tensor, returns: Returns) -> Pending[float]:
-        """See `Passes.ordered_sum_of_squares`."""
+        """See `Ops.ordered_sum_of_squares`."""
         return _now(ordered_sum_of_squares(gradient.numpy()))
 
     def samples(
@@ -154,7 +150,7 @@ class CpuPasses(Passes):
     def advance(
         self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
     ) -> list[Tensor]:
-        """See `Passes.advance`; one call takes all."""
+        """See `Ops.advance`; one call takes all."""
         wide = [each.float() for each in gradients]  # copies must live until the call has returned
         ends = list(accumulate([each.numel() for each in wide]))
         out = self._room.velocities(ends[-1] if ends else 0)
@@ -171,42 +167,42 @@ class CpuPasses(Passes):
     def take_by_threshold(
         self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returns: Returns
     ) -> Pending[Taken]:
-        """See `Passes.take_by_threshold`; one call takes all."""
+        """See `Ops.take_by_threshold`; one call takes all."""
         rows, _wide = _table(batch)
         by, (words, values) = np.array(taus, np.float32), map(host, batch.target)
         found = threshold_rows(rule, rows, by, words, values, threads=self.threads)
         return _now(Taken(found.ends, found.residual_squares, found.nonfinite, by.tolist()))
 
     def take_largest(self, batch: Batch, counts: Sequence[int], returns: Returns) -> Pending[Taken]:
-        """See `Passes.take_largest`; a few calls take all."""
+        """See `Ops.take_largest`; a few calls take all."""
         rows, _wide = _table(batch)
         return _now(Taken(*topk.topk_rows(rows, counts, *map(host, batch.target), threads=self.threads)))
 
     def take_largest_of_chunks(self, batch: Batch, chunk: int, keep: int, returns: Returns) -> Pending[Taken]:
-        """See `Passes.take_largest_of_chunks`; one call takes all."""
+        """See `Ops.take_largest_of_chunks`; one call takes all."""
         rows, _wide = _table(batch)
         found = chunked.chunked_rows(rows, chunk, keep, *map(host, batch.target))
         taus = [SMALLEST_TAU] * len(rows)
         return _now(Taken(found.ends, found.residual_squares, found.nonfinite, taus))
 
     def clear(self, words: NDArray[np.uint32], base: int, dense: Tensor) -> None:
-        """See `Passes.clear`."""
+        """See `Ops.clear`."""
         sparse.clear(words, base, dense.numpy())
 
     def drop_signs(self, words: NDArray[np.uint32]) -> None:
-        """See `Passes.drop_signs`."""
+        """See `Ops.drop_signs`."""
         words &= _DROPPED
 
     # Quantizing passes
 
     def extremes(self, given: Sequence[Addends], looks: Returns, returns: Returns) -> list[Ranges]:
-        """See `Passes.extremes`; one call takes all."""
+        """See `Ops.extremes`; one call takes all."""
         return list(extremes_of_each(given, self.threads))
 
     def count_samples(
         self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], looks: Returns
     ) -> Pending[list[NDArray[np.int64]]]:
-        """See `Passes.count_samples`; one call takes all."""
+        """See `Ops.count_samples`; one call takes all."""
         return _now(list(count_samples(samples, bits, _extremes(ranges))))
 
     def linear_pass(
@@ -217,7 +213,7 @@ class CpuPasses(Passes):
         returns: Returns,
         ranges: Sequence[Ranges] = (),
     ) -> Pending[list[QuantizedPass]]:
-        """See `Passes.linear_pass`; one call takes all, unless a block is very large."""
+        """See `Ops.linear_pass`; one call takes all, unless a block is very large."""
         if ranges:
             return _now(quantize_between(work, _extremes(ranges), lows, steps, self.threads))
         if _all_fit(work):
@@ -233,7 +229,7 @@ class CpuPasses(Passes):
     def quantile_pass(
         self, work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], returns: Returns
     ) -> Pending[list[QuantizedPass]]:
-        """See `Passes.quantile_pass`; a few calls take all, unless a block is very large."""
+        """See `Ops.quantile_pass`; a few calls take all, unless a block is very large."""
         bits, tables = work.bits, means.reshape(-1, 1 << work.bits)
         if _all_fit(work, quantile.SORTED_AT_ONCE):
             return _now(quantile_rows(work, tables, exponents, self.threads))
@@ -249,7 +245,7 @@ class CpuPasses(Passes):
     def fp8_pass(
         self, work: Quantizing, exponents: NDArray[np.int8], returns: Returns
     ) -> Pending[list[QuantizedPass]]:
-        """See `Passes.fp8_pass`; one call takes all, unless a block is very large."""
+        """See `Ops.fp8_pass`; one call takes all, unless a block is very large."""
         if _all_fit(work):
             return _now(minifloat.fp8_rows(work, exponents, self.threads))
         return _now(
@@ -260,7 +256,7 @@ class CpuPasses(Passes):
         )
 
     def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[list[QuantizedPass]]:
-        """See `Passes.half_pass`; one call takes all."""
+        """See `Ops.half_pass`; one call takes all."""
         return _now(minifloat.half_rows(kind, work, self.threads))
 
     # What symbols stand for, and adding
@@ -279,7 +275,7 @@ class CpuPasses(Passes):
         values: NDArray[np.float32],
         dense: Sequence[Tensor],
     ) -> None:
-        """See `Passes.add_to_each`; one call takes all."""
+        """See `Ops.add_to_each`; one call takes all."""
         if dense:
             rows = ([each.data_ptr() for each in dense], [each.numel() for each in dense], counts)
             sparse.add_to_each(np.array(rows, np.int64).T.copy(), words, values)
@@ -294,5 +290,5 @@ class CpuPasses(Passes):
         out: NDArray[np.float32],
         add: bool,
     ) -> None:
-        """See `Passes.quantile_values`."""
+        """See `Ops.quantile_values`."""
         quantile.quantile_values(symbols, block, bits, tables.reshape(-1, 1 << bits), exponents, out, add)

@@ -1,20 +1,21 @@
-"""Writing and reading messages in the CPU's memory: readers raise at once for what is wrong."""
+"""Writing messages, and reading them; readers raise at once for what is wrong.
+
+Legend: n elements, k of them sent, whose words are position << 1 | sign, uint32 [k], positions ascending.
+"""
 
 import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from ..array import Array, Bytes, aligned, host
-from ..faults import WRONG_CHECKSUM, WRONG_LENGTHS, Faults, fault
-from ..results import Found, HalfFormat, ThresholdRule
-from ..returns import Returns, Steps, at_once
-from ..wire import HuffmanCoded, Payload, RiceBody, Sections, Wire
+from ..array import Bytes, aligned
+from ..faults import fault
+from ..results import HalfFormat, ThresholdRule
 from . import bitpack, chunked, golomb_rice_sections, huffman, linear, minifloat, quantile, sparse
 
 Words = NDArray[np.uint32]
@@ -26,9 +27,18 @@ _EXPONENT_BITS = {"fp16": 0x7C00, "bf16": 0x7F80}
 _NO_VALUES = np.empty(0, np.uint8)
 
 
+class RiceBody(NamedTuple):
+    """A body that begins with Golomb-Rice coded positions."""
+
+    body: Bytes
+    """Of one message."""
+    n: int
+    k: int
+
+
 @dataclass(frozen=True)
-class Coded:
-    """Symbols, and their code."""
+class HuffmanCoded:
+    """Symbols that are ready to be written as Huffman codes."""
 
     plan: huffman.HuffmanPlan
     symbols: NDArray[Any]
@@ -36,14 +46,15 @@ class Coded:
 
     @property
     def size(self) -> int:
-        """See `HuffmanCoded.size`."""
+        """Bytes of the section, exactly."""
         return self.plan.size
 
 
-class HostPayload(Payload):
-    """See `Payload`."""
+class Payload:
+    """Messages under way to one array."""
 
     array: Bytes
+    """Zeros at first."""
 
     def __init__(self, size: int) -> None:
         """So many bytes."""
@@ -51,47 +62,49 @@ class HostPayload(Payload):
         self._bytes = self.array.data
 
     def put(self, data: Bytes | bytes, at: int) -> None:
-        """See `Payload.put`."""
+        """Writes the host's bytes from byte `at` on."""
         self._bytes[at : at + len(data)] = data if isinstance(data, bytes) else data.data
 
     def write_huffman(self, coded: HuffmanCoded, at: int) -> None:
-        """See `Payload.write_huffman`."""
-        assert isinstance(coded, Coded)
+        """Writes what `Ops.plan_huffman` planned from byte `at` on."""
         huffman.encode(coded.plan, coded.symbols, self.array[at : at + coded.size], coded.threads)
 
     def seal(self, starts: Sequence[int], ends: Sequence[int]) -> None:
-        """See `Payload.seal`."""
+        """Ends the writing: puts the CRC-32 of each message into its header, at byte 28."""
         for start, end in zip(starts, ends, strict=True):
             _CRC.pack_into(self._bytes, start + _CRC_AT, zlib.crc32(self._bytes[start:end]))
 
 
-class RaisedAtOnce(Faults):
-    """Finds what is wrong with a message where it is looked at."""
-
-    def verify(self, message: Array, crc: int) -> None:
-        """See `Faults.verify`; the checksum's own place counts as zeros."""
-        whole = host(message).data
-        head = zlib.crc32(bytes(whole[:_CRC_AT]) + bytes(4))
-        if zlib.crc32(whole[_HEADER:], head) != crc:
-            raise CorruptMessage(WRONG_CHECKSUM)
+def check_crc(message: Bytes, crc: int) -> None:
+    """Raises CorruptMessage unless a message has this checksum, whose own place counts as zeros."""
+    whole = message.data
+    head = zlib.crc32(bytes(whole[:_CRC_AT]) + bytes(4))
+    if zlib.crc32(whole[_HEADER:], head) != crc:
+        raise CorruptMessage("the checksum does not match")
 
 
-_FAULTS = RaisedAtOnce()
+def find_messages(payload: Bytes, most: int) -> list[Bytes]:
+    """Cuts a payload into messages by the lengths in their headers.
 
+    Args:
+        payload: uint8.
+        most: how many messages it may have.
 
-def _find(payload: Bytes, most: int) -> list[Found] | str:
-    found: list[Found] = []
+    Raises:
+        CorruptMessage: it cannot be cut so.
+    """
+    found: list[Bytes] = []
     at, size = 0, payload.size
     while at < size:
         if size - at < _HEADER:
-            return WRONG_LENGTHS["header"]
+            raise CorruptMessage("bytes are left that are less than a header")
         (length,) = _LENGTH.unpack_from(payload.data, at)
         end = at + _HEADER + length
         if end > size:
-            return WRONG_LENGTHS["body"]
+            raise CorruptMessage("a header says that its body is longer than what is there")
         if len(found) == most:
-            return WRONG_LENGTHS["most"]
-        found.append(Found(at, length, payload[at : at + _HEADER], payload[at + _HEADER : end]))
+            raise CorruptMessage("there are more messages than there can be")
+        found.append(payload[at:end])
         at = end
     return found
 
@@ -100,39 +113,41 @@ def _spare_bits_set(packed: Bytes, bits: int) -> bool:
     return bool(bits % 8 and packed[-1] >> (bits % 8))
 
 
-class CpuWire(Wire):
-    """See `Wire`."""
+class CpuWire:
+    """See the module's text."""
 
     threads: int
 
     # Writing
 
-    def payload(self, size: int) -> HostPayload:
-        """See `Wire.payload`."""
-        return HostPayload(size)
+    def payload(self, size: int) -> Payload:
+        """Room for messages of so many bytes together."""
+        return Payload(size)
 
     def copy_bytes(self, source: NDArray[Any], out: Bytes) -> None:
-        """See `Wire.copy_bytes`."""
+        """Copies an array's bytes to uint8, at any address."""
         out[:] = source.view(np.uint8)
 
-    def measure_golomb_rice(self, words: Sequence[Words], signed: bool, returns: Returns) -> Steps[Sections]:
-        """See `Wire.measure_golomb_rice`; one call measures all."""
-        return at_once(golomb_rice_sections.measured(words, signed))
+    def measure_golomb_rice(self, words: Sequence[Words], signed: bool) -> golomb_rice_sections.Sections:
+        """Finds the block length that makes each section of words the shortest.
 
-    def plan_huffman(
-        self, symbols: NDArray[Any], bits: int, below: int | None, returns: Returns
-    ) -> Steps[HuffmanCoded | None]:
-        """See `Wire.plan_huffman`."""
+        Raises:
+            ValueError: positions do not ascend.
+        """
+        return golomb_rice_sections.measured(words, signed)
+
+    def plan_huffman(self, symbols: NDArray[Any], bits: int, below: int | None) -> HuffmanCoded | None:
+        """Builds a code for symbols; None if it cannot be shorter than `below` bytes, where that is given."""
         plan = huffman.plan(symbols, bits, self.threads)
         shorter = below is None or plan.size < below
-        return at_once(Coded(plan, symbols, self.threads) if shorter else None)
+        return HuffmanCoded(plan, symbols, self.threads) if shorter else None
 
     def pack(self, symbols: NDArray[Any], bits: int, out: Bytes) -> None:
-        """See `Wire.pack`."""
+        """Writes symbols of 1 to 16 bits side by side to uint8 [packed_bytes(k, bits)]."""
         bitpack.pack(symbols, bits, out, self.threads)
 
     def write_bitmap(self, words: Words, n: int, signed: bool, out: Bytes) -> None:
-        """See `Wire.write_bitmap`."""
+        """Writes a bit an element, then, if `signed`, a sign a word; both begin at a whole byte."""
         split = -(-n // 8)
         sparse.write_bitmap(words, out[:split])
         if signed:
@@ -141,7 +156,7 @@ class CpuWire(Wire):
     write_indices = staticmethod(chunked.write_indices)
 
     def write_raw(self, form: ThresholdRule, words: Words, values: NDArray[Any], out: Bytes) -> None:
-        """See `Wire.write_raw`."""
+        """Writes the elements sent to uint8 of n elements, zeros."""
         dense, positions = out.view(_DENSE[form]), words >> 1
         if form == "wgt":
             dense[positions] = values
@@ -152,44 +167,33 @@ class CpuWire(Wire):
 
     # Reading
 
-    def faults(self, returns: Returns) -> RaisedAtOnce:
-        """See `Wire.faults`."""
-        return _FAULTS
-
-    def find_messages(
-        self, payloads: Bytes, stride: int, sizes: Sequence[int], most: int
-    ) -> list[list[Found] | str]:
-        """See `Wire.find_messages`."""
-        return [_find(payloads[row * stride : row * stride + size], most) for row, size in enumerate(sizes)]
-
     def aligned(self, body: Bytes, dtype: Any) -> NDArray[Any]:
-        """See `Wire.aligned`; copied only if they lie at an odd address."""
+        """Bytes, at any address, as an array of another type."""
         return aligned(body, dtype)
 
-    def read_golomb_rice(
-        self, bodies: Sequence[RiceBody], signed: bool, behind: int, looks: Returns
-    ) -> Steps[list[tuple[Words, int, Bytes]]]:
-        """See `Wire.read_golomb_rice`; one call reads all."""
-        arrays = [each.body for each in bodies]
-        read = golomb_rice_sections.read(
-            arrays, [each.n for each in bodies], [each.k for each in bodies], signed
-        )
-        return at_once(
-            [
-                (words, used, body[used : used + behind])
-                for (words, used), body in zip(read, arrays, strict=True)
-            ]
+    def read_golomb_rice(self, bodies: Sequence[RiceBody], signed: bool) -> list[tuple[Words, int]]:
+        """Reads the sections that bodies begin with, in one call.
+
+        Args:
+            bodies: each of a message.
+            signed: whether signs were written.
+
+        Returns:
+            For each its words, uint32 [k] ascending, and how many bytes the section takes.
+        """
+        return golomb_rice_sections.read(
+            [each.body for each in bodies], [each.n for each in bodies], [each.k for each in bodies], signed
         )
 
-    def read_packed32(self, body: Bytes, n: int, k: int, faults: Faults) -> Words:
-        """See `Wire.read_packed32`."""
+    def read_packed32(self, body: Bytes, n: int, k: int) -> Words:
+        """Words from 4k bytes, uint32 [k]."""
         words = self.aligned(body, "<u4")
         if not sparse.check_ascending(words, n):
             raise fault(64)
         return words
 
-    def read_bitmap(self, body: Bytes, n: int, k: int, signed: bool, faults: Faults) -> Words:
-        """See `Wire.read_bitmap`."""
+    def read_bitmap(self, body: Bytes, n: int, k: int, signed: bool) -> Words:
+        """Words from what `write_bitmap` wrote, uint32 [k]."""
         words, split = np.empty(k, np.uint32), -(-n // 8)
         if sparse.read_bitmap(body[:split], words) != k:
             raise fault(128)
@@ -199,14 +203,12 @@ class CpuWire(Wire):
             sparse.read_signs(body[split:], words)
         return words
 
-    def read_indices(self, body: Bytes, n: int, chunk: int, keep: int, faults: Faults) -> Words:
-        """See `Wire.read_indices`."""
+    def read_indices(self, body: Bytes, n: int, chunk: int, keep: int) -> Words:
+        """Words from what `write_indices` wrote, uint32 [k]."""
         return chunked.read_indices(body, n, chunk, keep)
 
-    def read_raw(
-        self, form: ThresholdRule, body: Bytes, n: int, k: int, faults: Faults
-    ) -> tuple[Words, NDArray[Any]]:
-        """See `Wire.read_raw`."""
+    def read_raw(self, form: ThresholdRule, body: Bytes, n: int, k: int) -> tuple[Words, NDArray[Any]]:
+        """Words and values from what `write_raw` wrote; whether wgt's reach tau is not looked at."""
         dense = self.aligned(body, _DENSE[form])
         # A float's bits have its sign and are 0 for 0.0 alone: a stray -0.0 counts, and is then refused.
         bits = dense.view("<i4") if form == "wgt" else dense
@@ -222,62 +224,56 @@ class CpuWire(Wire):
             raise fault(65536)
         return words, magnitudes.astype(np.uint8) if form == "qgt" else _NO_VALUES
 
-    def unpack(self, body: Bytes, bits: int, k: int, faults: Faults) -> NDArray[Any]:
-        """See `Wire.unpack`."""
+    def unpack(self, body: Bytes, bits: int, k: int) -> NDArray[Any]:
+        """Symbols from `packed_bytes(k, bits)` bytes, uint8 [k] up to 8 bits, uint16 [k] above."""
         return bitpack.unpack(body, bits, k, self.threads)
 
-    def read_huffman(
-        self, body: Bytes, bits: int, k: int, faults: Faults, looks: Returns
-    ) -> Steps[NDArray[Any]]:
-        """See `Wire.read_huffman`."""
-        return at_once(huffman.decode(body, bits, k, self.threads))
+    def read_huffman(self, body: Bytes, bits: int, k: int) -> NDArray[Any]:
+        """Symbols from a section and nothing else."""
+        return huffman.decode(body, bits, k, self.threads)
 
     def join_signs(self, words: Words, values: NDArray[np.float32]) -> None:
-        """See `Wire.join_signs`."""
+        """Gives words without signs those of their float32 values."""
         words |= np.signbit(values)
 
-    def check_no_signs(self, words: Words, faults: Faults) -> None:
-        """See `Wire.check_no_signs`."""
+    def check_no_signs(self, words: Words) -> None:
+        """Whether no word has a sign."""
         if (words & 1).any():
             raise fault(131072)
 
-    def check_wgt(self, words: Words, values: NDArray[np.float32], tau: float, faults: Faults) -> None:
-        """See `Wire.check_wgt`."""
+    def check_wgt(self, words: Words, values: NDArray[np.float32], tau: float) -> None:
+        """Whether float32 values are finite, reach tau and agree in sign with their words."""
         if not sparse.check_values(words, values, np.float32(tau)):
             raise fault(512)
 
-    def check_levels(self, levels: NDArray[np.uint8], faults: Faults) -> None:
-        """See `Wire.check_levels`."""
+    def check_levels(self, levels: NDArray[np.uint8]) -> None:
+        """Whether no level, uint8 [k], is 0."""
         if levels.size and int(levels.min()) == 0:
             raise fault(1024)
 
-    def check_floats(self, values: NDArray[np.float32], faults: Faults) -> None:
-        """See `Wire.check_floats`."""
+    def check_floats(self, values: NDArray[np.float32]) -> None:
+        """Whether float32 values are finite."""
         if not np.isfinite(values).all():
             raise fault(2048)
 
-    def check_halves(self, kind: HalfFormat, symbols: NDArray[np.uint16], faults: Faults) -> None:
-        """See `Wire.check_halves`."""
+    def check_halves(self, kind: HalfFormat, symbols: NDArray[np.uint16]) -> None:
+        """Whether what 16-bit symbols stand for is finite."""
         exponent = _EXPONENT_BITS[kind]
         if ((symbols & exponent) == exponent).any():
             raise fault(2048)
 
-    def check_linear_tables(
-        self, bits: int, lows: NDArray[np.float32], steps: NDArray[np.float32], faults: Faults
-    ) -> None:
-        """See `Wire.check_linear_tables`."""
+    def check_linear_tables(self, bits: int, lows: NDArray[np.float32], steps: NDArray[np.float32]) -> None:
+        """Whether tables are such as `linear_pass` writes, and all values finite."""
         if not linear.linear_tables_valid(bits, lows, steps):
             raise fault(4096)
 
-    def check_quantile_tables(
-        self, tables: NDArray[np.uint16], exponents: NDArray[np.int8], faults: Faults
-    ) -> None:
-        """See `Wire.check_quantile_tables`."""
+    def check_quantile_tables(self, tables: NDArray[np.uint16], exponents: NDArray[np.int8]) -> None:
+        """Whether tables are such as `quantile_pass` writes."""
         if not quantile.quantile_tables_valid(tables.reshape(exponents.size, -1), exponents):
             raise fault(8192)
 
-    def check_fp8(self, symbols: NDArray[np.uint8], exponents: NDArray[np.int8], faults: Faults) -> None:
-        """See `Wire.check_fp8`."""
+    def check_fp8(self, symbols: NDArray[np.uint8], exponents: NDArray[np.int8]) -> None:
+        """Whether no symbol is a NaN, and exponents are such as `fp8_pass` writes."""
         if symbols.size and int((symbols & 0x7F).max()) == 0x7F:
             raise fault(16384)
         least, most = minifloat.FP8_EXPONENTS

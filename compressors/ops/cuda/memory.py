@@ -18,6 +18,8 @@ from torch import Tensor
 _TYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.uint8): torch.uint8}
 _ARRAYS = {torch.float32: np.float32, torch.uint8: np.uint8}
 _SHORT_FLOATS = (torch.float16, torch.bfloat16)
+_ALIGNMENT = 16
+"""Bytes at whose multiples arrays begin that were placed together: no kernel meets an odd address."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +95,21 @@ class TorchMemory:
             torch.cuda.current_stream(self.device).synchronize()
         return [host.numpy().view(array.dtype) for host, array in zip(hosts, arrays, strict=True)]
 
-    def place(self, array: NDArray[Any]) -> DeviceArray:
-        """See `Runtime.place`; through pinned memory, so that the host need not wait."""
-        host = torch.empty(array.nbytes, dtype=torch.uint8, pin_memory=self._pinned)
-        host.numpy()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return DeviceArray(host.to(self.device, non_blocking=True), array.dtype)
+    def place_all(self, arrays: Sequence[NDArray[Any]]) -> list[DeviceArray]:
+        """See `Ops.place_all`; one copy through pinned memory, so that the host need not wait."""
+        begins, end = [], 0
+        for array in arrays:
+            begins.append(end)
+            end += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        host = torch.empty(end, dtype=torch.uint8, pin_memory=self._pinned)
+        there = host.numpy()
+        for begin, array in zip(begins, arrays, strict=True):
+            there[begin : begin + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        memory = host.to(self.device, non_blocking=True, copy=True)
+        return [
+            DeviceArray(memory[begin : begin + array.nbytes], array.dtype)
+            for begin, array in zip(begins, arrays, strict=True)
+        ]
 
     def array(self, tensor: Tensor) -> DeviceArray:
         """See `Runtime.array`."""
@@ -106,10 +118,6 @@ class TorchMemory:
         if not tensor.numel():
             return self.empty(0, dtype)  # an empty tensor's stride may be anything, and it has no other views
         return DeviceArray(tensor.detach().reshape(-1).view(torch.uint8), np.dtype(dtype))
-
-    def bring(self, tensor: Tensor) -> Tensor:
-        """See `Runtime.bring`; does not wait for memory that is pinned."""
-        return tensor.to(self.device, non_blocking=True).contiguous()
 
     def tensor(self, array: DeviceArray) -> Tensor:
         """See `Runtime.tensor`."""

@@ -45,17 +45,11 @@ class Runtime(Protocol):
     def fetch_all(self, arrays: Sequence[Any]) -> list[Any]:
         """The same of several arrays; waits once."""
 
-    def place(self, array: Any) -> Any:
-        """A copy of a NumPy array on the device."""
-
     def array(self, tensor: "Tensor") -> Any:
         """A contiguous tensor of this device as a one-dimensional array in the same memory.
 
         16-bit floats become uint16, their bits.
         """
-
-    def bring(self, tensor: "Tensor") -> "Tensor":
-        """A contiguous tensor on this device: itself, or a copy of one that lies in the CPU's memory."""
 
     def tensor(self, array: Any) -> "Tensor":
         """An array of this device as a tensor in the same memory; float32 or uint8."""

@@ -1,21 +1,12 @@
 // The sign bits of words, and the elements that words name; a thread a word.
-#include "faults.cuh"
+#include "common.cuh"
 
 #define THREADS 256
 
 __device__ __forceinline__ i64 number() { return (i64)blockIdx.x * THREADS + threadIdx.x; }
 
-// Gives words the signs of their values. values: the bits of float32.
-extern "C" __global__ void __launch_bounds__(THREADS) join_signs(u32* words, const u32* values, i64 k) {
-    if (number() < k) words[number()] |= values[number()] >> 31;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) drop_signs(u32* words, i64 k) {
     if (number() < k) words[number()] &= ~1u;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) check_no_signs(const u32* words, i64 k, i32* faults) {
-    if (number() < k && words[number()] & 1) set_fault(faults, FAULT_SIGN);
 }
 
 // Sets the elements that words name to zero; dense[0] has position `base`.

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from ..faults import Faults
 from .runtime import Runtime
 
 _THREADS = 256
@@ -12,19 +11,9 @@ def _launch(runtime: Runtime, kernel: str, words: Any, *arguments: Any) -> None:
     runtime.launch("words", kernel, -(-int(words.size) // _THREADS), _THREADS, words, *arguments)
 
 
-def join_signs(runtime: Runtime, words: Any, values: Any) -> None:
-    """Gives words (uint32 [k], without signs) the signs of their values (float32 [k])."""
-    _launch(runtime, "join_signs", words, values, int(words.size))
-
-
 def drop_signs(runtime: Runtime, words: Any) -> None:
     """Takes the signs from words, uint32 [k]."""
     _launch(runtime, "drop_signs", words, int(words.size))
-
-
-def check_no_signs(runtime: Runtime, words: Any, faults: Faults) -> None:
-    """Whether no word of uint32 [k] has a sign."""
-    _launch(runtime, "check_no_signs", words, int(words.size), faults.array)
 
 
 def clear_named(runtime: Runtime, words: Any, base: int, dense: Any) -> None:

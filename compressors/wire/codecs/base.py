@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...ops.interface import Ops
-from ...ops.returns import Returns, Steps, at_once, together
-from ...ops.wire import Payload
+from ...ops.array import Bytes
+from ...ops.cpu.ops import CpuOps
+from ...ops.cpu.wire import Payload
 from ..forms import FORMS, Form
 from ..update import Chunks, Update
-from .body import Body, Head, Reading
+from .body import Head
 from .values import read_values
 
-__all__ = ["OTHERS", "Body", "Codec", "Head", "Measured", "PositionCodec", "Reading"]
+__all__ = ["OTHERS", "Codec", "Head", "Measured", "PositionCodec"]
 
 OTHERS = range(128, 256)
 """Codes of other packages' codecs."""
@@ -36,14 +36,14 @@ class Measured(ABC):
     """Bytes of each, exactly."""
 
     @abstractmethod
-    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: Ops) -> None:
+    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: CpuOps) -> None:
         """Writes some of them.
 
         Args:
             which: their numbers.
             payload: zeros where a body is to stand. A few bytes behind a section may be overwritten.
             begins: where each body begins, ascending.
-            ops: where the updates are.
+            ops: of the CPU.
         """
 
 
@@ -73,18 +73,15 @@ class Codec(ABC):
         """Whether the codec can write such an update."""
 
     @abstractmethod
-    def measure(self, updates: Sequence[Update], ops: Ops, returns: Returns) -> Steps[Measured]:
+    def measure(self, updates: Sequence[Update], ops: CpuOps) -> Measured:
         """Prepares to write some updates that fit, all of forms whose signs are apart or none of them."""
 
     @abstractmethod
-    def read_all(
-        self, bodies: Sequence[Body], heads: Sequence[Head], readings: Sequence[Reading]
-    ) -> Steps[list[Update]]:
+    def read_all(self, bodies: Sequence[Bytes], heads: Sequence[Head], ops: CpuOps) -> list[Update]:
         """Reads some bodies of one form, at least one.
 
         Raises:
-            CorruptMessage: one is nothing that is written for such a header. On a device some of that is
-                found by the faults' `check`.
+            CorruptMessage: one is nothing that is written for such a header.
         """
 
 
@@ -96,29 +93,27 @@ class OneByOne(Codec):
         """Bytes of what the codec writes itself, exactly."""
 
     @abstractmethod
-    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: CpuOps) -> None:
         """Writes that from byte `at` on, where `size` bytes are zeros."""
 
     @abstractmethod
-    def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+    def read(self, body: Bytes, head: Head, ops: CpuOps) -> Update:
         """Reads a body; see `Codec.read_all`."""
 
-    def measure(self, updates: Sequence[Update], ops: Ops, returns: Returns) -> Steps[Measured]:
+    def measure(self, updates: Sequence[Update], ops: CpuOps) -> Measured:
         """See `Codec.measure`."""
-        return at_once(_Sized(self, updates, [self.size(update) for update in updates]))
+        return _Sized(self, updates, [self.size(update) for update in updates])
 
-    def read_all(
-        self, bodies: Sequence[Body], heads: Sequence[Head], readings: Sequence[Reading]
-    ) -> Steps[list[Update]]:
+    def read_all(self, bodies: Sequence[Bytes], heads: Sequence[Head], ops: CpuOps) -> list[Update]:
         """See `Codec.read_all`."""
-        return together(self.read(*each) for each in zip(bodies, heads, readings, strict=True))
+        return [self.read(body, head, ops) for body, head in zip(bodies, heads, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
 class _Sized(Measured):
     codec: OneByOne
 
-    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: Ops) -> None:
+    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: CpuOps) -> None:
         """See `Measured.write`."""
         for number, begin in zip(which, begins, strict=True):
             self.codec.write(self.updates[number], payload, begin, self.sizes[number], ops)
@@ -161,14 +156,14 @@ class PositionCodec(OneByOne):
         """See `Codec.fits`."""
         return update.words is not None
 
-    def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+    def read(self, body: Bytes, head: Head, ops: CpuOps) -> Update:
         """See `OneByOne.read`."""
-        words, used = yield from self.read_positions(body, head, reading)
-        behind = body.behind(used)
-        return (yield from read_behind(words, behind, head, reading, keeps_signs=self.keeps_signs))
+        words, used = self.read_positions(body, head, ops)
+        behind = body[used:]
+        return read_behind(words, behind, head, ops, keeps_signs=self.keeps_signs)
 
     @abstractmethod
-    def read_positions(self, body: Body, head: Head, reading: Reading) -> Steps[tuple[Any, int]]:
+    def read_positions(self, body: Bytes, head: Head, ops: CpuOps) -> tuple[Any, int]:
         """uint32 [k] words, ascending and below n, and how many bytes they took.
 
         Raises:
@@ -176,23 +171,23 @@ class PositionCodec(OneByOne):
         """
 
 
-def read_behind(words: Any, body: Body, head: Head, reading: Reading, *, keeps_signs: bool) -> Steps[Update]:
+def read_behind(words: Any, body: Bytes, head: Head, ops: CpuOps, *, keeps_signs: bool) -> Update:
     """The update whose words were read.
 
     Args:
         words: uint32 [k].
         body: what stands behind them.
         head: what the header says.
-        reading: see there.
+        ops: of the CPU.
         keeps_signs: whether words have signs also where the form has them elsewhere.
     """
-    values = yield from read_values(body, head, reading)
+    values = read_values(body, head, ops)
     if head.form == "wgt":
         if not keeps_signs:
-            reading.ops.join_signs(words, values)
-        reading.ops.check_wgt(words, values, float(head.tau), reading.faults)
+            ops.join_signs(words, values)
+        ops.check_wgt(words, values, float(head.tau))
     elif keeps_signs and not FORMS[head.form].sign_apart:
-        reading.ops.check_no_signs(words, reading.faults)
+        ops.check_no_signs(words)
     return Update(head.form, head.n, head.tau, words, values)
 
 

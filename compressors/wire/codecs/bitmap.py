@@ -6,12 +6,12 @@ ceil(k / 8) bytes of them (1 is minus) in the same order. Spare bits are zero.
 
 from typing import Any
 
-from ...ops.interface import Ops
-from ...ops.returns import Steps, at_once
-from ...ops.wire import Payload
+from ...ops.array import Bytes
+from ...ops.cpu.ops import CpuOps
+from ...ops.cpu.wire import Payload
 from ..forms import FORMS, Form
 from ..update import Chunks, Update
-from .base import Body, ByCounts, Head, PositionCodec, Reading, words_of
+from .base import ByCounts, Head, PositionCodec, words_of
 from .body import need
 
 
@@ -30,14 +30,14 @@ class Bitmap(ByCounts, PositionCodec):
         """n bits, and k signs where values carry none."""
         return (n + 7) // 8 + ((k + 7) // 8 if FORMS[form].sign_apart else 0)
 
-    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: CpuOps) -> None:
         """See `OneByOne.write`."""
         signed, out = FORMS[update.form].sign_apart, payload.array[at : at + size]
         ops.write_bitmap(words_of(update), update.n, signed, out)
 
-    def read_positions(self, body: Body, head: Head, reading: Reading) -> Steps[tuple[Any, int]]:
+    def read_positions(self, body: Bytes, head: Head, ops: CpuOps) -> tuple[Any, int]:
         """See `PositionCodec.read_positions`."""
         used, signed = self.bytes_of(head.form, head.n, head.k, None), FORMS[head.form].sign_apart
         need(body, used, f"a bitmap of {head.n} elements and {head.k} signs")
-        words = reading.ops.read_bitmap(body.array[:used], head.n, head.k, signed, reading.faults)
-        return at_once((words, used))
+        words = ops.read_bitmap(body[:used], head.n, head.k, signed)
+        return words, used

@@ -8,13 +8,13 @@ import struct
 from typing import Any
 
 from ...errors import CorruptMessage
+from ...ops.array import Bytes
 from ...ops.cpu.chunked import index_bytes
-from ...ops.interface import Ops
-from ...ops.returns import Steps
-from ...ops.wire import Payload
+from ...ops.cpu.ops import CpuOps
+from ...ops.cpu.wire import Payload
 from ..forms import FORMS, Form
 from ..update import Chunks, Update
-from .base import Body, ByCounts, Head, PositionCodec, Reading, words_of
+from .base import ByCounts, Head, PositionCodec, words_of
 from .body import need
 
 _HEAD = struct.Struct("<II")
@@ -36,40 +36,40 @@ class Chunked(ByCounts, PositionCodec):
         assert chunks is not None
         return _HEAD.size + index_bytes(n, chunks.chunk, chunks.keep)
 
-    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: CpuOps) -> None:
         """See `OneByOne.write`."""
         chunks, out = _chunks_of(update), payload.array[at + _HEAD.size : at + size]
         payload.put(_HEAD.pack(chunks.chunk, chunks.keep), at)
         ops.write_indices(words_of(update), update.n, chunks.chunk, chunks.keep, out)
 
-    def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+    def read(self, body: Bytes, head: Head, ops: CpuOps) -> Update:
         """See `OneByOne.read`."""
-        update = yield from super().read(body, head, reading)
-        update.chunks = yield from self.read_chunks(body, head, reading)
+        update = super().read(body, head, ops)
+        update.chunks = read_chunks(body, head)
         return update
 
-    def read_positions(self, body: Body, head: Head, reading: Reading) -> Steps[tuple[Any, int]]:
+    def read_positions(self, body: Bytes, head: Head, ops: CpuOps) -> tuple[Any, int]:
         """See `PositionCodec.read_positions`."""
-        chunks = yield from self.read_chunks(body, head, reading)
+        chunks = read_chunks(body, head)
         n, chunk, keep = head.n, chunks.chunk, chunks.keep
         used = _HEAD.size + index_bytes(n, chunk, keep)
         need(body, used, f"{head.k} indices in chunks of {chunk}")
-        section = body.array[_HEAD.size : used]
-        return reading.ops.read_indices(section, n, chunk, keep, reading.faults), used
+        section = body[_HEAD.size : used]
+        return ops.read_indices(section, n, chunk, keep), used
 
-    def read_chunks(self, body: Body, head: Head, reading: Reading) -> Steps[Chunks]:
-        """What a body says of its chunks; raises CorruptMessage if they are not those of the header."""
-        need(body, _HEAD.size, "the size of chunks")
-        if FORMS[head.form].sign_apart:
-            raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")
-        said = yield from body.look(0, _HEAD.size, reading)
-        chunk, keep = _HEAD.unpack(said.tobytes())
-        if not 2 <= chunk <= 65536 or chunk & (chunk - 1) or not 1 <= keep <= chunk:
-            raise CorruptMessage(f"{keep} elements of each chunk of {chunk}")
-        chunks = Chunks(chunk, keep)
-        if chunks.count(head.n) != head.k:
-            raise CorruptMessage(f"{keep} of every {chunk} of {head.n} elements are not {head.k}")
-        return chunks
+
+def read_chunks(body: Bytes, head: Head) -> Chunks:
+    """What a body says of its chunks; raises CorruptMessage if they are not those of the header."""
+    need(body, _HEAD.size, "the size of chunks")
+    if FORMS[head.form].sign_apart:
+        raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")
+    chunk, keep = _HEAD.unpack_from(body.data)
+    if not 2 <= chunk <= 65536 or chunk & (chunk - 1) or not 1 <= keep <= chunk:
+        raise CorruptMessage(f"{keep} elements of each chunk of {chunk}")
+    chunks = Chunks(chunk, keep)
+    if chunks.count(head.n) != head.k:
+        raise CorruptMessage(f"{keep} of every {chunk} of {head.n} elements are not {head.k}")
+    return chunks
 
 
 def _chunks_of(update: Update) -> Chunks:

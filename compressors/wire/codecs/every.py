@@ -1,12 +1,12 @@
 """every: all n elements are sent, in order; no positions are written."""
 
 from ...errors import CorruptMessage
-from ...ops.interface import Ops
-from ...ops.returns import Steps
-from ...ops.wire import Payload
+from ...ops.array import Bytes
+from ...ops.cpu.ops import CpuOps
+from ...ops.cpu.wire import Payload
 from ..forms import FORMS
 from ..update import Update
-from .base import Body, Head, OneByOne, Reading
+from .base import Head, OneByOne
 from .values import read_values
 
 
@@ -25,12 +25,12 @@ class Every(OneByOne):
         """Nothing."""
         return 0
 
-    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: CpuOps) -> None:
         """Nothing."""
 
-    def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+    def read(self, body: Bytes, head: Head, ops: CpuOps) -> Update:
         """See `OneByOne.read`."""
         if head.k != head.n or head.n == 0 or FORMS[head.form].has_tau:
             raise CorruptMessage(f"{head.k} of {head.n} elements of {head.form} are not every element")
-        values = yield from read_values(body, head, reading)
+        values = read_values(body, head, ops)
         return Update(head.form, head.n, head.tau, None, values)

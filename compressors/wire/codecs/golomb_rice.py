@@ -6,13 +6,13 @@ Positions: see `ops/cpu/golomb_rice.py`, which describes the blocks and their pa
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...ops.interface import Ops
-from ...ops.returns import Returns, Steps, together
-from ...ops.wire import Payload, RiceBody, Sections
+from ...ops.array import Bytes
+from ...ops.cpu.golomb_rice_sections import Sections
+from ...ops.cpu.ops import CpuOps
+from ...ops.cpu.wire import Payload, RiceBody
 from ..forms import FORMS
 from ..update import Update
-from .base import Body, Codec, Head, Measured, Reading, read_behind, words_of
-from .values import QUANTIZER_HEAD
+from .base import Codec, Head, Measured, read_behind, words_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class _Measured(Measured):
 
     sections: Sections
 
-    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: Ops) -> None:
+    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: CpuOps) -> None:
         """See `Measured.write`."""
         self.sections.write(which, payload.array, begins)
 
@@ -37,30 +37,17 @@ class GolombRice(Codec):
         """See `Codec.fits`."""
         return update.words is not None
 
-    def measure(self, updates: Sequence[Update], ops: Ops, returns: Returns) -> Steps[Measured]:
-        """See `Codec.measure`."""
-        signed = FORMS[updates[0].form].sign_apart
+    def measure(self, updates: Sequence[Update], ops: CpuOps) -> Measured:
+        """See `Codec.measure`; one call measures all."""
         words = [words_of(update) for update in updates]
-        sections = yield from ops.measure_golomb_rice(words, signed, returns)
+        sections = ops.measure_golomb_rice(words, FORMS[updates[0].form].sign_apart)
         return _Measured(self, updates, sections.sizes, sections)
 
-    def read_all(
-        self, bodies: Sequence[Body], heads: Sequence[Head], readings: Sequence[Reading]
-    ) -> Steps[list[Update]]:
-        """See `Codec.read_all`."""
-        coded = [
-            RiceBody(body.array, head.n, head.k, reading.faults)
-            for body, head, reading in zip(bodies, heads, readings, strict=True)
+    def read_all(self, bodies: Sequence[Bytes], heads: Sequence[Head], ops: CpuOps) -> list[Update]:
+        """See `Codec.read_all`; one call reads all positions."""
+        coded = [RiceBody(body, head.n, head.k) for body, head in zip(bodies, heads, strict=True)]
+        found = ops.read_golomb_rice(coded, FORMS[heads[0].form].sign_apart)
+        return [
+            read_behind(words, body[used:], head, ops, keeps_signs=False)
+            for (words, used), body, head in zip(found, bodies, heads, strict=True)
         ]
-        signed, looks = FORMS[heads[0].form].sign_apart, readings[0].looks
-        found = yield from readings[0].ops.read_golomb_rice(coded, signed, QUANTIZER_HEAD, looks)
-        behind = [
-            Body(body.array[used:], start) for (_, used, start), body in zip(found, bodies, strict=True)
-        ]
-        given = zip(found, behind, heads, readings, strict=True)
-        return (
-            yield from together(
-                read_behind(words, body, head, reading, keeps_signs=False)
-                for (words, _, _), body, head, reading in given
-            )
-        )

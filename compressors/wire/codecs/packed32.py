@@ -5,12 +5,12 @@ Positions: k words `position << 1 | sign`, little endian, ascending.
 
 from typing import Any
 
-from ...ops.interface import Ops
-from ...ops.returns import Steps, at_once
-from ...ops.wire import Payload
+from ...ops.array import Bytes
+from ...ops.cpu.ops import CpuOps
+from ...ops.cpu.wire import Payload
 from ..forms import Form
 from ..update import Chunks, Update
-from .base import Body, ByCounts, Head, PositionCodec, Reading, words_of
+from .base import ByCounts, Head, PositionCodec, words_of
 from .body import need
 
 
@@ -30,13 +30,13 @@ class Packed32(ByCounts, PositionCodec):
         """4k."""
         return 4 * k
 
-    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: CpuOps) -> None:
         """See `OneByOne.write`."""
         ops.copy_bytes(words_of(update), payload.array[at : at + size])
 
-    def read_positions(self, body: Body, head: Head, reading: Reading) -> Steps[tuple[Any, int]]:
+    def read_positions(self, body: Bytes, head: Head, ops: CpuOps) -> tuple[Any, int]:
         """See `PositionCodec.read_positions`."""
         used = 4 * head.k
         need(body, used, f"{head.k} words")
-        words = reading.ops.read_packed32(body.array[:used], head.n, head.k, reading.faults)
-        return at_once((words, used))
+        words = ops.read_packed32(body[:used], head.n, head.k)
+        return words, used

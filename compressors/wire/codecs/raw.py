@@ -6,12 +6,12 @@ Body: n elements, little endian: float32 (wgt), int8 -1, 0, 1 (bgt, strom), int1
 from typing import Any
 
 from ...errors import CorruptMessage
-from ...ops.interface import Ops
-from ...ops.returns import Steps, at_once
-from ...ops.wire import Payload
+from ...ops.array import Bytes
+from ...ops.cpu.ops import CpuOps
+from ...ops.cpu.wire import Payload
 from ..forms import FORMS, Form
 from ..update import Chunks, Update
-from .base import Body, ByCounts, Head, Reading, words_of
+from .base import ByCounts, Head, words_of
 
 
 class Raw(ByCounts):
@@ -32,18 +32,19 @@ class Raw(ByCounts):
         assert dtype is not None
         return dtype.itemsize * n
 
-    def write(self, update: Update, payload: Payload, at: int, size: int, ops: Ops) -> None:
+    def write(self, update: Update, payload: Payload, at: int, size: int, ops: CpuOps) -> None:
         """See `OneByOne.write`."""
         form: Any = update.form
-        ops.write_raw(form, words_of(update), update.values, payload.array[at : at + size])
+        values: Any = update.values
+        ops.write_raw(form, words_of(update), values, payload.array[at : at + size])
 
-    def read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
+    def read(self, body: Bytes, head: Head, ops: CpuOps) -> Update:
         """See `OneByOne.read`."""
         form: Any = head.form
         fits = self.fits_form(form, None) and head.symbols == "raw"
         if not fits or body.size != self.bytes_of(form, head.n, head.k, None):
             raise CorruptMessage(f"{body.size} bytes are not {head.n} elements of {head.form} written out")
-        words, values = reading.ops.read_raw(form, body.array, head.n, head.k, reading.faults)
+        words, values = ops.read_raw(form, body, head.n, head.k)
         if head.form == "wgt":
-            reading.ops.check_wgt(words, values, float(head.tau), reading.faults)
-        return at_once(Update(head.form, head.n, head.tau, words, values))
+            ops.check_wgt(words, values, float(head.tau))
+        return Update(head.form, head.n, head.tau, words, values)

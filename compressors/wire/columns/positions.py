@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from ...ops.array import host
 from ...ops.cpu import byte_rows, golomb_rice_sections
-from ...ops.interface import Ops
+from ...ops.cpu.ops import CpuOps
+from ...ops.cpu.wire import Payload
 from ...ops.offsets import Numbers
-from ...ops.wire import Payload
 from ..codecs.base import ByCounts, Codec, OneByOne
 from ..codecs.chunked import Chunked
 from ..codecs.golomb_rice import GolombRice
@@ -43,7 +43,7 @@ class PlannedPositions:
         """Whether values follow."""
         return np.array([codec.with_values for codec in self.codecs])[self.chosen]
 
-    def write(self, payload: Payload, begins: Numbers, ops: Ops) -> None:
+    def write(self, payload: Payload, begins: Numbers, ops: CpuOps) -> None:
         """Writes them; a few bytes behind one may be overwritten.
 
         Args:

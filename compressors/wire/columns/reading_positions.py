@@ -1,7 +1,6 @@
 """Reads the positions of all updates of a bucket: all that one codec wrote in one call."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +10,8 @@ from ...ops.cpu import byte_rows, golomb_rice_sections, sparse
 from ...ops.cpu.golomb_rice import read_only
 from ...ops.cpu.ops import CPU
 from ...ops.offsets import Numbers
-from ...ops.returns import Returns, Steps, run
-from ..codecs.base import Body, Head, PositionCodec, Reading
-from ..codecs.chunked import Chunked
+from ..codecs.base import Head, PositionCodec
+from ..codecs.chunked import Chunked, read_chunks
 from ..codecs.golomb_rice import GolombRice
 from ..codecs.packed32 import Packed32
 from ..codecs.registry import codec_by_code
@@ -21,8 +19,6 @@ from ..forms import FORMS, Form
 from ..update import NO_TAU, Chunks
 from .odd import Odd, must
 from .words import Words
-
-T = TypeVar("T")
 
 
 def read_positions(
@@ -86,14 +82,6 @@ def _by_itself(code: int, body: Bytes, head: Head) -> tuple[Any, int, Chunks | N
     codec = codec_by_code(code)
     if not isinstance(codec, PositionCodec) or codec.keeps_signs:
         raise Odd
-    chunks = None
-    if isinstance(codec, Chunked):
-        chunks = _at_once(lambda reading: codec.read_chunks(Body(body, body), head, reading))
-    words, used = _at_once(lambda reading: codec.read_positions(Body(body, body), head, reading))
+    chunks = read_chunks(body, head) if isinstance(codec, Chunked) else None
+    words, used = codec.read_positions(body, head, CPU)
     return words, used, chunks
-
-
-def _at_once(work: Callable[[Reading], Steps[T]]) -> T:
-    """What steps come to on the CPU, where nothing waits."""
-    looks = Returns(CPU)
-    return run(looks, work(Reading(CPU, looks, CPU.faults(looks))))

@@ -10,7 +10,6 @@ from ...ops.cpu import byte_rows, dense_rows, huffman_rows
 from ...ops.cpu.bitpack import symbol_type
 from ...ops.cpu.ops import CPU
 from ...ops.offsets import Numbers, Offsets, offsets_of
-from ...ops.returns import Returns
 from ..forms import FORMS, Form
 from ..quantized import QUANTIZED
 from .headers import HUFFMAN
@@ -115,7 +114,7 @@ def _check(values: SharedValues) -> None:
     """Raises CorruptMessage or Odd for symbols and tables that are none that are written."""
     kind = QUANTIZED.get(values.form)
     if kind is not None:
-        kind.check(values.bits, _NONE, values.tables, CPU.faults(Returns(CPU)), CPU)
+        kind.check(values.bits, _NONE, values.tables, CPU)
     must(dense_rows.valid(values.form, host(values.symbols), values.offsets))
 
 

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from ...ops.array import host
 from ...ops.cpu import byte_rows, huffman_rows
-from ...ops.interface import Ops
+from ...ops.cpu.ops import CpuOps
+from ...ops.cpu.wire import Payload
 from ...ops.offsets import Numbers
-from ...ops.wire import Payload
 from ..codecs.every import Every
 from ..forms import FORMS
 from ..message import HEADER_BYTES, LARGEST_N, Planned
@@ -70,7 +70,7 @@ class _Written(Planned):
     """int64 [m], bytes of the bodies."""
     sizes: list[int]
 
-    def write(self, payload: Payload, begin: int, ops: Ops) -> None:
+    def write(self, payload: Payload, begin: int, ops: CpuOps) -> None:
         """See `Planned.write`."""
         out, updates, positions = host(payload.array), self.updates, self.positions
         ends = begin + np.cumsum(self.lengths + HEADER_BYTES)

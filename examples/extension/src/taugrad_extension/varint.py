@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.interface import Ops
-from taugrad.compressors.ops.returns import Returns, Steps, at_once, together
-from taugrad.compressors.ops.wire import Payload
-from taugrad.compressors.wire.codecs.base import Body, Codec, Head, Measured, Reading, read_behind, words_of
+from taugrad.compressors.ops.array import Bytes
+from taugrad.compressors.ops.cpu.ops import CpuOps
+from taugrad.compressors.ops.cpu.wire import Payload
+from taugrad.compressors.wire.codecs.base import Codec, Head, Measured, read_behind, words_of
 from taugrad.compressors.wire.update import Update
 
 MOST = 5
@@ -25,7 +25,7 @@ MOST = 5
 class _Encoded(Measured):
     sections: Sequence[bytes]
 
-    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: Ops) -> None:
+    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: CpuOps) -> None:
         """See `Measured.write`."""
         for number, begin in zip(which, begins, strict=True):
             payload.put(self.sections[number], begin)
@@ -41,21 +41,18 @@ class Varint(Codec):
         """See `Codec.fits`."""
         return update.words is not None
 
-    def measure(self, updates: Sequence[Update], ops: Ops, returns: Returns) -> Steps[Measured]:
+    def measure(self, updates: Sequence[Update], ops: CpuOps) -> Measured:
         """See `Codec.measure`."""
-        sections = [encode(ops.fetch(words_of(update))) for update in updates]
-        return at_once(_Encoded(self, updates, [len(each) for each in sections], sections))
+        sections = [encode(words_of(update)) for update in updates]
+        return _Encoded(self, updates, [len(each) for each in sections], sections)
 
-    def read_all(
-        self, bodies: Sequence[Body], heads: Sequence[Head], readings: Sequence[Reading]
-    ) -> Steps[list[Update]]:
+    def read_all(self, bodies: Sequence[Bytes], heads: Sequence[Head], ops: CpuOps) -> list[Update]:
         """See `Codec.read_all`."""
-        return together(self._read(*each) for each in zip(bodies, heads, readings, strict=True))
-
-    def _read(self, body: Body, head: Head, reading: Reading) -> Steps[Update]:
-        words, used = decode(reading.ops.fetch(body.array), head.n, head.k)
-        behind = body.behind(used)
-        return (yield from read_behind(reading.ops.place(words), behind, head, reading, keeps_signs=True))
+        updates = []
+        for body, head in zip(bodies, heads, strict=True):
+            words, used = decode(body, head.n, head.k)
+            updates.append(read_behind(words, body[used:], head, ops, keeps_signs=True))
+        return updates
 
 
 def encode(words: NDArray[np.uint32]) -> bytes:
