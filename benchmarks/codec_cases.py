@@ -18,7 +18,7 @@ from taugrad.compressors.ops.returns import Returns, run
 from taugrad.compressors.quantizers.base import Work
 from taugrad.compressors.quantizers.linear import LinearLink
 from taugrad.compressors.wire.codecs import codec_by_name
-from taugrad.compressors.wire.codecs.base import Body, Head, PositionCodec, Reading
+from taugrad.compressors.wire.codecs.base import Head, PositionCodec
 from taugrad.compressors.wire.quantized import Quantized
 from taugrad.compressors.wire.update import NO_TAU, Chunks, Update
 
@@ -133,16 +133,13 @@ def of_codec(codec_name: str, name: str, update: Update) -> Coding:
     head = Head(update.form, update.n, update.k, update.tau, "raw")
 
     def encode(threads: int) -> Array:
-        returns = Returns(CPU)
-        measured = run(returns, codec.measure([update], CPU, returns))
+        measured = codec.measure([update], CPU)
         payload = CPU.payload(measured.sizes[0])
         measured.write([0], payload, [0], CPU)
         return payload.array
 
     def decode(section: Array, threads: int) -> Array:
-        looks = Returns(CPU)
-        reading = Reading(CPU, looks, CPU.faults(looks))
-        words: Array = run(looks, codec.read_positions(Body(section, section), head, reading))[0]
+        words: Array = codec.read_positions(section, head, CPU)[0]
         return words
 
     return Coding(name, encode, decode, (1,))

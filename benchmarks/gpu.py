@@ -1,4 +1,4 @@
-"""What passes, codecs and whole buckets cost on a GPU, next to the floor: a copy within its memory.
+"""What passes, copies to the host and whole buckets cost on a GPU, next to a copy within its memory.
 
     python benchmarks/gpu.py [--quick] [--write]
 
@@ -27,10 +27,7 @@ from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
 from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE, ThresholdRule
-from taugrad.compressors.ops.cuda import golomb_rice, huffman, positions
 from taugrad.compressors.ops.cuda.chunked import chunked_pass
-from taugrad.compressors.ops.cuda.crc32 import Checksums
-from taugrad.compressors.ops.cuda.faults import Faults
 from taugrad.compressors.ops.cuda.linear import linear_pass
 from taugrad.compressors.ops.cuda.minifloat import fp8_pass, half_pass
 from taugrad.compressors.ops.cuda.quantile import quantile_pass
@@ -235,43 +232,16 @@ def torch_wgt(arena: Arena) -> None:
     arena.residual.square().sum(dtype=torch.float64)
 
 
-def codec_cases(arena: Arena) -> Iterator[Case]:
-    """Positions and symbols, encoded and decoded."""
-    runtime, n = arena.runtime, arena.n
+def crossing_cases(arena: Arena) -> Iterator[Case]:
+    """What was selected, on its way to the host and back, and added."""
+    runtime = arena.runtime
     reached = ((arena.start + arena.gradient).abs() >= arena.tau).nonzero().flatten().cpu().numpy()
-    words, k = runtime.place((reached << 1).astype(np.uint32)), reached.size
-    plan = golomb_rice.plan(runtime, words, True, (10,))
-    body, faults = runtime.empty(plan.size, np.uint8), Faults(runtime)
-    yield Case("Golomb-Rice, measure", lambda: golomb_rice.plan(runtime, words, True, (14, 10)), 4 * k, k)
-    yield Case("Golomb-Rice, encode", lambda: golomb_rice.encode(runtime, plan, body), 4 * k, k)
-    yield Case(
-        "Golomb-Rice, decode (one wait)",
-        lambda: golomb_rice.decode(runtime, body, n, k, True, faults),
-        4 * k,
-        k,
-    )
-    bitmap = runtime.empty(positions.bitmap_bytes(n, k, True), np.uint8)
-    yield Case("bitmap, encode", lambda: positions.write_bitmap(runtime, words, n, True, bitmap), n // 8, k)
-    yield Case(
-        "bitmap, decode", lambda: positions.read_bitmap(runtime, bitmap, n, k, True, faults), n // 8, k
-    )
-    values, dense = runtime.zeros(k, np.float32), runtime.array(arena.residual)
+    on_host, k = (reached << 1).astype(np.uint32), reached.size
+    words, values = runtime.place_all([on_host, np.zeros(k, np.float32)])
+    dense = runtime.array(arena.residual)
+    yield Case("words and values to the host", lambda: runtime.fetch_all([words, values]), 8 * k, k)
+    yield Case("words to the GPU", lambda: runtime.place_all([on_host]), 4 * k, k)
     yield Case("adding values at positions", lambda: add_values(runtime, words, values, dense), 16 * k, k)
-    symbols = (arena.start * 30 + 128).clamp(0, 255).to(torch.uint8)
-    array = runtime.array(symbols)
-    coded = huffman.plan(runtime, array, 8)
-    section = runtime.empty(coded.size, np.uint8)
-    yield Case("Huffman, counts, code and sizes (two waits)", lambda: huffman.plan(runtime, array, 8), n, n)
-    yield Case("Huffman, encode", lambda: huffman.encode(runtime, coded, section), n + coded.size, n)
-    yield Case(
-        "Huffman, decode (one wait)",
-        lambda: huffman.decode(runtime, section, 8, n, faults),
-        n + coded.size,
-        n,
-    )
-    checksums, sums = Checksums(runtime), runtime.zeros(1, np.uint32)
-    yield Case("CRC-32", lambda: checksums.add(array, sums), n, n)
-    faults.check()
 
 
 def resnet50_sizes() -> list[int]:
@@ -307,7 +277,7 @@ def bucket_cases(arena: Arena) -> Iterator[Case]:
             context.memories.clear()
 
         def compress(c: Any = compressor, p: Any = parts, a: Any = layout, x: Any = context) -> Any:
-            return c.ops.tensor(c.compress(p, a, x).payload)
+            return c.compress(p, a, x).payload
 
         payload, total = compress(), torch.zeros(n, device=arena.device)
 
@@ -316,7 +286,7 @@ def bucket_cases(arena: Arena) -> Iterator[Case]:
             assert not isinstance(incoming, NonFinite)
             c.add(incoming, t)
 
-        bits = 8 * int(payload.numel()) / n
+        bits = 8 * int(payload.size) / n
         yield Case(f"{line}, compress ({number(bits)} bits)", compress, 0, n, reset)
         yield Case(f"{line}, read and add", read, 0, n)
 
@@ -345,7 +315,7 @@ def measure(device: torch.device, sizes: Sizes) -> Table:
     arena, started = Arena(device, sizes), perf_counter()
     groups = (
         ("PASSES", rule_cases, kernel_seconds),
-        ("CODECS", codec_cases, kernel_seconds),
+        ("TO THE HOST AND BACK", crossing_cases, kernel_seconds),
         ("BUCKETS", bucket_cases, whole_seconds),
         ("STEPS", step_cases, whole_seconds),
     )
@@ -359,11 +329,11 @@ def measure(device: torch.device, sizes: Sizes) -> Table:
         note.format(parameters=len(resnet50_sizes()), layers=sizes.layers, width=sizes.width)
         for note in NOTES
     ]
-    return Table("Passes, codecs, buckets and steps on a GPU", ("", *COLUMNS), rows, tuple(notes))
+    return Table("Passes, copies, buckets and steps on a GPU", ("", *COLUMNS), rows, tuple(notes))
 
 
 def main(arguments: Sequence[str]) -> None:
-    options: Options = read_options("gpu.py", "What passes and codecs cost on a GPU.", arguments)
+    options: Options = read_options("gpu.py", "What passes and buckets cost on a GPU.", arguments)
     if not torch.cuda.is_available():
         sys.exit("benchmarks/gpu.py needs an NVIDIA GPU, and torch finds none here")
     sizes, load_before = QUICK if options.quick else FULL, load()

@@ -30,6 +30,7 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.feedback import Feedback
 from taugrad.compressors.config import read_config
+from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
@@ -165,7 +166,7 @@ class Bare:
             gradients = torch.zeros(sum(sizes))
             named = list(zip(names, torch.split(gradients, sizes), strict=True))
             self._buckets.append((named, gradients, steps, torch.zeros(sum(sizes))))
-        self._payloads: list[Tensor] = []
+        self._payloads: list[Bytes] = []
         self._layouts = [
             self._compressor.layout([name for name, _ in named], [each.numel() for _, each in named])
             for named, *_ in self._buckets
@@ -182,7 +183,7 @@ class Bare:
         for layout, (named, *_) in zip(self._layouts, self._buckets, strict=True):
             parts = self._feedback.parts(named, layout, self._compressor)
             own = self._compressor.compress(parts, layout, self._context)
-            self._payloads.append(torch.as_tensor(own.payload))
+            self._payloads.append(own.payload)
         self._context.iteration += 1
         return perf_counter() - begun
 
@@ -190,7 +191,7 @@ class Bare:
         """The seconds from payloads to sums."""
         begun = perf_counter()
         for payload, layout, (*_, total) in zip(self._payloads, self._layouts, self._buckets, strict=True):
-            (incoming,) = self._compressor.read_all(payload.reshape(1, -1), [payload.numel()], layout)
+            incoming = self._compressor.read(payload, layout)
             assert not isinstance(incoming, NonFinite)
             self._compressor.add(incoming, total)
         return perf_counter() - begun

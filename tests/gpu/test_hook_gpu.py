@@ -1,7 +1,6 @@
 """The GPU sends the same bytes as the CPU, from the same gradients, with every method."""
 
 import hashlib
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from cases import in_turn
-from messages import split
 from methods import MESSAGES
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -21,7 +19,6 @@ from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.compressor import Outgoing
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import CompressedMethod, read_config
-from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
@@ -96,14 +93,7 @@ def both(line: str, sizes: list[int]) -> list[Worker]:
 
 
 def sent(outgoing: Outgoing) -> bytes:
-    """The payload, wherever it is."""
-    return bits(tensor_of(outgoing))
-
-
-def tensor_of(outgoing: Outgoing) -> torch.Tensor:
-    """The same as a tensor."""
-    payload = outgoing.payload
-    return torch.from_numpy(payload) if isinstance(payload, np.ndarray) else payload.memory
+    return outgoing.payload.tobytes()
 
 
 @every_method
@@ -141,7 +131,7 @@ def test_a_payload_is_added_on_the_gpu_as_on_the_cpu(line: str) -> None:
     on_cpu = torch.full((5000,), 1e-40)  # denormal, so that a GPU's flushing would show
     on_gpu = on_cpu.to("cuda")
     for each, total in ((worker, on_cpu), (other, on_gpu)):
-        incoming = each.compressor.read(tensor_of(outgoing), each.layout)
+        incoming = each.compressor.read(outgoing.payload, each.layout)
         assert not isinstance(incoming, NonFinite)
         each.compressor.add(incoming, total)
     assert bits(on_cpu) == bits(on_gpu)
@@ -165,7 +155,7 @@ def test_a_gradient_that_is_not_finite_is_refused_as_on_the_cpu(line: str) -> No
     gradient[[503, 700, 999]] = torch.tensor([float("nan"), float("inf"), -float("inf")])
     for worker in workers:
         outgoing = worker.compressor.compress(worker.parts(gradient), worker.layout, worker.context)
-        refusal = worker.compressor.read(tensor_of(outgoing), worker.layout)
+        refusal = worker.compressor.read(outgoing.payload, worker.layout)
         assert isinstance(refusal, NonFinite)
         assert refusal.ordinal == 1
         assert all(bool(kept.isfinite().all()) for kept in worker.residuals if kept is not None)
@@ -211,7 +201,7 @@ def test_every_size_becomes_the_same_payload(line: str, n: int) -> None:
         totals = []
         for worker, one in zip(workers, outgoing, strict=True):
             total = torch.zeros(n, device=worker.device)
-            incoming = worker.compressor.read(tensor_of(one), worker.layout)
+            incoming = worker.compressor.read(one.payload, worker.layout)
             assert not isinstance(incoming, NonFinite)
             worker.compressor.add(incoming, total)
             totals.append(bits(total))
@@ -228,45 +218,13 @@ def test_a_parameter_of_two_gibibytes_becomes_the_same_payload(line: str) -> Non
         worker = Worker(line, [n], device)
         outgoing = worker.compressor.compress(worker.parts(gradient), worker.layout, worker.context)
         total = torch.zeros(n, device=device)
-        incoming = worker.compressor.read(tensor_of(outgoing), worker.layout)
+        incoming = worker.compressor.read(outgoing.payload, worker.layout)
         assert not isinstance(incoming, NonFinite)
         worker.compressor.add(incoming, total)
         digests = [hashlib.sha256(kept or b"").hexdigest() for kept in worker.state()]
         found.append((sent(outgoing), digests, hashlib.sha256(bits(total)).hexdigest()))
         del worker, outgoing, incoming, total
     assert found[0] == found[1]
-
-
-@every_method
-def test_damaged_payloads_are_refused_on_the_gpu_where_the_cpu_refuses_them(line: str) -> None:
-    """With a checksum that fits, so that it is the decoders that must refuse."""
-    workers = both(line, [40, 300])
-    rng, payload = np.random.default_rng(0), b""
-    for gradient in gradients(340, 0.01):
-        payload = sent(
-            workers[0].compressor.compress(workers[0].parts(gradient), workers[0].layout, Context())
-        )
-    for _ in range(100):
-        messages = split(np.frombuffer(bytearray(payload), np.uint8), 9)
-        one = messages[rng.integers(len(messages))]
-        at = int(rng.integers(one.size))
-        one[at] ^= 1 << rng.integers(8)
-        one[28:32] = 0
-        one[28:32] = np.frombuffer(zlib.crc32(one.tobytes()).to_bytes(4, "little"), np.uint8)
-        verdicts = []
-        for worker in workers:
-            try:
-                incoming = worker.compressor.read(np.concatenate(messages), worker.layout)
-            except CorruptMessage:
-                verdicts.append("corrupt")
-                continue
-            if isinstance(incoming, NonFinite):
-                verdicts.append(str(incoming))
-                continue
-            total = torch.zeros(340, device=worker.device)
-            worker.compressor.add(incoming, total)
-            verdicts.append(hashlib.sha256(bits(total)).hexdigest())
-        assert verdicts[0] == verdicts[1], at
 
 
 @pytest.fixture(params=["gloo", "nccl"])
