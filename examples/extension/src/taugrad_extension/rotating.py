@@ -57,8 +57,9 @@ class Stripes(Selection):
             there = torch.from_numpy(places).to(residual.device)
             begin, end = end, end + places.size
             words, values = batch.target.words[begin:end], batch.target.values[begin:end]
-            ops.copy_bytes(ops.place((base + places).astype(np.uint32) << np.uint32(1)), words.view(np.uint8))
-            ops.copy_bytes(ops.array(residual[there]), values.view(np.uint8))
+            made = (base + places).astype(np.uint32) << np.uint32(1)
+            ops.tensor(words.view(np.uint8)).copy_(torch.from_numpy(made.view(np.uint8)))
+            ops.tensor(values).copy_(residual[there])
             residual[there] = 0
             ends.append(end)
             squares.append(float(residual.double().square().sum()))

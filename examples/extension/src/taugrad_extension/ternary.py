@@ -43,7 +43,7 @@ class Ternary(QuantizerLink):
         ops = work.ops
         symbols = ops.array((signs + 1).to(torch.uint8))
         low, step = np.array([-1.5 * scale], np.float32), np.array([scale], np.float32)
-        values = Uniform(BITS, 0, symbols, ops.place(low), ops.place(step))
+        values = Uniform(BITS, 0, symbols, *ops.place_all([low, step]))
         squares = 0.0 if residual is None else float(residual.double().square().sum())
         passed = QuantizedPass(squares, not bool(finite.all()))
         return at_once(Outcome(values, lambda: passed))
