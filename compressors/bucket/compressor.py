@@ -109,7 +109,7 @@ class Compressor(Reader):
         turn = Turn(layout.units, parts, awake, context, ops, looks, returned)
         whole = [] if layout.exempt is None else [parts[place.ordinal] for place in layout.exempt.places]
         wide = [part.gradient.float() for part in whole]
-        finite = ops.finite(wide, looks)
+        finite = ops.finite(wide, looks) if wide else list
         ran = run(looks, self.rule.run(turn))
         refused = [] if ran.refused is None else [ran.refused]
         if layout.exempt is not None:

@@ -105,7 +105,9 @@ def test_kernels_start_on_torchs_current_stream(gpu: Any, monkeypatch: pytest.Mo
 @in_turn("dtype", [np.float32, np.uint8, np.int64, np.uint16])
 def test_arrays_share_their_memory(dtype: Any) -> None:
     memory, values = TorchMemory(torch.device("cpu")), np.arange(24).astype(dtype)
-    array = memory.place(values)
+    array, other = memory.place_all([values, values[:5]])
+    assert other.pointer % 16 == array.pointer % 16
+    assert (memory.fetch(other) == values[:5]).all()
     assert (array.size, array.nbytes, array.dtype) == (24, values.nbytes, np.dtype(dtype))
     assert (memory.fetch(array[3:9]) == values[3:9]).all()
     assert (memory.fetch(array[20:]) == values[20:]).all()
