@@ -4,6 +4,7 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from matplotlib import rc_context
@@ -39,16 +40,18 @@ class Picture:
     run_ids: tuple[str, ...]
     """The runs behind it."""
 
-    def drawn(self, page: style.Page) -> Figure:
-        """The figure; names in it are taken as they are."""
-        with style.as_written():
-            return self.draw(page)
+    @cached_property
+    def wide(self) -> Figure:
+        """The figure for a screen, drawn once, whatever it is written to."""
+        with style.as_written():  # names are taken as they are
+            return self.draw(style.WIDE)
 
     def svg(self, page: style.Page) -> str:
         """The figure as SVG, the same text for the same data."""
         text = io.StringIO()
         with style.as_written(), rc_context({"svg.hashsalt": self.key, "path.simplify": True}):
-            self.draw(page).savefig(text, format="svg", metadata={"Date": None, "Creator": "taugrad"})
+            figure = self.wide if page is style.WIDE else self.draw(page)
+            figure.savefig(text, format="svg", metadata={"Date": None, "Creator": "taugrad"})
         return text.getvalue()
 
 
@@ -214,5 +217,5 @@ def _pictures(
 def _drawable(pictures: Iterator[Picture]) -> Iterator[Picture]:
     for picture in pictures:
         with contextlib.suppress(ValueError):  # the runs do not have what this figure shows
-            picture.drawn(style.WIDE)
+            _ = picture.wide
             yield picture

@@ -91,7 +91,7 @@ def write_report(
 
     (folder / "figures").mkdir(exist_ok=True)
     for picture in pictures:
-        figures.save(picture.drawn(style.WIDE), folder / "figures" / f"{picture.key}.png")
+        figures.save(picture.wide, folder / "figures" / f"{picture.key}.png")
     table = method_rows(groups)
     texts = {
         "methods.csv": methods_to_csv(table, groups[0].metric),
