@@ -112,23 +112,24 @@ def _pictures(
     metric = groups[0].metric
     reached = metric.label[0].upper() + metric.label[1:]
     shown_groups = [group for group in groups if any(run.run_id in chosen for run in group.runs)]
-    yield Picture(
-        f"{in_path(metric.name)}_by_setting",
-        f"{reached} against bytes, for every threshold",
-        "Each panel is a method, each point one of its settings. Left is cheaper, "
-        f"{'up' if metric.more_is_better else 'down'} is better.",
-        lambda page: sweeps.value_by_setting(groups, page),
-        everything,
-    )
-    yield Picture(
-        f"{in_path(metric.name)}_against_mb",
-        "One setting of each method",
-        "Means over seeds. For each method, the setting that sends least within "
-        f"{metric.amount(verdict.allowed_losses(groups)[:2][-1])} of the baseline; "
-        "if there is none, the best.",
-        lambda page: figures.value_against_mb([group.mean_run() for group in shown_groups], page),
-        tuple(run.run_id for group in shown_groups for run in group.runs),
-    )
+    if len(groups) > 1:  # one setting would be a dot in an empty frame; the page says so
+        yield Picture(
+            f"{in_path(metric.name)}_by_setting",
+            f"{reached} against bytes, for every threshold",
+            "Each panel is a method, each point one of its settings. Left is cheaper, "
+            f"{'up' if metric.more_is_better else 'down'} is better.",
+            lambda page: sweeps.value_by_setting(groups, page),
+            everything,
+        )
+        yield Picture(
+            f"{in_path(metric.name)}_against_mb",
+            "One setting of each method",
+            "Means over seeds. For each method, the setting that sends least within "
+            f"{metric.amount(verdict.allowed_losses(groups)[:2][-1])} of the baseline; "
+            "if there is none, the best.",
+            lambda page: figures.value_against_mb([group.mean_run() for group in shown_groups], page),
+            tuple(run.run_id for group in shown_groups for run in group.runs),
+        )
     yield Picture(
         "fraction_per_iteration",
         "What part of the gradient is sent, iteration by iteration",
