@@ -1,6 +1,7 @@
 """The command `taugrad report`: figures, tables, and a page that says which method to use."""
 
 import gc
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, SpecError
 from taugrad.platform.tasks.metric import Metric
+from taugrad.platform.tracking import names
 from taugrad.platform.tracking.glance import check_experiment
 from taugrad.platform.tracking.masking import without_login
 from taugrad.platform.tracking.probe import answering_client
@@ -25,6 +27,7 @@ from .table import rows, to_csv, to_markdown
 from .timelines import read_timelines
 
 if TYPE_CHECKING:
+    from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 
@@ -89,9 +92,7 @@ def write_report(
     by = by_metric(by_setting(found))
     groups = next(iter(by.values()), [])
     if not groups:
-        raise SpecError(
-            COMMAND_LINE, [f"EXPERIMENT {experiment!r}: none of its {len(found)} runs has finished yet"]
-        )
+        raise SpecError(COMMAND_LINE, [f"EXPERIMENT {experiment!r}: {_nothing_to_show(everything)}"])
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)
     of_searches = [each for each in searches(everything).values() if each.metric == groups[0].metric]
@@ -125,6 +126,15 @@ def write_report(
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder / "report.html"
+
+
+def _nothing_to_show(found: "Sequence[Run]") -> str:
+    """Why no run can be shown: there is none, or how those that there are ended."""
+    statuses = Counter(str(run.info.status).lower() for run in found if names.PARAM_RULE in run.data.params)
+    if not statuses:
+        return "it has no runs of taugrad yet; train some first"
+    ended = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    return f"no run has finished with a value of its metric and bytes sent ({ended})"
 
 
 def _others(by: Mapping[Metric, Sequence[Group]]) -> str:

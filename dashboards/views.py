@@ -213,7 +213,7 @@ def search(
         ),
     }
     if across:
-        sections["One field at a time"] = (2, 300, across)
+        sections["One field at a time"] = (1, 300, across)
     sections["Trials while they run"] = (2, 320, _values([judged]))
     columns = [
         "attributes.`Status`",

@@ -163,9 +163,21 @@ def test_a_search_is_reported_by_its_trials(prepared: Any, tmp_path: Path) -> No
 
 
 def test_nothing_finished_is_said(prepared: Any, tmp_path: Path) -> None:
-    experiment_id = prepared.client.create_experiment("empty")
-    with pytest.raises(SpecError, match="none of its 0 runs has finished"):
-        report.write_report(prepared.client, "empty", experiment_id, tmp_path, SERVER)
+    import mlflow_data
+
+    from taugrad.platform.tracking.store import start_run
+
+    client = prepared.client
+    experiment_id = client.create_experiment("empty")
+    with pytest.raises(SpecError, match="EXPERIMENT 'empty': it has no runs of taugrad yet"):
+        report.write_report(client, "empty", experiment_id, tmp_path, SERVER)
+    for status in ("FAILED", "FAILED", "RUNNING"):
+        run_id = start_run(client, mlflow_data.spec_of("none", "empty"))
+        if status != "RUNNING":
+            client.set_terminated(run_id, status=status)
+    with pytest.raises(SpecError, match=r"no run has finished .*\(2 failed, 1 running\)"):
+        report.write_report(client, "empty", experiment_id, tmp_path, SERVER)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_histories_are_one_query_whatever_the_number_of_runs_and_metrics(
