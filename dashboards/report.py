@@ -92,7 +92,7 @@ def write_report(
     by = by_metric(by_setting(found))
     groups = next(iter(by.values()), [])
     if not groups:
-        raise SpecError(COMMAND_LINE, [f"EXPERIMENT {experiment!r}: {_nothing_to_show(everything)}"])
+        raise _nothing_to_show(experiment, everything)
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)
     of_searches = [each for each in searches(everything).values() if each.metric == groups[0].metric]
@@ -128,13 +128,20 @@ def write_report(
     return folder / "report.html"
 
 
-def _nothing_to_show(found: "Sequence[Run]") -> str:
-    """Why no run can be shown: there is none, or how those that there are ended."""
+def _nothing_to_show(experiment: str, found: "Sequence[Run]") -> SpecError:
+    """The message about an experiment of which no run can be shown."""
     statuses = Counter(str(run.info.status).lower() for run in found if names.PARAM_RULE in run.data.params)
     if not statuses:
-        return "it has no runs of taugrad yet; train some first"
+        return SpecError(
+            COMMAND_LINE, [f"EXPERIMENT {experiment!r}: it has no runs of taugrad yet; train some first"]
+        )
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    return f"no run has finished with a value of its metric and bytes sent ({ended})"
+    return SpecError(
+        COMMAND_LINE,
+        [
+            f"EXPERIMENT {experiment!r}: no run has finished with a value of its metric and bytes sent ({ended})"
+        ],
+    )
 
 
 def _others(by: Mapping[Metric, Sequence[Group]]) -> str:
