@@ -138,9 +138,7 @@ def _nothing_to_show(experiment: str, found: "Sequence[Run]") -> SpecError:
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items())
     return SpecError(
         COMMAND_LINE,
-        [
-            f"EXPERIMENT {experiment!r}: no run has finished with a value of its metric and bytes sent ({ended})"
-        ],
+        [f"EXPERIMENT {experiment!r}: no run has finished with a metric and bytes sent ({ended})"],
     )
 
 
