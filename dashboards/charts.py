@@ -21,7 +21,8 @@ def line(
     log: bool = False,
     x_metric: str | None = None,
     smoothness: int = 0,
-    low: float | None = None,
+    x_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None,
     outliers: bool = True,
 ) -> Chart:
     """A line for each run.
@@ -33,7 +34,8 @@ def line(
         log: Whether the vertical axis is logarithmic.
         x_metric: Horizontal; by default the step. MLflow pairs the values that stand at the same step.
         smoothness: 0 to 100, as in the UI's slider; the raw line stays visible behind.
-        low: Where the vertical axis begins; None leaves it to the UI.
+        x_range: The horizontal axis' ends; None leaves them to the UI.
+        y_range: The vertical axis' ends, likewise; the UI ignores one end alone.
         outliers: Whether the largest and smallest 5% of a run's values are drawn.
 
     Returns:
@@ -50,12 +52,17 @@ def line(
         "yAxisKey": "metric",
         "yAxisExpressions": [],
         "scaleType": "log" if log else "linear",
-        "range": {} if low is None else {"yMin": low},
+        "range": _range(x_range, "x") | _range(y_range, "y"),
         "lineSmoothness": smoothness,
         "useGlobalLineSmoothing": False,
         "ignoreOutliers": not outliers,
+        "displayPoints": True if x_metric else None,
         **({} if x_metric else _TITLED),
     }
+
+
+def _range(ends: tuple[float, float] | None, axis: str) -> dict[str, float]:
+    return {} if ends is None else {f"{axis}Min": ends[0], f"{axis}Max": ends[1]}
 
 
 def scatter(uuid: str, title: str, x: str, y: str) -> Chart:

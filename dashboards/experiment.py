@@ -12,7 +12,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.glance import no_experiment
 from taugrad.platform.tracking.paging import every_run
 
-from .runs import RunHistory, metric_history, to_history
+from .runs import RunHistory, histories, to_history
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -62,9 +62,13 @@ def with_histories(
         metrics: Names of metrics; one that a run never logged costs no request.
     """
     several = list(metrics)
-    read = []
-    for run in runs:
-        wanted = dict.fromkeys([*several, names.eval_metric(run.metric.name)])
-        histories = {name: metric_history(client, run.run_id, name) for name in wanted if name in run.finals}
-        read.append(replace(run, metrics={**run.metrics, **histories}))
-    return read
+    wanted = {
+        run.run_id: [
+            name
+            for name in dict.fromkeys([*several, names.eval_metric(run.metric.name)])
+            if name in run.finals and name not in run.metrics
+        ]
+        for run in runs
+    }
+    found = histories(client, wanted)
+    return [replace(run, metrics={**run.metrics, **found[run.run_id]}) for run in runs]

@@ -117,7 +117,7 @@ def save(figure: Figure, path: Path) -> None:
         path: The file.
     """
     with style.as_written():
-        figure.savefig(path, dpi=style.DPI, format="png")
+        figure.savefig(path, dpi=style.DPI, format="png", pil_kwargs={"compress_level": 3})
 
 
 @dataclass(frozen=True, eq=False)

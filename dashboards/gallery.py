@@ -4,6 +4,7 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from matplotlib import rc_context
@@ -39,16 +40,18 @@ class Picture:
     run_ids: tuple[str, ...]
     """The runs behind it."""
 
-    def drawn(self, page: style.Page) -> Figure:
-        """The figure; names in it are taken as they are."""
-        with style.as_written():
-            return self.draw(page)
+    @cached_property
+    def wide(self) -> Figure:
+        """The figure for a screen, drawn once, whatever it is written to."""
+        with style.as_written():  # names are taken as they are
+            return self.draw(style.WIDE)
 
     def svg(self, page: style.Page) -> str:
         """The figure as SVG, the same text for the same data."""
         text = io.StringIO()
         with style.as_written(), rc_context({"svg.hashsalt": self.key, "path.simplify": True}):
-            self.draw(page).savefig(text, format="svg", metadata={"Date": None, "Creator": "taugrad"})
+            figure = self.wide if page is style.WIDE else self.draw(page)
+            figure.savefig(text, format="svg", metadata={"Date": None, "Creator": "taugrad"})
         return text.getvalue()
 
 
@@ -109,23 +112,24 @@ def _pictures(
     metric = groups[0].metric
     reached = metric.label[0].upper() + metric.label[1:]
     shown_groups = [group for group in groups if any(run.run_id in chosen for run in group.runs)]
-    yield Picture(
-        f"{in_path(metric.name)}_by_setting",
-        f"{reached} against bytes, for every threshold",
-        "Each panel is a method, each point one of its settings. Left is cheaper, "
-        f"{'up' if metric.more_is_better else 'down'} is better.",
-        lambda page: sweeps.value_by_setting(groups, page),
-        everything,
-    )
-    yield Picture(
-        f"{in_path(metric.name)}_against_mb",
-        "One setting of each method",
-        "Means over seeds. For each method, the setting that sends least within "
-        f"{metric.amount(verdict.allowed_losses(groups)[:2][-1])} of the baseline; "
-        "if there is none, the best.",
-        lambda page: figures.value_against_mb([group.mean_run() for group in shown_groups], page),
-        tuple(run.run_id for group in shown_groups for run in group.runs),
-    )
+    if len(groups) > 1:  # one setting would be a dot in an empty frame; the page says so
+        yield Picture(
+            f"{in_path(metric.name)}_by_setting",
+            f"{reached} against bytes, for every threshold",
+            "Each panel is a method, each point one of its settings. Left is cheaper, "
+            f"{'up' if metric.more_is_better else 'down'} is better.",
+            lambda page: sweeps.value_by_setting(groups, page),
+            everything,
+        )
+        yield Picture(
+            f"{in_path(metric.name)}_against_mb",
+            "One setting of each method",
+            "Means over seeds. For each method, the setting that sends least within "
+            f"{metric.amount(verdict.allowed_losses(groups)[:2][-1])} of the baseline; "
+            "if there is none, the best.",
+            lambda page: figures.value_against_mb([group.mean_run() for group in shown_groups], page),
+            tuple(run.run_id for group in shown_groups for run in group.runs),
+        )
     yield Picture(
         "fraction_per_iteration",
         "What part of the gradient is sent, iteration by iteration",
@@ -214,5 +218,5 @@ def _pictures(
 def _drawable(pictures: Iterator[Picture]) -> Iterator[Picture]:
     for picture in pictures:
         with contextlib.suppress(ValueError):  # the runs do not have what this figure shows
-            picture.drawn(style.WIDE)
+            _ = picture.wide
             yield picture

@@ -104,7 +104,9 @@ def prepare(client: "MlflowClient", experiment_id: str) -> list[View]:
     shown = _mark(client, found)
     few = f"{shown} of {len(trained)} runs, which span each rule's settings; `taugrad report` has all"
     written = [View("Compare runs", views.COMPARISON_KEY, few if shown < len(trained) else "")]
-    comparison = views.comparison(params, metrics, judged, all_runs=shown == len(trained))
+    comparison = views.comparison(
+        params, metrics, judged, all_runs=shown == len(trained), alone=len(trained) == 1
+    )
     _write(client, experiment_id, written[0], comparison)
     for run_id, each in there.items():
         written.append(View(f"Search {each.name}", views.search_key(run_id)))

@@ -77,6 +77,7 @@ def render(report: Report) -> str:
         linked=report.runs_url is not None,
         confidence=f"{100 * CONFIDENCE:g}%",
         margin=metric.amount(verdict.allowed_losses(report.groups)[:2][-1]),
+        n_settings=len(report.groups),
         most_settings=sum(not group.is_baseline for group in report.groups),
         made=report.made.strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.glance import read_histories
 
 from .judging import metric_of
 
 if TYPE_CHECKING:
-    from mlflow.entities import Metric as Point
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
@@ -90,8 +90,7 @@ def read_run(client: "MlflowClient", run_id: str, metrics: Iterable[str]) -> Run
     """
     read = to_history(client.get_run(run_id))
     wanted = dict.fromkeys([*metrics, names.eval_metric(read.metric.name)])
-    histories = {name: metric_history(client, run_id, name) for name in wanted}
-    return replace(read, metrics={name: history for name, history in histories.items() if history[0].size})
+    return replace(read, metrics=histories(client, {run_id: wanted})[run_id])
 
 
 def to_history(run: "Run") -> RunHistory:
@@ -111,15 +110,34 @@ def to_history(run: "Run") -> RunHistory:
     )
 
 
-def metric_history(client: "MlflowClient", run_id: str, name: str) -> History:
-    """Every value of a metric, sorted by step."""
-    return _history(client.get_metric_history(run_id, name))
+def histories(client: "MlflowClient", wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, History]]:
+    """Every value of some metrics of some runs, sorted by step.
+
+    Args:
+        client: The tracking store; a local database is asked once for all, others once for each metric.
+        wanted: By run id, the names of metrics.
+
+    Returns:
+        By run id and metric; metrics without a value are left out.
+    """
+    local = read_histories(client.tracking_uri, wanted)
+    found: dict[str, dict[str, History]] = {}
+    for run_id, metrics in wanted.items():
+        found[run_id] = {}
+        for name in metrics:
+            if local is None:
+                points = [(each.step, each.value) for each in client.get_metric_history(run_id, name)]
+            else:
+                points = local.get((run_id, name), [])
+            if points:
+                found[run_id][name] = _history(points)
+    return found
 
 
-def _history(points: "Sequence[Point]") -> History:
-    steps = np.array([point.step for point in points], dtype=np.int64)
-    values = np.array([_unclamped(point.value) for point in points], dtype=np.float64)
-    # Stable: two values at one step keep the order of their timestamps, in which MLflow returns them.
+def _history(points: Sequence[tuple[int, float]]) -> History:
+    steps = np.array([step for step, _ in points], dtype=np.int64)
+    values = np.array([_unclamped(value) for _, value in points], dtype=np.float64)
+    # Stable: two values at one step keep the order of their timestamps, in which they are returned.
     order = np.argsort(steps, kind="stable")
     return steps[order], values[order]
 

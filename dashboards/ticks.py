@@ -24,14 +24,25 @@ class Fitting(Locator):
     def __init__(self, choices: Sequence[Locator], size: float) -> None:
         """Takes the ways, finest first, and the size of the labels' letters in points."""
         self._choices, self._size = choices, size
+        self._found: tuple[object, Sequence[float]] | None = None
 
     def __call__(self) -> Sequence[float]:
         """The ticks; if none of the ways fits, those of the last."""
+        axis = cast("Axis", self.axis)
+        # matplotlib asks several times while it draws, and again for each file that a figure is written to.
+        frames = (each.get_window_extent().bounds for each in axis.axes.figure.axes)
+        inches = tuple(round(each / axis.axes.figure.dpi, 3) for frame in frames for each in frame)
+        asked = (tuple(axis.get_view_interval()), axis.get_scale(), axis.get_major_formatter(), inches)
+        if self._found is None or self._found[0] != asked:
+            self._found = asked, self._fitting(axis)
+        return self._found[1]
+
+    def _fitting(self, axis: Axis) -> Sequence[float]:
         ticks: Sequence[float] = ()
         for choice in self._choices:
-            choice.set_axis(self.axis)
+            choice.set_axis(axis)
             ticks = choice()
-            if _fit(cast("Axis", self.axis), ticks, self._size):
+            if _fit(axis, ticks, self._size):
                 break
         return ticks
 

@@ -54,6 +54,7 @@ def comparison(
     judged: Sequence[Metric] = (ACCURACY,),
     *,
     all_runs: bool = True,
+    alone: bool = False,
 ) -> dict[str, Any]:
     """The view that compares runs.
 
@@ -62,6 +63,8 @@ def comparison(
         metrics: Names of the runs' metrics, to keep the UI from adding a chart for each.
         judged: What the runs are judged by, the metric of most runs first; each has charts of its own.
         all_runs: Whether it shows all runs, and not only those that are marked for it.
+        alone: Whether there is one run only. Around its only value, the UI would draw an axis of accuracy
+            from 0 to 1.5.
 
     Returns:
         The state of MLflow's chart page.
@@ -72,57 +75,45 @@ def comparison(
         knobs = {param: name for param, name in KNOBS.items() if name in ("tau", "floor", "block")}
     return charts.view(
         {
-            **{
-                f"{_title(metric)} against wire MB (powers of ten)": (
-                    2,
-                    380,
-                    [_front(metric), _course(metric)],
-                )
-                for metric in judged
-            },
+            **{f"{_title(metric)} and wire GB": (1, 380, [_front(metric, alone)]) for metric in judged},
             "What is sent": (
                 2,
                 320,
                 [
                     charts.line(
                         "fraction",
-                        "Fraction of elements sent, per iteration (log)",
+                        "Fraction sent",
                         [names.COMM_FRACTION],
                         log=True,
                         smoothness=60,
                     ),
-                    charts.line(
-                        "wire-mb", "Wire MB so far, all workers (log)", [names.COMM_WIRE_MB_TOTAL], log=True
-                    ),
+                    charts.line("wire-mb", "Wire MB so far", [names.COMM_WIRE_MB_TOTAL], log=True),
                     charts.line(
                         "epoch-bits",
-                        "Bits per parameter on the wire, per epoch (log)",
+                        "Bits per parameter",
                         [names.EPOCH_BITS_PER_PARAM],
                         log=True,
-                        x_metric=names.EPOCH,
                     ),
-                    charts.line("tau", "Threshold tau in use", [names.COMM_TAU]),
+                    charts.line("tau", "Threshold tau", [names.COMM_TAU]),
                 ],
             ),
             "How it learns": (
                 2,
                 320,
                 [
-                    *_values(judged),
-                    charts.line(
-                        "loss", "Training loss (log, smoothed)", [names.TRAIN_LOSS], log=True, smoothness=80
-                    ),
+                    *_values(judged, alone),
+                    charts.line("loss", "Training loss", [names.TRAIN_LOSS], log=True, smoothness=80),
                     *([] if LOSS in judged else [charts.line("eval-loss", "Test loss", [names.EVAL_LOSS])]),
                     charts.line(
                         "residual",
-                        "Residual: root mean square not sent yet (log)",
+                        "Residual (RMS)",
                         [names.COMM_RESIDUAL_RMS],
                         log=True,
                         smoothness=60,
                     ),
                 ],
             ),
-            "Every rule, including runs without compression": (
+            "Every rule": (
                 1,
                 320,
                 [
@@ -136,7 +127,7 @@ def comparison(
                 ],
             ),
             **{
-                f"What {name} does to wire MB and {_labels(judged)} (runs without it: above)": (
+                f"By {name}": (
                     1,
                     320,
                     [
@@ -152,7 +143,7 @@ def comparison(
                 )
                 for param, name in knobs.items()
             },
-            "Where a step's time goes, seconds, and bandwidth (slowest, fastest 5% left out)": (
+            "Seconds of a step": (
                 2,
                 280,
                 [
@@ -160,10 +151,10 @@ def comparison(
                     for name, title, metric in (
                         ("compute", "Compute", names.TIME_COMPUTE),
                         ("compress", "Compress", names.TIME_COMPRESS),
-                        ("wait", "Wait for the network", names.TIME_WAIT),
-                        ("decompress", "Decompress and add", names.TIME_DECOMPRESS),
-                        ("overlap", "Exchange beside other work", names.TIME_OVERLAP),
-                        ("mbit", "Mbit/s handed over while messages are under way", names.NET_MBIT),
+                        ("wait", "Wait", names.TIME_WAIT),
+                        ("decompress", "Decompress", names.TIME_DECOMPRESS),
+                        ("overlap", "Overlap", names.TIME_OVERLAP),
+                        ("mbit", "Mbit/s sent", names.NET_MBIT),
                     )
                 ],
             ),
@@ -203,13 +194,9 @@ def search(
     varied = [param for param in dimensions(trials) if param != names.PARAM_RULE]
     across = [_across(i, param, metrics, judged) for i, param in enumerate(varied[:_MOST_DIMENSIONS])]
     sections: dict[str, tuple[int, int, Sequence[charts.Chart]]] = {
-        "The front (strong; pale: behind it; grey: stopped early)": (
-            1,
-            440,
-            [_front(judged)],
-        ),
+        f"The front: {judged.label}": (1, 440, [_front(judged)]),
         # MLflow draws a line only for runs that have every axis: methods with other dimensions get a chart.
-        f"How the searched fields affect wire MB and {judged.label}": (
+        "Searched fields": (
             1,
             380,
             [
@@ -226,15 +213,8 @@ def search(
         ),
     }
     if across:
-        sections["One field at a time"] = (2, 300, across)
-    sections["Trials while they run"] = (
-        2,
-        320,
-        [
-            *_values([judged]),
-            _course(judged),
-        ],
-    )
+        sections["One field at a time"] = (1, 300, across)
+    sections["Trials while they run"] = (2, 320, _values([judged]))
     columns = [
         "attributes.`Status`",
         f"params.`{names.PARAM_RULE}`",
@@ -275,13 +255,13 @@ def dimensions(trials: Sequence[Mapping[str, str]]) -> list[str]:
 def _following() -> dict[str, tuple[int, int, Sequence[charts.Chart]]]:
     """Of runs with `sync.adapt`."""
     lines = (
-        ("density", "Target density (log)", names.ADAPT_DENSITY, True),
-        ("local-steps", "Local steps between two exchanges", names.ADAPT_LOCAL_STEPS, False),
-        ("rate", "The link's rate, estimated from exchanges, Mbit/s (log)", names.ADAPT_RATE, True),
-        ("waiting", "Share of a step spent waiting, without slower workers", names.ADAPT_WAIT, False),
+        ("density", "Target density", names.ADAPT_DENSITY, True),
+        ("local-steps", "Local steps", names.ADAPT_LOCAL_STEPS, False),
+        ("rate", "Link, Mbit/s", names.ADAPT_RATE, True),
+        ("waiting", "Share waiting", names.ADAPT_WAIT, False),
     )
     drawn = [charts.line(f"adapt-{name}", title, [metric], log=log) for name, title, metric, log in lines]
-    return {"Following the link: what sync.adapt chose, and why": (2, 280, drawn)}
+    return {"Following the link": (2, 280, drawn)}
 
 
 def _by_dimensions(
@@ -331,13 +311,8 @@ def _logged(metric: Metric) -> str:
 
 
 def _title(metric: Metric) -> str:
-    """As a heading says it; of a loss which way is better."""
-    label = metric.label[0].upper() + metric.label[1:]
-    return label if metric.more_is_better else f"{label} (lower is better)"
-
-
-def _labels(judged: Sequence[Metric]) -> str:
-    return " and ".join(metric.label for metric in judged)
+    """As a heading says it. The UI cuts a card's title after some 17 letters, a section's after some 24."""
+    return metric.label[0].upper() + metric.label[1:]
 
 
 def _suffix(metric: Metric) -> str:
@@ -345,25 +320,34 @@ def _suffix(metric: Metric) -> str:
     return "" if metric == ACCURACY else f"-{metric.name}"
 
 
-def _values(judged: Sequence[Metric]) -> list[charts.Chart]:
+def _ends(metric: Metric, alone: bool) -> tuple[float, float] | None:
+    """The ends of a metric's axis, where the UI would choose them badly."""
+    return (0.0, 1.0) if alone and metric.unit == "%" else None
+
+
+def _values(judged: Sequence[Metric], alone: bool = False) -> list[charts.Chart]:
     """What is reached, evaluation by evaluation."""
     titles = {metric: judging.tested(metric) for metric in judged}
     return [
-        charts.line(metric.name, title[0].upper() + title[1:], [_logged(metric)])
+        charts.line(
+            metric.name, title[0].upper() + title[1:], [_logged(metric)], y_range=_ends(metric, alone)
+        )
         if metric != LOSS
         else charts.line("eval-loss", "Test loss", [names.EVAL_LOSS])
         for metric, title in titles.items()
     ]
 
 
-def _front(metric: Metric) -> charts.Chart:
-    title = f"{_title(metric)} against wire MB"
-    return charts.scatter(f"front{_suffix(metric)}", title, names.TOTAL_WIRE_MB_LOG10, _logged(metric))
+def _front(metric: Metric, alone: bool = False) -> charts.Chart:
+    """What is sent for what is reached, from evaluation to evaluation; a run's highest point is its end.
 
-
-def _course(metric: Metric) -> charts.Chart:
-    """How a run came to its point on the front: from evaluation to evaluation."""
-    title = f"{_title(metric)} against wire MB so far"
+    Not a scatter chart, which has no logarithmic axis; of lines over a metric only the vertical one can be.
+    """
     return charts.line(
-        f"course{_suffix(metric)}", title, [_logged(metric)], x_metric=names.TOTAL_WIRE_MB_LOG10
+        f"front{_suffix(metric)}",
+        "Wire GB",
+        [names.TOTAL_WIRE_GB],
+        log=True,
+        x_metric=_logged(metric),
+        x_range=_ends(metric, alone),
     )

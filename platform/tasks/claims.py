@@ -16,6 +16,7 @@ proportions):
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -157,12 +158,10 @@ def _welch(values: Mapping[str, float], reference: Mapping[str, float]) -> float
 
 
 def _t(degrees: float) -> float:
-    from scipy.stats import t  # noqa: PLC0415 - half a second
+    from scipy.special import stdtrit  # noqa: PLC0415 - `scipy.stats` would take a second to import
 
-    return float(t.ppf((1 + CONFIDENCE) / 2, degrees))
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
 def _normal() -> float:
-    from scipy.stats import norm  # noqa: PLC0415 - half a second
-
-    return float(norm.ppf((1 + CONFIDENCE) / 2))
+    return NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

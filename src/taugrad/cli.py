@@ -51,10 +51,15 @@ def _main(arguments: Sequence[str] | None) -> int:
     handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
     from taugrad.platform.own_code import TRACEBACK  # noqa: PLC0415
     from taugrad.platform.spec import SpecError  # noqa: PLC0415
-    from taugrad.platform.spec.allowing import allowed  # noqa: PLC0415
 
     try:
-        with allowed(getattr(options, "allow_custom", False)):
+        with ExitStack() as stack:
+            if getattr(
+                options, "takes_fields", False
+            ):  # the others read no spec, and need not import its models
+                from taugrad.platform.spec.allowing import allowed  # noqa: PLC0415
+
+                stack.enter_context(allowed(options.allow_custom))
             return handler(options, overrides)
     except SpecError as error:
         if os.environ.get(TRACEBACK):

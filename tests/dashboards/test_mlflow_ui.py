@@ -23,12 +23,25 @@ DRAWN_TOO_EARLY = "> attribute "
 WITHOUT_SIZE = """() => [...document.querySelectorAll('svg *')].filter(drawn => [...drawn.attributes].some(
     ({name, value}) => value.includes('NaN') || (['width', 'height'].includes(name) && parseFloat(value) < 0)
 )).map(drawn => drawn.outerHTML)"""
+# Texts that do not fit, and end with three dots.
+CUT = """() => [...document.querySelectorAll('*')].filter(
+    each => getComputedStyle(each).textOverflow === 'ellipsis' && each.scrollWidth > each.clientWidth
+).map(each => each.innerText)"""
 # The data of every chart that is drawn, from plotly's own record of it.
 READ_CHARTS = """() => [...document.querySelectorAll('.js-plotly-plot')].map(plot => ({
     x: plot.layout.xaxis?.title?.text || plot.layout.xaxis?.title,
     log: plot.layout.yaxis?.type === 'log',
     traces: plot.data.map(t => ({name: t.name, key: t.metricKey, x: [...(t.x || [])], y: [...(t.y || [])],
-                                 color: t.marker?.color}))}))"""
+                                 color: t.line?.color || t.marker?.color}))}))"""
+
+
+def titles_of(state: Any) -> set[str]:
+    cards = [each["displayName"] for each in state["compareRunCharts"] if "displayName" in each]
+    return {*cards, *(each["name"] for each in state["compareRunSections"])}
+
+
+KNOBS = [*views.KNOBS, names.ADAPT_DENSITY]
+TITLES = titles_of(views.comparison(KNOBS, KNOBS)) | titles_of(views.search("parent", [], []))
 
 
 def family_of(server: Server) -> list[psutil.Process]:
@@ -61,15 +74,19 @@ def read_view(
         screenshot(page, picture)
         page.wait_for_function(f"({WITHOUT_SIZE})().length === 0")
         drawn, text = page.evaluate(READ_CHARTS), page.inner_text("body")
+        cut = page.evaluate(CUT)
     known = (*MLFLOWS_OWN, DRAWN_TOO_EARLY)
     assert [error for error in errors if not any(each in error for each in known)] == []
+    assert [words for words in cut if words in TITLES] == []
     return drawn, text
 
 
-def front_of(drawn: Any) -> Any:
-    """The scatter of accuracy against bytes: one trace of all runs."""
-    (front,) = [c for c in drawn if c["x"] == names.TOTAL_WIRE_MB_LOG10 and len(c["traces"]) == 1]
-    return front
+def ends_of_front(drawn: Any) -> list[tuple[float, float]]:
+    """Of the chart of GB (logarithmic) over accuracy: accuracy and GB at the end of each run's line."""
+    (front,) = [chart for chart in drawn if chart["x"] == names.EVAL_ACCURACY]
+    assert front["log"]
+    lines = {(tuple(trace["x"]), tuple(trace["y"])) for trace in front["traces"] if trace["y"]}
+    return sorted((x[at], y[at]) for x, y in lines for at in [y.index(max(y))])
 
 
 def finals(prepared: Any, run_ids: list[str], metric: str) -> list[float]:
@@ -82,19 +99,16 @@ def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared: Any, serv
         server, prepared.experiment_id, views.COMPARISON_KEY, "mlflow-comparison", charts, 5200
     )
     for words in (
-        "Accuracy against wire MB", "What is sent", "How it learns", "What tau does", "What floor does",
-        "Where a step's time goes", "Every rule, including runs without compression",
-        "Fraction of elements sent", "Wire MB so far", "Test accuracy",
+        "Accuracy and wire GB", "What is sent", "How it learns", "By tau", "By floor", "Seconds of a step",
+        "Every rule", "Fraction sent", "Wire MB so far", "Bits per parameter", "Test accuracy",
     ):  # fmt: skip
         assert words in text
     assert "layer/" not in text  # no charts of the UI's own
-    (scatter,) = [
-        chart for chart in drawn if chart["x"] == names.TOTAL_WIRE_MB_LOG10 and len(chart["traces"]) == 1
-    ]
-    trace = scatter["traces"][0]
-    assert sorted(trace["x"]) == pytest.approx(finals(prepared, prepared.run_ids, names.TOTAL_WIRE_MB_LOG10))
-    assert sorted(trace["y"]) == pytest.approx(finals(prepared, prepared.run_ids, names.EVAL_ACCURACY))
-    assert {"#000000", "#0072B2", "#D55E00"} <= set(trace["color"])
+    assert sorted(gb for _, gb in ends_of_front(drawn)) == pytest.approx(
+        finals(prepared, prepared.run_ids, names.TOTAL_WIRE_GB)
+    )
+    colors = {trace["color"] for chart in drawn for trace in chart["traces"]}
+    assert {"#000000", "#0072B2", "#D55E00"} <= colors
     fractions = [
         chart for chart in drawn if chart["traces"] and chart["traces"][0]["key"] == names.COMM_FRACTION
     ]
@@ -110,12 +124,10 @@ def test_a_searchs_view_shows_its_front_and_dimensions(prepared: Any, server: Se
     key = views.search_key(prepared.parent)
     drawn, text = read_view(server, prepared.search_experiment_id, key, "mlflow-search", 4, 2600)
     assert "The front" in text
-    assert "How the searched fields affect" in text
-    (front,) = [
-        chart for chart in drawn if chart["x"] == names.TOTAL_WIRE_MB_LOG10 and len(chart["traces"]) == 1
-    ]
-    expected = finals(prepared, prepared.trials, names.TOTAL_WIRE_MB_LOG10)
-    assert sorted(front["traces"][0]["x"]) == pytest.approx(expected)
+    assert "Searched fields" in text
+    assert sorted(gb for _, gb in ends_of_front(drawn)) == pytest.approx(
+        finals(prepared, prepared.trials, names.TOTAL_WIRE_GB)
+    )
     (by_tau,) = [chart for chart in drawn if chart["x"] == "view/compressor.tau_log10"]
     assert len(by_tau["traces"][0]["y"]) == len(prepared.trials)
 

@@ -2,13 +2,18 @@
 
 import csv
 import io
+import math
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from taugrad.dashboards import report, verdict
+from taugrad.dashboards import figures, report, runs, style, verdict
 from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.groups import by_setting
 from taugrad.dashboards.method_table import method_rows, methods_to_csv, methods_to_markdown
@@ -158,9 +163,113 @@ def test_a_search_is_reported_by_its_trials(prepared: Any, tmp_path: Path) -> No
 
 
 def test_nothing_finished_is_said(prepared: Any, tmp_path: Path) -> None:
-    experiment_id = prepared.client.create_experiment("empty")
-    with pytest.raises(SpecError, match="none of its 0 runs has finished"):
-        report.write_report(prepared.client, "empty", experiment_id, tmp_path, SERVER)
+    import mlflow_data
+
+    from taugrad.platform.tracking.store import start_run
+
+    client = prepared.client
+    experiment_id = client.create_experiment("empty")
+    with pytest.raises(SpecError, match="EXPERIMENT 'empty': it has no runs of taugrad yet"):
+        report.write_report(client, "empty", experiment_id, tmp_path, SERVER)
+    for status in ("FAILED", "FAILED", "RUNNING"):
+        run_id = start_run(client, mlflow_data.spec_of("none", "empty"))
+        if status != "RUNNING":
+            client.set_terminated(run_id, status=status)
+    with pytest.raises(SpecError, match=r"no run has finished .*\(2 failed, 1 running\)"):
+        report.write_report(client, "empty", experiment_id, tmp_path, SERVER)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_histories_are_one_query_whatever_the_number_of_runs_and_metrics(
+    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were asked for run by run and metric by metric, over a hundred times for four runs."""
+    asked: list[int] = []
+
+    def counted(uri: str, wanted: Any) -> Any:
+        asked.append(sum(map(len, wanted.values())))
+        return read_histories(uri, wanted)
+
+    read_histories = runs.read_histories
+    monkeypatch.setattr(runs, "read_histories", counted)
+    monkeypatch.setattr(type(prepared.client), "get_metric_history", lambda *_: pytest.fail("one by one"))
+    report.write_report(prepared.client, prepared.experiment, prepared.experiment_id, tmp_path, SERVER)
+    assert len(asked) <= 3  # the curves of the runs that are drawn, one run's layers, interactive charts
+    assert sum(asked) > 40
+
+
+def test_histories_are_those_that_mlflow_returns(prepared: Any) -> None:
+    """With NaN, infinities, and several values at one step, the last of which was logged last."""
+    import mlflow_data
+
+    client = prepared.client
+    run_id = client.create_run(client.create_experiment("histories")).info.run_id
+    values = [(1, 0.5), (3, math.nan), (2, math.inf), (2, -1e300), (2, 7.0), (4, -math.inf)]
+    mlflow_data.log(client, run_id, [("a/b", value, step) for step, value in values[:3]])
+    for later, (step, value) in enumerate(values[3:]):
+        client.log_metric(run_id, "a/b", value, timestamp=1_800_000_000_000 - later, step=step)
+    wanted = {run_id: ["a/b", "missing"]}
+    local = runs.histories(client, wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "read_histories", lambda *_: None)  # as of a server
+        remote = runs.histories(client, wanted)
+    assert list(local[run_id]) == list(remote[run_id]) == ["a/b"]
+    for ours, theirs in zip(local[run_id]["a/b"], remote[run_id]["a/b"], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert local[run_id]["a/b"][0].tolist() == [1, 2, 2, 2, 3, 4]
+    assert local[run_id]["a/b"][1][-1] == -math.inf
+
+
+def test_each_figure_is_drawn_once_a_width(
+    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[style.Page] = []
+    draw = figures.fraction_per_iteration
+
+    def counted(shown: Any, page: style.Page) -> Any:
+        drawn.append(page)
+        return draw(shown, page)
+
+    monkeypatch.setattr(figures, "fraction_per_iteration", counted)
+    report.write_report(prepared.client, prepared.experiment, prepared.experiment_id, tmp_path, SERVER)
+    assert drawn == [style.WIDE, style.NARROW]
+
+
+def test_one_setting_has_no_figure_of_a_single_dot(prepared: Any, tmp_path: Path) -> None:
+    """Two seeds of one setting are one dot too; with a second setting there is something to compare."""
+    import mlflow_data
+
+    client = prepared.client
+    by_setting = {"accuracy_by_setting", "accuracy_against_mb"}
+    for number, (chain, seed) in enumerate([("wgt(tau=0.01)", 0), ("wgt(tau=0.01)", 1), ("none", 0)]):
+        spec = mlflow_data.spec_of(chain, "settings", seed=seed)
+        mlflow_data.write_run(client, spec, 1.0 if chain == "none" else 0.03, 0.97)
+        experiment_id = client.get_experiment_by_name("settings").experiment_id
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        report.write_report(client, "settings", experiment_id, folder, SERVER)
+        page = (folder / "report.html").read_text()
+        figures_there = set(re.findall(r'<figure id="(\w+)"', page))
+        assert "fraction_per_iteration" in figures_there
+        one = chain != "none"
+        assert figures_there & by_setting == (set() if one else by_setting)
+        assert {path.stem for path in (folder / "figures").iterdir()} == figures_there
+        assert ("There is one setting only" in page) == one
+
+
+def test_a_report_imports_nothing_that_it_does_not_need(prepared: Any, tmp_path: Path) -> None:
+    """Each of these takes as long to import as some figures to draw: torch, Ray, the spec's models."""
+    heavy = ("torch", "ray", "numba", "scipy.stats", "matplotlib.pyplot", "taugrad.platform.spec.run")
+    code = (
+        "import sys; from taugrad.cli import main; "
+        f"code = main(['report', 'compared', '-o', {str(tmp_path)!r}]); "
+        f"print([each for each in {heavy} if each in sys.modules]); sys.exit(code)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"MLFLOW_TRACKING_URI": prepared.uri},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_command(

@@ -11,6 +11,7 @@ from taugrad.dashboards import charts, prepare, shared_view, views
 from taugrad.dashboards.experiment import all_runs
 from taugrad.dashboards.palette import RULES
 from taugrad.platform.spec import SpecError
+from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.tracking import names
 
 
@@ -179,6 +180,26 @@ def test_a_searchs_front_beaten_and_stopped_trials_have_colors_of_their_own(prep
 
     assert brightness(colors["beaten"]) > brightness(RULES["wgt"].color) + 200
     assert len({colors["stopped"][i : i + 2] for i in (1, 3, 5)}) == 1  # grey
+
+
+def test_one_run_alone_gets_an_axis_of_accuracy_up_to_one() -> None:
+    """Around one value MLflow draws an axis a unit to each side; of several runs it fits the axis to them."""
+
+    def ranges(metric: Metric, *, alone: bool) -> dict[str, Any]:
+        state = views.comparison([], [], [metric], alone=alone)
+        over = f"eval/{metric.name}"
+        return {
+            card["metricKey"]: card["range"]
+            for card in cards(state)
+            if card["type"] == "LINE" and over in (card["metricKey"], card["selectedXAxisMetricKey"])
+        }
+
+    gb = names.TOTAL_WIRE_GB
+    assert ranges(ACCURACY, alone=True) == {
+        gb: {"xMin": 0.0, "xMax": 1.0}, "eval/accuracy": {"yMin": 0.0, "yMax": 1.0},
+    }  # fmt: skip
+    assert ranges(ACCURACY, alone=False) == {gb: {}, "eval/accuracy": {}}
+    assert ranges(LOSS, alone=True) == {gb: {}, "eval/loss": {}}
 
 
 def test_an_experiment_without_runs_gets_the_papers_knobs(prepared: Any) -> None:
