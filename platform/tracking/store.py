@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlparse
 
+from ..spec.yaml_file import dump_yaml
 from ..tasks.counting import counting_metric
 from . import names
 from .masking import masked
@@ -130,10 +131,7 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
 
 def keep_spec(client: "MlflowClient", run_id: str, spec: "RunSpec") -> None:
     """Stores the spec as the artifact `spec.yaml`, from which the run can be continued."""
-    import yaml  # noqa: PLC0415 - only needed here
-
-    text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    client.log_text(run_id, text, "spec.yaml")
+    client.log_text(run_id, dump_yaml(spec.model_dump(mode="json")), "spec.yaml")
 
 
 def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str] | None = None) -> str:
