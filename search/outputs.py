@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSp
     if not point.exists():
         there = sorted(int(each.stem) for each in specs.glob("*.yaml"))
         said = f"the front of search {name} has points 1 to {there[-1]}" if there else (
-            f"search {name} has no front yet; run taugrad search {path} first"
+            f"search {name} has no front yet; run taugrad search {shlex.quote(str(path))} first"
         )  # fmt: skip
         raise SpecError(COMMAND_LINE, [f"--pick {place}: {said}"])
     return str(point), read_spec(point, others)

@@ -4,6 +4,7 @@ The command line comes first, then the environment, the file, and the default ki
 back as one `SpecError`, which names each field, its value, where the value comes from, and what is valid.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from pathlib import Path
@@ -34,7 +35,7 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     """
     tree = read_yaml(path, RunSpec)
     if "search" in tree:
-        raise SpecError(str(path), [f"is the spec of a search: taugrad search {path}"])
+        raise SpecError(str(path), [f"is the spec of a search: taugrad search {shlex.quote(str(path))}"])
     return read_tree(tree, str(path), Overrides.read(overrides))
 
 

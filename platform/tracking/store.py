@@ -87,6 +87,11 @@ def open_client(uri: str | None = None) -> "MlflowClient":
         return MlflowClient(tracking_uri=uri)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path), _quiet():
+        if not path.exists():
+            # MLflow puts the working directory into its first statement as it is, whatever quotes it has.
+            from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
+
+            SqlAlchemyStore(uri, (path.absolute().parent / "mlruns").as_uri())
         return MlflowClient(tracking_uri=uri)
 
 
@@ -123,7 +128,7 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
     if experiment.lifecycle_stage == "deleted":
         raise TrackingError(
             f"the experiment {name!r} was deleted; bring it back with "
-            f"`MLFLOW_TRACKING_URI={masked(client.tracking_uri)} mlflow experiments restore "
+            f"`MLFLOW_TRACKING_URI={shlex.quote(masked(client.tracking_uri))} mlflow experiments restore "
             f"--experiment-id {experiment.experiment_id}`, or choose another name"
         )
     return str(experiment.experiment_id)

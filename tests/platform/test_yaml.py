@@ -58,7 +58,8 @@ def test_a_name_may_look_like_brackets_on_the_command_line(read):
 def test_an_argument_is_what_yaml_says_of_it(read, monkeypatch):
     arguments = (
         "{quoted: '1e3', double: \"010\", float: 1e3, small: 1e-3, int: 010, hex: 0x1F, octal: 0o17, "
-        "yes: yes, true: True, half: .5, commit: 61e9540, day: 2026-11-25, time: 1:30, thousand: 1_000, 5: five}"
+        "yes: yes, true: True, half: .5, commit: 61e9540, day: 2026-11-25, time: 1:30, thousand: 1_000, "
+        "5: five}"
     )
     meant = {
         "quoted": "1e3",
