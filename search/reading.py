@@ -75,7 +75,7 @@ def _split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     plain: dict[str, str] = {}
     ranges: dict[str, Any] = {}
     for name, text in given.items():
-        value = read_value(text, entered([RunSpec], name))
+        value = read_value(text, entered([RunSpec], *name.split(".")))
         if name == METHOD and isinstance(value, str):
             ranges_inside = any(f"{kind}'" in value or f'{kind}"' in value for kind in RANGES)
             (ranges if ranges_inside else plain)[name] = text

@@ -187,17 +187,17 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return arguments[:1] if get_origin(annotation) is Annotated else arguments
 
 
-def entered(annotations: Sequence[Any], name: str) -> list[Any]:
+def entered(annotations: Sequence[Any], *names: str) -> list[Any]:
     """What a field may be.
 
     Args:
         annotations: what holds it: a model, or what `entered` returned for the group around it.
-        name: the field's name, dotted from there.
+        names: the field's name, after those of the groups that it lies in from there.
 
     Returns:
         Its annotation in each member of a union; none where there is no such field.
     """
-    for part in name.split("."):
+    for part in names:
         models = (model for annotation in annotations for model in _models(annotation))
         fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
         annotations = fields or [values for annotation in annotations for values in _values(annotation)]

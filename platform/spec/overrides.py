@@ -48,7 +48,7 @@ class Overrides:
         _check_variables()
         given: dict[str, str] = {}
         for name, text in pairs(arguments):
-            if not (annotations := entered([RunSpec], name)):
+            if not (annotations := entered([RunSpec], *name.split("."))):
                 raise SpecError(COMMAND_LINE, [f"--{name}: no such field{nearest(name)}"])
             if name in given and "list" in _forms(annotations):
                 raise SpecError(COMMAND_LINE, [f"--{name}: is there twice; give a list, such as [a, b]"])
@@ -116,7 +116,7 @@ def _tree(given: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
 
 def _value(name: str, text: str, source: str) -> Any:
     """A field's value: text as it is where the field holds text, anything else as in a file."""
-    annotations = entered([RunSpec], name)
+    annotations = entered([RunSpec], *name.split("."))
     holds, forms = held(annotations), _forms(annotations)
     is_text = bool(holds) and holds <= {str, NoneType}
     in_brackets = text.lstrip().startswith(("{", "["))

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -39,7 +39,7 @@ _CHOICE = "choice"
 class _Loader(yaml.SafeLoader):
     """Tells plain scalars apart as the core schema does."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers = {}  # noqa: RUF012
 
 
 class _Dumper(yaml.SafeDumper):
@@ -47,8 +47,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 for _name, (_pattern, _first) in _CORE.items():
-    for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), _first)
+    _compiled = re.compile(rf"(?:{_pattern})\Z")
+    yaml.add_implicit_resolver(_TAG + _name, _compiled, _first, Loader=_Loader, Dumper=_Dumper)
 
 
 def read_yaml(path: Path, model: type[BaseModel]) -> dict[str, Any]:
