@@ -394,7 +394,7 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
             "compressor.tau.patterns.a.target = 3: input",
         ),
         (
-            "compressor: {kind: wgt, tau: {kind: layers, default: 1, patterns: {a.b: {kind: density, target: 3}}}}",
+            "compressor: {kind: wgt, tau: {kind: layers, default: 1, patterns: {a.b: density(3)}}}",
             [],
             "compressor.tau.patterns.a.b.target = 3: input",
         ),
