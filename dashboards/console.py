@@ -149,10 +149,9 @@ def _mlflow_ui(uri: str, experiment: str) -> str:
     if uri.startswith("http"):
         return f"{uri}, experiment {experiment}"
     beside = Path(sys.executable).with_name("mlflow")
-    command = "mlflow" if shutil.which("mlflow") or not beside.exists() else short(beside)
+    command = "mlflow" if shutil.which("mlflow") or not beside.exists() else shlex.quote(short(beside))
     here = f"sqlite:///{Path.cwd()}/"
     if uri.startswith(here):
         uri = f"sqlite:///{uri.removeprefix(here)}"
-    return (
-        f"{command} ui --backend-store-uri {uri}\n  then open http://127.0.0.1:5000, experiment {experiment}"
-    )
+    started = f"{command} ui --backend-store-uri {shlex.quote(uri)}"
+    return f"{started}\n  then open http://127.0.0.1:5000, experiment {experiment}"

@@ -1,5 +1,6 @@
 """The command `taugrad dashboard`: prepares MLflow's UI for an experiment, and prints the address."""
 
+import shlex
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -73,7 +74,8 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
             threading.Event().wait()
     if not _is_server(uri):
         print(
-            f"Start MLflow:\n  mlflow server --backend-store-uri {masked(uri)} --host 127.0.0.1 --port 5000"
+            f"Start MLflow:\n  mlflow server --backend-store-uri {shlex.quote(masked(uri))} "
+            "--host 127.0.0.1 --port 5000"
         )
         print("or let this command do so with --serve. Then open:")
     _tell(written, without_login(uri) if _is_server(uri) else LOCAL_SERVER, experiment_id)

@@ -2,14 +2,14 @@
 
 import csv
 import io
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.spec.reading import read_spec
+from taugrad.platform.spec.yaml_file import dump_yaml
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking.store import home
 
@@ -68,7 +68,7 @@ def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSp
     if not point.exists():
         there = sorted(int(each.stem) for each in specs.glob("*.yaml"))
         said = f"the front of search {name} has points 1 to {there[-1]}" if there else (
-            f"search {name} has no front yet; run taugrad search {path} first"
+            f"search {name} has no front yet; run taugrad search {shlex.quote(str(path))} first"
         )  # fmt: skip
         raise SpecError(COMMAND_LINE, [f"--pick {place}: {said}"])
     return str(point), read_spec(point, others)
@@ -155,4 +155,4 @@ def _spec_text(progress: Progress, place: int, point: Point) -> str:
     metric = progress.metric
     figures = f"{metric.label} {metric.shown(point.mean)}, {point.wire_bytes / 1e6:.6g} MB on the wire"
     head = f"# Point {place} of the front of search {search.name} (trial {point.number}): {figures}.\n"
-    return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    return head + dump_yaml(tree)

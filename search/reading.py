@@ -1,18 +1,18 @@
 """Reads a search: a spec with ranges and a `search:` section, from a file, environment and command line."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
-from taugrad.platform.spec.fields import METHOD
-from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX, Overrides
+from taugrad.platform.spec.fields import METHOD, entered
+from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX, Overrides, pairs
 from taugrad.platform.spec.reading import read_tree
 from taugrad.platform.spec.yaml_file import read_value, read_yaml
 
 from .search import Search, corner_specs
-from .section import take_section
+from .section import SearchSpec, take_section
 from .space import RANGES, RangeError, corners, dimensions, find_ranges
 
 
@@ -26,8 +26,8 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
     Raises:
         SpecError: a range, the section or a spec in the corners of the space is wrong.
     """
-    tree, source = read_yaml(path), str(path)
-    given = dict(_pairs(overrides))
+    tree, source = read_yaml(path, SearchSpec), str(path)
+    given = dict(pairs(overrides))
     settings = take_section(tree, given, source)
     plain, ranges = _split(given)
     try:
@@ -61,7 +61,7 @@ def name_search(path: Path, overrides: Sequence[str]) -> tuple[str, str, list[st
     Raises:
         SpecError: the file or an argument is wrong.
     """
-    tree, given = read_yaml(path), dict(_pairs(overrides))
+    tree, given = read_yaml(path, SearchSpec), dict(pairs(overrides))
     settings = take_section(tree, given, str(path))
     written = tree.get("experiment", RunSpec.model_fields["experiment"].default)
     named = os.environ.get(f"{ENVIRONMENT_PREFIX}EXPERIMENT", written)
@@ -70,27 +70,12 @@ def name_search(path: Path, overrides: Sequence[str]) -> tuple[str, str, list[st
     return settings.name or path.stem, str(experiment), others
 
 
-def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """`--name value` and `--name=value` as pairs."""
-    rest = iter(arguments)
-    for argument in rest:
-        name, equals, value = argument.partition("=")
-        if not name.startswith("--"):
-            raise SpecError(COMMAND_LINE, [f"{argument}: expected --FIELD VALUE"])
-        if not equals:
-            following = next(rest, None)
-            if following is None:
-                raise SpecError(COMMAND_LINE, [f"{name}: expected one argument"])
-            value = following
-        yield name.removeprefix("--"), value
-
-
 def _split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     """The command line's plain values, and those that hold ranges."""
     plain: dict[str, str] = {}
     ranges: dict[str, Any] = {}
     for name, text in given.items():
-        value = read_value(text)
+        value = read_value(text, entered([RunSpec], *name.split(".")))
         if name == METHOD and isinstance(value, str):
             ranges_inside = any(f"{kind}'" in value or f'{kind}"' in value for kind in RANGES)
             (ranges if ranges_inside else plain)[name] = text

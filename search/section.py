@@ -6,15 +6,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from taugrad.platform.spec import SpecError
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.allowing import is_allowed, refusal
-from taugrad.platform.spec.fields import FieldHelp, type_name
+from taugrad.platform.spec.fields import FieldHelp, entered, type_name
 from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX
 from taugrad.platform.spec.yaml_file import read_value
 
 from .config import SearchConfig
 
 _SECTION = "search"
+
+
+class SearchSpec(RunSpec):
+    """Tells what the fields of a search's file hold; nobody makes one."""
+
+    search: SearchConfig
 
 
 def take_section(tree: dict[str, Any], given: dict[str, str], source: str) -> SearchConfig:
@@ -35,7 +41,9 @@ def take_section(tree: dict[str, Any], given: dict[str, str], source: str) -> Se
     if not isinstance(section, dict):
         raise SpecError(source, [f"{_SECTION} = {section}: give its fields, {', '.join(_fields())}"])
     own = [name for name in given if name.partition(".")[0] == _SECTION]
-    on_command_line = {name.partition(".")[2]: read_value(given.pop(name)) for name in own}
+    on_command_line = {
+        name.partition(".")[2]: _value(name.partition(".")[2], given.pop(name)) for name in own
+    }
     environment = _environment()
     try:
         settings = SearchConfig.model_validate(section | environment | on_command_line)
@@ -64,10 +72,14 @@ def search_fields() -> list[FieldHelp]:
 def _environment() -> dict[str, Any]:
     prefix = f"{ENVIRONMENT_PREFIX}{_SECTION.upper()}__"
     return {
-        name.removeprefix(prefix).lower(): read_value(value)
+        (own := name.removeprefix(prefix).lower()): _value(own, value)
         for name, value in os.environ.items()
         if name.startswith(prefix)
     }
+
+
+def _value(name: str, text: str) -> Any:
+    return read_value(text, entered([SearchConfig], name))
 
 
 def _explain(problem: Any) -> str:

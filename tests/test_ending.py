@@ -1,5 +1,6 @@
 """How commands end: by `kill` as by Ctrl-C, and in silence where nobody reads on."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -88,3 +89,37 @@ def test_exit_codes_pass_through(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert not ended.value.code
     assert capsys.readouterr().out.startswith("taugrad ")
+
+
+PRINTING = """
+import subprocess, sys
+from rich.table import Table
+from taugrad.ending import run
+from taugrad.platform.terminal import open_console, say
+
+def command():
+    print("print \\u2026 \\xe9")
+    print("errors \\u2026 \\xe9", file=sys.stderr)
+    say(open_console(), "say \\u2026 \\xe9")
+    table = Table("column \\u2026")
+    table.add_row("\\u00d7 \\u2588 \\udcff")
+    open_console().print(table)
+    return subprocess.call([sys.executable, "-c", "print('child \\\\u2026 \\\\xe9')"])
+
+sys.exit(run(command))
+"""
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [("ascii", b"\\u2026 \\xe9"), ("latin-1", b"\\u2026 \xe9"), ("utf-8", "\u2026 \xe9".encode())],
+)
+def test_no_character_ends_a_command(encoding: str, shown: bytes) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    ended = subprocess.run(
+        [sys.executable, "-c", PRINTING], env=environment, capture_output=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert [b"print " + shown, b"say " + shown, b"child " + shown] == [lines[0], lines[1].rstrip(), lines[-1]]
+    assert ended.stderr == b"errors " + shown + b"\n"

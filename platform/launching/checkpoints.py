@@ -1,5 +1,6 @@
 """A worker's side of checkpoints: all workers write one together, and agree on the one to continue from."""
 
+import shlex
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -133,7 +134,8 @@ class Checkpoints:
         where = "each machine has its workers' files in" if spread else "it is in"
         there = ", on each" if spread else ""
         self._notify(
-            f"{told}, and {where} {kept}; when the storage takes it again{there}: taugrad deliver {kept}"
+            f"{told}, and {where} {kept}; when the storage takes it again{there}: "
+            f"taugrad deliver {shlex.quote(str(kept))}"
         )
 
 

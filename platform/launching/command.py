@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import yaml
 from rich.console import Console
 
 from ..exit_codes import FAILED, OK
@@ -20,6 +19,7 @@ from ..preflight import check, usable_store
 from ..spec import COMMAND_LINE, RunSpec, SpecError
 from ..spec.allowing import OPTION, code_of, require_allowed
 from ..spec.resizing import with_workers
+from ..spec.yaml_file import read_yaml
 from ..terminal import say
 from ..tracking import names
 from ..tracking.glance import check_run, no_run
@@ -243,8 +243,8 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
     if run.info.status == "FINISHED":
         raise SpecError(COMMAND_LINE, [f"--resume {run_id}: this run is finished"])
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    text = Path(client.download_artifacts(run_id, "spec.yaml")).read_text(encoding="utf-8")
-    spec = RunSpec.model_validate(yaml.safe_load(text))
+    kept = Path(client.download_artifacts(run_id, "spec.yaml"))
+    spec = RunSpec.model_validate(read_yaml(kept, RunSpec))
     checkpoints = run.data.tags.get(names.TAG_CHECKPOINTS)
     if checkpoints is None:
         return spec

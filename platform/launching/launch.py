@@ -1,5 +1,6 @@
 """One spec, one run: the driver's side."""
 
+import shlex
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -110,7 +111,7 @@ def _end(client: "MlflowClient", run_id: str, status: Status, hold: Hold, folder
         place = keep_text(folder, UNDELIVERED, left + end_line(run_id, status))
     except OSError as error:
         return [f"{notice}, and that cannot be kept: {error}"]
-    return [f"{notice} until you say, when it answers again: taugrad deliver {place}"]
+    return [f"{notice} until you say, when it answers again: taugrad deliver {shlex.quote(str(place))}"]
 
 
 def _fit(

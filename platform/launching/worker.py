@@ -1,6 +1,7 @@
 """Runs in a Ray Train worker: a trainer whose listener reports to Ray and MLflow."""
 
 import logging
+import shlex
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -139,14 +140,14 @@ class _Tracker:
             folder: of the run.
             name: of the file.
             text: what it will hold.
-            where: what is said of the file's address, which takes the place of `{0}`.
+            where: what is said of the file's address, which takes the place of `{0}`, and quoted of `{1}`.
         """
         try:
             place = keep_text(folder, name, text)
         except OSError as error:  # nothing is left but to say so
             self.notify(f"{problem}, and it could not be kept: {error}")
             return
-        self.notify(f"{problem}; {where.format(place)}")
+        self.notify(f"{problem}; {where.format(place, shlex.quote(str(place)))}")
 
     def notify(self, notice: str) -> None:
         self.board.notify.remote(notice)
@@ -158,7 +159,7 @@ class _Tracker:
         """Delivers what is left; what cannot be delivered goes to a file in the run's folder."""
         if count := self.writer.close(_DELIVERY_S):
             problem, left = f"MLflow did not take {count} metrics", self.writer.undelivered()
-            where = "they are in {0}. When it answers again: taugrad deliver {0}"
+            where = "they are in {0}. When it answers again: taugrad deliver {1}"
             self.rescue(problem, folder, UNDELIVERED, left, where)
         self._store.close()
 

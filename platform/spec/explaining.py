@@ -44,21 +44,6 @@ def explain(errors: Iterable[Any]) -> Iterator[tuple[str, str]]:
         yield field + inside, _explain(problem, field)
 
 
-def explain_arguments(message: str) -> str:
-    """What pydantic-settings found wrong with a command line, or with JSON in it or the environment."""
-    message = message.removeprefix("error parsing CLI: ").removeprefix("argument ")
-    if unread := re.match(r'error parsing value for field "(\w+)"', message):
-        group = unread[1]
-        inside = f"{group}.{next(iter(below(group)), '')}".rstrip(".")
-        return f"{group}: is not JSON; give its fields one by one, such as --{inside}"
-    unknown = re.search(r"unrecognized arguments: (-+)([\w.-]+)?", message)
-    if unknown is None or unknown[2] is None:
-        return message
-    if len(unknown[1]) == 1:
-        return f"-{unknown[2]}: a field needs two dashes, --{unknown[2]}"
-    return f"--{unknown[2]}: no such field{nearest(unknown[2])}"
-
-
 def nearest(field: str) -> str:
     """What an unknown field may have meant, or which fields there are."""
     section, dot, own = field.rpartition(".")
@@ -102,6 +87,8 @@ def _explain(problem: Any, field: str) -> str:  # noqa: PLR0911, PLR0912 (one fo
             return f"{said}: {_group(field, value)}"
         case "tuple_type" | "list_type":
             return f"{said}: give a list, such as [{value}]"
+        case "dict_type":
+            return f"{said}: give names and values, such as {{name: value}}"
         case "path_type":
             return f"{said}: give a folder's name"
         case "too_short":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -119,12 +120,11 @@ def without_tags(where: Sequence[str | int]) -> Iterator[str | int]:
     """What the next part may be a part of."""
     for part in where:
         models = [model for annotation in inside for model in _models(annotation)]
-        entered = [model for model in models if part in _tags(model)]
-        if entered or (part == "number" and models) or part == "[key]":
-            inside = entered
+        chosen = [model for model in models if part in _tags(model)]
+        if chosen or (part == "number" and models) or part == "[key]":
+            inside = chosen
             continue
-        fields = [model.model_fields[str(part)].annotation for model in models if part in model.model_fields]
-        inside = fields or [values for annotation in inside for values in _values(annotation)]
+        inside = entered(inside, str(part))
         yield part
 
 
@@ -185,6 +185,37 @@ def _plain(annotation: Any) -> bool:
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
     arguments = get_args(annotation)
     return arguments[:1] if get_origin(annotation) is Annotated else arguments
+
+
+def entered(annotations: Sequence[Any], *names: str) -> list[Any]:
+    """What a field may be.
+
+    Args:
+        annotations: what holds it: a model, or what `entered` returned for the group around it.
+        names: the field's name, after those of the groups that it lies in from there.
+
+    Returns:
+        Its annotation in each member of a union; none where there is no such field.
+    """
+    for part in names:
+        models = (model for annotation in annotations for model in _models(annotation))
+        fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
+        annotations = fields or [values for annotation in annotations for values in _values(annotation)]
+    return list(annotations)
+
+
+def held(annotations: Sequence[Any]) -> set[type]:
+    """The plain types among annotations, in lists too; text and paths are str."""
+    found = set[type]()
+    for annotation in annotations:
+        origin, arguments = get_origin(annotation), get_args(annotation)
+        if origin is Literal:
+            found |= {type(choice) for choice in arguments}
+        elif arguments and origin is not dict:
+            found |= held(arguments)
+        elif isinstance(annotation, type) and not issubclass(annotation, BaseModel):
+            found.add(str if issubclass(annotation, Path) else annotation)
+    return found
 
 
 def type_name(annotation: Any) -> str:

@@ -4,36 +4,24 @@
 """
 
 import difflib
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from types import NoneType
 from typing import Any
 
-from pydantic_settings import (
-    BaseSettings,
-    CliSettingsSource,
-    EnvSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+import yaml
 
 from .errors import COMMAND_LINE, SpecError
-from .explaining import explain_arguments
-from .fields import METHOD, below, walk
+from .explaining import nearest
+from .fields import METHOD, below, entered, held, type_name, walk
 from .lines import spelled_out
 from .run import RunSpec
+from .yaml_file import explain_yaml, parse_yaml
 
 ENVIRONMENT_PREFIX = "TAUGRAD_"
 _NEAR = 0.8
 """How alike a variable of the environment and a field must be for the variable to be a typing error."""
-
-
-class _Fields(RunSpec, BaseSettings):
-    """Tells pydantic-settings which fields there are; nobody makes one."""
-
-    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,25 +43,27 @@ class Overrides:
             arguments: such as `["--compressor.tau", "1e-3"]`.
 
         Raises:
-            SpecError: an argument or a variable is no field, or its text cannot be read.
+            SpecError: an argument is no field, or the text of one or of a variable cannot be read.
         """
         _check_variables()
-        method, others = _take_method(arguments)
-        try:
-            command_line = _command_line_source()(args=others)()
-            environment = EnvSettingsSource(_Fields)()
-        except SettingsError as error:
-            problem = explain_arguments(str(error))
-            in_variable = "EnvSettingsSource" in str(error)
-            where = _variable_of(problem.partition(":")[0]) if in_variable else COMMAND_LINE
-            raise SpecError(where, [problem]) from None
-        if method:
-            environment.pop(METHOD, None)
-        return cls(
-            (command_line, method, environment),
-            bool(method) or f"{ENVIRONMENT_PREFIX}{METHOD.upper()}" in os.environ,
-            [argument.partition("=")[0] for argument in arguments],
+        given: dict[str, str] = {}
+        for name, text in pairs(arguments):
+            if not (annotations := entered([RunSpec], *name.split("."))):
+                raise SpecError(COMMAND_LINE, [f"--{name}: no such field{nearest(name)}"])
+            if name in given and "list" in _forms(annotations):
+                raise SpecError(COMMAND_LINE, [f"--{name}: is there twice; give a list, such as [a, b]"])
+            given[name] = text
+        command_line = _tree((name, text, COMMAND_LINE) for name, text in given.items())
+        sections = below("")
+        environment = _tree(
+            (name, os.environ[variable], variable)
+            for variable, name in _variables().items()
+            if name.partition(".")[0] in sections
         )
+        if METHOD in given:
+            environment.pop(METHOD, None)
+        whole_method = METHOD in given or METHOD in _variables().values()
+        return cls((command_line, environment), whole_method, [f"--{name}" for name in given])
 
     def source_of(self, field: str) -> str:
         """Which of the command line and the environment gave a field its value; empty if it was neither."""
@@ -82,38 +72,72 @@ class Overrides:
         return _variable_of(field)
 
 
-@cache
-def _command_line_source() -> CliSettingsSource[Any]:
-    """Made once: that takes far longer than reading a command line with it."""
-    return CliSettingsSource(_Fields, cli_exit_on_error=False)
+def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """`--name value` and `--name=value` as pairs.
 
-
-def _take_method(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Takes `--compressor "strom(tau=0.05) | golomb_rice"`, or its fields as JSON, out of a command line.
-
-    Returns:
-        The method as a tree, which is empty where there is none; the other arguments.
+    Raises:
+        SpecError: an argument is neither.
     """
-    method: dict[str, Any] = {}
-    others = []
     rest = iter(arguments)
     for argument in rest:
         option, equals, value = argument.partition("=")
-        if option != f"--{METHOD}":
-            others.append(argument)
-            continue
-        text = value if equals else next(rest, None)
-        if text is None:
-            raise SpecError(COMMAND_LINE, [f"{option}: expected one argument"])
-        method = spelled_out({METHOD: _fields_or_line(text)}, COMMAND_LINE)
-    return method, others
+        name = option.removeprefix("--")
+        if name.startswith("-"):
+            raise SpecError(COMMAND_LINE, [f"{option}: a field needs two dashes, --{name.lstrip('-')}"])
+        if name == option:
+            raise SpecError(COMMAND_LINE, [f"{argument}: expected --FIELD VALUE"])
+        if not equals:
+            value = next(rest, "--")
+            if value.startswith("--"):
+                raise SpecError(COMMAND_LINE, [f"{option}: expected one argument"])
+        yield name, value
 
 
-def _fields_or_line(text: str) -> Any:
+def laid_over(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
+    """Two trees as one; where both have a value, that of the first counts."""
+    laid = {**under, **over}
+    for key in over.keys() & under.keys():
+        if isinstance(over[key], Mapping) and isinstance(under[key], Mapping):
+            laid[key] = laid_over(over[key], under[key])
+    return laid
+
+
+def _tree(given: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
+    """Fields by dotted name, text and source as a tree; single fields come over the groups that hold them."""
+    tree: dict[str, Any] = {}
+    for name, text, source in sorted(given, key=lambda each: each[0].count(".")):
+        first, *inner = name.split(".")
+        value = _value(name, text, source)
+        for part in reversed(inner):
+            value = {part: value}
+        tree = laid_over(spelled_out({first: value}, source), tree)
+    return tree
+
+
+def _value(name: str, text: str, source: str) -> Any:
+    """A field's value: text as it is where the field holds text, anything else as in a file."""
+    annotations = entered([RunSpec], *name.split("."))
+    holds, forms = held(annotations), _forms(annotations)
+    is_text = bool(holds) and holds <= {str, NoneType}
+    in_brackets = text.lstrip().startswith(("{", "["))
+    if forms == {"list"} and not in_brackets:
+        return [each.strip() for each in text.split(",")]
+    if not text or (name == METHOD and not in_brackets):
+        return text
+    if is_text and not (in_brackets and "list" in forms):
+        return None if text == "null" and NoneType in holds else text
     try:
-        return json.loads(text) if text.lstrip().startswith("{") else text
-    except ValueError:
-        return text  # whoever reads it as a line says what is wrong
+        value = parse_yaml(text, annotations)
+    except yaml.YAMLError as error:
+        if not in_brackets or is_text:
+            return text  # such as a policy or a pattern; whoever reads it says what is wrong
+        problem = f"{name} = {text}: {explain_yaml(error, text)}"
+        raise SpecError(source, [f"{problem}; give {{name: value}} or [value, value]"]) from None
+    return text if isinstance(value, dict | list) and not in_brackets else value
+
+
+def _forms(annotations: Sequence[Any]) -> set[str]:
+    return {form for each in annotations for form in type_name(each).split("|")}
 
 
 def _variables() -> dict[str, str]:

@@ -4,6 +4,7 @@ The command line comes first, then the environment, the file, and the default ki
 back as one `SpecError`, which names each field, its value, where the value comes from, and what is valid.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from pathlib import Path
@@ -16,7 +17,7 @@ from .errors import SpecError
 from .explaining import explain
 from .fields import METHOD, TAGS
 from .lines import spelled_out
-from .overrides import Overrides
+from .overrides import Overrides, laid_over
 from .run import RunSpec
 from .yaml_file import read_yaml
 
@@ -32,9 +33,9 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
         SpecError: there is no such file, it is not YAML, a field is wrong or unknown, or the file names code,
             which is not allowed.
     """
-    tree = read_yaml(path)
+    tree = read_yaml(path, RunSpec)
     if "search" in tree:
-        raise SpecError(str(path), [f"is the spec of a search: taugrad search {path}"])
+        raise SpecError(str(path), [f"is the spec of a search: taugrad search {shlex.quote(str(path))}"])
     return read_tree(tree, str(path), Overrides.read(overrides))
 
 
@@ -53,21 +54,12 @@ def read_tree(tree: Mapping[str, Any], source: str, overrides: Overrides) -> Run
     if overrides.whole_method:
         fields.pop(METHOD, None)
     try:
-        spec = RunSpec.model_validate(reduce(_laid_over, [*overrides.layers, fields, _default_kinds()]))
+        spec = RunSpec.model_validate(reduce(laid_over, [*overrides.layers, fields, _default_kinds()]))
     except ValidationError as error:
         wrong, problems = zip(*explain(error.errors()), strict=True)
         raise SpecError(source, problems, [overrides.source_of(field) or source for field in wrong]) from None
     require_allowed(spec, source, overrides)
     return spec
-
-
-def _laid_over(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
-    """Two trees as one; where both have a value, that of the first counts."""
-    laid = {**under, **over}
-    for key in over.keys() & under.keys():
-        if isinstance(over[key], Mapping) and isinstance(under[key], Mapping):
-            laid[key] = _laid_over(over[key], under[key])
-    return laid
 
 
 @cache

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlparse
 
+from ..spec.yaml_file import dump_yaml
 from ..tasks.counting import counting_metric
 from . import names
 from .masking import masked
@@ -86,6 +87,11 @@ def open_client(uri: str | None = None) -> "MlflowClient":
         return MlflowClient(tracking_uri=uri)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path), _quiet():
+        if not path.exists():
+            # MLflow puts the working directory into its first statement as it is, whatever quotes it has.
+            from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
+
+            SqlAlchemyStore(uri, (path.absolute().parent / "mlruns").as_uri())
         return MlflowClient(tracking_uri=uri)
 
 
@@ -122,7 +128,7 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
     if experiment.lifecycle_stage == "deleted":
         raise TrackingError(
             f"the experiment {name!r} was deleted; bring it back with "
-            f"`MLFLOW_TRACKING_URI={masked(client.tracking_uri)} mlflow experiments restore "
+            f"`MLFLOW_TRACKING_URI={shlex.quote(masked(client.tracking_uri))} mlflow experiments restore "
             f"--experiment-id {experiment.experiment_id}`, or choose another name"
         )
     return str(experiment.experiment_id)
@@ -130,10 +136,7 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
 
 def keep_spec(client: "MlflowClient", run_id: str, spec: "RunSpec") -> None:
     """Stores the spec as the artifact `spec.yaml`, from which the run can be continued."""
-    import yaml  # noqa: PLC0415 - only needed here
-
-    text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    client.log_text(run_id, text, "spec.yaml")
+    client.log_text(run_id, dump_yaml(spec.model_dump(mode="json")), "spec.yaml")
 
 
 def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str] | None = None) -> str:

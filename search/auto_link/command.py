@@ -6,13 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from rich.console import Console
 
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.yaml_file import dump_yaml
 from taugrad.platform.synchronization.config import SimulatedSync
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.terminal import open_console, say, short
@@ -150,7 +150,7 @@ def _to_train(spec: RunSpec, way: Way, wishes: Wishes) -> RunSpec:
 
 def _write(path: Path, spec: RunSpec, why: str) -> None:
     tree = spec.model_dump(mode="json") | {"compressor": str(spec.compressor)}
-    text = f"# {why}.\n" + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    text = f"# {why}.\n" + dump_yaml(tree)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

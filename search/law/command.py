@@ -67,7 +67,7 @@ def run_law(experiments: Sequence[str], kind: Kind, path: Path) -> int:
         say(console, remark)
     say(console, law.describe())
     say(console, f"error on held-out models and data: {_error_text(law)}")
-    say(console, f"written: {path}; use it: taugrad auto SPEC.yaml --law {path}")
+    say(console, f"written: {path}; use it: taugrad auto SPEC.yaml --law {shlex.quote(str(path))}")
     return OK
 
 

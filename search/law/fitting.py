@@ -15,6 +15,7 @@ from taugrad.compressors.quantizers.entropy import LawFloor
 from taugrad.compressors.tau.by_law import Law, LawTau
 from taugrad.platform.config import Config
 from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.yaml_file import dump_yaml, parse_yaml
 
 from ..digits import rounded
 from ..momentum import own_momentum
@@ -216,7 +217,7 @@ def _regression(
 
 def write_law(law: FittedLaw, path: Path, heading: str) -> None:
     """Writes a law as YAML, under a comment."""
-    text = yaml.safe_dump(law.model_dump(mode="json"), sort_keys=False)
+    text = dump_yaml(law.model_dump(mode="json"))
     path.write_text(f"# {heading}\n{text}", encoding="utf-8")
 
 
@@ -227,7 +228,8 @@ def read_law(path: Path) -> FittedLaw:
         SpecError: the file is not there or holds no law.
     """
     try:
-        return FittedLaw.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        tree = parse_yaml(path.read_text(encoding="utf-8"), [FittedLaw])
+        return FittedLaw.model_validate(tree)
     except OSError as error:
         raise SpecError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except (yaml.YAMLError, UnicodeDecodeError):

@@ -1,5 +1,10 @@
-"""How every command ends: by itself, by Ctrl-C, by `kill`, or because nobody reads what it prints."""
+"""How every command ends: by itself, by Ctrl-C, by `kill`, or because nobody reads what it prints.
 
+What it prints ends none: a character that the output cannot hold is escaped.
+"""
+
+import codecs
+import io
 import os
 import select
 import signal
@@ -18,6 +23,7 @@ def run(command: Callable[[], int]) -> int:
     Returns:
         Its exit code; 143 when it was ended by SIGTERM, 130 by Ctrl-C, 141 when nobody reads its output.
     """
+    _print_anything()
     terminated = False
 
     def terminate(signum: int, frame: FrameType | None) -> None:
@@ -37,6 +43,17 @@ def run(command: Callable[[], int]) -> int:
         if in_main:
             signal.signal(signal.SIGTERM, before)
     return TERMINATED if terminated and code == INTERRUPTED else code
+
+
+def _print_anything() -> None:
+    """Escapes characters that the output cannot hold, here and in processes that are started here."""
+    escaping = "backslashreplace"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=escaping)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if codecs.lookup(encoding).name != "utf-8":
+        os.environ["PYTHONIOENCODING"] = f"{encoding}:{escaping}"
 
 
 def _with_output(command: Callable[[], int]) -> int:

@@ -132,7 +132,7 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         ("workers: {count: two}", [], "workers.count = two: input should be a valid integer"),
         ("workers: {device: cudda}", [], "input should be 'cpu' or 'cuda'; did you mean cuda?"),
         ("experiment: ''", [], "experiment = '': string should have at least 1 character"),
-        ("storage: 3", [], "storage = 3: give a folder's name"),
+        ("storage: [x]", [], "storage = ['x']: give a folder's name"),
         (
             "lr: 0.1",
             [],
@@ -156,10 +156,13 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
         ("", ["--epochs", "3"], "--epochs: no such field; did you mean training.epochs, training.schedule"),
         ("", ["-training.epochs", "3"], "-training.epochs: a field needs two dashes, --training.epochs"),
         ("", ["--training.batch-size", "3"], "did you mean training.batch_size?"),
+        ("", ["--training", "{epochs: 3"], "training = {epochs: 3: is not valid YAML"),
+        ("", ["--training", "3"], "training = 3: give its fields, epochs, "),
+        ("", ["--data.kind", "custom", "--data.factory", "a:b", "--data.arguments", "x=1"], "{name: value}"),
         (
             "",
-            ["--training", "{epochs: 3}"],
-            "training: is not JSON; give its fields one by one",
+            ["--model.kind", "mlp", "--model.widths", "8", "--model.widths", "4"],
+            "is there twice; give a l",
         ),
         ("", ["--model", "mlp"], "model = mlp: give model.kind"),
         ("compressor: {kind: wgt}", [], "compressor.tau: is missing"),
@@ -203,7 +206,7 @@ def test_what_is_wrong_is_said_with_field_value_and_what_would_do(problems, text
             "TAUGRAD_WORKERS__COUNT: workers.count = two: input should be a",
         ),
         ("WORKERS", '{"count": 0}', "TAUGRAD_WORKERS: workers.count = 0: input should be greater"),
-        ("WORKERS", "{count: 1}", "TAUGRAD_WORKERS: workers: is not JSON; give its fields one by one"),
+        ("WORKERS", "{count: 1", "TAUGRAD_WORKERS: workers = {count: 1: is not valid YAML: "),
         (
             "COMPRESSOR__TAU",
             "abc",
@@ -389,6 +392,11 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
             "compressor: \"wgt(layers(1, patterns={'a': density(3)}))\"",
             [],
             "compressor.tau.patterns.a.target = 3: input",
+        ),
+        (
+            "compressor: {kind: wgt, tau: {kind: layers, default: 1, patterns: {a.b: density(3)}}}",
+            [],
+            "compressor.tau.patterns.a.b.target = 3: input",
         ),
         ("compressor: wgt(layers(1, patterns={}))", [], "compressor.tau.patterns = {}: needs 1 or more"),
         (

@@ -4,6 +4,7 @@ import getpass
 import json
 import logging
 import math
+import shlex
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import pytest
 import yaml
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.yaml_file import read_yaml
 from taugrad.platform.tracking import names, store
 from taugrad.platform.tracking import writer as writing
 from taugrad.platform.tracking.ended import UNDELIVERED, end_line, recorded_end
@@ -845,3 +847,30 @@ def test_what_a_job_shows_names_its_store(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(job)
     assert store.to_copy(command, uri) == f"MLFLOW_TRACKING_URI='{uri}' {command}"
     assert store.to_copy(command, "https://me:secret@host") == command
+
+
+def test_runs_are_kept_in_a_folder_of_any_name(tmp_path, monkeypatch):
+    folder = tmp_path / 'it\'s "here" :now'
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client = store.open_client()
+    run_id = store.start_run(client, RunSpec(name="1e3", experiment="quoted"))
+    assert client.get_run(run_id).info.run_name == "1e3"
+    (kept,) = (folder / "mlruns").rglob("spec.yaml")
+    assert read_yaml(kept, RunSpec)["name"] == "1e3"
+    assert (folder / "mlflow.db").exists()
+
+
+def test_how_to_deliver_is_said_as_a_shell_reads_it(tmp_path):
+    from pyarrow.fs import LocalFileSystem
+
+    from taugrad.platform.launching.launch import _end
+    from taugrad.platform.launching.run_folder import RunFolder
+
+    place = str(tmp_path / 'it\'s "here" now')
+    folder = RunFolder(LocalFileSystem(), place, "r", place)
+    held = SimpleNamespace(is_ours=lambda: True)
+    (notice,) = _end(object(), "r", "FINISHED", held, folder)  # which no store answers
+    command = notice.partition("again: ")[2]
+    assert shlex.split(command) == ["taugrad", "deliver", f"{place}/{UNDELIVERED}"]

@@ -1,5 +1,6 @@
 """`taugrad search SPEC`: the file, the environment and the command line together."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -150,10 +151,12 @@ def test_a_search_is_named_by_its_file_unless_told_otherwise(tmp_path, monkeypat
 
 
 def test_train_says_that_a_search_is_none_of_its_specs(tmp_path):
-    path = tmp_path / "find.yaml"
+    path = tmp_path / 'it\'s "here" now.yaml'
     path.write_text(SPEC + "search: {trials: 3}")
-    with pytest.raises(SpecError, match="is the spec of a search: taugrad search"):
+    with pytest.raises(SpecError, match="is the spec of a search: taugrad search") as refusal:
         read_spec(path)
+    command = refusal.value.problems[0].partition(": ")[2]
+    assert shlex.split(command) == ["taugrad", "search", str(path)]
 
 
 def test_help_lists_the_fields_of_a_search_before_those_of_a_run(capsys):

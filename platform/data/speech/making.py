@@ -91,7 +91,7 @@ def _in_a_process(part: PartName, seed: int, block: int, folder: Path) -> Frames
     process.join()
     failed = path.with_suffix(".txt")
     if process.exitcode or failed.exists():
-        reason = failed.read_text() if failed.exists() else f"its process ended with {process.exitcode}"
+        reason = failed.read_text(encoding="utf-8") if failed.exists() else f"its process ended with {process.exitcode}"
         raise SpeechError(f"espeak-ng: block {block} of {part}: {reason}")
     with np.load(path, allow_pickle=False) as arrays:
         return Frames(arrays["features"], arrays["labels"], arrays["lengths"])
@@ -101,7 +101,7 @@ def _speak_into(part: PartName, seed: int, block: int, path: Path) -> None:
     try:
         frames = speak_block(part, seed, block)
     except (SpeechError, ValueError) as error:
-        path.with_suffix(".txt").write_text(str(error))
+        path.with_suffix(".txt").write_text(str(error), encoding="utf-8")
         return
     np.savez(path, features=frames.features, labels=frames.labels, lengths=frames.lengths)
 

@@ -1,0 +1,230 @@
+"""YAML 1.2 in specs, on the command line and in the environment: text stays text, numbers are numbers."""
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.reading import read_spec
+from taugrad.platform.spec.yaml_file import dump_yaml, parse_yaml, read_yaml
+from taugrad.search.reading import read_search
+
+ODD = ["61e9540", "1e3", "2026-11-25", "123456", "0123", "010", "1:30", "1_000", "0x1F", "0o17", ".5", "1.10"]
+ODD += ["+1", "no", "yes", "on", "off", "y", "true", "True", "FALSE", "null", "~", ".inf", ".NaN", "<<", "="]
+"""What YAML 1.1 or 1.2 takes for something else than text."""
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Reads a spec from text, with command-line overrides."""
+
+    def read_text(text: str, *overrides: str) -> RunSpec:
+        path = tmp_path / "spec.yaml"
+        path.write_text(text)
+        return read_spec(path, overrides)
+
+    return read_text
+
+
+@pytest.mark.parametrize("text", ODD)
+@pytest.mark.parametrize("quoted", ["{}", "'{}'", '"{}"', "!!str {}"])
+def test_a_name_is_the_text_as_written(read, text, quoted):
+    written = quoted.format(text)
+    spec = read(f"name: {written}\nexperiment: {written}\nstorage: {written}")
+    assert (spec.name, spec.experiment, spec.storage) == (text, text, Path(text))
+    spec = read(f"data: {{kind: parquet, path: a, input: [a, {written}], label: {written}}}")
+    assert spec.data.label == text
+    if written not in ("null", "~"):  # None, where a field of that name may be None
+        assert spec.data.input == ("a", text)
+        assert read(f"data: {{kind: mnist, path: {written}}}").data.path == Path(text)
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_name_is_the_same_on_the_command_line_and_in_the_environment(read, monkeypatch, text):
+    assert read("", "--name", text, f"--experiment={text}").name == text
+    assert read("data: {kind: text}", "--data.path", text).data.path == (None if text == "null" else text)
+    assert read("data: {kind: text}", "--data", f"{{path: ['{text}']}}").data.path == (text,)
+    monkeypatch.setenv("TAUGRAD_NAME", text)
+    assert read("name: other").name == text
+
+
+def test_a_name_may_look_like_brackets_on_the_command_line(read):
+    for text in ("[draft] a", "{x}", "a: b", "# a", "'a'", "*", "- a"):
+        assert read("", "--name", text).name == text
+
+
+def test_an_argument_is_what_yaml_says_of_it(read, monkeypatch):
+    arguments = (
+        "{quoted: '1e3', double: \"010\", float: 1e3, small: 1e-3, int: 010, hex: 0x1F, octal: 0o17, "
+        "yes: yes, true: True, half: .5, commit: 61e9540, day: 2026-11-25, time: 1:30, thousand: 1_000, "
+        "5: five}"
+    )
+    meant = {
+        "quoted": "1e3",
+        "double": "010",
+        "float": 1000.0,
+        "small": 1e-3,
+        "int": 10,
+        "hex": 31,
+        "octal": 15,
+    }
+    meant |= {
+        "yes": "yes",
+        "true": True,
+        "half": 0.5,
+        "commit": "61e9540",
+        "day": "2026-11-25",
+        "time": "1:30",
+    }
+    meant |= {"thousand": "1_000", "5": "five"}
+    own = "kind: custom, factory: 'a:b'"
+    monkeypatch.setenv("TAUGRAD_ALLOW_CUSTOM", "1")
+    for spec in (
+        read(f"data: {{{own}, arguments: {arguments}}}"),
+        read(f"data: {{{own}}}", "--data.arguments", arguments),
+        read(f"data: {{{own}}}", f"--data={{{own}, arguments: {arguments}}}"),
+    ):
+        assert spec.data.arguments == meant
+        assert [type(each) for each in spec.data.arguments.values()] == [
+            type(each) for each in meant.values()
+        ]
+    monkeypatch.setenv("TAUGRAD_DATA__ARGUMENTS", arguments)
+    assert read(f"data: {{{own}}}").data.arguments == meant
+    assert read(f"data: {{{own}}}", "--data.arguments.int", "0x10").data.arguments == meant | {"int": 16}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e-3", 1e-3), (".5", 0.5), ("1.", 1.0), ("+2", 2.0), ("0o17", 15.0), ("0x1F", 31.0), ("010", 10.0)],
+)
+def test_numbers_are_those_of_the_core_schema(read, text, number):
+    for spec in (
+        read(f"training: {{optimizer: {{lr: {text}}}}}"),
+        read("", "--training.optimizer.lr", text),
+        read("", "--training.optimizer", f"{{lr: {text}}}"),
+    ):
+        assert spec.training.optimizer.lr == number
+
+
+@pytest.mark.parametrize(
+    "text", ["1:30", "yes", "true", "True", "no", "2026-11-25", "1e3x", "0b1", "~", "null"]
+)
+def test_what_is_no_number_is_refused_for_one(read, text):
+    for field, file in (
+        ("training.epochs", "training: {epochs: %s}"),
+        ("sync.of.every", "sync: {of: {every: %s}}"),
+    ):
+        simulated = ["--sync.mode", "simulated", "--sync.of.mode", "weights"]
+        for given in ([file % text], ["", f"--{field}={text}"]):
+            with pytest.raises(SpecError) as refusal:
+                read(*given, *simulated)
+            (problem,) = refusal.value.problems
+            assert problem.startswith(
+                f"{field} = {'None' if text in ('~', 'null') else text}: input should be"
+            )
+
+
+def test_null_is_none_where_a_field_may_be_none(read):
+    for written in ("null", "~", "Null", ""):
+        spec = read(f"paper: {written}\ncheckpoint: {{interval: {written}}}")
+        assert (spec.paper, spec.checkpoint.interval) == (None, None)
+    assert read("paper: x", "--paper", "null").paper is None
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    texts = [
+        *ODD,
+        "61e9540",
+        "1E5",
+        "a: b",
+        "# a",
+        " a ",
+        "",
+        'it\'s "here" now',
+        "é…",
+        "two\nlines",
+        "- a",
+        "*a",
+    ]
+    tree = {"texts": texts, "numbers": [1e-5, 1e17, 3, -0.5, math.inf], "others": [True, False, None]}
+    assert parse_yaml(dump_yaml(tree), []) == tree
+    assert yaml.safe_load(dump_yaml(tree)) == tree  # readers of YAML 1.1 find the same
+    for text in ODD:
+        spec = RunSpec.model_validate(
+            {"name": text, "model": {"kind": "custom", "factory": "a:b", "arguments": {"a": text, "b": 1e-5}}}
+        )
+        path = tmp_path / "spec.yaml"
+        path.write_text(dump_yaml(spec.model_dump(mode="json")))
+        assert RunSpec.model_validate(read_yaml(path, RunSpec)) == spec
+
+
+def test_a_search_keeps_text_and_numbers_apart(tmp_path, monkeypatch):
+    path = tmp_path / "find.yaml"
+    path.write_text(
+        "experiment: 2026\nsearch: {name: 0123, trials: 010}\ncompressor: {kind: wgt, "
+        "tau: {log: [1e-5, .1]}}\n"
+        "data: {kind: text, path: {choice: [1e3, '2', 61e9540]}}\nmodel: {kind: gpt}\n"
+        "task: {kind: language_model}\n"
+    )
+    search = read_search(path, ["--name", "61e9540"])
+    assert (search.settings.name, search.settings.trials) == ("0123", 10)
+    assert search.tree["compressor"]["tau"].low == 1e-5
+    assert list(search.tree["data"]["path"].alternatives.values()) == ["1e3", "2", "61e9540"]
+    middle = {"compressor.tau": 1e-3, "data.path": "1e3"}
+    spec = search.spec(middle)
+    assert (spec.name, spec.experiment, spec.data.path) == ("61e9540", "2026", "1e3")
+    assert read_search(path, ["--search.name", "1e3"]).settings.name == "1e3"
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, after in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: &a [*a]", "line 1, 'name: &a [*a]': an alias to what it lies in"),
+        ("training: &a {epochs: 1, more: *a}", "an alias to what it lies in"),
+        ("training: &a {<<: *a}", "an alias to what it lies in"),
+        ("name: *nobody", "undefined alias 'nobody'"),
+        (LAUGHS, "aliases make more than 100,000 values of it"),
+        ("name: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("name: !!python/object/apply:os.system [ls]", "the tag !!python/object/apply:os.system"),
+        ("name: !!python/name:os.system ''", "the tag !!python/name:os.system"),
+        ("name: !own x", "the tag !own"),
+        ("seed: !!int abc", "the tag !!int"),
+        ("training: !!set {a, b}", "the tag !!set"),
+        ("seed: 1\n'seed': 2", "seed is given twice, first in line 1"),
+        ("training: {<<: 3}", "<< takes the fields of a mapping"),
+        ("? [a]\n: 1", "a list or a mapping cannot be a name"),
+        ("seed: 1\n---\nseed: 2", "found another document"),
+    ],
+)
+def test_what_yaml_allows_and_a_spec_does_not_is_refused_in_a_line(read, text, said):
+    with pytest.raises(SpecError) as refusal:
+        read(text)
+    (problem,) = refusal.value.problems
+    assert said in problem
+    assert "\n" not in problem
+    assert len(problem) < 300
+
+
+def test_anchors_and_merge_keys_do_as_they_are_known_to(read):
+    spec = read(
+        "training: {<<: [{epochs: &n 3, batch_size: 8}, {epochs: 4, accumulate: 2}], batch_size: 16}\n"
+        "seed: *n\n"
+    )
+    assert (spec.training.epochs, spec.training.batch_size, spec.training.accumulate) == (3, 16, 2)
+    assert spec.seed == 3
+
+
+def test_a_number_of_endless_digits_is_refused_in_a_line(read):
+    for text in ("9" * 5000, "1e999999"):
+        with pytest.raises(SpecError) as refusal:
+            read(f"seed: {text}")
+        (problem,) = refusal.value.problems
+        assert problem.startswith(f"seed = {text[:50]}")
