@@ -88,10 +88,15 @@ def _asked_by_ray(host: str) -> str:
     stays = os.environ.get(_LOOPBACK_ALONE, "1").lower() not in ("1", "true")
     if stays or host.strip("[]") not in ("127.0.0.1", "localhost", "::1"):
         return host
+    return _outward() or host
+
+
+def _outward() -> str:
+    """This machine's address as others see it; empty where there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
         asking.connect(("8.8.8.8", 53))  # sends nothing
         return str(asking.getsockname()[0])
-    return host
+    return ""
 
 
 def check_job_server(address: str) -> None:
