@@ -77,7 +77,9 @@ class LiveRun:
     def _line(self, p: Progress) -> Text:
         value = "--" if p.value is None else p.metric.shown(p.value)
         own, agreed = (" (workers' own models)", " (agreed model)") if p.own_models else ("", "")
-        left = p.iterations - p.iteration
+        left = (
+            0 if self._console.is_terminal else p.iterations - p.iteration
+        )  # a terminal's line is long enough
         pace = f" at {p.seconds_left / left:.3g} s each" if left else ""
         digits = len(str(p.iterations))
         return Text.assemble(

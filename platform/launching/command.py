@@ -252,8 +252,12 @@ def _reached(spec: RunSpec, run_id: str) -> str:
         folder = RunFolder.at(storage_path(spec), run_id)
         found = in_time(_ANSWER_S, lambda: newest_good(folder.iterations(), folder.manifest)).iteration
     except Exception:  # of many types: a bucket that does not answer, checkpoints that are damaged
-        return "goes on from its last checkpoint"
-    return f"goes on after iteration {found}" if found else "has no checkpoint yet, and begins again"
+        return "it continues from its last checkpoint"
+    return (
+        f"it continues after iteration {found}"
+        if found
+        else "no checkpoint yet; it starts from the beginning"
+    )
 
 
 def _what_helps(failed: RunFailed, spec: RunSpec, resuming: str) -> str:

@@ -506,7 +506,7 @@ def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
                 return _run_training([(source, each)])
             except KeyboardInterrupt as wish:
                 raise type(wish)(
-                    f"{wish}\n  auto itself has no memory: given again, it begins again"
+                    f"{wish}\n  auto itself does not continue: the same command starts it from the beginning"
                 ) from None
 
         if isinstance(goal, Wishes):

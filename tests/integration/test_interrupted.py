@@ -75,7 +75,7 @@ def test_train_says_how_to_continue_and_leaves_nothing_behind(
     assert run.info.status == "KILLED"
     resume = f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\r\n"
     assert resume in terminal.said
-    assert re.search(r"goes on after iteration [1-9]\d*\r\n", terminal.said)
+    assert re.search(r"it continues after iteration [1-9]\d*\r\n", terminal.said)
     _, alive = psutil.wait_procs(family, timeout=30)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
     assert (tmp_path / "taugrad-runs" / ".gitignore").read_text() == "*\n"

@@ -62,5 +62,6 @@ def test_slow_iterations_are_shown_before_they_are_averaged(
     spec = RunSpec.model_validate(SPEC | {"sync": sync})
     shown = Shown()
     Trainer(spec, load(spec.data), torch.device("cpu"), shown).fit()
-    assert [each.iteration for each in shown.progresses] == list(range(1, 25))
+    # Averages at checkpoints show some of them once more.
+    assert list(dict.fromkeys(each.iteration for each in shown.progresses)) == list(range(1, 25))
     assert {each.own_models for each in shown.progresses} == {own_models}
