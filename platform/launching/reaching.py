@@ -56,10 +56,11 @@ def check_cluster(address: str, source: str = "RAY_ADDRESS") -> None:
     try:
         in_time(_ANSWER_S, lambda: _connect(asked, int(port)))
     except _SILENT as error:  # no host, no port, no name
-        reason = str(error)
-        if asked != host:
-            reason += f"; Ray asks at {asked} unless {_LOOPBACK_ALONE}=0"
-        raise _no_cluster(source, address, reason) from None
+        if asked == host:
+            raise _no_cluster(source, address, str(error)) from None
+        raise _no_cluster(
+            source, address, f"{error}; Ray asks at {asked} unless {_LOOPBACK_ALONE}=0"
+        ) from None
     if os.environ.get("RAY_USE_TLS", "0") in ("", "0", "false"):
         _call(f"{asked}:{port}", address, source)
     if address != found:

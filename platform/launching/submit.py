@@ -76,9 +76,16 @@ def _submit(address: str, entrypoint: str, runtime_env: Mapping[str, object]) ->
         job_id = _submitted(client, entrypoint, runtime_env)
     except (OSError, RuntimeError, ValueError, RayError) as error:
         reason = " ".join(str(error).split())
-        large = any(word in reason for word in ("status code 413", "exceeds the maximum size"))
-        helps = "; this folder is too large to send: name what the job does not need in its .gitignore"
-        print(f"taugrad: {address} did not accept the job: {reason}{helps * large}", file=sys.stderr)
+        too_large = "status code 413" in reason or "exceeds the maximum size" in reason
+        print(
+            f"taugrad: {address} did not accept the job: {reason}"
+            + (
+                "; this folder is too large to send: name in .gitignore what the job does not need"
+                if too_large
+                else ""
+            ),
+            file=sys.stderr,
+        )
         return FAILED
     print(f"job {job_id}: {entrypoint}", flush=True)
     return follow(client, job_id, address)

@@ -73,4 +73,4 @@ def test_a_folder_that_is_too_large_is_named(
     assert submitting._submit("http://127.0.0.1:1", "taugrad train spec.yaml", {}) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("taugrad: http://127.0.0.1:1 did not accept the job: ")
-    assert line.endswith("too large to send: name what the job does not need in its .gitignore")
+    assert line.endswith("too large to send: name in .gitignore what the job does not need")
