@@ -6,6 +6,7 @@ import re
 import select
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,11 +39,11 @@ class Terminal:
         )  # fmt: skip
         os.close(its)
 
-    def read(self, until: str = "") -> None:
-        """Reads until something was said, or to the end."""
+    def read(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Reads until something has happened, or to the end."""
         deadline = time.monotonic() + 480
         with suppress(OSError):  # a terminal's end
-            while not (until and until in self.said):
+            while not until():
                 assert time.monotonic() < deadline, self.said
                 if select.select([self._ours], [], [], 1)[0]:
                     self.said += os.read(self._ours, 65536).decode(errors="replace")
@@ -57,9 +58,7 @@ def test_train_says_how_to_continue_and_leaves_nothing_behind(
     (tmp_path / "spec.yaml").write_text(SPEC)
     terminal = Terminal([*command, "train", "spec.yaml"], tmp_path, environment)
     try:
-        terminal.read(until=" left")
-        while not list(tmp_path.glob("taugrad-runs/*/iteration_*/manifest*")):
-            time.sleep(0.1)
+        terminal.read(until=lambda: any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json")))
         family = psutil.Process(terminal.process.pid).children(recursive=True)
         assert len(family) > 5  # Ray's
         terminal.type(CTRL_C)
