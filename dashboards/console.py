@@ -15,7 +15,7 @@ from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.terminal import open_console, say, short
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.masking import masked
-from taugrad.platform.tracking.store import home, to_copy
+from taugrad.platform.tracking.store import home, output_folder, to_copy
 
 from .escaping import in_path
 from .judging import common
@@ -60,7 +60,7 @@ class ConsoleDisplay:
         table = rows(histories)
         console.print()
         console.print(render(table))
-        folder = home() / "taugrad-runs" / _FIGURES / experiments[0]
+        folder = output_folder(home() / names.RUNS) / _FIGURES / experiments[0]
         paths = _draw([run for run in histories if run.metrics], folder) + _write(table, folder)
         charts = _interactive(histories, experiments[0], folder)
         kept_too = ""

@@ -150,7 +150,7 @@ def _ray() -> Iterator[Finding]:
 
 def _ray_address() -> str:
     address = os.environ.get("RAY_ADDRESS")
-    if address:
+    if address and address != "local":
         return f"runs go to RAY_ADDRESS = {address}"
     return "RAY_ADDRESS is not set: each command starts a Ray of its own on 127.0.0.1"
 

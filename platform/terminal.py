@@ -1,8 +1,14 @@
 """What every command prints through: one width, text as it is and nothing else, paths as seen from here."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+
+SILENT_S = 20.0
+"""After so long a log gets a line, even if there is no news; 30 s of silence look as if a command hung."""
 
 _LOG_WIDTH = 132
 """A log file has no width of its own; 80 columns would break the tables."""
@@ -17,6 +23,25 @@ def open_console() -> Console:
 def say(console: Console, text: str, style: str = "") -> None:
     """Prints text as it is: no markup, and nothing that could be copied is broken in two."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def going_on(console: Console, what: str) -> Iterator[None]:
+    """Shows that something goes on: on a terminal at once, in a log whenever it was silent for long."""
+    ended = threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(SILENT_S):
+            say(console, f"{what} {chr(0x2026)}")
+
+    telling = threading.Thread(target=tell, name="taugrad-going-on", daemon=True)
+    with console.status(f"{what} {chr(0x2026)}"):
+        if not console.is_terminal:
+            telling.start()
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 def short(path: Path) -> str:

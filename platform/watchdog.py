@@ -78,12 +78,14 @@ def watched() -> Iterator[dict[str, str]]:
     except OSError:  # no more processes are allowed: what needs more than one will say so
         yield mark
         return
+    assert process.stdin is not None
     try:
         yield mark
-    finally:
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):
-            process.stdin.write(b"all is well")
-            process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
+    except BaseException:
+        process.stdin.close()  # what is being started when Ctrl-C comes is nobody's yet: it is killed
+        raise
+    with contextlib.suppress(OSError):
+        process.stdin.write(b"all is well")
+        process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)

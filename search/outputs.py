@@ -11,6 +11,7 @@ from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.spec.yaml_file import dump_yaml
 from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import home
 
 from .objective import accuracy_per_wire_gb
@@ -24,7 +25,7 @@ FRONT, TRIALS, SPECS = "front.csv", "trials.csv", "front"
 def folder_of(name: str, experiment: str) -> Path:
     """The folder of a search's journal and results."""
     slug = "".join(c if c.isalnum() or c in "._-" else "-" for c in experiment)
-    return home() / "taugrad-runs" / "searches" / slug / name
+    return home() / names.RUNS / "searches" / slug / name
 
 
 def write_outputs(progress: Progress, folder: Path) -> list[Path]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from taugrad.platform.exit_codes import INTERRUPTED
 from taugrad.platform.importing import import_object
 from taugrad.platform.launching.cluster import is_local, ray_cluster
 from taugrad.platform.launching.storing import storage_path
@@ -18,9 +17,10 @@ from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.terminal import open_console, say
+from taugrad.platform.tracking import names
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.probe import probe
-from taugrad.platform.tracking.store import TrackingError, tracking_uri
+from taugrad.platform.tracking.store import TrackingError, home, output_folder, tracking_uri
 
 from .console import LiveSearch
 from .journal import FILE, Began, Journal, JournalError
@@ -52,7 +52,7 @@ def run_search(search: Search, draw: Draw) -> int:
 
     Returns:
         0; 1 if there is no point at all, if trials are left although no budget is used up, or when the
-        baseline that a constraint needs failed; 130 when it was interrupted (Ctrl-C).
+        baseline that a constraint needs failed.
 
     Raises:
         SpecError: something is not available, or the search is already running; nothing was started.
@@ -95,9 +95,6 @@ def _run(
     try:
         problem = _fit(progress, client, live, corners, unfinished)
         status = "FAILED" if problem or progress.incomplete else "FINISHED"
-    except KeyboardInterrupt:
-        say(console, f"search {search.name}: interrupted; run the same command again to continue")
-        return INTERRUPTED
     finally:
         _leave(progress, client, draw, status)
     return tell(console, progress, problem, client.tracking_uri)
@@ -172,6 +169,7 @@ def _check_metric(search: Search, corners: list[RunSpec]) -> None:
 @contextmanager
 def _alone(folder: Path, search: Search) -> Iterator[None]:
     """Refuses a second start of a search that is running."""
+    output_folder(home() / names.RUNS)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:

@@ -31,7 +31,10 @@ sys.exit(run(command))
 
 @pytest.mark.parametrize(
     ("sign", "code", "said"),
-    [(signal.SIGTERM, 143, "taugrad: terminated\n"), (signal.SIGINT, 130, "taugrad: interrupted\n")],
+    [
+        (signal.SIGTERM, 143, "taugrad: terminated\n"),
+        (signal.SIGINT, 130, "\ntaugrad: ending, which takes a few seconds\ntaugrad: interrupted\n"),
+    ],
 )
 def test_a_signal_ends_a_command_in_words(sign: signal.Signals, code: int, said: str) -> None:
     process = subprocess.Popen(
@@ -45,9 +48,9 @@ def test_a_signal_ends_a_command_in_words(sign: signal.Signals, code: int, said:
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(sign)
     assert process.stdout.readline() == "go on with ...\n"
-    if sign == signal.SIGTERM:
-        process.send_signal(sign)  # must not cut the cleaning up short
-    time.sleep(0.2)
+    for _ in range(3):  # more of them must not cut the cleaning up short
+        process.send_signal(sign)
+        time.sleep(0.2)
     _, errors = process.communicate("done\n", timeout=60)
     assert (process.returncode, errors) == (code, said)
 
@@ -63,6 +66,50 @@ def test_a_command_that_sees_to_it_itself_ends_with_the_same_code() -> None:
     before = signal.getsignal(signal.SIGTERM)
     assert ending.run(command) == 143
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("words", "how"),
+    [
+        (["train", "my run.yaml"], "; continue with: taugrad train 'my run.yaml'"),
+        (
+            ["search", "a.yaml", "--x", "{log: [1, 2]}"],
+            "; continue with: taugrad search a.yaml --x '{log: [1, 2]}'",
+        ),
+        (["auto", "a.yaml"], "; continue with: taugrad auto a.yaml"),
+        (
+            ["submit", "a.yaml", "--address", "http://b"],
+            "; continue with: taugrad submit a.yaml --address http://b",
+        ),
+        (["plan", "a.yaml"], ""),
+    ],
+)
+def test_the_user_is_told_how_to_continue(
+    words: list[str], how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, f"_{words[0]}", interrupted)
+    assert cli.main(words) == 130
+    assert capsys.readouterr().err == f"taugrad: interrupted{how}\n"
+
+
+def test_what_a_command_says_itself_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        raise KeyboardInterrupt("continue with: this")
+
+    assert ending.run(command, "that") == 130
+    assert capsys.readouterr().err == "taugrad: interrupted; continue with: this\n"
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    """Ctrl-C is not for what a shell runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert ending.run(lambda: signal.raise_signal(signal.SIGINT) or 0) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("command", ["train --help", "--help", "search --help"])

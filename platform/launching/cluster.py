@@ -27,7 +27,7 @@ _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 
 def is_local() -> bool:
     """Whether runs get a Ray of their own on this machine."""
-    return not os.environ.get("RAY_ADDRESS")
+    return os.environ.get("RAY_ADDRESS", "") in ("", "local")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ A `Display` decides what people see of the runs.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
+from ..deadline import in_time
 from ..exit_codes import FAILED, OK
 from ..own_code import TRACEBACK
 from ..preflight import check, usable_store
@@ -20,13 +22,14 @@ from ..spec import COMMAND_LINE, RunSpec, SpecError
 from ..spec.allowing import OPTION, code_of, require_allowed
 from ..spec.resizing import with_workers
 from ..spec.yaml_file import read_yaml
-from ..terminal import say
+from ..terminal import going_on, say
 from ..tracking import names
 from ..tracking.glance import check_run, no_run
 from ..tracking.holding import Hold, RunHeld
 from ..tracking.masking import masked
 from ..tracking.probe import probe
 from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
+from ..training.choosing import newest_good
 from ..training.manifest import CheckpointError
 from .addresses import above
 from .board import News
@@ -39,6 +42,8 @@ from .storing import check_storage, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+
+_ANSWER_S = 2.0
 
 
 class Display(Protocol):
@@ -91,30 +96,34 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
     counts = sorted({spec.workers.count for _, spec in specs})
     workers = " or ".join(str(count) for count in counts)
     finished: list[str] = []
-    with _started(console, timeline) as client:
-        say(
-            console,
-            f"{len(specs)} run{'s' * (len(specs) > 1)}, {workers} worker{'s' * (counts != [1])}"
-            f"{' on this machine' * is_local()}; metrics go to {masked(client.tracking_uri)}",
-        )
-        for _, spec in specs:
-            try:
-                run_id = start_run(client, spec, tags=display.tags(spec))
-            except TrackingError as error:
-                raise SpecError("experiment", [str(error)]) from None
-            except Exception as error:  # of many types; the runs before this one have their results
-                reason = masked(str(error).strip().partition("\n")[0])
-                say(console, f"{spec.title}: not started, MLflow does not answer: {reason}", style="red")
-                break
-            if _run(display, client, spec, run_id, width, timeline):
-                finished.append(run_id)
-            elif not ray_lives():
-                say(console, "Ray is gone: what would come after this run is not started", style="red")
-                break
-    timeline.add(stage("comparing the runs"))
-    display.compare(client, list(dict.fromkeys(spec.experiment for _, spec in specs)))
-    with suppress(Exception):  # it only says where time went
-        client.log_text(finished[0], timeline.to_csv(), names.ARTIFACT_STAGES)
+    experiments = list(dict.fromkeys(spec.experiment for _, spec in specs))
+    with ExitStack() as afterwards:
+        with _started(console, timeline) as client:
+            say(
+                console,
+                f"{len(specs)} run{'s' * (len(specs) > 1)}, {workers} worker{'s' * (counts != [1])}"
+                f"{' on this machine' * is_local()}; metrics go to {masked(client.tracking_uri)}",
+            )
+            for place, (_, spec) in enumerate(specs, start=1):
+                try:
+                    run_id = start_run(client, spec, tags=display.tags(spec))
+                except TrackingError as error:
+                    raise SpecError("experiment", [str(error)]) from None
+                except Exception as error:  # of many types; the runs before this one have their results
+                    reason = masked(str(error).strip().partition("\n")[0])
+                    say(console, f"{spec.title}: not started, MLflow does not answer: {reason}", style="red")
+                    break
+                left = [source for source, _ in specs[place:]]
+                if _run(display, client, spec, run_id, width, timeline, left=left):
+                    finished.append(run_id)
+                elif not ray_lives():
+                    say(console, "Ray is gone: what would come after this run is not started", style="red")
+                    break
+            afterwards.enter_context(_ended(client, experiments))
+        timeline.add(stage("comparing the runs"))
+        display.compare(client, experiments)
+        with suppress(Exception):  # it only says where time went
+            client.log_text(finished[0], timeline.to_csv(), names.ARTIFACT_STAGES)
     return OK if len(finished) == len(specs) else FAILED
 
 
@@ -162,9 +171,9 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
 
 @contextmanager
 def _stage(console: Console, timeline: Timeline, name: str) -> Iterator[None]:
-    """Shows a stage, on a terminal for as long as it lasts."""
+    """Notes a stage, and shows it for as long as it lasts."""
     timeline.add(stage(name))
-    with console.status(f"{name} {chr(0x2026)}"):
+    with going_on(console, name):
         yield
 
 
@@ -188,8 +197,9 @@ def _run(
     width: int,
     timeline: Timeline,
     hold: Hold | None = None,
+    left: Sequence[str] = (),
 ) -> bool:
-    """Trains one spec; whether it came to its end."""
+    """Trains one spec, before those that are left; whether it came to its end."""
     console = display.console
     with display.live(spec.title, width) as show:
 
@@ -206,16 +216,48 @@ def _run(
             say(console, f"{spec.title}: failed: {error}", style="red")
             say(console, f"  {_what_helps(error, spec, _resuming(client, spec, run_id))}")
             return False
-        except KeyboardInterrupt:
-            say(console, f"{spec.title}: interrupted; continue with: {_resuming(client, spec, run_id)}")
-            raise
-    display.add(client, spec, result)
+        except KeyboardInterrupt as wish:
+            command = f"continue with: {_resuming(client, spec, run_id)}"
+            raise type(wish)(_lines(command, f"{spec.title}: {_reached(spec, run_id)}", left)) from None
+    with _ended(client, [spec.experiment], left):
+        display.add(client, spec, result)
     return True
 
 
 def _resuming(client: "MlflowClient", spec: RunSpec, run_id: str) -> str:
     allowing = f" {OPTION}" if code_of(spec) else ""
     return to_copy(f"taugrad train --resume {run_id}{allowing}", client.tracking_uri)
+
+
+@contextmanager
+def _ended(client: "MlflowClient", experiments: Sequence[str], left: Sequence[str] = ()) -> Iterator[None]:
+    """Has Ctrl-C say that what was trained is trained, and how to see it."""
+    try:
+        yield
+    except KeyboardInterrupt as wish:
+        see = " && ".join(f"taugrad report {shlex.quote(each)} -o report" for each in experiments)
+        raise type(wish)(
+            _lines(f"continue with: {to_copy(see, client.tracking_uri)}", "trained to the end", left)
+        ) from None
+
+
+def _lines(command: str, state: str, left: Sequence[str]) -> str:
+    """How to go on: the command, what it finds, and which specs were not started."""
+    return "\n  ".join([command, state] + [f"not started: {', '.join(left)}"] * bool(left))
+
+
+def _reached(spec: RunSpec, run_id: str) -> str:
+    """From where a run that was interrupted goes on."""
+    try:
+        folder = RunFolder.at(storage_path(spec), run_id)
+        found = in_time(_ANSWER_S, lambda: newest_good(folder.iterations(), folder.manifest)).iteration
+    except Exception:  # of many types: a bucket that does not answer, checkpoints that are damaged
+        return "it continues from its last checkpoint"
+    return (
+        f"it continues after iteration {found}"
+        if found
+        else "no checkpoint yet; it starts from the beginning"
+    )
 
 
 def _what_helps(failed: RunFailed, spec: RunSpec, resuming: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -68,9 +69,13 @@ def _go(client: "JobSubmissionClient", job_id: str, address: str, *, may_ask: bo
             problem = f"could not be stopped ({error})"
         else:
             return INTERRUPTED
-    command = shlex.join(["ray", "job", "stop", "--address", address, job_id])
     mode = "RAY_AUTH_MODE=token " if sent_token() else ""
-    print(f"job {job_id}: {problem}; to stop it: {mode}{command}", file=sys.stderr)
+    see, stop = (
+        mode + shlex.join(["ray", "job", *words, "--address", address, job_id])
+        for words in (["logs", "--follow"], ["stop"])
+    )
+    print(f"job {job_id}: interrupted; continue with: {see}", file=sys.stderr)
+    print(f"job {job_id}: {problem}; to stop it: {stop}", file=sys.stderr)
     return INTERRUPTED
 
 
@@ -79,10 +84,15 @@ def _is_to_stop(job_id: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print(f"\njob {job_id} is running. Stop it? [y/N] ", end="", file=sys.stderr, flush=True)
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # the command's hears the first one only
     try:
         answer = sys.stdin.readline()
     except KeyboardInterrupt:
         answer = ""
+    finally:
+        signal.signal(signal.SIGINT, before)
     if not answer.endswith("\n"):
         print(file=sys.stderr)
     return answer.strip().lower() in {"y", "yes"}

@@ -12,7 +12,7 @@ from ..tracking import names
 from ..tracking.ended import UNDELIVERED, Status, end_line
 from ..tracking.holding import Hold
 from ..tracking.masking import masked
-from ..tracking.store import finish_run
+from ..tracking.store import finish_run, output_folder
 from .board import Board, News
 from .entry import Job, train_worker
 from .failure import RunFailed, run_failed
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 _READ_S = 0.3
+_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def launch(
     """
     storage = storage_path(spec)
     folder = RunFolder.at(storage, run_id)
+    if folder.local is not None:
+        output_folder(folder.local.parent)
     with nullcontext(hold) if hold else Hold(client, run_id, folder.local) as held:
         with suppress(Exception):  # a comfort for people; the run needs no store to go on
             client.set_tag(run_id, names.TAG_CHECKPOINTS, folder.address)
@@ -181,5 +184,7 @@ def _read_board(board: Any, watch: Watch, stop: threading.Event) -> None:
     ended = False
     while not ended:
         ended = stop.wait(_READ_S)  # once more after the end, for the last notices
+        news = News()  # none: who shows it wants to be asked all the same
         with suppress(Exception):  # the board is not up yet, or Ray is going down
-            watch(ray.get(board.read.remote(), timeout=10))
+            news = ray.get(board.read.remote(), timeout=_PATIENCE_S)
+        watch(news)

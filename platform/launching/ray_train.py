@@ -9,7 +9,14 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 _CLEANER, _DATASETS = "PlacementGroupCleanerCallback", "DatasetsCallback"
 
 
-class ShortLivedTrainer(DataParallelTrainer):
+class _Trainer(DataParallelTrainer):
+    """A trainer that leaves signals to the command."""
+
+    def _register_sigint_handler(self, controller: Any) -> None:
+        """Does nothing: Ray Train's handler waits for the workers, and then ends the process with code 1."""
+
+
+class _ShortLivedTrainer(_Trainer):
     """A trainer on a Ray that ends with the command, and takes its placement groups along.
 
     Ray Train's own clean-up of them is one more process to start, and without a dashboard to ask takes 12 s
@@ -23,4 +30,4 @@ class ShortLivedTrainer(DataParallelTrainer):
 
 def trainer_for(alone: bool) -> type[DataParallelTrainer]:
     """The trainer on a Ray that ends with the command, or on one that goes on."""
-    return ShortLivedTrainer if alone else DataParallelTrainer
+    return _ShortLivedTrainer if alone else _Trainer

@@ -6,9 +6,13 @@ import os
 import socket
 import urllib.error
 import urllib.request
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
+
+import psutil
 
 from ..deadline import in_time
 from ..spec import SpecError
@@ -21,31 +25,79 @@ _HEARTBEAT = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _SILENT = (OSError, OverflowError, UnicodeError)
 _OK, _WANTS_TOKEN, _REFUSES_TOKEN = 200, 401, 403
 _MODE = "RAY_AUTH_MODE"
+_LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def check_cluster(address: str, source: str = "RAY_ADDRESS") -> None:
-    """Asks a cluster's head, known within 9 s.
+    """Asks a cluster's head, each question for 2 s; `ray.init` would try for ten minutes.
 
     Where nobody set RAY_AUTH_MODE, a token that is here is sent to a cluster that asks for one: `ray.init`
     does so, too, and Ray's job client does not.
 
     Args:
-        address: HOST:PORT or ray://HOST:PORT; others, such as auto, are Ray's matter.
+        address: HOST:PORT, ray://HOST:PORT or auto, for which RAY_ADDRESS is then what was found.
         source: where it was given, for messages.
 
     Raises:
-        SpecError: nothing answers there, or it wants a token that we do not send.
+        SpecError: it is none of these, nothing answers there, or it wants a token that we do not send.
     """
-    target = address.rpartition("://")[2]
-    host, separator, port = target.rpartition(":")
-    if not separator or not port.isdecimal():
-        return
+    found = _found(source) if address == "auto" else address
+    scheme, _, target = found.rpartition("://")
+    host, _, port = target.rpartition(":")
+    if scheme not in ("", "ray") or not host or not port.isdecimal():
+        if scheme not in ("", "ray", "http", "https") and scheme.isidentifier() and find_spec(scheme):
+            return  # Ray has the module of that name connect
+        raise SpecError(
+            source, [f"{found}: must look like HOST:6379 or ray://HOST:10001, or be auto or local"]
+        )
+    if address == "auto":
+        address = f"auto, which is {found}"
+    asked = host if scheme else _asked_by_ray(host)
     try:
-        in_time(_ANSWER_S, lambda: _connect(host, int(port)))
+        in_time(_ANSWER_S, lambda: _connect(asked, int(port)))
     except _SILENT as error:  # no host, no port, no name
-        raise _no_cluster(source, address, str(error)) from None
+        if asked == host:
+            raise _no_cluster(source, address, str(error)) from None
+        raise _no_cluster(
+            source, address, f"{error}; Ray asks at {asked} unless {_LOOPBACK_ALONE}=0"
+        ) from None
     if os.environ.get("RAY_USE_TLS", "0") in ("", "0", "false"):
-        _call(target, address, source)
+        _call(f"{asked}:{port}", address, source)
+    if address != found:
+        os.environ["RAY_ADDRESS"] = found  # Ray would look again, and might find another
+
+
+def _found(source: str) -> str:
+    """What `auto` stands for, chosen as Ray does: the Ray that runs here, or the one noted as current."""
+    # Some processes write their whole command line as one argument.
+    lines = [" ".join(process.info["cmdline"] or ()).split() for process in psutil.process_iter(["cmdline"])]
+    words = {word for line in lines if line and Path(line[0]).name == "raylet" for word in line}
+    running = sorted(word.partition("=")[2] for word in words if word.startswith("--gcs-address="))
+    temporary = os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))
+    try:
+        noted = (Path(temporary) / "ray" / "ray_current_cluster").read_text(encoding="utf-8").strip()
+    except OSError:
+        noted = ""
+    found = noted if noted and len(running) != 1 else "".join(running[:1])
+    if not found:
+        raise SpecError(source, ["auto: no Ray runs on this machine; start one with `ray start --head`"])
+    return found
+
+
+def _asked_by_ray(host: str) -> str:
+    """The host that Ray asks: for this one, its outward address, unless Ray is told to stay within."""
+    stays = os.environ.get(_LOOPBACK_ALONE, "1").lower() not in ("1", "true")
+    if stays or host.strip("[]") not in ("127.0.0.1", "localhost", "::1"):
+        return host
+    return _outward() or host
+
+
+def _outward() -> str:
+    """This machine's address as others see it; empty where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
+        asking.connect(("8.8.8.8", 53))  # sends nothing
+        return str(asking.getsockname()[0])
+    return ""
 
 
 def check_job_server(address: str) -> None:
@@ -139,7 +191,8 @@ def _call(target: str, address: str, source: str) -> None:
         raise SpecError(source, [f"{address}: {_token_problem()}"])
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         raise _no_cluster(source, address, f"connected, but no answer within {_ANSWER_S:.0f} s")
-    if code is grpc.StatusCode.UNAVAILABLE:
+    other = code is grpc.StatusCode.UNIMPLEMENTED and not address.startswith("ray://")  # no head of a cluster
+    if other or code is grpc.StatusCode.UNAVAILABLE:
         raise _no_cluster(source, address, "what answers there does not speak Ray's protocol")
 
 
@@ -154,7 +207,8 @@ def _heartbeat(target: str, token: str) -> "grpc.StatusCode":
         try:
             in_time(_ANSWER_S, lambda: ask(b"", timeout=_ANSWER_S, metadata=metadata))
         except grpc.RpcError as error:
-            return error.code()
+            # What is no gRPC at all, such as a proxy, counts as UNIMPLEMENTED, too.
+            return grpc.StatusCode.UNAVAILABLE if "http2 header" in str(error.details()) else error.code()
         except TimeoutError:
             return grpc.StatusCode.DEADLINE_EXCEEDED
     return grpc.StatusCode.OK

@@ -14,6 +14,7 @@ from taugrad.compressors.wire.sealing import KEY
 from ..exit_codes import FAILED
 from ..spec import COMMAND_LINE, SpecError
 from ..spec.overrides import ENVIRONMENT_PREFIX
+from ..tracking import names
 from ..tracking.store import tracking_uri
 from .following import follow
 from .reaching import check_job_server, is_this_machine
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _STARTING_S = 30.0
-_NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", "taugrad-runs", "**/__pycache__"]
+_NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", names.RUNS, "**/__pycache__"]
 
 
 def submit(
@@ -52,8 +53,8 @@ def submit(
     url = urlparse(address)
     if url.scheme not in {"http", "https"} or not url.hostname:
         raise SpecError(COMMAND_LINE, [f"--address {address}: must look like http://HOST:8265"])
-    names = dict(zip(map(str, files), _relative(files), strict=True))
-    there = [names.get(argument, argument) for argument in arguments]
+    shipped = dict(zip(map(str, files), _relative(files), strict=True))
+    there = [shipped.get(argument, argument) for argument in arguments]
     entrypoint = shlex.join(["taugrad", command, *_relative(specs), *there])
     check_job_server(address)
     # Ray shows a job's environment to whoever asks: no key is in it, only the name of its file.
@@ -73,8 +74,18 @@ def _submit(address: str, entrypoint: str, runtime_env: Mapping[str, object]) ->
     try:
         client = JobSubmissionClient(address)
         job_id = _submitted(client, entrypoint, runtime_env)
-    except (OSError, RuntimeError, RayError) as error:
-        print(f"taugrad: {address} did not accept the job: {error}", file=sys.stderr)
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        reason = " ".join(str(error).split())
+        too_large = "status code 413" in reason or "exceeds the maximum size" in reason
+        print(
+            f"taugrad: {address} did not accept the job: {reason}"
+            + (
+                "; this folder is too large to send: name in .gitignore what the job does not need"
+                if too_large
+                else ""
+            ),
+            file=sys.stderr,
+        )
         return FAILED
     print(f"job {job_id}: {entrypoint}", flush=True)
     return follow(client, job_id, address)

@@ -22,6 +22,7 @@ from ..synchronization.hybrid.refusals import check_hybrid
 from ..synchronization.quorum.refusals import check_quorum
 from ..synchronization.refusals import check_authenticated, check_exchange, check_stages, check_sync
 from ..tasks.config import Classification, TaskConfig
+from ..tracking import names
 from ..training.config import TrainingConfig
 from .elastic import check_elastic
 from .workers import WorkersConfig
@@ -73,7 +74,7 @@ class RunSpec(Config):
     workers: WorkersConfig = WorkersConfig()
     tracking: TrackingConfig = TrackingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-    storage: Path = Path("taugrad-runs")
+    storage: Path = Path(names.RUNS)
     """Where to write checkpoints; a shared folder or bucket if workers are on several machines."""
 
     @model_validator(mode="after")

@@ -52,6 +52,9 @@ class Synchronization(ABC):
     """Whether an iteration is done on all workers when `iterate` returns. Elsewhere losses and ledgers are
     those of all workers after `caught_up` only, and nothing else may make workers wait for one another."""
 
+    own_models: bool = False
+    """Whether workers train models of their own, which run ahead of `model`; losses are those of these."""
+
     @abstractmethod
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
         """Every worker here learns from its part of a batch.

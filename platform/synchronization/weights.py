@@ -53,6 +53,8 @@ class LocalTraining(InRounds):
     state.
     """
 
+    own_models = True
+
     def __init__(self, sync: WeightsSync, own: OwnWorkers) -> None:
         """Takes charge of this process's workers."""
         crew, replicas = own.crew, own.replicas

@@ -218,3 +218,7 @@ def layer_metric(layer: str, what: LayerQuantity) -> str:
         `layer/<layer>/<what>`.
     """
     return f"layer/{_REFUSED_IN_NAMES.sub('_', layer)}/{what}"
+
+
+RUNS: Final = "taugrad-runs"
+"""The folder of figures and searches, and of checkpoints unless a spec's `storage` names another."""

@@ -254,6 +254,19 @@ def home() -> Path:
     return cwd
 
 
+def output_folder(folder: Path) -> Path:
+    """Makes a folder for what runs write; git and Ray, which uploads a job's folder, leave its contents out.
+
+    In a folder that exists already nothing is changed, unless its name says that it is for runs only.
+    """
+    with contextlib.suppress(OSError):  # where nothing can be written, whoever needs to write says so
+        if not folder.exists() or folder.name == names.RUNS:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / ".gitignore").open("x", encoding="utf-8") as file:
+                file.write("*\n")
+    return folder
+
+
 def _sqlite_uri(path: Path) -> str:
     # SQLAlchemy unquotes the path, and a question mark would begin the options.
     return f"sqlite:///{str(path.absolute()).replace('%', '%25').replace('?', '%3F')}"
@@ -272,7 +285,7 @@ def _artifacts(client: "MlflowClient", name: str) -> str | None:
     if path is None:
         return None
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "experiment"
-    return (path.absolute().parent / "mlruns" / slug).as_uri()
+    return (output_folder(path.absolute().parent / "mlruns") / slug).as_uri()
 
 
 def _tags(spec: "RunSpec") -> dict[str, str]:

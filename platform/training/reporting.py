@@ -36,6 +36,8 @@ class Progress:
     seconds: float
     """Since the run began."""
     seconds_left: float
+    own_models: bool = False
+    """Whether the loss is of the workers' own models; the metric is always of the one that they agreed on."""
 
 
 class Listener(Protocol):

@@ -37,6 +37,8 @@ from .reporting import TRAINING, Listener, Progress
 from .warming import warm_up
 
 _CHECKPOINTS_A_RUN = 5
+_SHOW_S = 5.0
+"""Slow iterations are shown this often, without waiting for the next average over the workers."""
 
 
 class Trainer:
@@ -78,6 +80,7 @@ class Trainer:
         self._epoch_began = Totals()
         self._seconds_before = 0.0
         self._started = perf_counter()
+        self._shown = self._started
         self._done_at_start = 0
 
     @property
@@ -122,6 +125,8 @@ class Trainer:
                         self._flush()
                     else:
                         self._show_own()
+                elif self.rank == 0 and perf_counter() - self._shown >= _SHOW_S:
+                    self._show_own()
                 if self._is_checkpoint_due():
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
@@ -266,8 +271,11 @@ class Trainer:
         sent, elements = (
             sum(getattr(layer, what) for layer in record.step.layers) for what in ("sent", "elements")
         )
-        if self.rank == 0 and elements:
-            latest = {names.TRAIN_LOSS: record.loss, names.COMM_FRACTION: sent / elements}
+        if self.rank == 0:
+            latest = {
+                names.TRAIN_LOSS: record.loss,
+                names.COMM_FRACTION: sent / elements if elements else 0.0,
+            }
             self.listener.progress(self._progress(latest), evaluated=False)
 
     def _evaluated(self) -> Evaluation:
@@ -309,6 +317,7 @@ class Trainer:
         self.listener.evaluated(self.done, metrics | totals_so_far)
 
     def _progress(self, latest: dict[str, float]) -> Progress:
+        self._shown = perf_counter()
         behind = self.done - self._done_at_start
         metric = self.task.metrics[0]
         pace = (perf_counter() - self._started) / behind if behind else 0.0
@@ -326,6 +335,7 @@ class Trainer:
             wire_bytes=self.sync.totals.wire_bytes,
             seconds=self.seconds,
             seconds_left=pace * (self.plan.iterations - self.done),
+            own_models=self.sync.own_models,
         )
 
     def _write_checkpoint(self, folder: Path) -> None:

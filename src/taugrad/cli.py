@@ -5,6 +5,8 @@ Imports happen when a command needs them, so that `--help` is fast.
 
 import argparse
 import os
+import shlex
+import signal
 import sys
 import textwrap
 import traceback
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from taugrad import __version__
 from taugrad.ending import run
-from taugrad.platform.exit_codes import FAILED, OK, WRONG_INPUT
+from taugrad.platform.exit_codes import FAILED, INTERRUPTED, OK, WRONG_INPUT
 
 if TYPE_CHECKING:
     from taugrad.platform.spec import RunSpec
@@ -35,17 +37,24 @@ _FIELDS_HINT = (
 
 _NO_DEFAULT = {"", "None", "required", "()", "{}"}
 _SUBMITTED = ("train", "search", "auto")
+_CONTINUED = (*_SUBMITTED, "submit")
+"""Commands that go on, or begin again, when they are given once more after Ctrl-C."""
 _VALUE_TYPES = {"bool", "dict", "float", "int", "list", "Path", "str"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the process's exit code."""
-    return run(lambda: _main(arguments))
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    again = shlex.join(["taugrad", *words]) if words[:1] and words[0] in _CONTINUED else ""
+    code = run(lambda: _main(words), again)
+    if arguments is None and code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process ends now, and has said all
+    return code
 
 
-def _main(arguments: Sequence[str] | None) -> int:
+def _main(arguments: Sequence[str]) -> int:
     parser = _parser()
-    options, overrides = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
+    options, overrides = parser.parse_known_args(arguments)
     if overrides and not getattr(options, "takes_fields", False):
         parser.error(f"unrecognized arguments: {' '.join(overrides)}")
     handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
@@ -498,7 +507,12 @@ def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
 
         def train_next(each: "RunSpec") -> int:
             kept.enter_context(ray_cluster())  # all trainings share the Ray of the first
-            return _run_training([(source, each)])
+            try:
+                return _run_training([(source, each)])
+            except KeyboardInterrupt as wish:
+                raise type(wish)(
+                    f"{wish}\n  auto itself does not continue: the same command starts it from the beginning"
+                ) from None
 
         if isinstance(goal, Wishes):
             return run_auto_link(spec, source, goal, train_next)

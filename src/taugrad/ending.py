@@ -13,36 +13,54 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 from taugrad.platform.exit_codes import INTERRUPTED, TERMINATED, UNREAD, Terminated
 
 
-def run(command: Callable[[], int]) -> int:
-    """Runs a command; SIGTERM ends it as Ctrl-C does, once.
+def run(command: Callable[[], int], again: str = "") -> int:
+    """Runs a command; Ctrl-C and SIGTERM end it, once: a second one must not cut its cleaning up short.
+
+    Args:
+        command: returns an exit code. The text of a `KeyboardInterrupt` that it raises says how to go on.
+        again: the line to go on with where it does not say so; empty: there is nothing to go on with.
 
     Returns:
         Its exit code; 143 when it was ended by SIGTERM, 130 by Ctrl-C, 141 when nobody reads its output.
     """
     _print_anything()
-    terminated = False
+    ended: list[int] = []
 
-    def terminate(signum: int, frame: FrameType | None) -> None:
-        nonlocal terminated
-        if not terminated:  # a second one must not cut the first one's cleaning up short
-            terminated = True
-            raise Terminated
+    def end(signum: int, frame: FrameType | None) -> None:
+        ended.append(signum)
+        if len(ended) == 1:
+            raise Terminated if signum == signal.SIGTERM else KeyboardInterrupt
+        if len(ended) == 2 and signum == signal.SIGINT:
+            with suppress(OSError):  # print() may be in the middle of a line
+                os.write(2, b"\ntaugrad: ending, which takes a few seconds\n")
 
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, terminate) if in_main else None
+    before = _handle(end)
     try:
         code = _with_output(command)
-    except KeyboardInterrupt:
-        print(f"taugrad: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+    except KeyboardInterrupt as wish:
+        what = "terminated" if signal.SIGTERM in ended[:1] else "interrupted"
+        how = str(wish) or (again and f"continue with: {again}")
+        print(f"taugrad: {what}{'; ' * bool(how)}{how}", file=sys.stderr)
         code = INTERRUPTED
     finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, before)
-    return TERMINATED if terminated and code == INTERRUPTED else code
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    return TERMINATED if signal.SIGTERM in ended[:1] and code == INTERRUPTED else code
+
+
+def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Handles SIGTERM, and SIGINT unless it is ignored, as in a shell's background; the handlers before."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    heard = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        heard.append(signal.SIGINT)
+    return {signum: signal.signal(signum, handler) for signum in heard}
 
 
 def _print_anything() -> None:

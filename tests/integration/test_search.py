@@ -149,7 +149,7 @@ def check_ctrl_c(process: subprocess.Popen, output: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(120) == 130, output.read_text()
     said = output.read_text()
-    assert said.splitlines()[-1] == "search digits: interrupted; run the same command again to continue"
+    assert said.splitlines()[-1] == "taugrad: interrupted; continue with: taugrad search digits.yaml"
     assert "Traceback" not in said
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive

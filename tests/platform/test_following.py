@@ -78,7 +78,8 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], Termi
 
 
 def stop_line(what: str, *, mode: str = "") -> str:
-    return f"job j1: {what}; to stop it: {mode}ray job stop --address {ADDRESS} j1\n"
+    see = f"job j1: interrupted; continue with: {mode}ray job logs --follow --address {ADDRESS} j1\n"
+    return f"{see}job j1: {what}; to stop it: {mode}ray job stop --address {ADDRESS} j1\n"
 
 
 def test_where_nobody_can_be_asked_the_job_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,6 +120,19 @@ def test_all_else_leaves_it_running(
     terminal, client = at_terminal(typed), Client(signal.SIGINT)
     assert follow(client, "j1", ADDRESS) == 130
     assert (terminal.read, client.asked_to_stop) == (1, [])
+    assert capsys.readouterr().err.endswith(stop_line("goes on"))
+
+
+def test_a_second_ctrl_c_is_a_no(
+    at_terminal: Callable[[str | None], Terminal],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal, client = at_terminal("y\n"), Client(signal.SIGINT)
+    typed = terminal.readline
+    monkeypatch.setattr(terminal, "readline", lambda: signal.raise_signal(signal.SIGINT) or typed())
+    assert ending.run(lambda: follow(client, "j1", ADDRESS)) == 130
+    assert (terminal.read, client.asked_to_stop) == (0, [])
     assert capsys.readouterr().err.endswith(stop_line("goes on"))
 
 

@@ -8,13 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
 
 from taugrad import cli
+from taugrad.platform.launching import reaching
+from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.launching.reaching import check_cluster, check_job_server, is_this_machine
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
@@ -100,6 +104,7 @@ def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a user keeps the token, who has none."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # the heads here listen on 127.0.0.1 only
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ray").mkdir()
     return tmp_path / ".ray" / "auth_token"
@@ -180,9 +185,89 @@ def test_an_address_that_cannot_be_is_refused(address: str, monkeypatch: pytest.
         check(RunSpec.model_validate(SPEC), "spec.yaml", local=False)
 
 
-def test_what_ray_finds_by_itself_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass
+class Here:
+    """What `auto` finds on this machine."""
+
+    noted: Path
+    """The address that `ray start` has written last."""
+    running: list[str]
+    """Those of the Rays that run."""
+
+
+@pytest.fixture
+def here(no_token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    found = Here(tmp_path / "ray" / "ray_current_cluster", [])
+    found.noted.parent.mkdir()
+
+    def processes(_: list[str]) -> list[SimpleNamespace]:
+        lines = [["/x/raylet/raylet", "--a=1", f"--gcs-address={each}"] for each in found.running]
+        others = [None, [], ["python", "--gcs-address=127.0.0.1:3"], ["ray::IDLE --gcs-address=127.0.0.1:3"]]
+        return [SimpleNamespace(info={"cmdline": line}) for line in [*others, *lines]]
+
+    monkeypatch.setattr("psutil.process_iter", processes)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    check(RunSpec.model_validate(SPEC), "spec.yaml", local=False)
+    return found
+
+
+def refused(address: str) -> str:
+    with pytest.raises(SpecError) as error:
+        check_cluster(address)
+    assert error.value.source == "RAY_ADDRESS"
+    (problem,) = error.value.problems
+    assert "\n" not in problem
+    return problem
+
+
+def test_auto_is_checked_as_an_address_is(here: Here) -> None:
+    assert refused("auto").startswith("auto: no Ray runs on this machine; ")
+    here.noted.write_text("127.0.0.1:1\n")  # it has ended
+    assert refused("auto").startswith("auto, which is 127.0.0.1:1: no cluster answers there (")
+    assert os.environ["RAY_ADDRESS"] == "auto"
+    with head() as there:
+        here.running.append(there)  # Ray takes the only one that runs, whatever is noted
+        check_cluster("auto")
+        assert os.environ["RAY_ADDRESS"] == there  # Ray does not look once more
+        here.running.append("127.0.0.1:2")
+        assert refused("auto").startswith("auto, which is 127.0.0.1:1: ")
+        here.noted.write_text(there)
+        check_cluster("auto")
+
+
+def test_a_ray_on_loopback_only_is_not_where_ray_looks(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray replaces 127.0.0.1 by the machine's outward address, and tries for ten minutes there."""
+    monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+    monkeypatch.setattr(reaching, "_outward", lambda: "127.0.0.2")
+    with head() as there:
+        here.running.append(there)
+        for address in ("auto", there, there.replace("127.0.0.1", "localhost")):
+            assert "Ray asks at 127.0.0.2 unless RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0" in refused(address)
+        check_cluster(f"ray://{there}")  # Ray's client asks where it is told to
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["head", "head:", ":6379", "ray://head", "http://127.0.0.1:8265", "a.b://c", "127.0.0.1:x", "Auto", " "],
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    assert refused(address).startswith(f"{address}: must look like HOST:6379 or ray://HOST:10001, ")
+
+
+@pytest.mark.parametrize(("address", "local"), [("", True), ("local", True), ("auto", False), ("a:1", False)])
+def test_runs_get_a_ray_of_their_own_unless_an_address_is_named(
+    address: str, local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert is_local() == local
+
+
+def test_another_server_is_no_cluster(no_token: Path) -> None:
+    server = grpc.server(ThreadPoolExecutor(2))
+    there = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    assert refused(there).endswith("(what answers there does not speak Ray's protocol)")
+    server.stop(0).wait()
 
 
 @pytest.mark.parametrize("command", ["train", "search", "auto"])

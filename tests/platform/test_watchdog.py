@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 PARENT = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from taugrad.platform.watchdog import watched
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 
 # Its child has not the mark any more, as those of Ray's processes that write their title over it.
 child = "import subprocess as s, sys; s.run([sys.executable, '-c', 'import time; time.sleep(600)'], env={})"
@@ -45,7 +47,7 @@ def runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_what_a_killed_command_started_ends(sign: signal.Signals) -> None:
     process, other, marked = started()
     try:

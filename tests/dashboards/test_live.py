@@ -1,0 +1,87 @@
+"""What a log is told of a run, and when; time is what the test says."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from taugrad.dashboards.live import LiveRun
+from taugrad.platform.launching.board import News
+from taugrad.platform.launching.stages import Stage
+from taugrad.platform.tasks.metric import LOSS
+from taugrad.platform.training.reporting import TRAINING, Progress
+
+MOST_S = 30.0
+READ_S = 0.3
+
+
+class Log:
+    """A run that is shown in a log, second by second."""
+
+    def __init__(self) -> None:
+        self.now, self.told_at, self._text = 0.0, [0.0], io.StringIO()
+        self._live = LiveRun(Console(file=self._text, width=200), "gpt", clock=lambda: self.now)
+
+    def lines(self) -> list[str]:
+        return self._text.getvalue().splitlines()
+
+    def go_on(self, seconds: float, news: News | None = None) -> list[str]:
+        """Time passes; what was printed meanwhile."""
+        before = len(self.lines())
+        end = self.now + seconds
+        with self._live as watch:
+            while self.now < end:
+                count = len(self.lines())
+                watch(news or News())
+                news = None
+                if len(self.lines()) > count:
+                    self.told_at.append(self.now)
+                self.now += READ_S
+        return self.lines()[before:]
+
+
+def progress(iteration: int, *, own_models: bool = False) -> Progress:
+    return Progress(
+        epoch=1,
+        epochs=1,
+        iteration=iteration,
+        iterations=100,
+        loss=2.5,
+        metric=LOSS,
+        value=None,
+        evaluation=0,
+        evaluations=1,
+        fraction=0.02,
+        wire_bytes=1_000_000,
+        seconds=3.4 * iteration,
+        seconds_left=3.4 * (100 - iteration),
+        own_models=own_models,
+    )
+
+
+def test_a_log_is_never_silent_for_long() -> None:
+    log = Log()
+    log.go_on(100)  # nothing is heard of the workers
+    told = log.go_on(100, News(stages=[Stage("preparing the data", 0)]))
+    assert set(told) == {"gpt  preparing the data \u2026"}
+    told = log.go_on(100, News(progress(1), stages=[Stage(TRAINING, 0)]))
+    assert all("iteration   1/100 at 3.4 s each  loss 2.5000  test loss" in line for line in told)
+    assert all("5:37 left" in line for line in told)
+    told = log.go_on(40, News(progress(30)))
+    assert all("iteration  30/100" in line for line in told)
+    gaps = [later - sooner for sooner, later in zip(log.told_at, log.told_at[1:], strict=False)]
+    assert 15 < max(gaps) <= MOST_S
+
+
+def test_evaluations_are_told_once_and_need_no_more() -> None:
+    log = Log()
+    log.go_on(1, News(stages=[Stage(TRAINING, 0)]))
+    for each in range(10, 100, 10):
+        assert len(log.go_on(15, News(progress(each), evaluations=[progress(each)]))) == 1
+
+
+@pytest.mark.parametrize(("own", "said"), [(True, " (workers' own models)"), (False, "")])
+def test_a_loss_of_other_models_than_the_evaluated_one_says_so(own: bool, said: str) -> None:
+    (line,) = Log().go_on(1, News(evaluations=[progress(9, own_models=own)]))
+    assert f"loss 2.5000{said}  test loss" in line
+    assert (" (agreed model)  fraction" in line) == own

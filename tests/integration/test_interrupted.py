@@ -1,0 +1,80 @@
+"""Ctrl-C at a terminal: the whole foreground group gets it, as in a shell."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from mlflow.tracking import MlflowClient
+
+pytestmark = pytest.mark.ray
+
+SPEC = """
+experiment: interrupted
+data: {kind: digits}
+model: {kind: mlp, widths: [16]}
+training: {epochs: 100000, batch_size: 64, optimizer: {lr: 0.1}}
+checkpoint: {interval: 40}
+workers: {count: 2}
+"""
+CTRL_C = b"\x03"
+
+
+class Terminal:
+    """A command in the foreground of a terminal of its own, whose Ctrl-C is heard wherever tests run."""
+
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
+        self._ours, its = pty.openpty()
+        self.said = ""
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", "--wait", "env", "--default-signal=INT", *command],
+            cwd=folder, env=environment, stdin=its, stdout=its, stderr=its, start_new_session=True,
+        )  # fmt: skip
+        os.close(its)
+
+    def read(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Reads until something has happened, or to the end."""
+        deadline = time.monotonic() + 480
+        with suppress(OSError):  # a terminal's end
+            while not until():
+                assert time.monotonic() < deadline, self.said
+                if select.select([self._ours], [], [], 1)[0]:
+                    self.said += os.read(self._ours, 65536).decode(errors="replace")
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+
+def test_train_says_how_to_continue_and_leaves_nothing_behind(
+    tmp_path: Path, environment: dict[str, str], command: list[str]
+) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    terminal = Terminal([*command, "train", "spec.yaml"], tmp_path, environment)
+    try:
+        terminal.read(until=lambda: any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json")))
+        family = psutil.Process(terminal.process.pid).children(recursive=True)
+        assert len(family) > 5  # Ray's
+        terminal.type(CTRL_C)
+        time.sleep(0.5)
+        terminal.type(CTRL_C)  # must not cut the first one's cleaning up short
+        terminal.read()
+        assert terminal.process.wait(60) == 130, terminal.said
+    finally:
+        terminal.process.kill()
+    assert "Traceback" not in terminal.said
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("interrupted").experiment_id])
+    assert run.info.status == "KILLED"
+    resume = f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\r\n"
+    assert resume in terminal.said
+    assert re.search(r"it continues after iteration [1-9]\d*\r\n", terminal.said)
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert (tmp_path / "taugrad-runs" / ".gitignore").read_text() == "*\n"

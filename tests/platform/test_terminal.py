@@ -1,0 +1,47 @@
+"""What a log gets while something takes long."""
+
+import io
+import threading
+
+import pytest
+from rich.console import Console
+
+from taugrad.platform import terminal
+from taugrad.platform.launching import launch
+from taugrad.platform.launching.board import News
+
+
+class Heard(io.StringIO):
+    """A log in which a second line is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice = threading.Event()
+
+    def flush(self) -> None:
+        if self.getvalue().count("\n") >= 2:
+            self.twice.set()
+
+
+def test_a_log_hears_of_what_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "SILENT_S", 0.01)
+    log = Heard()
+    with terminal.going_on(Console(file=log), "checking data"):
+        assert log.twice.wait(60)
+    assert set(log.getvalue().splitlines()) == {"checking data \u2026"}
+
+
+def test_what_is_over_soon_says_nothing() -> None:
+    log = Heard()
+    with terminal.going_on(Console(file=log), "checking data"):
+        pass
+    assert log.getvalue() == ""
+
+
+def test_who_shows_a_run_is_asked_even_where_its_board_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nobody would say that it has been starting for a minute."""
+    heard: list[News] = []
+    stop = threading.Event()
+    stop.set()
+    launch._read_board(None, heard.append, stop)
+    assert heard == [News()]
