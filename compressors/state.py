@@ -86,11 +86,11 @@ class CompressionState:
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
             TypeError: `ddp` is not a DistributedDataParallel model.
-            ValueError: DDP expects a sparse gradient, or reduces in Python (`optimize_ddp`); or the method cannot
-                take a parameter; or the number of threads or connections is not a whole number of at least 1;
-                or the sites do not have each rank once, or are given for another exchange; or several
-                connections are asked for with padded; or the exchange is hierarchical, or several connections
-                are asked for, and the process group's backend is NCCL.
+            ValueError: DDP expects a sparse gradient, or reduces in Python (`optimize_ddp`); or the method
+                cannot take a parameter; or the number of threads or connections is not a whole number of at
+                least 1; or the sites do not have each rank once, or are given for another exchange; or
+                several connections are asked for with padded; or the exchange is hierarchical, or several
+                connections are asked for, and the process group's backend is NCCL.
         """
         ddp = _checked(ddp)
         self.config = read_config(config)
@@ -109,7 +109,7 @@ class CompressionState:
         named = dict(ddp.module.named_parameters())
         reduced = _reduced_by(ddp)
         self._names = {id(each): name for name, each in named.items() if id(each) in reduced}
-        self._earlier = Earlier({name: named[name] for name in self._names.values()})
+        self._earlier = Earlier({name: named[name] for name in self._names.values()}, self._fail)
         self._known = {name: _real(each) for name, each in named.items()}
         """All of the model, frozen ones too: what a state has of them is kept until they are thawed."""
         self._parameters = {name: self._known[name] for name in self._names.values()}
@@ -193,8 +193,8 @@ class CompressionState:
         Raises:
             ValueError: the state has another version, lacks a part, or belongs to another worker, another
                 number of workers or another method; or a tensor's parameter does not exist here or has
-                another size. Nothing is restored then. A parameter that is frozen here exists: its residual is
-                kept, and saved again.
+                another size. Nothing is restored then. A parameter that is frozen here exists: its
+                residual is kept, and saved again.
         """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
@@ -260,12 +260,14 @@ class CompressionState:
 
     def _require_no_memory_of_steps(self) -> None:
         """Refuses a further pass of one step where a method's memory fades with every exchange."""
-        if isinstance(self.config, CompressedMethod) and (self.config.own_momentum or self.config.decay != 1):
-            field = "momentum" if self.config.own_momentum else "decay"
+        if not isinstance(self.config, CompressedMethod):
+            return
+        field = "momentum" if self.config.own_momentum else "decay"
+        if self.config.own_momentum or 0 < self.config.decay < 1:  # at 0, there is no memory
             raise self._fail(
                 CompressionError(
-                    f"a second exchange before gradients are cleared would apply the method's {field} twice in a "
-                    "step: run all backward passes but the last in ddp.no_sync(), or clear gradients before each"
+                    f"a second exchange before gradients are cleared would apply the method's {field} "
+                    "twice in a step: run all backward passes but the last in ddp.no_sync()"
                 )
             )
 
@@ -290,8 +292,8 @@ class CompressionState:
             if not self._names.keys() >= set(key[1:]):
                 raise self._fail(
                     CompressionError(
-                        "a bucket of another model: a state belongs to the DDP model that it was made for; make a "
-                        "CompressionState for each"
+                        "a bucket of another model: a state belongs to the DDP model that it was made for; "
+                        "make a CompressionState for each"
                     )
                 )
             names = [self._names[id(parameter)] for parameter in parameters]
@@ -338,8 +340,8 @@ def _checked(ddp: object) -> DistributedDataParallel:
         )
     if getattr(inner, "_use_python_reducer", False):
         raise ValueError(
-            'torch._dynamo.config.optimize_ddp = "python_reducer" when the model was made: DDP then has no buckets '
-            "for the hook; leave it at its default"
+            'torch._dynamo.config.optimize_ddp = "python_reducer" when the model was made: DDP then has no '
+            "buckets for the hook; leave it at its default"
         )
     return inner
 
@@ -353,8 +355,8 @@ def _reduced_by(ddp: DistributedDataParallel) -> set[int]:
         modules = ddp.module.named_modules()
         sparse = [f"{name}.weight" for name, each in modules if isinstance(each, kinds) and each.sparse]
         raise ValueError(
-            f"DDP expects a sparse gradient of {', '.join(sparse) or 'a parameter'}: the hook takes dense gradients "
-            "alone; make the embedding with sparse=False"
+            f"DDP expects a sparse gradient of {', '.join(sparse) or 'a parameter'}: the hook takes only "
+            "dense ones; make the embedding with sparse=False"
         ) from None
     return {id(parameter) for bucket in buckets for parameter in bucket.parameters()}
 

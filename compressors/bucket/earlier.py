@@ -1,12 +1,12 @@
 """What gradients hold of an earlier backward pass, which was exchanged already.
 
-If gradients are not cleared, a backward pass adds to what an earlier one has left in them. Only what is new may
-be scaled, compressed and kept. A hook of every parameter, which runs before its gradient changes, tells when a
-pass begins; all gradients are then looked at. Nothing else tells: scripts clear gradients before the forward
-pass, after it, or not at all, and make them None or zeros.
+If gradients are not cleared, a backward pass adds to what an earlier one has left in them. Only what is new
+may be scaled, compressed and kept. A hook of every parameter, which runs before its gradient changes, tells
+when a pass begins; all gradients are then looked at. Nothing else tells: scripts clear gradients before the
+forward pass, after it, or not at all, and make them None or zeros.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from weakref import ReferenceType, finalize, ref
 
@@ -20,9 +20,16 @@ from ..errors import CompressionError
 class Earlier:
     """Copies of what gradients held when a pass began, by parameter; only what was exchanged before it."""
 
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        """Starts to watch parameters, by name; it ends when this object is no longer used."""
-        self._parameters = dict(parameters)
+    def __init__(
+        self, parameters: Mapping[str, Tensor], fail: Callable[[CompressionError], CompressionError]
+    ) -> None:
+        """Starts to watch parameters, by name; it ends when this object is no longer used.
+
+        Args:
+            parameters: by name, what is synchronized.
+            fail: called with the error that a gradient's layout causes.
+        """
+        self._parameters, self._fail = dict(parameters), fail
         self._kept: dict[str, Tensor] = {}
         self._exchanged = False
         """Whether a pass was exchanged, and no other has begun since."""
@@ -54,7 +61,8 @@ class Earlier:
             CompressionError: it is sparse.
         """
         if gradient.layout != torch.strided:
-            raise CompressionError(f"the gradient of {name!r} is sparse: the hook takes dense gradients alone")
+            problem = CompressionError(f"the gradient of {name!r} is sparse: the hook takes only dense ones")
+            raise self._fail(problem)
         task = torch._C._current_graph_task_id()
         if task != self._task:  # each call of backward() has its own
             self._task = task

@@ -77,6 +77,7 @@ class PowerSGD:
         Args:
             process_group: whose workers synchronize; None for all.
             parameters: by name, everything that DDP synchronizes.
+            known: further parameters, whose memory is kept without use when a state has some.
             rank: columns of P and Q; lowered to what a matrix allows.
             start: iterations of plain all-reduce before compression; at least 2.
             min_compression_rate: a matrix is compressed where its elements are more than this times those of
@@ -115,8 +116,8 @@ class PowerSGD:
             _refuse_what_torch_fails_on(name, parameter)
         self._matrices = {
             matrix.name: matrix
-            for name, parameter in self._known.items()
-            if _torch_takes(parameter) and (matrix := _compressed(name, parameter, rank, min_compression_rate))
+            for name, each in self._known.items()
+            if _torch_takes(each) and (matrix := _compressed(name, each, rank, min_compression_rate))
         }
         self._layouts: dict[int, tuple[str, ...]] = {}
         """By index, the parameters of the buckets whose memory is in torch's dictionaries."""

@@ -62,11 +62,14 @@ class Bucket:
         for name, parameter, share, gradient in zip(
             self.names, self.ddp.parameters(), self.shares, self.ddp.gradients(), strict=True
         ):
-            if name not in self.earlier:
-                continue
-            if parameter.is_complex():
-                gradient = torch.view_as_complex(share.view(-1, 2)).view_as(parameter)
-            gradient.add_(self.earlier[name], alpha=times)
+            if name in self.earlier:
+                if parameter.is_complex():
+                    whole = torch.view_as_complex(share.view(-1, 2))
+                    whole.as_strided(parameter.size(), parameter.stride()).add_(
+                        self.earlier[name], alpha=times
+                    )
+                else:
+                    gradient.add_(self.earlier[name], alpha=times)
 
 
 class Protocol(ABC):

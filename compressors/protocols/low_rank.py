@@ -28,7 +28,7 @@ class LowRank(Protocol):
         known: Mapping[str, Tensor],
         fail: Fail,
     ) -> None:
-        """Prepares to synchronize parameters; for arguments see `protocol_for`, for errors see `powersgd.PowerSGD`."""
+        """Prepares; for arguments see `protocol_for`, for errors `powersgd.PowerSGD`."""
         super().__init__(config, group, fail)
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
         self._powersgd = TorchPowerSGD(

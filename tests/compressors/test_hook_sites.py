@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused(four: Results) -> None:
     )
     assert found["another exchange"].startswith("sites = [[0, 1], [2, 3]] with exchange = exact")
     assert found["padded"] == "connections = 2 with exchange = padded: use exact or hierarchical"
-    assert found["no connection"] == "connections = 0: must be at least 1"
+    assert found["no connection"] == "connections = 0: must be a whole number of at least 1"
 
 
 def test_a_worker_s_death_ends_all_others(tmp_path: Path) -> None:
