@@ -125,7 +125,7 @@ def parts_in_turn() -> Result:
 
 
 def fading_memories() -> Result:
-    """A further pass with a method whose memory fades at each exchange; cleared gradients are no further one."""
+    """A further pass with a method whose memory fades at each exchange, after passes that are none."""
     found: Result = {}
     for line in ("wgt(tau=0.01, momentum=0.9)", "wgt(tau=0.01, decay=0.5)"):
         run = Run(line)
@@ -311,7 +311,7 @@ def complex_parameters() -> Result:
 def refusal(attempt: Callable[[], Any]) -> str:
     try:
         attempt()
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is looked at)
+    except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "taken"
 
