@@ -35,7 +35,7 @@ class Earlier:
         """Whether a pass was exchanged, and no other has begun since."""
         self._task = -1
         handles = [_watch(each, partial(_accumulates, ref(self), name)) for name, each in parameters.items()]
-        finalize(self, _remove, handles)
+        finalize(self, _remove, handles).atexit = False
 
     def __bool__(self) -> bool:
         """Whether this pass adds to one that was exchanged."""
