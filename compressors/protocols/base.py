@@ -62,14 +62,16 @@ class Bucket:
         for name, parameter, share, gradient in zip(
             self.names, self.ddp.parameters(), self.shares, self.ddp.gradients(), strict=True
         ):
-            if name in self.earlier:
-                if parameter.is_complex():
-                    whole = torch.view_as_complex(share.view(-1, 2))
-                    whole.as_strided(parameter.size(), parameter.stride()).add_(
-                        self.earlier[name], alpha=times
-                    )
-                else:
-                    gradient.add_(self.earlier[name], alpha=times)
+            earlier = self.earlier.get(name)
+            if earlier is None:
+                continue
+            if earlier.is_cuda:  # a callback runs on a stream of its own
+                earlier.record_stream(torch.cuda.current_stream(earlier.device))
+            if parameter.is_complex():
+                whole = torch.view_as_complex(share.view(-1, 2))
+                whole.as_strided(parameter.size(), parameter.stride()).add_(earlier, alpha=times)
+            else:
+                gradient.add_(earlier, alpha=times)
 
 
 class Protocol(ABC):
