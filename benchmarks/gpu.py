@@ -304,6 +304,7 @@ def step_cases(arena: Arena) -> Iterator[Case]:
             ddp.register_comm_hook(state, compressed_allgather)
 
         def step(ddp: DistributedDataParallel = ddp) -> None:
+            ddp.zero_grad()
             ddp(data).square().mean().backward()
 
         n = sum(parameter.numel() for parameter in model.parameters())

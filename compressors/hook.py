@@ -24,6 +24,8 @@ def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[
             configuration does not say `nonfinite: skip`.
         CorruptMessage: through the future, where a message is damaged or does not fit the bucket.
         WorkersDisagree: in the first step, on every worker, where their methods, exchanges or models differ.
+        CompressionError: on every worker, where the bucket is of another model than the state's, a gradient
+            is sparse, or the method's momentum or decay would count twice in a step.
         PeerLost: on every worker, where one is gone, or has been silent for longer than the timeout of the
             process group allows.
     """

@@ -14,9 +14,10 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from .agreement import described, flattened, require_agreement
+from .bucket.earlier import Earlier
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
-from .config import CompressedMethod, Method, read_config
+from .config import CompressedMethod, Method, PowerSGD, read_config
 from .errors import CompressionError, PeerLost, WorkersDisagree
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
@@ -34,12 +35,19 @@ policies."""
 class CompressionState:
     """The state of compression on one worker.
 
+    A state belongs to one DDP model, and synchronizes what that model reduces. A complex parameter counts as
+    real numbers, two for each element.
+
+    If several backward passes are exchanged before gradients are cleared, each of them exchanges what it has
+    added, as in DDP without a hook; gradients must be equal on all workers between the passes.
+
     Attributes:
         config: the method.
         feedback: residuals, velocities and thresholds, by parameter name.
         exchange: how messages are sent, and what is remembered of their lengths.
-        last_step: the ledger of the latest backward pass, complete once `backward()` returned. With
-            `nonfinite: skip`, check `last_step.skipped`, and skip the optimizer's step if it is set.
+        last_step: the ledger of the latest backward pass, complete once `backward()` returned; of all passes
+            since gradients were cleared, if several were exchanged. With `nonfinite: skip`, check
+            `last_step.skipped`, and skip the optimizer's step if it is set.
         statistics: by parameter name, of the last step observed (see `observe_next_step`).
         failure: the error that made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes
             it.
@@ -74,33 +82,44 @@ class CompressionState:
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
-            ValueError: the exchange has an unknown name; or the sites do not have each rank once, or are
-                given for another exchange; or the exchange is hierarchical, and the backend is NCCL.
+            TypeError: `ddp` is not a DistributedDataParallel model.
+            ValueError: DDP expects a sparse gradient, or reduces in Python (`optimize_ddp`); or the method
+                cannot take a parameter; or the number of threads is not a whole number of at least 1; or the
+                exchange has an unknown name; or the sites do not have each rank once, or are given for
+                another exchange; or the exchange is hierarchical, and the backend is NCCL.
         """
+        ddp = _checked(ddp)
         self.config = read_config(config)
         self.feedback = Feedback(self.config)
         if key is not None and not isinstance(self.config, CompressedMethod):
             raise ValueError(
                 f"a key with {self.config.kind}: it goes through torch's own all-reduce, without messages"
             )
+        threads = _whole("threads", torch.get_num_threads() if threads is None else threads)
         self.exchange = _exchange(exchange, sites, key, ddp.process_group)
         self.last_step = Step()
         self.statistics: dict[str, GradientStatistics] = {}
         self.failure: CompressionError | None = None
         self.gradient_scale = 1.0
         self._group: dist.ProcessGroup = ddp.process_group
-        self._parameters = {
-            name: parameter for name, parameter in ddp.module.named_parameters() if parameter.requires_grad
-        }
-        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
+        named = dict(ddp.module.named_parameters())
+        reduced = _reduced_by(ddp)
+        self._names = {id(each): name for name, each in named.items() if id(each) in reduced}
+        self._earlier = Earlier({name: named[name] for name in self._names.values()}, self._fail)
+        self._known = {name: _real(each) for name, each in named.items()}
+        """All of the model, frozen ones too: what a state has of them is kept until they are thawed."""
+        self._parameters = {name: self._known[name] for name in self._names.values()}
+        if isinstance(self.config, PowerSGD):
+            _refuse_complex({name: named[name] for name in self._parameters})
         self._protocol = protocol_for(
             self.config,
             self._group,
             self._parameters,
+            self._known,
             self._fail,
             feedback=self.feedback,
             exchange=self.exchange,
-            threads=torch.get_num_threads() if threads is None else threads,
+            threads=threads,
             hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
         )
         self._ddp_options = {
@@ -170,7 +189,8 @@ class CompressionState:
         Raises:
             ValueError: the state has another version, lacks a part, or belongs to another worker, another
                 number of workers or another method; or a tensor's parameter does not exist here or has
-                another size. Nothing is restored then.
+                another size. Nothing is restored then. A parameter that is frozen here exists: its
+                residual is kept, and saved again.
         """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
@@ -189,7 +209,7 @@ class CompressionState:
         totals = Totals.from_state_dict(state["totals"])
         if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
             raise ValueError(f"the state is of another method than {self.config}")
-        self.feedback.load_state_dict(state, self._parameters)
+        self.feedback.load_state_dict(state, self._known)
         self._protocol.load_state_dict(state["powersgd"])
         self.exchange.capacities = {int(n): int(most) for n, most in state["capacities"].items()}
         self.exchange.load_links_state(state)
@@ -200,11 +220,13 @@ class CompressionState:
         """What the hook does; see `hook.compressed_allgather`."""
         if bucket.index() == 0:
             self._begin()
+        names = self._names_in(bucket)
+        named = Bucket(bucket, names, self._sizes_of(names), self._earlier_of(names))
+        named.leave_out_earlier()
         if self.gradient_scale != 1:
-            bucket.buffer().mul_(self.gradient_scale)
-        named = Bucket(bucket, self._names_in(bucket))
+            named.buffer.mul_(self.gradient_scale)
         if self._observing:
-            for name, gradient in zip(named.names, bucket.gradients(), strict=True):
+            for name, gradient in zip(named.names, named.shares, strict=True):
                 self.statistics[name] = gradient_statistics(gradient)
             self._observing = not bucket.is_last()
         try:
@@ -214,17 +236,44 @@ class CompressionState:
             raise self._fail(problem) from problem.__cause__
         if bucket.is_last():
             self._protocol.left(self.last_step)
+            self._earlier.end()
         return summed
 
     def _begin(self) -> None:
-        """Begins a backward pass."""
-        self._protocol.settle(skipped=self.last_step.skipped)
-        self._before_last = self.totals
-        self.last_step = Step(steps=1)
+        """Begins a backward pass. If gradients were not cleared, it belongs to the step of the one before."""
+        self._earlier.begin()
+        if self._earlier:
+            self._require_no_memory_of_steps()
+            self.last_step.residual_squares = 0.0
+        else:
+            self._protocol.settle(skipped=self.last_step.skipped)
+            self._before_last = self.totals
+            self.last_step = Step(steps=1)
         self._works = []
         self._protocol.begin(self._before_last.steps)
         if self._observing:
             self.statistics = {}
+
+    def _require_no_memory_of_steps(self) -> None:
+        """Refuses a further pass of one step where a method's memory fades with every exchange."""
+        if not isinstance(self.config, CompressedMethod):
+            return
+        field = "momentum" if self.config.own_momentum else "decay"
+        if self.config.own_momentum or 0 < self.config.decay < 1:  # at 0, there is no memory
+            raise self._fail(
+                CompressionError(
+                    f"a second exchange before gradients are cleared would apply the method's {field} "
+                    "twice in a step: run all backward passes but the last in ddp.no_sync()"
+                )
+            )
+
+    def _sizes_of(self, names: Sequence[str]) -> list[int]:
+        return [self._parameters[name].numel() for name in names]
+
+    def _earlier_of(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """What must not be scaled, compressed or kept of a bucket's gradients."""
+        alike = self._protocol.averages and self.gradient_scale == 1
+        return {} if alike else self._earlier.of(names)
 
     def _names_in(self, bucket: GradBucket) -> list[str]:
         """Names of a bucket's parameters. For a new bucket, all workers first check that they agree on it.
@@ -236,9 +285,16 @@ class CompressionState:
         key = (bucket.index(), *map(id, parameters))
         names = self._agreed.get(key)
         if names is None:
+            if not self._names.keys() >= set(key[1:]):
+                raise self._fail(
+                    CompressionError(
+                        "a bucket of another model: a state belongs to the DDP model that it was made for; "
+                        "make a CompressionState for each"
+                    )
+                )
             names = [self._names[id(parameter)] for parameter in parameters]
             if self.workers > 1:
-                self._require_agreement(Bucket(bucket, names))
+                self._require_agreement(Bucket(bucket, names, self._sizes_of(names)))
             self._agreed[key] = names
         return names
 
@@ -268,6 +324,54 @@ class CompressionState:
         """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
         self.failure = self.failure or problem
         return problem
+
+
+def _checked(ddp: object) -> DistributedDataParallel:
+    """The DDP model, without `torch.compile` around it."""
+    inner = getattr(ddp, "_orig_mod", ddp)
+    if not isinstance(inner, DistributedDataParallel):
+        raise TypeError(
+            f"ddp is {'None' if ddp is None else f'of {type(ddp).__name__}'}: it must be a model in "
+            "torch.nn.parallel.DistributedDataParallel, as the hook is DDP's (not that of FSDP)"
+        )
+    if getattr(inner, "_use_python_reducer", False):
+        raise ValueError(
+            'torch._dynamo.config.optimize_ddp = "python_reducer" when the model was made: DDP then has no '
+            "buckets for the hook; leave it at its default"
+        )
+    return inner
+
+
+def _reduced_by(ddp: DistributedDataParallel) -> set[int]:
+    """Ids of the parameters that DDP reduces: neither ignored nor frozen when it was made."""
+    try:
+        buckets = ddp.reducer._get_zeros_like_grad_buckets()
+    except RuntimeError:  # there are none like those of sparse gradients
+        kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        modules = ddp.module.named_modules()
+        sparse = [f"{name}.weight" for name, each in modules if isinstance(each, kinds) and each.sparse]
+        raise ValueError(
+            f"DDP expects a sparse gradient of {', '.join(sparse) or 'a parameter'}: the hook takes only "
+            "dense ones; make the embedding with sparse=False"
+        ) from None
+    return {id(parameter) for bucket in buckets for parameter in bucket.parameters()}
+
+
+def _real(parameter: Tensor) -> Tensor:
+    """The same memory as real numbers, as DDP's buckets have it."""
+    return torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter
+
+
+def _refuse_complex(parameters: Mapping[str, Tensor]) -> None:
+    for name, parameter in parameters.items():
+        if parameter.is_complex():
+            raise ValueError(f"powersgd cannot take the complex parameter {name!r}: use another method")
+
+
+def _whole(field: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{field} = {value!r}: must be a whole number of at least 1")
+    return value
 
 
 def _exchange(

@@ -80,7 +80,7 @@ def _names() -> tuple[str, ...]:
 
 @dataclass
 class Step(Totals):
-    """One synchronization of all buckets."""
+    """One synchronization of all buckets; several, if gradients were not cleared between them."""
 
     residual_squares: float = 0.0
     """Sum of squares of this worker's residual."""
@@ -97,7 +97,7 @@ class Step(Totals):
     beside_s: float = 0.0
     """The part of decompress_s that a transport's thread did while the worker did something else."""
     layers: list[PartTally] = field(default_factory=list)
-    """This worker's elements by parameter."""
+    """This worker's elements by parameter, of each synchronization."""
     nonfinite: list[tuple[str, int]] = field(default_factory=list)
     """Parameter and rank of gradients that were not finite."""
 

@@ -63,6 +63,7 @@ class PowerSGD:
         self,
         process_group: dist.ProcessGroup | None,
         parameters: Mapping[str, Tensor],
+        known: Mapping[str, Tensor] | None = None,
         *,
         rank: int = 1,
         start: int = 10,
@@ -76,6 +77,7 @@ class PowerSGD:
         Args:
             process_group: whose workers synchronize; None for all.
             parameters: by name, everything that DDP synchronizes.
+            known: further parameters, whose memory is kept without use when a state has some.
             rank: columns of P and Q; lowered to what a matrix allows.
             start: iterations of plain all-reduce before compression; at least 2.
             min_compression_rate: a matrix is compressed where its elements are more than this times those of
@@ -108,13 +110,14 @@ class PowerSGD:
         self._warm_start = warm_start
         self._seed = seed
         self._parameters = dict(parameters)
+        self._known = {**(known or {}), **parameters}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         for name, parameter in self._parameters.items():
             _refuse_what_torch_fails_on(name, parameter)
         self._matrices = {
             matrix.name: matrix
-            for name, parameter in self._parameters.items()
-            if (matrix := _compressed(name, parameter, rank, min_compression_rate))
+            for name, each in self._known.items()
+            if _torch_takes(each) and (matrix := _compressed(name, each, rank, min_compression_rate))
         }
         self._layouts: dict[int, tuple[str, ...]] = {}
         """By index, the parameters of the buckets whose memory is in torch's dictionaries."""
@@ -192,7 +195,7 @@ class PowerSGD:
             if type(state[name]) is not int or state[name] < 0:
                 raise ValueError(f"{name} {state[name]!r} in a PowerSGD state; it must be a count")
         feedback = self._torchs.use_error_feedback
-        error_shapes = {name: (each.numel(),) for name, each in self._parameters.items() if feedback}
+        error_shapes = {name: (each.numel(),) for name, each in self._known.items() if feedback}
         q_shapes = {name: (each.columns, each.rank) for name, each in self._matrices.items()}
         errors = self._checked("error", state["errors"], error_shapes)
         qs = self._checked("Q", state["qs"], q_shapes if self._warm_start else {})
@@ -214,7 +217,7 @@ class PowerSGD:
                 raise ValueError(
                     f"the state has a PowerSGD {what} of {name!r}; this run keeps none of that name"
                 )
-            parameter = self._parameters[name]
+            parameter = self._known[name]
             if tensor.shape != shapes[name] or tensor.dtype != parameter.dtype:
                 raise ValueError(
                     f"the PowerSGD {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
@@ -315,9 +318,13 @@ def _compressed(name: str, parameter: Tensor, rank: int, min_compression_rate: f
     return _Matrix(name, rows, columns, rank) if worthwhile else None
 
 
+def _torch_takes(parameter: Tensor) -> bool:
+    return parameter.dim() > 0 and parameter.numel() > 0 and parameter.is_contiguous()
+
+
 def _refuse_what_torch_fails_on(name: str, parameter: Tensor) -> None:
     """Says at once what torch would only say after `start` iterations."""
-    if parameter.dim() == 0 or parameter.numel() == 0 or not parameter.is_contiguous():
+    if not _torch_takes(parameter):
         raise ValueError(
             f"torch's PowerSGD cannot take the parameter {name!r} of shape {tuple(parameter.shape)} and "
             f"strides {parameter.stride()}: it needs a first dimension, elements, and contiguous memory"

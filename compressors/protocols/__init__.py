@@ -23,6 +23,7 @@ def protocol_for(
     config: Method,
     group: dist.ProcessGroup,
     parameters: Mapping[str, Tensor],
+    known: Mapping[str, Tensor],
     fail: Fail,
     *,
     feedback: Feedback,
@@ -36,6 +37,7 @@ def protocol_for(
         config: the method.
         group: the process group that synchronizes.
         parameters: by name, in the model's order.
+        known: all of the model, those that are not synchronized too.
         fail: called with the error that made a bucket fail.
         feedback: the worker's residuals and other memory, for messages.
         exchange: how messages are sent.
@@ -43,7 +45,7 @@ def protocol_for(
         hold_back_zeros: send nothing for a parameter whose gradient is zero everywhere.
     """
     if isinstance(config, PowerSGD):
-        return LowRank(config, group, parameters, fail)
+        return LowRank(config, group, parameters, known, fail)
     if not isinstance(config, CompressedMethod):
         return AllReduce(config, group, fail)
     return AllGather(

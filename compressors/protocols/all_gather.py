@@ -206,6 +206,11 @@ class AllGather(Protocol):
                 self._exchange.learn(plan.number, gathering.sizes)  # gets ready for the next messages
             incoming = self._read(parts, plan, gathering)
             self._fill(buffer, incoming, parts)
+            for each in incoming:
+                # Zeros would look like gradients that were cleared, and a further pass like a new step.
+                if isinstance(each, NonFinite) and not (refused := parts[each.ordinal].gradient)[0]:
+                    refused[0] = torch.finfo(buffer.dtype).tiny
+            bucket.add_earlier(1.0)
             if buffer.is_cuda and transport.type == "cpu":
                 torch.cuda.current_stream(
                     buffer.device

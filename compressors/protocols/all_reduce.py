@@ -21,15 +21,15 @@ class AllReduce(Protocol):
 
     def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
         super().__init__(config, group, fail)
+        self.averages = self._reduction == "mean"
         self._tallies = {}
 
     def _tallies_of(self, bucket: Bucket) -> list[PartTally]:
         names, tallies = self._tallies.get(bucket.ddp.index(), ([], []))
         if names != bucket.names:
-            sizes = [parameter.numel() for parameter in bucket.ddp.parameters()]
             tallies = [
                 PartTally(name, size, size, 0.0, paper_bits=32 * size)
-                for name, size in zip(bucket.names, sizes, strict=True)
+                for name, size in zip(bucket.names, bucket.sizes, strict=True)
             ]
             self._tallies[bucket.ddp.index()] = bucket.names, tallies
         return tallies
@@ -37,6 +37,8 @@ class AllReduce(Protocol):
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """See `Protocol.synchronize`."""
         buffer = bucket.buffer
+        # What was exchanged goes along, so that replicas stay equal whatever a script has made of it.
+        bucket.add_earlier(1.0 if self._reduction == "mean" else 1.0 / self._workers)
         if self._reduction == "mean":
             buffer.mul_(1.0 / self._workers)  # DDP without a hook multiplies too, before it adds
         elements = buffer.numel() * self._workers

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from threading import Lock
 from typing import Any
@@ -30,6 +30,10 @@ class Bucket:
 
     ddp: GradBucket
     names: list[str]
+    sizes: list[int]
+    """Elements of the buffer for each parameter: two real numbers for a complex one."""
+    earlier: Mapping[str, Tensor] = field(default_factory=dict)
+    """By parameter, what an earlier pass has exchanged; it is not in the buffer."""
 
     @property
     def title(self) -> str:
@@ -41,6 +45,34 @@ class Bucket:
         """Floating point [elements], the gradients; at last the result."""
         return self.ddp.buffer()
 
+    @property
+    def shares(self) -> tuple[Tensor, ...]:
+        """Each parameter's share of the buffer, [size]."""
+        return torch.split(self.buffer, self.sizes)
+
+    def leave_out_earlier(self) -> None:
+        """Takes what an earlier pass has exchanged out of the buffer, which DDP has filled with both."""
+        self.add_earlier(-1.0)
+
+    def add_earlier(self, times: float) -> None:
+        """Adds so many times what an earlier pass has exchanged to the buffer."""
+        if not self.earlier:
+            return
+        # DDP lays a complex gradient out as real numbers, but gives it the shape of the complex one.
+        for name, parameter, share, gradient in zip(
+            self.names, self.ddp.parameters(), self.shares, self.ddp.gradients(), strict=True
+        ):
+            earlier = self.earlier.get(name)
+            if earlier is None:
+                continue
+            if earlier.is_cuda:  # a callback runs on a stream of its own
+                earlier.record_stream(torch.cuda.current_stream(earlier.device))
+            if parameter.is_complex():
+                whole = torch.view_as_complex(share.view(-1, 2))
+                whole.as_strided(parameter.size(), parameter.stride()).add_(earlier, alpha=times)
+            else:
+                gradient.add_(earlier, alpha=times)
+
 
 class Protocol(ABC):
     """One way to synchronize buckets.
@@ -49,7 +81,11 @@ class Protocol(ABC):
         works: collectives of the backward pass. They are held for one more step: if gloo's thread freed them,
             their tensors would need Python's lock in a thread that may run during the interpreter's shutdown,
             and the process would abort.
+        averages: whether the result is the mean of the buckets themselves. What an earlier pass has exchanged
+            may then stay in them: its mean is what it is.
     """
+
+    averages = False
 
     def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
         self._group, self._fail = group, fail
@@ -62,6 +98,8 @@ class Protocol(ABC):
     @abstractmethod
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """Starts to combine all workers' gradients; see `hook.compressed_allgather`.
+
+        The result is the mean or sum of them, and `bucket.earlier`.
 
         Args:
             bucket: of this worker.
@@ -127,7 +165,7 @@ class Protocol(ABC):
         """Refuses or records a sum that is not finite. A sum that merely overflows is checked again."""
         if isfinite(summed.sum().item()) or bool(torch.isfinite(summed).all()):
             return
-        broken = [not bool(torch.isfinite(gradient).all()) for gradient in bucket.ddp.gradients()]
+        broken = [not bool(torch.isfinite(gradient).all()) for gradient in bucket.shares]
         parameter = bucket.names[broken.index(True)]
         if self._nonfinite == "refuse":
             raise self._fail(NonFiniteGradient(parameter, -1))

@@ -25,14 +25,16 @@ class LowRank(Protocol):
         config: PowerSGD,
         group: dist.ProcessGroup,
         parameters: Mapping[str, Tensor],
+        known: Mapping[str, Tensor],
         fail: Fail,
     ) -> None:
-        """Prepares to synchronize these parameters; for errors see `powersgd.PowerSGD`."""
+        """Prepares; for arguments see `protocol_for`, for errors `powersgd.PowerSGD`."""
         super().__init__(config, group, fail)
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
         self._powersgd = TorchPowerSGD(
             group,
             parameters,
+            known,
             rank=config.rank,
             start=config.start,
             min_compression_rate=config.min_rate,
@@ -66,7 +68,10 @@ class LowRank(Protocol):
                 mean = arrived.value()
             times.arrived(step, under_way, perf_counter(), bucket.title, decoded=False)
             self._look_for_nonfinite(step, bucket, mean)
-            return mean.mul_(self._workers) if self._reduction == "sum" else mean
+            if self._reduction == "sum":
+                mean.mul_(self._workers)
+            bucket.add_earlier(1.0)  # `mean` is the bucket's buffer
+            return mean
 
         return averaged.then(Once(finish))
 

@@ -71,10 +71,10 @@ class PassTimes:
         held = united([*self._held, (self._left, max(self._left, done))])
         decodes = united(self._decodes)
         waits, holding = without(held, decodes), common(decodes, held)
-        step.exchange_s = seconds(united(self._exchanges))
-        step.blocked_s = seconds(waits)
-        step.decompress_s = seconds(self._decodes)
-        step.beside_s = step.decompress_s - seconds(holding)
+        step.exchange_s += seconds(united(self._exchanges))
+        step.blocked_s += seconds(waits)
+        step.decompress_s += seconds(self._decodes)
+        step.beside_s += seconds(decodes) - seconds(holding)
         for began, ended in waits:
             RECORDER.add("wait", "compute", began, ended)
         for began, ended in holding:

@@ -123,7 +123,10 @@ class Run:
             self.state = CompressionState(self.ddp, config, exchange=exchange, sites=sites)
             self.ddp.register_comm_hook(self.state, recording)
         self.optimizer = make_optimizer(self.model)
-        self.local = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in self.model.named_parameters()}
+        self.local = {
+            name: torch.zeros_like(each, dtype=torch.complex128 if each.is_complex() else torch.float64)
+            for name, each in self.model.named_parameters()
+        }
         self.applied = {name: torch.zeros_like(total) for name, total in self.local.items()}
         self.latest: dict[str, Tensor] = {}
         self.digests: list[str] = []
@@ -138,7 +141,7 @@ class Run:
             gradient = gradient.clone()
             gradient.view(-1)[0] = self.poison[self.at][1]
         finite = torch.where(torch.isfinite(gradient), gradient, 0)
-        self.local[name] += finite.double()
+        self.local[name] += finite
         self.latest[name] = gradient.detach().clone()
         return gradient
 
