@@ -4,7 +4,8 @@ Before their first exchange, workers check that all of them have the same settin
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -13,11 +14,14 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucke
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from .adam import OptimizerWatch, watched
 from .agreement import described, flattened, require_agreement
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
+from .bucket.memory_order import MemoryOrder
 from .config import CompressedMethod, Method, read_config
 from .errors import CompressionError, PeerLost, WorkersDisagree
+from .names import plain_names, unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
 from .protocols.base import transport_of
@@ -26,9 +30,10 @@ from .wire.reaching import reaching
 from .wire.sealing import SHORTEST_KEY
 from .wire.sites import Sites
 
-_STATE_VERSION = 6
+_STATE_VERSION = 7
 """From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
-policies."""
+policies; from 7 on, residuals have the shapes of their parameters: before, the order of their elements
+depended on a memory format that was not saved."""
 
 
 class CompressionState:
@@ -77,11 +82,14 @@ class CompressionState:
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
-            ValueError: the sites do not have each rank once, or are given for another exchange; or several
-                connections are asked for with padded; or the exchange is hierarchical, or several connections
-                are asked for, and the process group's backend is NCCL.
+            ValueError: a pattern matches no parameter; or the sites do not have each rank once, or are given
+                for another exchange; or several connections are asked for with padded; or the exchange is
+                hierarchical, or several connections are asked for, and the process group's backend is NCCL.
         """
         self.config = read_config(config)
+        names = plain_names(ddp.module)
+        if problems := unmatched_patterns(self.config, list(names.values())):
+            raise ValueError("; ".join(problems))
         self.feedback = Feedback(self.config)
         if key is not None and not isinstance(self.config, CompressedMethod):
             raise ValueError(
@@ -94,8 +102,12 @@ class CompressionState:
         self.gradient_scale = 1.0
         self._group: dist.ProcessGroup = ddp.process_group
         self._parameters = {
-            name: parameter for name, parameter in ddp.module.named_parameters() if parameter.requires_grad
+            names[name]: parameter
+            for name, parameter in ddp.module.named_parameters()
+            if parameter.requires_grad
         }
+        self._ddp, self._rebuilt = ref(ddp), _has_rebuilt(ddp)
+        self._lay_out()
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._protocol = protocol_for(
             self.config,
@@ -117,6 +129,7 @@ class CompressionState:
         self._observing = False
         self._before_last = Totals()
         self._works: list[dist.Work] = []  # held as those of a protocol are
+        self._watch: OptimizerWatch | None = None
 
     @property
     def workers(self) -> int:
@@ -154,7 +167,9 @@ class CompressionState:
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
 
-        Call it between steps. The tensors are the live ones, not copies.
+        Call it between steps. Residuals have the shapes of their parameters, and names are those without
+        wrappers, so that a model which is compiled or lies otherwise in memory can load them. Most tensors
+        are the live ones, not copies.
         """
         self._protocol.settle(skipped=self.last_step.skipped)
         return {
@@ -174,12 +189,12 @@ class CompressionState:
         Raises:
             ValueError: the state has another version, lacks a part, or belongs to another worker, another
                 number of workers or another method; or a tensor's parameter does not exist here or has
-                another size. Nothing is restored then.
+                another shape. Nothing is restored then.
         """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
-                "policies remember other things since"
+                "a state has other parts since, or in another order"
             )
         missing = {"capacities", "powersgd", "rank", "totals", "workers"} - set(state)
         if missing:
@@ -199,6 +214,13 @@ class CompressionState:
         self.exchange.load_links_state(state)
         self._before_last, self.last_step = totals, Step()
         self._protocol.settle(skipped=False)
+
+    def __reduce__(self) -> tuple[type["StateCopy"], tuple[dict[str, Any]]]:
+        """Copies and pickles as a `StateCopy`: the way to other workers is no data."""
+        feedback = self.feedback.state_dict()
+        rest = {part: value for part, value in self.state_dict().items() if part not in feedback}
+        kept = ("config", "feedback", "last_step", "statistics", "gradient_scale", "_before_last")
+        return StateCopy, ({**{name: getattr(self, name) for name in kept}, "_rest": rest},)
 
     def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
         """What the hook does; see `hook.compressed_allgather`."""
@@ -223,12 +245,25 @@ class CompressionState:
     def _begin(self) -> None:
         """Begins a backward pass."""
         self._protocol.settle(skipped=self.last_step.skipped)
+        self._watch = watched(self, self._watch, self._parameters.values())
         self._before_last = self.totals
         self.last_step = Step(steps=1)
         self._works = []
         self._protocol.begin(self._before_last.steps)
+        self._follow_rebuilt_buckets()
         if self._observing:
             self.statistics = {}
+
+    def _lay_out(self) -> None:
+        orders = {name: MemoryOrder.of(parameter) for name, parameter in self._parameters.items()}
+        self.feedback.reorder(orders)
+
+    def _follow_rebuilt_buckets(self) -> None:
+        """After the first step, DDP makes its buckets anew, as parameters lie in memory then."""
+        ddp = None if self._rebuilt else self._ddp()
+        if ddp is not None and _has_rebuilt(ddp):
+            self._rebuilt = True
+            self._lay_out()
 
     def _names_in(self, bucket: GradBucket) -> list[str]:
         """Names of a bucket's parameters. For a new bucket, all workers first check that they agree on it.
@@ -272,6 +307,61 @@ class CompressionState:
         """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
         self.failure = self.failure or problem
         return problem
+
+
+class StateCopy(CompressionState):
+    """What `deepcopy`, `pickle` and `torch.save` make of a state, such as with the DDP model that has the hook.
+
+    It has residuals of its own and can be read, but has no process group and cannot train: torch registers no
+    hook for the copy of a DDP model. A new state continues from it:
+
+        state = CompressionState(ddp, copied.config)
+        state.load_state_dict(copied.state_dict())
+        ddp.register_comm_hook(state, compressed_allgather)
+    """
+
+    def __init__(self, kept: Mapping[str, Any]) -> None:
+        """Takes over attributes of the original."""
+        self.failure = None
+        self._rest: dict[str, Any] = {}
+        self.__dict__.update(kept)
+
+    @property
+    def workers(self) -> int:
+        """See `CompressionState.workers`."""
+        return int(self._rest["workers"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `CompressionState.state_dict`."""
+        return {**self._rest, **self.feedback.state_dict()}
+
+    def observe_next_step(self) -> None:
+        """Raises CompressionError."""
+        self._refuse()
+
+    def aim_at(self, share: float) -> float:
+        """Raises CompressionError."""
+        self._refuse()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises CompressionError."""
+        self._refuse()
+
+    def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
+        """Raises CompressionError."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise self._fail(
+            CompressionError(
+                "a copy of a CompressionState has no process group; make a state for the copied model, "
+                "CompressionState(ddp, copied.config), load copied.state_dict() into it, and register that"
+            )
+        )
+
+
+def _has_rebuilt(ddp: DistributedDataParallel) -> bool:
+    return bool(ddp._has_rebuilt_buckets)
 
 
 def _exchange(
