@@ -21,6 +21,7 @@ from .bucket.ledger import Step, Totals
 from .bucket.memory_order import MemoryOrder
 from .config import CompressedMethod, Method, read_config
 from .errors import CompressionError, PeerLost, WorkersDisagree
+from .gloo_threads import Once
 from .names import plain_names, unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
@@ -107,6 +108,7 @@ class CompressionState:
             if parameter.requires_grad
         }
         self._ddp, self._rebuilt = ref(ddp), _has_rebuilt(ddp)
+        self._by_strides = not ddp.gradient_as_bucket_view
         self._lay_out()
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._protocol = protocol_for(
@@ -240,6 +242,9 @@ class CompressionState:
             raise self._fail(problem) from problem.__cause__
         if bucket.is_last():
             self._protocol.left(self.last_step)
+        mine, strides = self._parameters, self._strides
+        if self._by_strides and any(mine[name].stride() != strides[name] for name in named.names):
+            return summed.then(Once(lambda done: self._turned(done.value(), named.names)))
         return summed
 
     def _begin(self) -> None:
@@ -257,6 +262,17 @@ class CompressionState:
     def _lay_out(self) -> None:
         orders = {name: MemoryOrder.of(parameter) for name, parameter in self._parameters.items()}
         self.feedback.reorder(orders)
+        self._strides = {name: parameter.stride() for name, parameter in self._parameters.items()}
+
+    def _turned(self, buffer: Tensor, names: Sequence[str]) -> Tensor:
+        """A bucket's result, moved to where DDP reads it: it fills a bucket by the strides that parameters had
+        when it made it, and reads what a hook returns by those that they have now."""
+        parameters = [self._parameters[name] for name in names]
+        shares = torch.split(buffer, [each.numel() for each in parameters])
+        for name, parameter, share in zip(names, parameters, shares, strict=True):
+            if parameter.stride() != self._strides[name]:
+                share.copy_(MemoryOrder.of(parameter).flat(self.feedback.orders[name].shaped(share)))
+        return buffer
 
     def _follow_rebuilt_buckets(self) -> None:
         """After the first step, DDP makes its buckets anew, as parameters lie in memory then."""
@@ -310,7 +326,7 @@ class CompressionState:
 
 
 class StateCopy(CompressionState):
-    """What `deepcopy`, `pickle` and `torch.save` make of a state, such as with the DDP model that has the hook.
+    """What `deepcopy`, `pickle` and `torch.save` make of a state, also of that in a DDP model.
 
     It has residuals of its own and can be read, but has no process group and cannot train: torch registers no
     hook for the copy of a DDP model. A new state continues from it:

@@ -100,7 +100,7 @@ class Feedback:
         return method.aim
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and tensors, of the parameters' shapes; most tensors are the live ones, not copies."""
+        """Plain numbers and tensors, of the parameters' shapes; most tensors are live ones, not copies."""
         return {
             "residuals": self._shaped(self.residuals),
             "velocities": self._shaped(self.velocities),
