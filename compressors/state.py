@@ -265,8 +265,11 @@ class CompressionState:
         self._strides = {name: parameter.stride() for name, parameter in self._parameters.items()}
 
     def _turned(self, buffer: Tensor, names: Sequence[str]) -> Tensor:
-        """A bucket's result, moved to where DDP reads it: it fills a bucket by the strides that parameters had
-        when it made it, and reads what a hook returns by those that they have now."""
+        """A bucket's result, moved to where DDP reads it.
+
+        DDP fills a bucket by the strides that parameters had when it made the bucket, and reads what a hook
+        returns by those that they have now.
+        """
         parameters = [self._parameters[name] for name in names]
         shares = torch.split(buffer, [each.numel() for each in parameters])
         for name, parameter, share in zip(names, parameters, shares, strict=True):

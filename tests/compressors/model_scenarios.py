@@ -102,20 +102,17 @@ def expected() -> tuple[list[Tensor], list[list[Tensor]]]:
     for step in range(STEPS):
         means = [torch.zeros(p.shape) for p in model.parameters()]
         for rank in ranks:
-            for mean, residual, gradient in zip(
-                means, residuals[rank], given(model, rank, step), strict=True
-            ):
-                residual += gradient
-                sent = torch.where(residual.abs() >= TAU, residual, 0)
-                residual -= sent
-                mean += sent
-        for weight, mean in zip(weights, means, strict=True):
-            weight -= mean / len(ranks)
+            for i, gradient in enumerate(given(model, rank, step)):
+                whole = residuals[rank][i] + gradient
+                sent = torch.where(whole.abs() >= TAU, whole, 0)
+                residuals[rank][i] = whole - sent
+                means[i] += sent
+        weights = [weight - mean / len(ranks) for weight, mean in zip(weights, means, strict=True)]
     return weights, residuals
 
 
 def memory_orders() -> Result:
-    """A run each in which weights lie otherwise from some moment on, and all of whose numbers are the same."""
+    """Runs whose weights lie otherwise in memory from some moment on; their numbers are the same."""
     moments: dict[str, dict[str, str]] = {
         "never": {},
         "before": {"made": "last"},
