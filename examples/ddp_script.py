@@ -3,8 +3,8 @@
     python examples/ddp_script.py --workers 2
 
 Each worker is a process. The workers train a small network on scikit-learn's digits. They exchange compressed
-gradients over gloo, on the loopback interface: by default, only the elements that have reached a threshold. The
-compressor applies the momentum, before the threshold; the optimizer has none.
+gradients over gloo, on the loopback interface: by default, only the elements that have reached a threshold.
+The compressor applies the momentum, before the threshold; the optimizer has none.
 The two lines that add compression are marked.
 """
 

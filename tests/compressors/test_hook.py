@@ -655,7 +655,7 @@ def misfits(groups: Callable[[int], Results]) -> dict[str, Any]:
     ("misfit", "words"),
     [
         ("version", "version 1"),
-        ("before", "version 5 of a state; this program reads 6"),
+        ("before", "version 6 of a state; this program reads 7"),
         ("rank", "the state of rank 1 of 2 workers, this is rank 0 of 1"),
         ("workers", "the state of rank 0 of 3 workers, this is rank 0 of 1"),
         ("no rank", "without rank"),
@@ -668,7 +668,7 @@ def misfits(groups: Callable[[int], Results]) -> dict[str, Any]:
         ("method", "of another method than wgt(tau=0.02)"),
         ("unknown name", "'tail.weight'"),
         ("size", "'head.bias' is torch.float32 (4,)"),
-        ("shape", "'head.weight' is torch.float32 (5, 11)"),
+        ("shape", "'head.weight' is torch.float32 (11, 5)"),
         ("type", "'head.bias' is torch.float64 (5,)"),
     ],
 )
