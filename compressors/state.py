@@ -4,7 +4,8 @@ Before their first exchange, workers check that all of them have the same settin
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -13,12 +14,16 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucke
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from .adam import OptimizerWatch, watched
 from .agreement import described, flattened, require_agreement
 from .bucket.earlier import Earlier
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
+from .bucket.memory_order import MemoryOrder
 from .config import CompressedMethod, Method, PowerSGD, read_config
 from .errors import CompressionError, PeerLost, WorkersDisagree
+from .gloo_threads import Once
+from .names import plain_names, unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
 from .protocols.base import transport_of
@@ -27,9 +32,10 @@ from .wire.reaching import reaching
 from .wire.sealing import SHORTEST_KEY
 from .wire.sites import Sites
 
-_STATE_VERSION = 6
+_STATE_VERSION = 7
 """From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
-policies."""
+policies; from 7 on, residuals have the shapes of their parameters: before, the order of their elements
+depended on a memory format that was not saved."""
 
 
 class CompressionState:
@@ -84,12 +90,16 @@ class CompressionState:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
             TypeError: `ddp` is not a DistributedDataParallel model.
             ValueError: DDP expects a sparse gradient, or reduces in Python (`optimize_ddp`); or the method
-                cannot take a parameter; or the number of threads is not a whole number of at least 1; or the
-                exchange has an unknown name; or the sites do not have each rank once, or are given for
-                another exchange; or the exchange is hierarchical, and the backend is NCCL.
+                cannot take a parameter; or a pattern matches no parameter; or the number of threads is not a
+                whole number of at least 1; or the exchange has an unknown name; or the sites do not have each
+                rank once, or are given for another exchange; or the exchange is hierarchical, and the backend
+                is NCCL.
         """
         ddp = _checked(ddp)
         self.config = read_config(config)
+        names = plain_names(ddp.module)
+        if problems := unmatched_patterns(self.config, list(names.values())):
+            raise ValueError("; ".join(problems))
         self.feedback = Feedback(self.config)
         if key is not None and not isinstance(self.config, CompressedMethod):
             raise ValueError(
@@ -102,7 +112,7 @@ class CompressionState:
         self.failure: CompressionError | None = None
         self.gradient_scale = 1.0
         self._group: dist.ProcessGroup = ddp.process_group
-        named = dict(ddp.module.named_parameters())
+        named = {names[name]: each for name, each in ddp.module.named_parameters()}
         reduced = _reduced_by(ddp)
         self._names = {id(each): name for name, each in named.items() if id(each) in reduced}
         self._earlier = Earlier({name: named[name] for name in self._names.values()}, self._fail)
@@ -111,6 +121,9 @@ class CompressionState:
         self._parameters = {name: self._known[name] for name in self._names.values()}
         if isinstance(self.config, PowerSGD):
             _refuse_complex({name: named[name] for name in self._parameters})
+        self._ddp, self._rebuilt = ref(ddp), _has_rebuilt(ddp)
+        self._by_strides = not ddp.gradient_as_bucket_view
+        self._lay_out()
         self._protocol = protocol_for(
             self.config,
             self._group,
@@ -132,6 +145,7 @@ class CompressionState:
         self._observing = False
         self._before_last = Totals()
         self._works: list[dist.Work] = []  # held as those of a protocol are
+        self._watch: OptimizerWatch | None = None
 
     @property
     def workers(self) -> int:
@@ -169,7 +183,9 @@ class CompressionState:
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
 
-        Call it between steps. The tensors are the live ones, not copies.
+        Call it between steps. Residuals have the shapes of their parameters, and names are those without
+        wrappers, so that a model which is compiled or lies otherwise in memory can load them. Most tensors
+        are the live ones, not copies.
         """
         self._protocol.settle(skipped=self.last_step.skipped)
         return {
@@ -189,13 +205,13 @@ class CompressionState:
         Raises:
             ValueError: the state has another version, lacks a part, or belongs to another worker, another
                 number of workers or another method; or a tensor's parameter does not exist here or has
-                another size. Nothing is restored then. A parameter that is frozen here exists: its
+                another shape. Nothing is restored then. A parameter that is frozen here exists: its
                 residual is kept, and saved again.
         """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
-                "policies remember other things since"
+                "a state has other parts since, or in another order"
             )
         missing = {"capacities", "powersgd", "rank", "totals", "workers"} - set(state)
         if missing:
@@ -215,6 +231,13 @@ class CompressionState:
         self.exchange.load_links_state(state)
         self._before_last, self.last_step = totals, Step()
         self._protocol.settle(skipped=False)
+
+    def __reduce__(self) -> tuple[type["StateCopy"], tuple[dict[str, Any]]]:
+        """Copies and pickles as a `StateCopy`: the way to other workers is no data."""
+        feedback = self.feedback.state_dict()
+        rest = {part: value for part, value in self.state_dict().items() if part not in feedback}
+        kept = ("config", "feedback", "last_step", "statistics", "gradient_scale", "_before_last")
+        return StateCopy, ({**{name: getattr(self, name) for name in kept}, "_rest": rest},)
 
     def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
         """What the hook does; see `hook.compressed_allgather`."""
@@ -237,6 +260,9 @@ class CompressionState:
         if bucket.is_last():
             self._protocol.left(self.last_step)
             self._earlier.end()
+        mine, strides = self._parameters, self._strides
+        if self._by_strides and any(mine[name].stride() != strides[name] for name in named.names):
+            return summed.then(Once(lambda done: self._turned(done.value(), named.names)))
         return summed
 
     def _begin(self) -> None:
@@ -247,10 +273,12 @@ class CompressionState:
             self.last_step.residual_squares = 0.0
         else:
             self._protocol.settle(skipped=self.last_step.skipped)
+            self._watch = watched(self, self._watch, self._parameters.values())
             self._before_last = self.totals
             self.last_step = Step(steps=1)
         self._works = []
         self._protocol.begin(self._before_last.steps)
+        self._follow_rebuilt_buckets()
         if self._observing:
             self.statistics = {}
 
@@ -274,6 +302,30 @@ class CompressionState:
         """What must not be scaled, compressed or kept of a bucket's gradients."""
         alike = self._protocol.averages and self.gradient_scale == 1
         return {} if alike else self._earlier.of(names)
+
+    def _lay_out(self) -> None:
+        self.feedback.reorder({name: MemoryOrder.of(each) for name, each in self._known.items()})
+        self._strides = {name: parameter.stride() for name, parameter in self._parameters.items()}
+
+    def _turned(self, buffer: Tensor, names: Sequence[str]) -> Tensor:
+        """A bucket's result, moved to where DDP reads it.
+
+        DDP fills a bucket by the strides that parameters had when it made the bucket, and reads what a hook
+        returns by those that they have now.
+        """
+        parameters = [self._parameters[name] for name in names]
+        shares = torch.split(buffer, [each.numel() for each in parameters])
+        for name, parameter, share in zip(names, parameters, shares, strict=True):
+            if parameter.stride() != self._strides[name]:
+                share.copy_(MemoryOrder.of(parameter).flat(self.feedback.orders[name].shaped(share)))
+        return buffer
+
+    def _follow_rebuilt_buckets(self) -> None:
+        """After the first step, DDP makes its buckets anew, as parameters lie in memory then."""
+        ddp = None if self._rebuilt else self._ddp()
+        if ddp is not None and _has_rebuilt(ddp):
+            self._rebuilt = True
+            self._lay_out()
 
     def _names_in(self, bucket: GradBucket) -> list[str]:
         """Names of a bucket's parameters. For a new bucket, all workers first check that they agree on it.
@@ -324,6 +376,61 @@ class CompressionState:
         """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
         self.failure = self.failure or problem
         return problem
+
+
+class StateCopy(CompressionState):
+    """What `deepcopy`, `pickle` and `torch.save` make of a state, also of that in a DDP model.
+
+    It has residuals of its own and can be read, but has no process group and cannot train: torch registers no
+    hook for the copy of a DDP model. A new state continues from it:
+
+        state = CompressionState(ddp, copied.config)
+        state.load_state_dict(copied.state_dict())
+        ddp.register_comm_hook(state, compressed_allgather)
+    """
+
+    def __init__(self, kept: Mapping[str, Any]) -> None:
+        """Takes over attributes of the original."""
+        self.failure = None
+        self._rest: dict[str, Any] = {}
+        self.__dict__.update(kept)
+
+    @property
+    def workers(self) -> int:
+        """See `CompressionState.workers`."""
+        return int(self._rest["workers"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `CompressionState.state_dict`."""
+        return {**self._rest, **self.feedback.state_dict()}
+
+    def observe_next_step(self) -> None:
+        """Raises CompressionError."""
+        self._refuse()
+
+    def aim_at(self, share: float) -> float:
+        """Raises CompressionError."""
+        self._refuse()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises CompressionError."""
+        self._refuse()
+
+    def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
+        """Raises CompressionError."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise self._fail(
+            CompressionError(
+                "a copy of a CompressionState has no process group; make a state for the copied model, "
+                "CompressionState(ddp, copied.config), load copied.state_dict() into it, and register that"
+            )
+        )
+
+
+def _has_rebuilt(ddp: DistributedDataParallel) -> bool:
+    return bool(ddp._has_rebuilt_buckets)
 
 
 def _checked(ddp: object) -> DistributedDataParallel:

@@ -4,6 +4,7 @@
 
 Each worker is a process. The workers train a small network on scikit-learn's digits. They exchange compressed
 gradients over gloo, on the loopback interface: by default, only the elements that have reached a threshold.
+The compressor applies the momentum, before the threshold; the optimizer has none.
 The two lines that add compression are marked.
 """
 
@@ -41,7 +42,7 @@ def train(rank: int, options: argparse.Namespace, rendezvous: str) -> None:
     ddp = DistributedDataParallel(model)
     state = CompressionState(ddp, options.compressor)  # line one
     ddp.register_comm_hook(state, compressed_allgather)  # line two
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)  # the compressor has the momentum
 
     shuffling = torch.Generator().manual_seed(rank)
     for _ in range(options.epochs):
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument(
         "--compressor",
-        default="wgt(tau=0.01)",
+        default="wgt(tau=0.1, momentum=0.9)",
         help="a method and its links, such as 'topk(0.01) | linear(4)' (default: %(default)s)",
     )
     options = parser.parse_args()

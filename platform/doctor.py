@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -57,11 +58,21 @@ def _machine() -> Iterator[Finding]:
     yield Finding(
         "Python", "ok" if supported else "wrong", version, "" if supported else "use Python 3.11 to 3.13"
     )
-    from taugrad.compressors.ops.cpu import avx512  # noqa: PLC0415 - imports numba
-
+    try:
+        with warnings.catch_warnings(action="ignore"):  # that of the folder is a line of its own
+            from taugrad.compressors.ops.cpu import CACHE, avx512  # noqa: PLC0415 - imports numba
+    except OSError as error:  # no folder for compiled code
+        problem, _, remedy = str(error).rpartition("; ")
+        yield Finding("CPUs", "wrong", problem, remedy)
+        return
     cpus = len(os.sched_getaffinity(0))
     loops = "with AVX-512" if avx512.supported() else "without AVX-512: thresholds in portable loops, slower"
     yield Finding("CPUs", "ok", f"{cpus}, {loops}; numba {metadata.version('numba')}")
+    if CACHE is not None:
+        from taugrad.compressors.ops.cpu.caching import REMEDY  # noqa: PLC0415
+
+        detail = f"kept in {CACHE}: neither the package's folder nor the home can be written"
+        yield Finding("compiled code", "absent", detail, REMEDY)
     yield _room("shared memory", Path("/dev/shm"), _ENOUGH_SHARED_MEMORY, "Ray keeps objects there")
     yield _room("disk", Path.cwd(), _ENOUGH_DISK, "checkpoints and runs go there")
 

@@ -2,15 +2,13 @@
 
 import os
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taugrad.compressors.config import CompressedMethod, NoCompression, PowerSGD
-from taugrad.compressors.config.sparse import ThresholdedMethod
-from taugrad.compressors.tau.layers import LayeredTau
+from taugrad.compressors.config import NoCompression, PowerSGD
+from taugrad.compressors.names import unmatched_patterns
 from taugrad.compressors.wire.sealing import KeyProblem, key_of_environment
 
 from .data import load
@@ -29,9 +27,6 @@ from .tracking.probe import answering_client
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
     from torch import nn
-
-_SHOWN = 6
-"""Names of parameters in a message; the others are counted."""
 
 
 def cpus_here() -> int:
@@ -146,18 +141,7 @@ def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:
 
 def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
     """Refuses patterns that match no parameter name: most likely typing errors, and without effect."""
-    method, patterns = spec.compressor, dict[str, Sequence[str]]()
-    if isinstance(method, CompressedMethod):
-        patterns["compressor.exempt.names"] = method.exempt.names
-    if isinstance(method, ThresholdedMethod) and isinstance(method.tau, LayeredTau):
-        patterns["compressor.tau.patterns"] = tuple(method.tau.patterns)
-    some = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    problems = [
-        f"{field}: {pattern!r} matches no parameter of the model, which has {some}"
-        for field, among in patterns.items()
-        for pattern in among
-        if not any(fnmatchcase(name, pattern) for name in names)
-    ]
+    problems = [f"compressor.{problem}" for problem in unmatched_patterns(spec.compressor, names)]
     if problems:
         raise SpecError(source, problems)
 

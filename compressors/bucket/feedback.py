@@ -16,6 +16,7 @@ from ..tau.base import ALL, Memory
 from .compressor import Compressor, Outgoing
 from .incoming import Incoming
 from .layout import Layout, Part, PartTally
+from .memory_order import MemoryOrder
 
 _NO_GRADIENT = torch.empty(0)
 _PARTS = ("residuals", "velocities", "memories")
@@ -29,6 +30,8 @@ class Feedback:
         velocities: float32 [numel], the momentum of gradients, if the method corrects it.
         memories: what the threshold policy remembers.
         method: the method that the memory belongs to; `aim_at` changes it.
+        orders: how gradients lie whose parameters have a shape; residuals and velocities lie likewise. Others
+            are saved as they are, [numel].
     """
 
     def __init__(self, config: Method) -> None:
@@ -41,6 +44,16 @@ class Feedback:
         self.residuals: dict[str, Tensor] = {}
         self.velocities: dict[str, Tensor] = {}
         self.memories: dict[str, Memory] = {}
+        self.orders: dict[str, MemoryOrder] = {}
+
+    def reorder(self, orders: Mapping[str, MemoryOrder]) -> None:
+        """Moves the elements of residuals and velocities to where those of gradients are from now on."""
+        for kept in (self.residuals, self.velocities):
+            for name, tensor in kept.items():
+                before, now = self.orders.get(name), orders.get(name)
+                if before is not None and now is not None and before != now:
+                    kept[name] = now.flat(before.shaped(tensor))
+        self.orders = dict(orders)
 
     def parts(
         self, gradients: Sequence[tuple[str, Tensor]], layout: Layout, compressor: Compressor
@@ -87,10 +100,10 @@ class Feedback:
         return method.aim
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and tensors; the tensors are the live ones, not copies."""
+        """Plain numbers and tensors, of the parameters' shapes; most tensors are live ones, not copies."""
         return {
-            "residuals": dict(self.residuals),
-            "velocities": dict(self.velocities),
+            "residuals": self._shaped(self.residuals),
+            "velocities": self._shaped(self.velocities),
             "memories": {name: memory.plain() for name, memory in self.memories.items()},
             **({} if self.method is self._given else {"aim": self.method.aim}),
         }
@@ -100,10 +113,10 @@ class Feedback:
 
         Args:
             state: may hold more than that.
-            like: a tensor of every parameter, of its size and on its device.
+            like: a tensor of every parameter, of its shape and on its device.
 
         Raises:
-            ValueError: a part is missing, a tensor's parameter does not exist here or has another size, a
+            ValueError: a part is missing, a tensor's parameter does not exist here or has another shape, a
                 memory is not of this method, or the method has no target density. Nothing is restored then.
         """
         aim = state.get("aim")
@@ -111,8 +124,8 @@ class Feedback:
         missing = [part for part in _PARTS if part not in state]
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
-        residuals = _fitting(state["residuals"], like, "residual")
-        velocities = _fitting(state["velocities"], like, "velocity")
+        residuals = self._fitting(state["residuals"], like, "residual")
+        velocities = self._fitting(state["velocities"], like, "velocity")
         memories: dict[str, Memory] = {}
         for name, memory in state["memories"].items():
             if name not in like and name != ALL:
@@ -125,6 +138,29 @@ class Feedback:
                 ) from None
         self.residuals, self.velocities, self.memories = residuals, velocities, memories
         self.method = method
+
+    def _shaped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        orders = self.orders
+        return {name: orders[name].shaped(each) if name in orders else each for name, each in tensors.items()}
+
+    def _fitting(
+        self, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str
+    ) -> dict[str, Tensor]:
+        """Copies of one tensor per parameter, each on its parameter's device and in its gradient's order."""
+        fitting: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            parameter = like.get(name)
+            if parameter is None:
+                raise ValueError(f"a {what} for {name!r}, which is not a parameter of this model")
+            if tensor.shape != parameter.shape or tensor.dtype != torch.float32:
+                raise ValueError(
+                    f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
+                    f"this model needs float32 {tuple(parameter.shape)}"
+                )
+            order = self.orders.get(name)
+            there = tensor.to(parameter.device, copy=True)
+            fitting[name] = there if order is None else order.flat(there)
+        return fitting
 
 
 @dataclass(frozen=True)
@@ -232,19 +268,3 @@ def _zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
     if found is None:
         found = tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
     return found
-
-
-def _fitting(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
-    """Copies of one tensor per parameter, each on its parameter's device."""
-    fitting: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        parameter = like.get(name)
-        if parameter is None:
-            raise ValueError(f"a {what} for {name!r}, which is not a parameter of this model")
-        if tensor.shape != (parameter.numel(),) or tensor.dtype != torch.float32:
-            raise ValueError(
-                f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
-                f"this model needs float32 {(parameter.numel(),)}"
-            )
-        fitting[name] = tensor.to(parameter.device, copy=True)
-    return fitting

@@ -251,6 +251,8 @@ class PowerSGD:
 
     def _put_together(self, index: int, names: tuple[str, ...], like: Tensor) -> None:
         """Moves the memory of parameters to the bucket that they are in now."""
+        for name in names:  # its memory's order may be another since the state was made
+            _refuse_what_torch_fails_on(name, self._parameters[name])
         self._layouts[index] = names
         if self._torchs.use_error_feedback:
             error = torch.zeros_like(like)

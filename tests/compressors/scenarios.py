@@ -676,7 +676,7 @@ def states_that_do_not_fit() -> Result:
     low_rank = CompressionState(run.ddp, "powersgd").state_dict()
     wrong = {
         "version": {**good, "version": 1},
-        "before": {**good, "version": 5},
+        "before": {**good, "version": 6},
         "rank": {**good, "rank": 1, "workers": 2},
         "workers": {**good, "workers": 3},
         "no rank": {name: value for name, value in good.items() if name != "rank"},
@@ -689,7 +689,7 @@ def states_that_do_not_fit() -> Result:
         "method": {**good, "powersgd": low_rank["powersgd"]},
         "unknown name": {**good, "residuals": {**residuals, "tail.weight": torch.zeros(3)}},
         "size": {**good, "residuals": {**residuals, "head.bias": torch.zeros(4)}},
-        "shape": {**good, "residuals": {**residuals, "head.weight": torch.zeros(5, 11)}},
+        "shape": {**good, "residuals": {**residuals, "head.weight": torch.zeros(11, 5)}},
         "type": {**good, "residuals": {**residuals, "head.bias": torch.zeros(5, dtype=torch.float64)}},
     }
     raised = {}

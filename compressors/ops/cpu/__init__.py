@@ -1,1 +1,8 @@
 """The operations on the CPU, compiled by numba."""
+
+from pathlib import Path
+
+from .caching import ensure_cache
+
+CACHE: Path | None = ensure_cache()  # before any kernel is defined
+"""Where compiled code is kept, if numba found no folder by itself."""

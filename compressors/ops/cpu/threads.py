@@ -1,5 +1,6 @@
 """Independent pieces of one pass, side by side: the kernels release the interpreter's lock."""
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -17,6 +18,10 @@ _LEAST_SHARE = 2**16
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="taugrad-kernel")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has the pools, but none of their threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def run_all(pieces: Sequence[Callable[[], Result]], threads: int) -> list[Result]:

@@ -91,7 +91,11 @@ def _in_a_process(part: PartName, seed: int, block: int, folder: Path) -> Frames
     process.join()
     failed = path.with_suffix(".txt")
     if process.exitcode or failed.exists():
-        reason = failed.read_text(encoding="utf-8") if failed.exists() else f"its process ended with {process.exitcode}"
+        reason = (
+            failed.read_text(encoding="utf-8")
+            if failed.exists()
+            else f"its process ended with {process.exitcode}"
+        )
         raise SpeechError(f"espeak-ng: block {block} of {part}: {reason}")
     with np.load(path, allow_pickle=False) as arrays:
         return Frames(arrays["features"], arrays["labels"], arrays["lengths"])

@@ -1,0 +1,96 @@
+"""One warning where Adam, or one of its kin, gets gradients that a sparse method exchanged.
+
+Adam divides by the root mean square of an element's past gradients. An element that is held back arrives
+rarely and is large, so that its steps become far too short (docs/adamw.md).
+"""
+
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, finalize, ref
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .config.sparse import SparseMethod
+
+if TYPE_CHECKING:
+    from .state import CompressionState
+
+_KIN = ("adam", "lamb")
+"""What the names of such optimizers, or of their base classes, hold."""
+
+
+class SparseUnderAdam(UserWarning):
+    """The category of the warning, for `warnings.filterwarnings`."""
+
+
+class OptimizerWatch:
+    """Looks at the optimizers that step a state's parameters, until all of them are known.
+
+    Attributes:
+        done: whether there is nothing more to look at. The hook is not removed by itself, because torch
+            iterates over its hooks then.
+    """
+
+    warned = False
+    """Whether this process has had its warning."""
+
+    def __init__(self, state: "CompressionState", parameters: Iterable[Tensor]) -> None:
+        self.done = False
+        self._state = ref(state)
+        self._parameters = set(map(id, parameters))
+        self._known: WeakSet[Optimizer] = WeakSet()
+        handle = register_optimizer_step_pre_hook(self._about_to_step)
+        self._remove = finalize(state, handle.remove)
+        self._remove.atexit = False
+
+    def remove(self) -> None:
+        """Removes the hook; it costs nothing from then on."""
+        self._remove()
+
+    def _about_to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        state = self._state()
+        if self.done or state is None or not state.last_step.residual_squares:  # nothing was held back
+            return
+        if not any(
+            id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]
+        ):
+            return  # another model's, such as the discriminator's
+        classes = [each.__name__.lower() for each in type(optimizer).__mro__]
+        adam = any(kin in name for kin in _KIN for name in classes)
+        # One that comes for the second time: all that take turns, or wrap one another, have come.
+        self.done = adam or optimizer in self._known
+        self._known.add(optimizer)
+        if adam and not OptimizerWatch.warned:
+            OptimizerWatch.warned = True
+            warnings.warn(_text(type(optimizer).__name__, str(state.config)), SparseUnderAdam, stacklevel=3)
+
+
+def watched(
+    state: "CompressionState", watch: OptimizerWatch | None, parameters: Iterable[Tensor]
+) -> OptimizerWatch | None:
+    """The watch for a state that begins a backward pass; None once there is nothing to look at.
+
+    Args:
+        state: of the hook.
+        watch: what this returned for the pass before.
+        parameters: that it synchronizes.
+    """
+    if watch is None:
+        if state.last_step.steps or OptimizerWatch.warned or not isinstance(state.config, SparseMethod):
+            return None  # not the first pass, or nothing to warn of
+        return OptimizerWatch(state, parameters)
+    if watch.done or OptimizerWatch.warned:
+        watch.remove()
+        return None
+    return watch
+
+
+def _text(optimizer: str, method: str) -> str:
+    return (
+        f"{optimizer} steps with gradients that {method} exchanged, and trains far worse on them than on "
+        "whole ones. Use linear(8) or linear(4), which send every element; or SGD, with momentum=0.9 in the "
+        "compressor; or `taugrad train` with sync: {mode: weights, every: 4}. See docs/how-to/own-script.md"
+    )
