@@ -112,7 +112,7 @@ def files_below(root: Path, left_out: Collection[str] = ()) -> list[Path]:
         left_out: names of folders that do not count.
 
     Raises:
-        DataError: a folder cannot be read.
+        DataError: a folder cannot be read, or a link leads back to a folder that it lies in.
     """
 
     def fail(error: OSError) -> None:
@@ -121,5 +121,8 @@ def files_below(root: Path, left_out: Collection[str] = ()) -> list[Path]:
     found: list[Path] = []
     for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
         folders[:] = sorted(each for each in folders if each not in left_out and not each.startswith("."))
+        for link in (Path(folder, each) for each in folders):
+            if link.is_symlink() and link.parent.resolve().is_relative_to(link.resolve()):
+                raise DataError(f"{link}: leads back to a folder that it lies in; remove this link")
         found += [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
     return found
