@@ -79,13 +79,19 @@ class Text(_Windows):
     """Which files are held out; apart from the run's seed, so that seeds share one test set."""
 
 
+MOST_TOKENS = 1 << 20
+"""The largest vocabulary of files of tokens."""
+MOST_CLASSES = 1 << 16
+"""What labels may show by themselves; more must be said."""
+
+
 class Tokens(_Windows):
-    """A folder with nanoGPT's train.bin and val.bin: tokens of 16 bits."""
+    """A folder with nanoGPT's train.bin and val.bin, tokens of 16 bits; or train.npy and val.npy."""
 
     kind: Literal["tokens"] = "tokens"
     path: Path
-    """The folder that holds train.bin and val.bin."""
-    vocabulary: int | None = Field(default=None, ge=2, le=65536)
+    """The folder that holds train.bin and val.bin, or train.npy and val.npy."""
+    vocabulary: int | None = Field(default=None, ge=2, le=MOST_TOKENS)
     """Number of different tokens; None: one more than the largest token in the files."""
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from .errors import DataError
+from .npy import mapped
 
 VERSION = 1
 """Of the form above."""
@@ -114,21 +114,7 @@ def read_part(folder: Path, name: str, manifest: Manifest) -> Part:
 
 def _mapped(path: Path, dtype: str, dimensions: int) -> NDArray[Any]:
     form = f"{np.dtype(dtype).name} with {dimensions} dimension{'s' * (dimensions > 1)}"
-    try:
-        array: NDArray[Any] = open_memmap(path, mode="r")  # reads no pickles
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected {form}") from error
-    except (ValueError, EOFError, SyntaxError) as error:  # what a damaged header leads to
-        problem = " ".join(str(error).split())
-        raise DataError(f"{path}: is not a complete .npy file ({problem}); expected {form}") from error
-    if array.dtype != np.dtype(dtype) or array.ndim != dimensions or not array.flags.c_contiguous:
-        shape = " x ".join(map(str, array.shape))
-        order = "" if array.flags.c_contiguous else ", column by column"
-        raise DataError(f"{path}: holds {array.dtype}, {shape}{order}; expected {form}, row by row")
-    end = array.offset + array.nbytes if isinstance(array, np.memmap) else path.stat().st_size
-    if path.stat().st_size != end:
-        raise DataError(f"{path}: holds {path.stat().st_size} bytes; its header says {end}")
-    return array
+    return mapped(path, lambda array: array.dtype == np.dtype(dtype) and array.ndim == dimensions, form)
 
 
 def _check_offsets(path: Path, offsets: NDArray[np.int64], frames: int) -> None:

@@ -23,6 +23,10 @@ Box = tuple[float, float, float, float]
 _TRIES = 10
 _NARROWEST, _WIDEST = 3 / 4, 4 / 3
 """Width over height of a random part, as torchvision and most ImageNet recipes have it."""
+_EIGHT_BITS = {"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"}
+"""Pillow's modes whose values it converts as they are."""
+_BITS_PER_SAMPLE, _WHITE_IS, _SAMPLE_FORMAT = 258, 262, 339
+"""Tags of TIFF 6.0."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +62,18 @@ class Framing:
             uint8 [size, size, channels].
 
         Raises:
-            DataError: it cannot be read or is not a complete image.
+            DataError: it cannot be read, is not a complete image, holds several, or its values have no
+                known white.
         """
         from PIL import Image  # noqa: PLC0415 - an extra
 
         try:
             with Image.open(io.BytesIO(source) if isinstance(source, builtins.bytes) else source) as image:
-                whole = image.convert("RGB" if self.channels == 3 else "L")
+                whole = _in_eight_bits(image, name).convert("RGB" if self.channels == 3 else "L")
         except FileNotFoundError as error:
             raise DataError(f"{name}: is not there any more") from error
+        except DataError:
+            raise
         except Exception as error:  # Pillow's readers raise what they like
             problem = " ".join(str(error).split())
             raise DataError(f"{name}: is not a complete image ({problem or type(error).__name__})") from error
@@ -97,3 +104,37 @@ class Framing:
         across, down = min(whole_width, whole_height * shape), min(whole_height, whole_width / shape)
         left_over, top_over = (whole_width - across) / 2, (whole_height - down) / 2
         return left_over, top_over, left_over + across, top_over + down
+
+
+def _in_eight_bits(image: "Image", name: str) -> "Image":
+    """An image that Pillow converts right: its `convert` clips values of more than eight bits at 255.
+
+    Raises:
+        DataError: it is one of several, or nothing says which value is white.
+    """
+    # The first image of an MPO, which is what many cameras call JPEG, is the photograph.
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        raise DataError(f"{name}: holds several images (frames or pages); expected a file for each")
+    tags = getattr(image, "tag_v2", {}) if image.format == "TIFF" else {}
+    bits, signs = tags.get(_BITS_PER_SAMPLE, (16,)), tags.get(_SAMPLE_FORMAT, (1,))
+    if set(signs) == {1}:  # unsigned
+        if image.mode in _EIGHT_BITS:
+            return image.convert("LA") if image.mode == "La" else image
+        if image.mode.startswith("I;16") and image.format in {"PNG", "TIFF"}:
+            return _scaled(image, (1 << bits[0]) - 1, inverted=tags.get(_WHITE_IS) == 0)
+        if image.mode == "I" and image.format in {"PNG", "PPM"}:  # Pillow has scaled a PGM to 16 bits
+            return _scaled(image, (1 << 16) - 1, inverted=False)
+    raise DataError(
+        f"{name}: is a {image.format} image of mode {image.mode}"
+        f"{' with signed values' if 2 in signs else ''}, of which it is not known what is black and what is "
+        "white; save it with 8 bits a channel, or in grey with 16 unsigned bits (PNG, TIFF, PGM)"
+    )
+
+
+def _scaled(image: "Image", white: int, *, inverted: bool) -> "Image":
+    """A grey image of 0..white as one of 0..255, each value to the nearest."""
+    from PIL import Image  # noqa: PLC0415 - an extra
+
+    values = np.asarray(image).astype(np.uint32)
+    eight = (255 * values + white // 2) // white
+    return Image.fromarray((255 - eight if inverted else eight).astype(np.uint8))

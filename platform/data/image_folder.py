@@ -22,7 +22,11 @@ from .shape import Shape
 from .streamed import Columns, Streamed
 from .windows import evenly_spaced
 
-_ENDS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm"}
+_ENDS = {
+    *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".avif", ".gif", ".tif", ".tiff"),
+    *(".pbm", ".pgm", ".ppm", ".pnm"),
+}
+_ENDINGS = ", ".join(sorted(_ENDS))
 _TEST = ("test", "val", "validation")
 
 
@@ -117,7 +121,10 @@ def _listed(root: Path, classes: Sequence[str] | None = None) -> Listing:
     """All images below a folder of classes; `classes` are those that there may be, else what is found."""
     if not root.is_dir():
         raise DataError(f"{root}: is not a folder; expected one that holds a folder of images for each class")
-    found = sorted(each.name for each in os.scandir(root) if each.is_dir() and not each.name.startswith("."))
+    found = sorted(each.name for each in _visible(root) if each.is_dir())
+    beside = min((each.path for each in _visible(root) if _is_image(each)), default=None)
+    if beside is not None:
+        raise DataError(f"{beside}: lies in no class's folder; expected {root}/CLASS/IMAGE")
     if classes is None:
         if len(found) < 2:
             raise DataError(f"{root}: holds {len(found)} folders; expected one for each class, two at least")
@@ -129,15 +136,27 @@ def _listed(root: Path, classes: Sequence[str] | None = None) -> Listing:
     labels: list[int] = []
     digest = hashlib.sha256()
     for label, folder in ((classes.index(each), each) for each in found):
-        images = sorted(
-            (each.name, each.stat().st_size)
-            for each in os.scandir(root / folder)
-            if os.path.splitext(each.name)[1].lower() in _ENDS and not each.name.startswith(".")
-        )
-        if not images:
-            raise DataError(f"{root / folder}: holds no image; expected {', '.join(sorted(_ENDS))}")
+        files = sorted(_visible(root / folder), key=lambda each: each.name)
+        other = next((each for each in files if not _is_image(each)), None)
+        if other is not None:
+            raise DataError(
+                f"{other.path}: is not an image file; a class's folder must hold these alone, "
+                f"and no folders: {_ENDINGS}"
+            )
+        if not files:
+            raise DataError(f"{root / folder}: holds no image; expected {_ENDINGS}")
+        images = [(each.name, each.stat().st_size) for each in files]
         names += [f"{folder}/{name}" for name, _ in images]
         labels += [label] * len(images)
         for name, size in images:
             digest.update(f"{folder}/{name}\0{size}\0".encode(errors="surrogateescape"))
     return Listing(root, classes, names, np.array(labels, np.int64), digest.hexdigest())
+
+
+def _visible(folder: Path) -> list["os.DirEntry[str]"]:
+    """What lies in a folder, but for hidden files, which systems and editors put there."""
+    return [each for each in os.scandir(folder) if not each.name.startswith(".")]
+
+
+def _is_image(entry: "os.DirEntry[str]") -> bool:
+    return os.path.splitext(entry.name)[1].lower() in _ENDS and entry.is_file()

@@ -17,7 +17,7 @@ from .image_normalization import ImageNormalization
 from .optional import needed
 from .parquet_files import RowGroups, column_type, find
 from .parquet_labels import read_labels
-from .row_tasks import LoadRows, is_list, opened, read_group
+from .row_tasks import LoadRows, is_list, opened, read_group, require_width
 from .shape import Shape
 from .streamed import Columns, Streamed
 from .windows import evenly_spaced
@@ -45,7 +45,15 @@ def load_parquet(config: Parquet) -> Parts:
             raise DataError(
                 f"input names {len(columns)} columns, of which {columns[0]} holds images; name one"
             )
+    if _is_image(test, columns[0]) != images:
+        raise DataError(
+            f"{test.files[0]}: column {columns[0]!r} holds {column_type(test, columns[0])}, "
+            f"{column_type(train, columns[0])} in {train.files[0]}; expected the same kind"
+        )
     width = 0 if images else _width(train, columns)
+    if not images:
+        for groups in (train, test):
+            _check_width(groups, columns, width)
     names, outputs, kind = read_labels(train, test, config)
     framing = Framing.of(config) if images else None
     normalize = ImageNormalization.of(config) if images else None
@@ -154,3 +162,31 @@ def _width(groups: RowGroups, columns: Sequence[str]) -> int:
     if not first:
         raise DataError(f"{groups.files[0]}: row 0: {columns[0]} is {first}; expected a list of numbers")
     return len(first)
+
+
+def _check_width(groups: RowGroups, columns: Sequence[str], width: int) -> None:
+    """Looks, without reading rows, whether each row group has as many numbers as its rows should have.
+
+    Raises:
+        DataError: the columns hold something else, or a list has another length.
+    """
+    found = _width(groups, columns)
+    if found != width:
+        raise DataError(f"{groups.files[0]}: row 0: {columns[0]} has {found} numbers; expected {width}")
+    if not is_list(column_type(groups, columns[0])):
+        return
+    rows_of = np.diff(groups.offsets).tolist()
+    for which, number, start, rows in zip(
+        groups.file.tolist(), groups.number.tolist(), groups.start.tolist(), rows_of, strict=True
+    ):
+        path = groups.files[which]
+        with opened(path) as file:
+            described = file.metadata.row_group(number)
+            numbers = sum(
+                described.column(i).num_values
+                for i in range(described.num_columns)
+                if described.column(i).path_in_schema.startswith(f"{columns[0]}.")
+            )
+            if numbers != rows * width:
+                lists = read_group(file, path, number, columns).column(0)
+                require_width(lists, width, path, range(start, start + rows), columns[0])

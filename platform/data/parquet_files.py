@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from .errors import DataError
 from .row_tasks import opened
+from .text_files import files_below
 
-_TRAIN = ("train",)
-_TEST = ("test", "val")
+_ENDS = {".parquet", ".parq", ".pq"}
+_PARTS = ("train", "test", "val")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,28 +42,29 @@ def find(folder: Path) -> tuple[RowGroups, RowGroups]:
     """The row groups of the training part and of the test part.
 
     Raises:
-        DataError: there are none, a file is damaged, or files of a part have other columns than its first.
+        DataError: there are none, a file is damaged or belongs to no part or to several, or files of a part
+            have other columns than its first.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: is not a folder; expected one that holds Parquet files")
-    files = sorted(folder.rglob("*.parquet"))
-    parts = []
-    for wanted in (_TRAIN, _TEST):
-        # The first beginning that there is: test rather than validation.
-        by_start = ([each for each in files if _begins(each.relative_to(folder), start)] for start in wanted)
-        chosen = next(filter(None, by_start), [])
-        if not chosen:
+    by_part: dict[str, list[Path]] = {part: [] for part in _PARTS}
+    for path in sorted(each for each in files_below(folder) if each.suffix.lower() in _ENDS):
+        names = [each.lower() for each in path.relative_to(folder).parts]
+        parts = [part for part in _PARTS if any(name.startswith(part) for name in names)]
+        if len(parts) != 1:
+            problem = f"belongs to {' and '.join(parts)}" if parts else "belongs to no part"
             raise DataError(
-                f"{folder}: holds {len(files)} Parquet files, but none that begins with "
-                f"{' or '.join(wanted)} or lies in such a folder"
+                f"{path}: {problem}; its name, or a folder that it lies in, must begin with one of train, "
+                f"test and val; move it out of {folder} if it is none of these"
             )
-        parts.append(_described(folder, chosen))
-    train, test = parts
-    return train, test
-
-
-def _begins(path: Path, start: str) -> bool:
-    return any(part.startswith(start) for part in path.parts)
+        by_part[parts[0]].append(path)
+    train, test = by_part["train"], by_part["test"] or by_part["val"]
+    if not (train and test):
+        raise DataError(
+            f"{folder}: holds {sum(map(len, by_part.values()))} Parquet files, but none that begins with "
+            f"{'test or val' if train else 'train'} or lies in such a folder"
+        )
+    return _described(folder, train), _described(folder, test)
 
 
 def _described(folder: Path, paths: Sequence[Path]) -> RowGroups:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .config import Parquet
+from .config import MOST_CLASSES, Parquet
 from .errors import DataError
 from .parquet_files import RowGroups, column_type
 from .row_tasks import opened, read_group, targets
@@ -33,21 +33,13 @@ def read_labels(
             _check(groups, config.label, None, np.isfinite, "a finite number")
         return None, 1, "numbers"
     if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
-        found: set[str] = set()
-        for _, _, column in _columns(train, config.label):
-            found.update(pc.unique(column).drop_null().to_pylist())
-        names = tuple(sorted(found))
+        names = tuple(sorted(_different(train, config)))
         _check_count(train, config.label, len(names))
         for groups in (train, test):
             _check(groups, config.label, names, lambda labels: labels >= 0, "a class of the training part")
         return names, len(names), "classes"
     if pa.types.is_integer(dtype) or pa.types.is_boolean(dtype):
-        count = config.classes
-        if count is None:
-            largest = (
-                pc.max(column.cast(pa.int64())).as_py() for _, _, column in _columns(train, config.label)
-            )
-            count = max((each for each in largest if each is not None), default=0) + 1
+        count = config.classes or _numbered(train, config)
         _check_count(train, config.label, count)
         for groups in (train, test):
             _check(
@@ -59,6 +51,40 @@ def read_labels(
             )
         return None, count, "classes"
     raise DataError(f"{train.files[0]}: column {config.label!r} holds {dtype}; expected numbers or names")
+
+
+def _numbered(train: RowGroups, config: Parquet) -> int:
+    """How many classes there are, where labels are 0, 1, ... and nothing else.
+
+    A label beyond them is more likely an identifier than a class, and the model's last layer has a row each.
+    """
+    found = {int(each) for each in _different(train, config) if each >= 0}  # others are named with their row
+    missing = next((i for i in range(len(found)) if i not in found), None)
+    if missing is not None:
+        raise DataError(
+            f"{train.files[0]}: {config.label} has {len(found)} different labels, up to {max(found)}, but "
+            f"none is {missing}; expected all of 0..{len(found) - 1}. If these are classes, set "
+            "data.classes, or make the labels names"
+        )
+    return len(found)
+
+
+def _different(train: RowGroups, config: Parquet) -> set[Any]:
+    """The labels that occur in the training part, each once; nulls do not count.
+
+    Raises:
+        DataError: there are more than anyone's classes, so that they seem to be identifiers.
+    """
+    most = max(config.classes or 0, MOST_CLASSES)
+    found: set[Any] = set()
+    for path, start, column in _columns(train, config.label):
+        found.update(pc.unique(column).drop_null().to_pylist())
+        if len(found) > most:
+            raise DataError(
+                f"{path}: row {start + len(column) - 1}: {config.label} has more than {most} different "
+                "labels up to here; expected classes, or data.classes for so many"
+            )
+    return found
 
 
 def _columns(groups: RowGroups, label: str) -> Iterator[tuple[str, int, pa.ChunkedArray]]:

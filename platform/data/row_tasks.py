@@ -105,13 +105,7 @@ class LoadRows:
         for name in self.inputs:
             column = table.column(name).combine_chunks()
             if is_list(column.type):
-                lengths = np.array(pc.fill_null(pc.list_value_length(column), 0))
-                wrong = np.flatnonzero(lengths != self.width)
-                if len(wrong):
-                    at = int(wrong[0])
-                    raise DataError(
-                        f"{path}: row {rows[at]}: {name} has {lengths[at]} numbers; expected {self.width}"
-                    )
+                require_width(column, self.width, path, rows, name)
                 column = pc.list_flatten(column)
             part = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
             parts.append(part.reshape(len(rows), -1))
@@ -131,6 +125,17 @@ def targets(column: pa.ChunkedArray, classes: Sequence[str] | None) -> NDArray[A
     dtype = pa.float32() if pa.types.is_floating(column.type) else pa.int64()
     found: NDArray[Any] = column.cast(dtype, safe=False).to_numpy()
     return found
+
+
+def require_width(
+    column: pa.Array | pa.ChunkedArray, width: int, path: str, rows: Sequence[int], name: str
+) -> None:
+    """Refuses lists of another length; `rows` are the column's own in its file."""
+    lengths = np.array(pc.fill_null(pc.list_value_length(column), 0))
+    wrong = np.flatnonzero(lengths != width)
+    if len(wrong):
+        at = int(wrong[0])
+        raise DataError(f"{path}: row {rows[at]}: {name} has {lengths[at]} numbers; expected {width}")
 
 
 def is_list(dtype: pa.DataType) -> bool:

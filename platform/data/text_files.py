@@ -4,7 +4,7 @@ import glob
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +29,8 @@ class TextFile:
 
 def standard_library() -> list[Path]:
     """The running Python's own source files, without tests and installed packages."""
-    root = sysconfig.get_path("stdlib")
-    return [path for path in _below(root, _NOT_LIBRARY) if path.suffix == ".py"]
+    root = Path(sysconfig.get_path("stdlib"))
+    return [path for path in files_below(root, _NOT_LIBRARY) if path.suffix == ".py"]
 
 
 def find(patterns: Sequence[str]) -> list[Path]:
@@ -46,7 +46,7 @@ def find(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         given = Path(pattern).expanduser()
         if given.is_dir():
-            files = list(_below(str(given), set()))
+            files = files_below(given)
         elif given.is_file():
             files = [given]
         else:
@@ -104,7 +104,25 @@ def _cut(file: TextFile, fraction: float) -> tuple[list[TextFile], list[TextFile
     return [TextFile(file.name, file.path, 0, at)], [TextFile(file.name, file.path, at, file.end)]
 
 
-def _below(root: str, left_out: set[str]) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root):
+def files_below(root: Path, left_out: Collection[str] = ()) -> list[Path]:
+    """All files below a folder, through links too, but for hidden ones.
+
+    Args:
+        root: the folder.
+        left_out: names of folders that do not count.
+
+    Raises:
+        DataError: a folder cannot be read, or a link leads back to a folder that it lies in.
+    """
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror or error})") from error
+
+    found: list[Path] = []
+    for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
         folders[:] = sorted(each for each in folders if each not in left_out and not each.startswith("."))
-        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
+        for link in (Path(folder, each) for each in folders):
+            if link.is_symlink() and link.parent.resolve().is_relative_to(link.resolve()):
+                raise DataError(f"{link}: leads back to a folder that it lies in; remove this link")
+        found += [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
+    return found

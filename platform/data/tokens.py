@@ -1,23 +1,35 @@
-"""nanoGPT's files: tokens of 16 bits, little-endian, one after the other, without a header."""
+"""Files of tokens: nanoGPT's (16 bits each, little-endian, no header), or NumPy's, which tell their type."""
 
 import hashlib
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .config import Tokens
+from .config import MOST_TOKENS, Tokens
 from .errors import DataError
 from .examples import Parts
+from .npy import mapped
 from .shape import Shape
-from .windows import SpacedWindows, Windows
+from .windows import SpacedWindows, TokenRow, Windows
 
 _CHUNK = 1 << 24
-"""Tokens that are looked at together."""
+"""Tokens that are looked at together; an even number."""
+_NPY = b"\x93NUMPY"
+_OTHERS = {
+    b"PK\x03\x04": "a zip archive, as of np.savez or torch.save",
+    (20240520).to_bytes(4, "little"): "a file of llm.c, with a header of 1,024 bytes",
+    (20240801).to_bytes(4, "little"): "a file of llm.c, with a header of 1,024 bytes",
+}
+"""By how they begin."""
+_WIDER = 256
+"""Of tokens of 32 or 64 bits, the halves above are on average this many times smaller than those below."""
+_ADVICE = "save such tokens with numpy.save, whose header tells their type, as train.npy and val.npy"
 
 
 def load_tokens(config: Tokens) -> Parts:
-    """Maps a folder's `train.bin` and `val.bin`. Both are read once, for their hash and their largest token.
+    """Maps a folder's `train.bin` and `val.bin`, or `train.npy` and `val.npy`.
+
+    Both are read once, for their hash and their largest token.
 
     Args:
         config: the folder, the vocabulary, the windows.
@@ -26,10 +38,11 @@ def load_tokens(config: Tokens) -> Parts:
         Windows of tokens.
 
     Raises:
-        DataError: a file is missing, holds half a token, too few, or one beyond the vocabulary.
+        DataError: a file is missing, of another form, holds half a token, too few, or one beyond the
+            vocabulary.
     """
     digest = hashlib.sha256()
-    names = [config.path / name for name in ("train.bin", "val.bin")]
+    names = [_found(config.path, part) for part in ("train", "val")]
     parts = [_mapped(name) for name in names]
     largest = max(
         _looked_through(*each, config.vocabulary, digest) for each in zip(names, parts, strict=True)
@@ -43,37 +56,56 @@ def load_tokens(config: Tokens) -> Parts:
     )
 
 
-def _mapped(path: Path) -> NDArray[np.uint16]:
+def _found(folder: Path, part: str) -> Path:
+    raw, headed = folder / f"{part}.bin", folder / f"{part}.npy"
+    if raw.exists() and headed.exists():
+        raise DataError(f"{headed}: lies beside {raw.name}; keep one of them")
+    return headed if headed.exists() else raw
+
+
+def _mapped(path: Path) -> TokenRow:
     try:
         size = path.stat().st_size
-        if size % 2:
-            raise DataError(
-                f"{path}: holds {size} bytes; a token has 2, so half a token is at offset {size - 1}"
-            )
-        if size == 0:
-            raise DataError(f"{path}: is empty; expected tokens of 16 bits")
-        return np.memmap(path, "<u2", "r")
+        with path.open("rb") as file:
+            begin = file.read(len(_NPY))
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror or error}); expected tokens of 16 bits, as nanoGPT's "
-            "prepare.py writes them to train.bin and val.bin"
+            "prepare.py writes them to train.bin and val.bin, or train.npy and val.npy"
         ) from error
+    if begin == _NPY or path.suffix == ".npy":
+        return mapped(
+            path, lambda array: array.dtype.kind in "iu" and array.ndim == 1, "integers with 1 dimension"
+        )
+    if begin[:4] in _OTHERS:
+        raise DataError(f"{path}: is {_OTHERS[begin[:4]]}; expected nothing but tokens of 16 bits; {_ADVICE}")
+    if size % 2:
+        raise DataError(f"{path}: holds {size} bytes; a token has 2, so half a token is at offset {size - 1}")
+    if size == 0:
+        raise DataError(f"{path}: is empty; expected tokens of 16 bits")
+    return np.memmap(path, "<u2", "r")
 
 
-def _looked_through(
-    path: Path, tokens: NDArray[np.uint16], vocabulary: int | None, digest: "hashlib._Hash"
-) -> int:
+def _looked_through(path: Path, tokens: TokenRow, vocabulary: int | None, digest: "hashlib._Hash") -> int:
     """The largest token; adds all to a hash."""
-    largest = 0
+    below = vocabulary or MOST_TOKENS
+    start_of_all = tokens.offset if isinstance(tokens, np.memmap) else 0  # behind a header
+    largest, sums = 0, [0, 0]
     for start in range(0, len(tokens), _CHUNK):
         chunk = tokens[start : start + _CHUNK]
         digest.update(chunk.data)
-        found = int(chunk.max())
-        if vocabulary is not None and found >= vocabulary:
-            at = start + int(np.argmax(chunk >= vocabulary))
+        sums = [sums[i] + int(chunk[i::2].sum(dtype=np.int64)) for i in (0, 1)]
+        wrong = (chunk >= below) | (chunk < 0)
+        if wrong.any():
+            at = start + int(np.argmax(wrong))
+            limit = f"vocabulary = {below}" if vocabulary else f"{below}, the largest vocabulary"
             raise DataError(
-                f"{path}: token {tokens[at]} at offset {2 * at}; "
-                f"every token must be below vocabulary = {vocabulary}"
+                f"{path}: token {tokens[at]} at offset {start_of_all + tokens.itemsize * at}; "
+                f"every token must be below {limit}{', and none negative' if tokens[at] < 0 else ''}"
             )
-        largest = max(largest, found)
+        largest = max(largest, int(chunk.max()))
+    if start_of_all == 0 and min(sums) * _WIDER < max(sums):
+        raise DataError(
+            f"{path}: every second number of 16 bits is about 0, as in tokens of 32 or 64 bits; {_ADVICE}"
+        )
     return largest

@@ -1,5 +1,7 @@
 """Windows of a long row of tokens, to be told the next token at each position."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -7,7 +9,7 @@ from numpy.typing import NDArray
 from .errors import DataError
 from .examples import Draw, Examples, Pair
 
-TokenRow = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
+TokenRow = NDArray[np.integer[Any]]
 """[tokens], usually mapped from a file."""
 
 

@@ -1,5 +1,6 @@
 """One class for each example."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
@@ -23,6 +24,9 @@ class ClassificationTask(Task):
         return (outputs.argmax(1) == targets).sum(), losses.double().sum()
 
     def evaluation(self, sums: Sequence[float], examples: int) -> Mapping[str, float]:
-        """See `Task.evaluation`."""
+        """See `Task.evaluation`; where the loss is NaN, the accuracy is too: scores of NaN choose class 0."""
         right, loss = sums
-        return {ACCURACY.name: right / examples, LOSS.name: loss / examples}
+        return {
+            ACCURACY.name: math.nan if math.isnan(loss) else right / examples,
+            LOSS.name: loss / examples,
+        }

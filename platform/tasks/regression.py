@@ -1,5 +1,6 @@
 """Numbers, or classes as one-hot numbers (Oland and Raj, section 4)."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -31,7 +32,9 @@ class RegressionTask(Task):
         return ((outputs.argmax(1) == targets).sum(), errors) if self._classes else (errors,)
 
     def evaluation(self, sums: Sequence[float], examples: int) -> Mapping[str, float]:
-        """See `Task.evaluation`."""
+        """See `Task.evaluation`; where the error is NaN, the accuracy is too."""
+        if math.isnan(sums[-1]):
+            return {metric.name: math.nan for metric in self.metrics}
         return {metric.name: total / examples for metric, total in zip(self.metrics, sums, strict=True)}
 
     def _wanted(self, outputs: Tensor, targets: Tensor) -> Tensor:

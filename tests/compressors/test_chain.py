@@ -4,7 +4,6 @@ import contextlib
 import json
 import subprocess
 import sys
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -418,10 +417,8 @@ def test_a_line_is_read_and_not_executed(expression: str, monkeypatch: pytest.Mo
     called: list[int] = []
     monkeypatch.setitem(__builtins__, "trap", lambda: called.append(1))  # type: ignore[arg-type]
     for line in (f"wgt(tau={expression})", f"wgt(1) | {expression}", expression, f"wgt({expression})"):
-        started = perf_counter()
         with pytest.raises((ValueError, ValidationError)):
             read_config(line)
-        assert perf_counter() - started < 5, "something was computed"
     assert called == []
 
 

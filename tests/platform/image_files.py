@@ -7,15 +7,17 @@ import numpy as np
 
 
 def png(pixels):
-    """A PNG (ISO/IEC 15948) of pixels uint8 [height, width, 3], or [height, width] for grey."""
-    pixels = np.asarray(pixels, np.uint8)
+    """A PNG (ISO/IEC 15948) of pixels [height, width, 3], or [height, width] for grey; 16 bits of uint16."""
+    pixels = np.asarray(pixels)
+    bits = 16 if pixels.dtype == np.uint16 else 8
+    pixels = pixels.astype(">u2" if bits == 16 else np.uint8)
     height, width = pixels.shape[:2]
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     colour = 2 if pixels.ndim == 3 else 0
-    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # filter 0: none
     return (
         b"\x89PNG\r\n\x1a\n"
@@ -46,3 +48,28 @@ def write_tree(root, counts, *, height=12, width=12):
             (root / name / f"{i:03}.{end}").write_bytes(content)
             made[f"{name}/{i:03}.{end}"] = pixels
     return made
+
+
+def tiff(data, height, width, bits, *, sample_format=1, photometric=1, big=False):
+    """A grey TIFF 6.0 of one strip, whose samples are given as bytes; `photometric` 0: white is 0."""
+    end = ">" if big else "<"
+    short, long = 3, 4
+    tags = [
+        (256, long, width),
+        (257, long, height),
+        (258, short, bits),
+        (259, short, 1),
+        (262, short, photometric),
+        (273, long, 8),
+        (277, short, 1),
+        (278, long, height),
+        (279, long, len(data)),
+        (339, short, sample_format),
+    ]
+    entries = b"".join(
+        struct.pack(f"{end}HHI", tag, kind, 1)
+        + (struct.pack(f"{end}HH", value, 0) if kind == short else struct.pack(f"{end}I", value))
+        for tag, kind, value in tags
+    )
+    begin = (b"MM" if big else b"II") + struct.pack(f"{end}HI", 42, 8 + len(data))
+    return begin + data + struct.pack(f"{end}H", len(tags)) + entries + bytes(4)

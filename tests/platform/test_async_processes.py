@@ -25,8 +25,6 @@ class Process:
         arguments = (rank, WORKERS, folder, STEPS, json.dumps(sync))
         self.running = forked.start(script, arguments, self._pipe, folder / f"errors_{rank}.txt")
         self.lines: list[str] = []
-        self.heard = monotonic()
-        """When the latest of them came."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -34,7 +32,6 @@ class Process:
         with self._pipe.open() as said:
             for line in said:
                 self.lines.append(line.strip())
-                self.heard = monotonic()
 
     @property
     def step(self) -> int:
@@ -90,9 +87,7 @@ def test_a_stopped_worker_is_waited_for_and_a_killed_one_is_noticed(workers):
     assert len({worker.hashed for worker in workers}) == 1
 
     slow.running.kill()
-    began = monotonic()
-    found = [other.ended() for other in others]
-    assert max(other.heard for other in others) - began < 10
+    found = [other.ended() for other in others]  # which fails if one does not end
     for status, line in found:
         assert status == 3
         # Whoever notices first ends too, and may be what the other one notices.

@@ -1,5 +1,6 @@
 """Folders of images: which there are, and what becomes of their pixels."""
 
+import io
 import logging
 import shutil
 import sys
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from feeds import all_examples, batches, check_resumes, same
-from image_files import noise, png, ppm, write_tree
+from image_files import noise, png, ppm, tiff, write_tree
 from pydantic import ValidationError
 
 from taugrad.platform.data import DataError, Draw, load
@@ -56,6 +57,100 @@ def test_grey_images_and_coloured_ones_become_what_is_asked_for():
     luma = colours @ np.array([0.299, 0.587, 0.114])  # ITU-R 601-2, as Pillow's documentation says
     found = Framing(6, 6, 1, 0.08).pixels(ppm(colours), "it", None)[:, :, 0]
     np.testing.assert_allclose(found, luma, atol=1)
+
+
+DEEP = np.random.default_rng(9).integers(0, 1 << 16, (6, 6)).astype(np.uint16)
+DEEP[0, :3] = 0, 255, 65535
+TWELVE = DEEP >> 4
+
+
+def pgm(values, white):
+    return b"P5\n6 6\n%d\n" % white + values.astype(">u2").tobytes()
+
+
+def packed12(values):
+    """Rows of 12 bits a value, the high bits first."""
+    return b"".join(int("".join(f"{v:012b}" for v in row), 2).to_bytes(9, "big") for row in values.tolist())
+
+
+@pytest.mark.parametrize(
+    ("encoded", "values", "white"),
+    [
+        (png(DEEP), DEEP, 65535),
+        (pgm(DEEP, 65535), DEEP, 65535),
+        (pgm(TWELVE, 4095), TWELVE, 4095),
+        (pgm(DEEP % 1000, 999), DEEP % 1000, 999),
+        (b"P2\n6 6\n4095\n" + b" ".join(b"%d" % v for v in TWELVE.ravel()), TWELVE, 4095),
+        (tiff(DEEP.tobytes(), 6, 6, 16), DEEP, 65535),
+        (tiff(DEEP.astype(">u2").tobytes(), 6, 6, 16, big=True), DEEP, 65535),
+        (tiff(DEEP.tobytes(), 6, 6, 16, photometric=0), 65535 - DEEP, 65535),
+        (tiff(packed12(TWELVE), 6, 6, 12), TWELVE, 4095),
+        (tiff((DEEP >> 8).astype(np.uint8).tobytes(), 6, 6, 8), DEEP >> 8, 255),
+    ],
+)
+def test_more_than_eight_bits_are_scaled_to_eight(encoded, values, white):
+    wanted = np.round(values / white * 255)
+    found = Framing(6, 6, 1, 0.08).pixels(encoded, "it", None)
+    np.testing.assert_array_equal(found[:, :, 0], wanted)
+    colours = Framing(6, 6, 3, 0.08).pixels(encoded, "it", None)
+    np.testing.assert_array_equal(colours, np.stack([wanted] * 3, axis=2))
+
+
+def test_colours_of_sixteen_bits_are_scaled_to_eight():
+    deep = np.stack([DEEP, DEEP.T, DEEP[::-1]], axis=2)
+    found = Framing(6, 6, 3, 0.08).pixels(png(deep), "it", None)
+    np.testing.assert_allclose(found, deep / 257, atol=1)
+    ppm16 = b"P6\n6 6\n65535\n" + deep.astype(">u2").tobytes()
+    np.testing.assert_allclose(Framing(6, 6, 3, 0.08).pixels(ppm16, "it", None), deep / 257, atol=1)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "said"),
+    [
+        (tiff(DEEP.astype("<i2").tobytes(), 6, 6, 16, sample_format=2), "mode I with signed values"),
+        (tiff(DEEP.astype("<i4").tobytes(), 6, 6, 32, sample_format=2), "mode I with signed values"),
+        (tiff(DEEP.astype("<u4").tobytes(), 6, 6, 32), "mode I, of which"),
+        (tiff((DEEP / 65535).astype("<f4").tobytes(), 6, 6, 32, sample_format=3), "mode F"),
+        (tiff(bytes(36), 6, 6, 8, sample_format=2), "mode L with signed values"),
+        (b"Pf\n6 6\n-1.0\n" + DEEP.astype("<f4").tobytes(), "mode F"),
+    ],
+)
+def test_values_without_a_known_white_are_refused(encoded, said):
+    with pytest.raises(DataError, match=f"^it: is a (TIFF|PPM) image of {said}.* save it with 8 bits"):
+        Framing(6, 6, 1, 0.08).pixels(encoded, "it", None)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
+def test_a_file_of_several_images_is_refused_and_of_one_is_read(kind):
+    from PIL import Image
+
+    first, second = (Image.fromarray(np.full((6, 6), value, np.uint8)) for value in (200, 50))
+    one, both = io.BytesIO(), io.BytesIO()
+    first.save(one, kind)
+    first.save(both, kind, save_all=True, append_images=[second])
+    found = Framing(6, 6, 1, 0.08).pixels(one.getvalue(), "it", None)
+    np.testing.assert_allclose(found, 200, atol=3)
+    with pytest.raises(DataError, match=r"^it: holds several images"):
+        Framing(6, 6, 1, 0.08).pixels(both.getvalue(), "it", None)
+
+
+def test_every_mode_of_eight_bits_is_read():
+    from PIL import Image
+
+    colours = Image.fromarray(noise(3, 6, 6) // 128 * 255)
+    luma = np.asarray(colours, float) @ [0.299, 0.587, 0.114]
+    for mode, kind in (("RGBA", "PNG"), ("P", "PNG"), ("CMYK", "TIFF"), ("YCbCr", "TIFF"), ("P", "GIF")):
+        made = colours.convert(mode) if mode != "P" else colours.quantize(8)
+        file = io.BytesIO()
+        made.save(file, kind)
+        found = Framing(6, 6, 1, 0.08).pixels(file.getvalue(), mode, None)[:, :, 0]
+        np.testing.assert_allclose(found, luma, atol=2, err_msg=f"{mode} {kind}")
+    black = noise(4, 6, 6)[:, :, 0] > 127
+    for mode in ("1", "LA"):
+        file = io.BytesIO()
+        Image.fromarray(black).convert("L").convert(mode).save(file, "PNG")
+        found = Framing(6, 6, 1, 0.08).pixels(file.getvalue(), mode, None)[:, :, 0]
+        np.testing.assert_array_equal(found, np.where(black, 255, 0), err_msg=mode)
 
 
 def test_a_random_part_has_a_random_area_and_shape_and_half_are_mirrored():
@@ -219,6 +314,45 @@ def test_the_fingerprint_is_of_names_and_sizes(tree):
     with (moved / "test" / "dog" / "000.ppm").open("ab") as file:
         file.write(b"x")
     assert load(ImageFolder(path=moved)).fingerprint != first
+
+
+def test_every_suffix_of_an_image_is_read(tmp_path):
+    suffixes = (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".avif", ".gif", ".tif")
+    suffixes += (".tiff", ".pbm", ".pgm", ".ppm", ".pnm", ".TIF", ".Jpg")
+    for label in ("a", "b"):
+        (tmp_path / label).mkdir()
+        for suffix in suffixes:
+            (tmp_path / label / f"x{suffix}").write_bytes(png(noise(1, 4, 4)))
+        (tmp_path / label / ".DS_Store").write_bytes(b"x")
+    data = load(ImageFolder(path=tmp_path, size=4, test_fraction=0.5))
+    assert len(data.train) + len(data.test) == 2 * len(suffixes)
+
+
+@pytest.mark.parametrize(
+    "other", ["dog/notes.txt", "dog/Thumbs.db", "dog/a.jp2", "dog/b.png.bak", "dog/more/0.png", "dog/empty/"]
+)
+def test_a_file_that_is_no_image_and_a_deeper_folder_are_named(tree, other):
+    path = tree[0] / "train" / other
+    path.parent.mkdir(exist_ok=True)
+    path.mkdir() if other.endswith("/") else path.write_bytes(b"x")
+    named = tree[0] / "train" / "/".join(other.split("/")[:2])
+    with pytest.raises(DataError) as caught:
+        load(ImageFolder(path=tree[0]))
+    assert str(caught.value).startswith(f"{str(named).rstrip('/')}: is not an image file")
+
+
+def test_an_image_beside_the_classes_folders_is_named(tree):
+    (tree[0] / "test" / "labels.csv").write_bytes(b"x")
+    load(ImageFolder(path=tree[0]))
+    (tree[0] / "test" / "x.tif").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"x\.tif: lies in no class's folder"):
+        load(ImageFolder(path=tree[0]))
+
+
+def test_a_link_to_nothing_is_named(tree):
+    (tree[0] / "train" / "dog" / "gone.png").symlink_to(tree[0] / "nowhere.png")
+    with pytest.raises(DataError, match=r"gone\.png: is not an image file"):
+        load(ImageFolder(path=tree[0]))
 
 
 @pytest.mark.parametrize(

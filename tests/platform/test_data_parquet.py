@@ -235,6 +235,81 @@ def test_a_list_of_another_length_is_named_with_its_row(folder):
         all_examples(load(Parquet(path=folder, input="x")).train)
 
 
+@pytest.mark.parametrize("width", [3, 5])
+@pytest.mark.parametrize("rows", ["one", "all"])
+@pytest.mark.parametrize("form", [pa.list_, pa.large_list])
+def test_a_test_part_of_another_width_is_named_when_the_data_are_loaded(folder, width, rows, form):
+    lists = [[1.0] * (width if rows == "all" or i == 8 else 4) for i in range(11)]
+    rewritten(folder, "test-0.parquet", x=pa.array(lists, form(pa.float32())))
+    said = rf"test-0\.parquet: row {0 if rows == 'all' else 8}: x has {width} numbers; expected 4"
+    with pytest.raises(DataError, match=said):
+        load(Parquet(path=folder, input="x", test_examples=2))
+
+
+def test_a_test_part_with_other_inputs_is_named_when_the_data_are_loaded(folder):
+    rewritten(folder, "test-0.parquet", b=pa.array(["a"] * 11), x=pa.array([png(noise(0, 4, 4))] * 11))
+    with pytest.raises(DataError, match=r"test-0\.parquet: column 'b' holds string"):
+        load(Parquet(path=folder, input="b"))
+    with pytest.raises(DataError, match=r"test-0\.parquet: column 'x' holds binary, list.* in .*train-0"):
+        load(Parquet(path=folder, input="x"))
+
+
+def test_an_image_of_sixteen_bits_in_a_row_keeps_its_values(tmp_path):
+    deep = np.random.default_rng(1).integers(0, 1 << 16, (6, 4, 4)).astype(np.uint16)
+    for part in ("train", "test"):
+        write(tmp_path / f"{part}.parquet", {"image": [png(each) for each in deep], "label": [0, 1] * 3})
+    data = load(Parquet(path=tmp_path, size=4, channels=1, mean=(0,), std=(1,)))
+    np.testing.assert_allclose(all_examples(data.train)[0].numpy()[:, 0], deep / 65535, atol=0.5 / 255 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([0, 1_000_000_000] * 13, "has 3 different labels, up to 1000000000, but none is 2; .* data.classes"),
+        ([1, 2, 3, 5, 7] * 5 + [1], "none is 4; expected all of 0..5"),
+        ([2**63 + 1] * 26, "different labels, up to 9223372036854775809"),
+    ],
+)
+def test_labels_with_gaps_are_refused_unless_the_number_of_classes_is_given(folder, values, said):
+    for file, labels in (("train-0", [0, 1, 0] * 9), ("train-1", values)):
+        rewritten(folder, f"{file}.parquet", label=pa.array(labels, pa.uint64()))
+    rewritten(folder, "test-0.parquet", label=pa.array([0] * 11, pa.uint64()))
+    with pytest.raises(DataError, match=said) as caught:
+        load(Parquet(path=folder, input="x"))
+    assert "train-0.parquet: label" in str(caught.value)
+    if max(values) < 10:
+        assert load(Parquet(path=folder, input="x", classes=8)).shape.outputs == 8
+
+
+@pytest.mark.parametrize("made", [str, int])
+def test_identifiers_are_no_classes(tmp_path, made):
+    count = (1 << 16) + 2
+    columns = {"x": np.zeros(count), "label": [made(i) for i in range(count)]}
+    for part in ("train", "test"):
+        write(tmp_path / f"{part}.parquet", columns, rows=1 << 20)
+    with pytest.raises(DataError, match="label has more than 65536 different labels"):
+        load(Parquet(path=tmp_path, input="x"))
+    assert load(Parquet(path=tmp_path, input="x", classes=count)).shape.outputs == count
+
+
+@pytest.mark.parametrize("name", ["train-1.PARQUET", "train/1.pq", "deep/er/Train.parq"])
+def test_every_name_of_a_parquet_file_is_read(folder, name):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / "train-1.parquet").rename(folder / name)
+    assert len(load(Parquet(path=folder, input="x")).train) == ROWS
+
+
+def test_a_parquet_file_of_no_part_or_of_two_is_named(folder):
+    other = folder / "part-2.parquet"
+    (folder / "train-1.parquet").rename(other)
+    with pytest.raises(DataError, match=r"part-2\.parquet: belongs to no part; "):
+        load(Parquet(path=folder, input="x"))
+    (folder / "train").mkdir()
+    other.rename(folder / "train" / "test-2.parquet")
+    with pytest.raises(DataError, match=r"test-2\.parquet: belongs to train and test; "):
+        load(Parquet(path=folder, input="x"))
+
+
 @pytest.mark.parametrize(("damaged", "said"), [(None, "is null"), (b"no image", "is not a complete image")])
 def test_a_damaged_image_is_named_with_its_row(tmp_path, damaged, said):
     images = [png(noise(0, 4, 4))] * 6

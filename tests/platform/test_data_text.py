@@ -14,7 +14,7 @@ from feeds import all_examples, batches, check_resumes, same
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Text, Tokens
-from taugrad.platform.data.text_files import split, standard_library
+from taugrad.platform.data.text_files import files_below, split, standard_library
 from taugrad.platform.data.windows import evenly_spaced
 
 torch.set_num_threads(1)
@@ -400,6 +400,85 @@ def test_a_wrong_file_of_tokens_is_named(tmp_path, name, damage, said):
     with pytest.raises(DataError, match=said.replace("(", r"\(")) as caught:
         load(Tokens(path=tmp_path, context=5))
     assert str(tmp_path / name) in str(caught.value)
+
+
+IDS = np.random.default_rng(3).zipf(1.3, 4000) % 120_000
+"""As a large tokenizer would number them: many small, some beyond 16 bits."""
+
+
+@pytest.mark.parametrize("dtype", ["<i4", "<u4", "<i8", "<u8", ">i4", ">i8"])
+@pytest.mark.parametrize("most", [65, 50_257, 120_000])
+def test_raw_tokens_of_more_than_sixteen_bits_are_refused(tmp_path, dtype, most):
+    for name in ("train.bin", "val.bin"):
+        (tmp_path / name).write_bytes((IDS % most).astype(dtype).tobytes())
+    for vocabulary in (None, 1 << 16):
+        with pytest.raises(DataError, match=r"train\.bin: .*tokens of 32 or 64 bits; save .*numpy\.save"):
+            load(Tokens(path=tmp_path, context=5, vocabulary=vocabulary))
+    for name in ("train.bin", "val.bin"):
+        (tmp_path / name).write_bytes((IDS % min(most, 50_257)).astype("<u2").tobytes())
+    load(Tokens(path=tmp_path, context=5))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<i2", "<u2", "<i4", ">u4", "<u8"])
+@pytest.mark.parametrize("end", [".npy", ".bin"])
+def test_tokens_of_numpy_are_read_by_their_header(tmp_path, dtype, end):
+    ids = IDS % (200 if dtype == "u1" else 30_000 if dtype.endswith("2") else 120_000)
+    for part in ("train", "val"):
+        with (tmp_path / f"{part}{end}").open("wb") as file:
+            np.save(file, ids.astype(dtype))
+    data = load(Tokens(path=tmp_path, context=5, test_examples=1000))
+    assert data.shape.outputs == ids.max() + 1
+    assert row_of(data.train) == ids[: 5 * len(data.train) + 1].tolist()
+    at = int(ids.argmax())
+    offset = 128 + np.dtype(dtype).itemsize * at  # the header of a short shape has 128 bytes
+    with pytest.raises(
+        DataError, match=rf"token {ids.max()} at offset {offset}; .* vocabulary = {ids.max()}$"
+    ):
+        load(Tokens(path=tmp_path, context=5, vocabulary=int(ids.max())))
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.ones(100, np.float32), "holds float32, 100; expected integers with 1 dimension"),
+        (np.ones((10, 10), np.int32), "holds int32, 10 x 10; expected integers"),
+        (np.full(100, -1), "token -1 at offset 128; .* none negative"),
+        (np.full(100, 10**9), "token 1000000000 at offset 128; every token must be below 1048576"),
+    ],
+)
+def test_wrong_tokens_of_numpy_are_named(tmp_path, array, said):
+    for part in ("train", "val"):
+        np.save(tmp_path / f"{part}.npy", array)
+    with pytest.raises(DataError, match=rf"train\.npy: {said}"):
+        load(Tokens(path=tmp_path, context=5))
+
+
+def test_other_files_of_tokens_are_named(tmp_path):
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, 1000
+    write_tokens(tmp_path, [1] * 100, [1] * 100)
+    (tmp_path / "train.bin").write_bytes(header.tobytes() + np.arange(1000, dtype="<u2").tobytes())
+    with pytest.raises(DataError, match=r"train\.bin: is a file of llm\.c, with a header"):
+        load(Tokens(path=tmp_path, context=5))
+    with (tmp_path / "train.bin").open("wb") as file:
+        np.savez(file, np.arange(100))
+    with pytest.raises(DataError, match=r"train\.bin: is a zip archive"):
+        load(Tokens(path=tmp_path, context=5))
+    np.save(tmp_path / "train.npy", np.arange(100))
+    with pytest.raises(DataError, match=r"train\.npy: lies beside train\.bin; keep one"):
+        load(Tokens(path=tmp_path, context=5))
+
+
+def test_files_behind_links_to_folders_are_read(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.txt").write_text("abc\n" * 100)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "b.txt").write_text("def\n" * 100)
+    (tmp_path / "text" / "linked").symlink_to(tmp_path / "elsewhere")
+    assert len(files_below(tmp_path / "text")) == 2
+    (tmp_path / "text" / "round").symlink_to(tmp_path / "text")
+    with pytest.raises(DataError, match="round: leads back to a folder"):
+        files_below(tmp_path / "text")
 
 
 def test_only_what_a_batch_needs_is_in_memory(tmp_path):

@@ -49,6 +49,7 @@ Found = dict[str, list[dict[str, Any]]]
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("times")
     (folder / "specs.json").write_text(json.dumps(MODES))
+    (folder / "clock").write_bytes(bytes(16))
     script = Path(__file__).with_name("times_process.py")
     run_workers(script, lambda rank: (rank, WORKERS, folder), WORKERS, timeout_s=240)
     ranks = [json.loads((folder / f"times_{rank}.json").read_text()) for rank in range(WORKERS)]
@@ -64,20 +65,15 @@ def middle(steps: list[dict[str, float]], what: str) -> float:
     return statistics.median(of_exchanges(steps, what))
 
 
-def least(steps: list[dict[str, float]], what: str) -> float:
-    """A busy machine makes some steps compute longer, but not all."""
-    return min(of_exchanges(steps, what))
-
-
 @EVERY_MODE
 def test_a_late_worker_makes_the_other_one_wait(found: Found, mode: str) -> None:
     on_time, late = (rank["steps"] for rank in found[mode])
     # In `weights` a worker comes late to each of the two steps that an exchange is made of.
     lateness = LATE_S * (2 if mode == "weights" else 1)
     assert middle(on_time, "wait") > 0.5 * lateness
-    assert least(on_time, "compute") < 0.5 * LATE_S
-    assert least(late, "wait") < middle(on_time, "wait")
-    assert least(late, "compute") > 0.5 * LATE_S
+    assert middle(on_time, "compute") < 0.5 * LATE_S
+    assert middle(late, "wait") < 0.5 * lateness
+    assert middle(late, "compute") > 0.5 * LATE_S
 
 
 @EVERY_MODE

@@ -26,6 +26,15 @@ def evaluated(task: Task, outputs: torch.Tensor, targets: torch.Tensor, blocks: 
     return dict(task.evaluation(sums.tolist(), len(targets)))
 
 
+@pytest.mark.parametrize("config", [Classification(), Regression()])
+def test_where_the_loss_is_nan_no_accuracy_is_told(config):
+    """Scores of NaN choose class 0, which here is right for half of the examples."""
+    targets = torch.tensor([0, 1] * 5)
+    found = evaluated(build_task(config, IMAGES), torch.full((10, 5), math.nan), targets, 2)
+    assert len(found) == 2
+    assert all(math.isnan(value) for value in found.values())
+
+
 def log_softmax(scores: np.ndarray) -> np.ndarray:
     scores = scores.astype(np.float64)
     return scores - np.log(np.exp(scores).sum(-1, keepdims=True))

@@ -138,26 +138,25 @@ def test_a_database_keeps_nan_and_infinity(client: Any, run_id: str) -> None:
 
 
 def test_log_returns_while_the_store_hangs() -> None:
-    fake, told, release, entered = FakeStore(), Told(), threading.Event(), threading.Event()
+    fake, told = FakeStore(), Told()
+    release, entered, answered = threading.Event(), threading.Event(), threading.Event()
 
     def hang(_: Sequence[Metric]) -> None:
         entered.set()
-        assert release.wait(30)
+        release.wait()
+        answered.set()
 
     fake.before = hang
     metrics = writer(fake, told, batch_size=5)
-    start = time.monotonic()
     for step in range(2000):
         metrics.log(step, {"a": step})
     assert entered.wait(10)
     for step in range(2000, 4000):
         metrics.log(step, {"a": step})
-    assert time.monotonic() - start < 5
     assert fake.calls == []
     assert not metrics.flush(0.05)
-    start = time.monotonic()
     assert metrics.close(0.2) == 4000
-    assert time.monotonic() - start < 3
+    assert not answered.is_set()
     release.set()
 
 
