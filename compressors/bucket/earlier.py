@@ -87,7 +87,7 @@ class Earlier:
 def _watch(parameter: Tensor, hook: "partial[None]") -> RemovableHandle:
     frozen = not parameter.requires_grad  # since DDP was made; it may be thawed
     parameter.requires_grad_(True)
-    handle: RemovableHandle = parameter.register_hook(hook)
+    handle: RemovableHandle = parameter.register_hook(hook)  # type: ignore[no-untyped-call]
     parameter.requires_grad_(not frozen)
     return handle
 

@@ -91,7 +91,8 @@ def open_client(uri: str | None = None) -> "MlflowClient":
             # MLflow puts the working directory into its first statement as it is, whatever quotes it has.
             from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
 
-            SqlAlchemyStore(uri, (path.absolute().parent / "mlruns").as_uri())
+            artifacts = (path.absolute().parent / "mlruns").as_uri()
+            SqlAlchemyStore(uri, artifacts)  # type: ignore[no-untyped-call]
         return MlflowClient(tracking_uri=uri)
 
 

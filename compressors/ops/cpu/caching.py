@@ -31,7 +31,8 @@ def ensure_cache() -> Path | None:
         folder = _own_folder()
     else:
         return None
-    os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = str(folder)
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010 (numba makes its settings at import)
     warnings.warn(f"taugrad keeps compiled code in {folder}; to keep it elsewhere, {REMEDY}", stacklevel=2)
     return folder
 
