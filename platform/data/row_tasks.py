@@ -128,7 +128,11 @@ def targets(column: pa.ChunkedArray, classes: Sequence[str] | None) -> NDArray[A
 
 
 def require_width(
-    column: pa.Array | pa.ChunkedArray, width: int, path: str, rows: Sequence[int], name: str
+    column: pa.Array | pa.ChunkedArray,
+    width: int,
+    path: str,
+    rows: Sequence[int] | NDArray[np.int64],
+    name: str,
 ) -> None:
     """Refuses lists of another length; `rows` are the column's own in its file."""
     lengths = np.array(pc.fill_null(pc.list_value_length(column), 0))
