@@ -23,7 +23,7 @@ from ..plan.command import check_plannable, measured_link
 from ..plan.table import number
 from . import words
 from .finding import Found, find
-from .ways import Way, simulated, uncompressed
+from ..ways import Way, simulated, uncompressed
 from .wishes import Wishes, refusal
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from taugrad.platform.synchronization.config import (
 )
 from taugrad.search.plan import table
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
-from taugrad.search.plan.candidates import Candidate, candidates_of
+from taugrad.search.plan.candidate import Candidate
+from taugrad.search.plan.candidates import candidates_of
 from taugrad.search.plan.link import Link, Trunk
 from taugrad.search.plan.memory import worker_bytes
 from taugrad.search.plan.planning import crossing, plan
