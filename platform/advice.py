@@ -237,8 +237,8 @@ def methods(situation: Situation) -> tuple[Advice, ...]:
         Advice(
             "adaptive optimizer",
             "The optimizer is Adam, AdamW or LAMB",
-            "these optimizers divide by the size of past gradients, which a threshold on gradients distorts; "
-            "so let each worker step with its own gradients, and compress the changes of the weights",
+            "these optimizers divide by the size of past gradients, which a threshold on gradients "
+            "distorts; so let each worker step with its own gradients, and compress what its weights change",
             {**usual, "training": {"optimizer": optimizer}},
             {**unsent, "training": f"{situation.lr:g}, your lr, x sqrt(workers.count)"},
             fits=situation.adaptive,
@@ -246,8 +246,8 @@ def methods(situation: Situation) -> tuple[Advice, ...]:
         Advice(
             "sgd",
             "The optimizer is SGD, with or without momentum, or LARS",
-            "local steps send least for what they learn: bytes and delays count once in 4 steps. The workers' "
-            "weights differ meanwhile, so check what your training reaches; learning rate and momentum stay",
+            "local steps send least for what they learn: bytes and delays count once in 4 steps. The "
+            "workers' weights differ meanwhile, so check what your training reaches; learning rate and momentum stay",
             usual,
             unsent,
             fits=True,
@@ -282,8 +282,8 @@ def besides(situation: Situation) -> tuple[Advice, ...]:
         Advice(
             "long link",
             "Workers are at one site, and the link's delay is 5 ms one way or more",
-            "messages from all to all, which are the default, wait for one delay in an exchange, however many "
-            "workers there are; PowerSGD, all-reduces and sharded exchanges wait for several",
+            "messages from all to all, which are the default, wait for one delay in an exchange, however "
+            "many workers there are; PowerSGD, all-reduces and sharded exchanges wait for several",
             by("allgather"),
             fits=compresses and pattern == "allgather" and situation.delay >= LONG_S,
         ),
@@ -310,8 +310,8 @@ def worth_knowing() -> tuple[Advice, ...]:
             "every step",
             "Every step must be exchanged, and the optimizer is SGD or LARS",
             "sending 1% of the elements, as signs with a common threshold, had the fastest steps of what "
-            "exchanges gradients on every link that was measured. From 8 workers on, with a delay of less than "
-            "5 ms, use mode: sharded instead",
+            "exchanges gradients on every link that was measured. From 8 workers on, with a delay of less "
+            "than 5 ms, use mode: sharded instead",
             {"sync": {"mode": "allgather"}, **sparse},
             momentum,
         ),
@@ -330,7 +330,7 @@ def worth_knowing() -> tuple[Advice, ...]:
         Advice(
             "uneven steps",
             "Workers take turns at being slow, and the optimizer is SGD or LARS",
-            "nobody waits for the slowest worker of a step; if it is always the same worker, nothing is gained",
+            "nobody waits for the slowest worker of a step; if it is always the same one, nothing is gained",
             {"sync": {"mode": "async"}, **sparse},
             momentum,
         ),

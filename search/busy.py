@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 
 import psutil
 
 SHARE = 0.25
 """Of the machine's processors: what other processes may take without a warning."""
+_LEAST_S, _LOOK_S = 0.4, 0.5
+"""Seconds that say anything; of a look before something is measured."""
 
 
 def _busy() -> float:
@@ -36,13 +38,20 @@ class OthersWork:
     def warning(self) -> str:
         """A line for people where they took a large share of the machine; else empty."""
         seconds = self._clock() - self._began[1]
-        if seconds <= 0:
+        if seconds < _LEAST_S:
             return ""
         processors = (self._busy() - self._own() - self._began[0]) / seconds
         count = os.cpu_count() or 1
         if processors <= SHARE * count:
             return ""
         return (
-            f"warning: this machine is busy: other processes used {processors:.1f} of its {count} processors, "
-            "so measured seconds are too long; measure again when it is idle"
+            f"warning: this machine is busy: other processes used {processors:.1f} of its {count} "
+            "processors, so measured seconds are too long; measure again when it is idle"
         )
+
+
+def busy_now() -> str:
+    """The same of the next half second, in which this process does nothing."""
+    watch = OthersWork()
+    sleep(_LOOK_S)
+    return watch.warning()

@@ -1,4 +1,4 @@
-"""The ways in which a run could be trained: its own, and those of `taugrad.platform.advice`, filled in for it."""
+"""The ways in which a run could be trained: its own, and those of the advice, filled in for it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

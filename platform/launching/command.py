@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import yaml
 from rich.console import Console
 
+from ..advice import warning_of
 from ..exit_codes import FAILED, OK
 from ..own_code import TRACEBACK
 from ..preflight import check, usable_store
@@ -39,6 +40,10 @@ from .storing import check_storage, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+
+
+_warned: set[str] = set()
+"""What was said: `taugrad auto` trains several specs with the same advice."""
 
 
 class Display(Protocol):
@@ -87,6 +92,10 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
     with _stage(console, timeline, "checking data and model"):
         for source, spec in specs:
             check(spec, source, local=is_local())
+    warning = warning_of(specs)
+    if warning and warning not in _warned:
+        _warned.add(warning)
+        say(console, warning, "yellow")
     width = max(len(spec.title) for _, spec in specs)
     counts = sorted({spec.workers.count for _, spec in specs})
     workers = " or ".join(str(count) for count in counts)

@@ -33,7 +33,7 @@ MOST_PROBED = 6
 """Ways that are probed, the most promising ones."""
 _PROBES_EACH = 0.375
 """Whole probes for each way that may be probed: about half of them are begun, and half of these go on."""
-_NO_TIME = "there was no time left to probe it"
+NO_TIME = "there was no time left to probe it"
 _DEARER = 1.5
 """Simulated steps that compress take this much longer than those that do not, about."""
 
@@ -107,7 +107,7 @@ class Run:
     tuned: RunSpec | None = None
 
 
-def choose(
+def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     run: Run,
     exact: Prospect,
     prospects: Sequence[Prospect],
@@ -175,8 +175,8 @@ def choose(
     if short and len(short) == len(judged) - 1:
         problem = _too_few(short[0].prospect, "in the time that there was")
         return without_probe(problem, [each.prospect for each in (*short, *others)])
-    if len(judged) == 1 and any(each.why == _NO_TIME for each in others):
-        return without_probe(_NO_TIME, [each.prospect for each in others])
+    if len(judged) == 1 and any(each.why == NO_TIME for each in others):
+        return without_probe(NO_TIME, [each.prospect for each in others])
     others += [Dropped(each.prospect, _too_few(each.prospect)) for each in short]
     judged = sorted(
         (found for found in judged if found not in short), key=lambda found: (found.given_up, found.seconds)
@@ -227,7 +227,7 @@ class _Probe:
             if each.least >= _best([*judged, *half]):
                 others.append(Dropped(each, "cannot win even with the highest possible worth"))
             elif self.late():
-                others.append(Dropped(each, _NO_TIME))
+                others.append(Dropped(each, NO_TIME))
             else:
                 half.append(self._judge(each, self.steps // 2))
         return half, others

@@ -62,12 +62,12 @@ class _Recorder:
         """Nobody watches."""
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of an iteration are not kept. What was trained since the last part is lost when it is late."""
-        if iteration < self._until and self._late():
-            raise _Enough
+        """Metrics of an iteration are not kept."""
 
     def progress(self, progress: Progress, *, evaluated: bool) -> None:
-        """Nobody watches."""
+        """Looks at the clock. When it is late, what was trained since the last part is lost, but no loss."""
+        if not evaluated and self._late():
+            raise _Enough
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Keeps the loss."""
@@ -101,9 +101,7 @@ class Courses:
         self._folder = folder
         self._courses: dict[str, _Course] = {}
 
-    def take(
-        self, spec: RunSpec, steps: int, every: int, late: Callable[[], bool] = lambda: False
-    ) -> Curve:
+    def take(self, spec: RunSpec, steps: int, every: int, late: Callable[[], bool] = lambda: False) -> Curve:
         """Trains a run, from its beginning or from where it was left.
 
         Args:

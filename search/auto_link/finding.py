@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from taugrad.platform.spec import RunSpec
 
-from ..busy import OthersWork
+from ..busy import OthersWork, busy_now
 from ..plan.calibrated import HALF, Calibration
 from ..plan.command import calibrated
 from ..plan.link import Link
@@ -75,20 +75,22 @@ def find(
         known = calibrated(spec, source, lines, tell, sharing=sharing)
     workers = spec.workers.count
     exact, prospects, dropped = sift(prospects_of(known, ways, link, workers))
-    run, steps = run_of(spec, known), 0
-    until = clock() + probe_seconds
+    run, steps, until = run_of(spec, known), 0, math.inf
 
     def late() -> bool:
         return clock() >= until
 
-    take, others = partial(courses.take, late=late), OthersWork()
+    take, busy, others = partial(courses.take, late=late), "", OthersWork()
     if prospects:
+        if busy := busy_now():
+            tell(busy)
+        until = clock() + probe_seconds
         tell(f"probing for at most {probe_seconds:g} s, after which what is not trained is left out")
         step_s = _step_seconds(courses, run, late)
         prospects, more, steps = shortlist(run, exact, prospects, step_s, probe_seconds)
         dropped += more
     choice = choose(run, exact, prospects, dropped, steps, take, tell, late=late)
-    if prospects and (busy := others.warning()):
+    if prospects and not busy and (busy := others.warning()):
         tell(busy)
     return Found(choice, link, half_all_reduce(known, link, workers))
 

@@ -98,7 +98,9 @@ def sift(prospects: Sequence[Prospect]) -> tuple[Prospect, list[Prospect], list[
             continue
         twin = next((other for other in (exact, *kept) if other.way.learns_like(each.way)), None)
         finer = next((other for other in kept if other.way.loses_less_than(each.way)), None)
-        if twin is not None:
+        if not each.way.value:
+            dropped.append(Dropped(each, "an adaptive optimizer learns little with a threshold on gradients"))
+        elif twin is not None:
             dropped.append(Dropped(each, f"learns like {twin.way}, which is faster"))
         elif each.least >= exact.seconds:
             dropped.append(Dropped(each, f"no faster than {exact.way}, which loses nothing"))

@@ -38,7 +38,7 @@ class Candidate:
 
     @property
     def twins(self) -> tuple[str, str]:
-        """Equal for ways that learn alike; only how messages travel differs, and only the fastest is shown."""
+        """Equal for ways that learn alike, whose messages travel differently: the fastest is shown."""
         alike = self.family and self.method not in ("none", HALF)
         return (self.method, self.family) if alike else self.key
 

@@ -250,9 +250,8 @@ def calibrated(
     if given is not None:
         return _given(given, methods)
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
-    tell("calibrating: seconds of the model and its methods on this machine ...")
     try:
-        return calibrate(spec, methods, sharing=sharing, renew=renew)
+        return calibrate(spec, methods, sharing=sharing, renew=renew, tell=tell)
     except CalibrationError as error:
         raise SpecError(source, [str(error)]) from None
 

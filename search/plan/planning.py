@@ -14,8 +14,8 @@ from .memory import worker_bytes
 from .step_model import StepTime, step_time
 
 CLEARLY = 1.25
-"""How much faster to a target a way must be expected to be than the usual one: what a step is worth was measured
-with other models."""
+"""How much faster to a target a way must be expected to be than the usual one: what a step is worth was
+measured with other models."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Prediction:
 
     @property
     def to_target(self) -> float:
-        """Seconds for what an uncompressed step learns, as far as is known; infinite for what is not advised."""
+        """Seconds for what an uncompressed step learns, as far as is known; infinite: never advised."""
         return self.seconds / self.candidate.value if self.candidate.value else math.inf
 
 
@@ -113,8 +113,7 @@ def advised(found: Sequence[tuple[float, bool]], exact: float) -> int:
     """The place of what is advised among ways.
 
     Args:
-        found: for each way its seconds to a target, by the step of an uncompressed training, and whether it is
-            the usual one.
+        found: for each way its seconds for what an uncompressed step learns, and whether it is the usual one.
         exact: the same of the fastest all-reduce.
     """
     places = range(len(found))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, ShardedSync, WeightsSync
+from taugrad.platform.synchronization.config import AllGatherSync, OuterOptimizer, ShardedSync, WeightsSync
 from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import FEWEST_STEPS, LEAST_STEPS, Run, choose, probe_steps
 from taugrad.search.auto_link.finding import _step_seconds
@@ -21,11 +21,13 @@ from taugrad.search.auto_link.prospects import (
     prospects_of,
     sift,
 )
-from taugrad.search.auto_link.ways import EXACT, OWN, Way, ways_of
 from taugrad.search.auto_link.worth import Curve, expected_worth, falling, pace_of, worth_of
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.link import Link
 from taugrad.search.plan.step_model import StepTime
+from taugrad.search.ways import OWN, Way, ways_of
+
+EXACT = "exact"
 
 STEPS = 120
 SLOW, FAST = Link(rate=8e6, headers=0.0), Link(rate=8e12, headers=0.0)
@@ -181,9 +183,9 @@ def test_the_specs_own_way_is_among_them_and_simulation_is_no_way():
 # What the plan alone rules out
 
 
-def prospect(family, degree, seconds, sync=None, *, longer=False):
+def prospect(family, degree, seconds, sync=None):
     tree = spec().model_dump(mode="json") | {"sync": (sync or AllGatherSync()).model_dump(mode="json")}
-    return Prospect(Way(RunSpec.model_validate(tree), family, degree, longer), step(seconds))
+    return Prospect(Way(RunSpec.model_validate(tree), family, degree), step(seconds))
 
 
 LOCAL = WeightsSync(every=4)
@@ -194,11 +196,12 @@ def test_what_cannot_win_is_not_tried():
     dense, sparse = prospect("strom", (10.0,), 0.1), prospect("strom", (100.0,), 0.1001)
     sparser = prospect("strom", (1000.0,), 0.05)
     slow = prospect("linear", (4.0,), 0.4 * MOST_WORTH + 0.001)
-    slow_local = prospect("local", (4.0, 10.0), 0.4 * MOST_WORTH_LONGER - 0.001, LOCAL, longer=True)
+    outer = WeightsSync(every=4, outer=OuterOptimizer(momentum=0.9))
+    slow_local = prospect("diloco", (4.0, 10.0), 0.4 * MOST_WORTH_LONGER - 0.001, outer)
     everything = sorted([none, sharded, dense, sparse, sparser, slow, slow_local], key=lambda p: p.seconds)
     exact, kept, dropped = sift(everything)
     assert exact is sharded
-    assert kept == [sparser, dense, slow_local]  # a step at a larger rate may be worth more
+    assert kept == [sparser, dense, slow_local]  # with an outer momentum a step may be worth more
     assert {id(each.prospect) for each in dropped} == {id(none), id(sparse), id(slow)}
 
 
@@ -330,7 +333,7 @@ def test_the_two_halves_of_the_probe_never_lose_the_fastest(data):
     nothing is clearly better."""
     seconds = data.draw(st.lists(st.floats(0.01, 10), min_size=len(SOME), max_size=len(SOME)))
     worths = {
-        way.spec.fingerprint(): data.draw(st.floats(0.05, MOST_WORTH_LONGER if way.longer else MOST_WORTH))
+        way.spec.fingerprint(): data.draw(st.floats(0.05, MOST_WORTH_LONGER if way.has_outer_momentum else MOST_WORTH))
         for way in OTHERS
     }
     exact, *others = (Prospect(way, step(s)) for way, s in zip(SOME, seconds, strict=True))
