@@ -29,6 +29,9 @@ MANY = 8
 ADAPTIVE = ("adam", "adamw", "lamb")
 """Kinds of optimizers that divide by the size of past gradients."""
 PER_STEP_LINE = "strom(density(0.01), momentum=0.9) | golomb_rice"
+CLEARLY = 1.25
+"""How much faster to a target a way must be expected to be than the usual one: what a step is worth was
+measured with other models."""
 _WIDTH = 100
 
 Family = Literal["exact", "linear", "strom", "wgt", "local", "diloco", "sparseloco"]
@@ -247,7 +250,7 @@ def methods(situation: Situation) -> tuple[Advice, ...]:
             "sgd",
             "The optimizer is SGD, with or without momentum, or LARS",
             "local steps send least for what they learn: bytes and delays count once in 4 steps. The "
-            "workers' weights differ meanwhile, so check what your training reaches; learning rate and momentum stay",
+            "workers' weights differ meanwhile, so check what your training reaches; lr and momentum stay",
             usual,
             unsent,
             fits=True,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from taugrad.platform.advice import pattern_of
+from taugrad.platform.advice import CLEARLY, pattern_of
 from taugrad.platform.synchronization.config import WeightsSync
 
 from .calibrated import HALF, Calibration
@@ -12,10 +12,6 @@ from .candidate import Candidate
 from .link import Link
 from .memory import worker_bytes
 from .step_model import StepTime, step_time
-
-CLEARLY = 1.25
-"""How much faster to a target a way must be expected to be than the usual one: what a step is worth was
-measured with other models."""
 
 
 @dataclass(frozen=True)

@@ -333,7 +333,9 @@ def test_the_two_halves_of_the_probe_never_lose_the_fastest(data):
     nothing is clearly better."""
     seconds = data.draw(st.lists(st.floats(0.01, 10), min_size=len(SOME), max_size=len(SOME)))
     worths = {
-        way.spec.fingerprint(): data.draw(st.floats(0.05, MOST_WORTH_LONGER if way.has_outer_momentum else MOST_WORTH))
+        way.spec.fingerprint(): data.draw(
+            st.floats(0.05, MOST_WORTH_LONGER if way.has_outer_momentum else MOST_WORTH)
+        )
         for way in OTHERS
     }
     exact, *others = (Prospect(way, step(s)) for way, s in zip(SOME, seconds, strict=True))

@@ -18,10 +18,10 @@ from taugrad.platform.tracking.store import finish_run, open_client, start_run
 from taugrad.search.auto_link import command, finding
 from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
 from taugrad.search.auto_link.courses import courses_of
-from taugrad.search.auto_link.ways import ways_of
 from taugrad.search.auto_link.wishes import Wishes
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.link import Link
+from taugrad.search.ways import ways_of
 
 DIGITS = {
     "experiment": "auto link",
