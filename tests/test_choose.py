@@ -152,7 +152,7 @@ ADAMW = {"training": {"optimizer": {"kind": "adamw", "lr": 0.001}}, "workers": {
 
 @in_turn("line", ["wgt(0.01)", "bgt(0.1)", "qgt(0.1)", "strom(density(0.01))", "topk(0.01)", "chunked_topk"])
 def test_adaptive_optimizers_with_a_threshold_on_each_steps_gradients_are_warned_of(line):
-    for mode in ("allgather", "ring", "parameter_server", "sharded", "async", "simulated"):
+    for mode in ("allgather", "ring", "parameter_server", "sharded", "simulated"):
         for kind in (*ADAPTIVE, "sgd"):
             optimizer = {"kind": kind, "lr": 0.001}
             tree = ADAMW | {"training": {"optimizer": optimizer}, "compressor": line, "sync": {"mode": mode}}
@@ -171,6 +171,11 @@ def test_adaptive_optimizers_with_a_threshold_on_each_steps_gradients_are_warned
             sync = mended.sync.of if mode == "simulated" else mended.sync
             assert sync == WeightsSync(every=4, unsent=0.25)
             assert not warning_of([("b.yaml", mended)])
+
+
+def test_hybrid_is_warned_of():
+    tree = ADAMW | {"compressor": "wgt(0.01)", "sync": {"mode": "hybrid"}}
+    assert "sync.mode = hybrid" in warning_of([("a.yaml", RunSpec.model_validate(tree))])
 
 
 @in_turn("line", ["none", "fp16", "linear(8)", "linear(4)", "powersgd(4)"])
