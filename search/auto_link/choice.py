@@ -139,7 +139,7 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
         first = by_advice(exact, prospects)[0] if learned else exact
         best = known if first is exact else Judged(first, first.way.value)
         left_out.extend(Dropped(each, problem) for each in others if each is not first)
-        judged = tuple(dict.fromkeys((best, known)))
+        judged = (known,) if best is known else (best, known)
         return Choice(best, known, judged, tuple(left_out), steps, learned, problem)
 
     if not prospects:

@@ -16,7 +16,7 @@ from ..plan.command import calibrated
 from ..plan.link import Link
 from ..plan.step_model import StepTime
 from ..ways import left_out, tuned_references, ways_of
-from .choice import Choice, Run, choose, shortlist
+from .choice import Choice, Run, Take, choose, shortlist
 from .prospects import half_all_reduce, prospects_of, sift
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def find(
             tell(busy)
         until = clock() + probe_seconds
         tell(f"probing for at most {probe_seconds:g} s, after which what is not trained is left out")
-        step_s = _step_seconds(courses, run, late)
+        step_s = _step_seconds(courses, run, take)
         prospects, more, steps = shortlist(run, exact, prospects, step_s, probe_seconds)
         dropped += more
     choice = choose(run, exact, prospects, dropped, steps, take, tell, late=late)
@@ -95,7 +95,7 @@ def find(
     return Found(choice, link, half_all_reduce(known, link, workers))
 
 
-def _step_seconds(courses: "Courses", run: Run, late: Callable[[], bool] = lambda: False) -> float:
+def _step_seconds(courses: "Courses", run: Run, take: Take | None = None) -> float:
     """What a simulated uncompressed step takes; infinite where the time was over before.
 
     The first few do not count: they load what they need.
@@ -103,7 +103,7 @@ def _step_seconds(courses: "Courses", run: Run, late: Callable[[], bool] = lambd
     before = seconds = 0.0
     for until in (_TIMED_STEPS, 2 * _TIMED_STEPS):
         if until <= max(_TIMED_STEPS, run.iterations):
-            courses.take(run.reference, until, _TIMED_STEPS, late)
+            (take or courses.take)(run.reference, until, _TIMED_STEPS)
             before, seconds = seconds, until * courses.step_seconds(run.reference)
     return (seconds - before) / _TIMED_STEPS
 
