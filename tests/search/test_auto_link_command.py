@@ -165,6 +165,7 @@ def test_bad_input_is_one_line_and_nothing_is_trained(arguments, problem, file, 
 def test_a_plan_alone_leaves_a_spec_that_can_be_trained(file, calibration, tmp_path, capsys):
     chosen = tmp_path / "chosen.yaml"
     arguments = ["--target", "loss=0.3", "--link", "1mbit,1ms", "--calibration", str(calibration)]
+    arguments += ["--probe-seconds", "1e6"]  # however slow the machine
     assert cli.main(["auto", file, *arguments, "--plan-only", "-o", str(chosen)]) == OK
     printed = capsys.readouterr().out
     found = read_spec(chosen)
@@ -198,7 +199,8 @@ def test_a_fast_link_gets_the_all_reduce_and_no_probe(file, calibration, tmp_pat
 
 def wishes(calibration, **fields) -> Wishes:
     link = Link.parse("1mbit,1ms")
-    return Wishes(**{"metric": "loss", "value": 0.3, "link": link, "calibration": calibration} | fields)
+    given = {"metric": "loss", "value": 0.3, "link": link, "calibration": calibration, "probe_seconds": 1e6}
+    return Wishes(**given | fields)
 
 
 def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
