@@ -129,7 +129,7 @@ def value_like(method: object, sync: object, optimizer: str) -> float:
     return _UNKNOWN_DENSE
 
 
-def local_rate(lr: float, workers: int) -> float:
+def local_rate(lr: float, workers: float) -> float:
     """The learning rate of an adaptive optimizer's local steps, from that of steps with the mean gradient.
 
     A worker's own gradients are noisier than their mean, so that second moments are larger and steps are

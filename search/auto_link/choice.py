@@ -174,7 +174,7 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     short = [found for found in judged if found is not known and not _is_judged(found, run)]
     if short and len(short) == len(judged) - 1:
         problem = _too_few(short[0].prospect, "in the time that there was")
-        return without_probe(problem, [each.prospect for each in (*short, *others)])
+        return without_probe(problem, [each.prospect for each in short] + [each.prospect for each in others])
     if len(judged) == 1 and any(each.why == NO_TIME for each in others):
         return without_probe(NO_TIME, [each.prospect for each in others])
     others += [Dropped(each.prospect, _too_few(each.prospect)) for each in short]
