@@ -105,7 +105,7 @@ def _step_seconds(courses: "Courses", run: Run, take: Take | None = None) -> flo
         if until <= max(_TIMED_STEPS, run.iterations):
             (take or courses.take)(run.reference, until, _TIMED_STEPS)
             before, seconds = seconds, until * courses.step_seconds(run.reference)
-    return (seconds - before) / _TIMED_STEPS
+    return (seconds - before) / _TIMED_STEPS if math.isfinite(seconds) else math.inf
 
 
 def run_of(spec: RunSpec, calibration: Calibration) -> Run:
