@@ -304,7 +304,10 @@ def test_probing_ends_by_the_clock_and_says_that_it_could_not_compare(calibratio
         )
     assert next(now) <= 60 * 30
     assert found.choice.problem
-    assert found.choice.best.prospect.way.usual
+    best = found.choice.best
+    assert best.steps == 0
+    assert best.prospect.way.every == 10  # here exchanges are all that takes time
+    assert best.prospect.to_target < min(each.prospect.to_target for each in found.choice.dropped)
     assert "raise --probe-seconds" in words.reason(found.choice, found.link, 4, found.half)
     assert any("at most 120 s" in line for line in told)
 
