@@ -275,7 +275,7 @@ def test_a_beginning_ends_with_the_time_and_goes_on_when_there_is_more():
     data = load(one.data)
     with courses_of(one, data) as courses:
         looks = iter(range(1000))
-        cut = courses.take(one, 12, 4, lambda: next(looks) > 6)
+        cut = courses.take(one, 12, 4, lambda: next(looks) > 4)  # one before it begins, none at evaluations
         assert cut.steps == (0, 4)
         assert next(looks) <= 9
         assert courses.take(one, 12, 4, lambda: True) == cut  # nothing more is trained
