@@ -26,7 +26,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import RealSync, real
 from taugrad.search.plan.calibrated import HALF, Calibration
 from taugrad.search.plan.calibration import calibrate
-from taugrad.search.plan.candidates import Candidate
+from taugrad.search.plan.candidate import Candidate
 from taugrad.search.plan.link import Link
 from taugrad.search.plan.planning import Prediction, predict
 

@@ -6,9 +6,10 @@ read from docs/results/, where benchmarks write them. The sentences below refer 
 """
 
 import re
+import sys
 from pathlib import Path
 
-from taugrad.platform.advice import BESIDES, METHODS, WORTH_KNOWING, Advice
+from taugrad.platform.advice import BESIDES, CLEARLY, EXAMPLE, METHODS, WORTH_KNOWING, Advice
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "choose.md"
@@ -21,13 +22,18 @@ MEASURED = {
         "A GPT with AdamW. Its loss, compared with 16 bits (95% intervals): {adamw: auto: every 4, 10%, "
         "rate 0.00282843: more than 16 bits at 2e-3 (95%)} nats with {adamw: auto: every 4, 10%, "
         "rate 0.00282843: than 16 bits} fewer bytes. With a threshold on gradients instead: {adamw: "
-        "gradients, 1%: more than 16 bits at 2e-3 (95%)} nats (one seed)."
+        "gradients, 1%: more than 16 bits at 2e-3 (95%)} nats (one seed). On 4 hosts at 50 Mbit/s, each "
+        "setting at the best of the learning rates tried, times faster to the same loss than with 16 bits: "
+        "{network_target_gpt: `strom`, 10%, every 4: times faster than 16 bits} with `strom` at 10% every 4 "
+        "steps, {network_target_gpt: `strom`, 2%, every 10: times faster than 16 bits} at 2% every 10 steps, "
+        "{network_target_gpt: SparseLoCo, every 10: times faster than 16 bits} with SparseLoCo's message, "
+        "and {network_target_gpt: DiLoCo, every 30, 8 bits: times faster than 16 bits} with DiLoCo in 8 bits."
     ),
     "sgd": (
-        "7.6 million elements, 4 hosts, 100 Mbit/s. A step is as many times faster than with 16 bits: "
-        r"`strom` {network_exchange: 100mbit,0ms / 4 / * / `strom(density(0.01)) \| golomb_rice`: than fp16},"
-        " `wgt` {network_exchange: 100mbit,0ms / 4 / * / `wgt(density(0.01))`: than fp16}, PowerSGD "
-        "{network_exchange: 100mbit,0ms / 4 / * / `powersgd`: than fp16}."
+        "LeNet by SGD, 4 hosts, 50 Mbit/s. Times faster to 96% accuracy than with 16 bits: "
+        "{network_target_lenet: `strom`, 10%, every 4: times faster than 16 bits} with `strom` at 10% every "
+        "4 steps, {network_target_lenet: `strom`, 1%: times faster than 16 bits} with 1% in every step, "
+        "{network_target_lenet: `wgt`, 1%: times faster than 16 bits} with `wgt`."
     ),
     "sites": (
         "Two sites of two hosts, 50 Mbit/s and 20 ms between them: {network_sites: 2 / 50mbit,20ms / * / "
@@ -54,13 +60,11 @@ MEASURED = {
         "tolerance 0.5: {auto_threshold: lenet-mnist5k / 0.5: points lost} points lost, {auto_threshold: "
         "lenet-mnist5k / 0.5: within} trainings within it."
     ),
-    "local steps": (
-        "A GPT with AdamW on 4 hosts at 50 Mbit/s, every setting at the best of the learning rates tried. "
-        "Time to the same loss, times faster than with 16 bits: {network_target_gpt: `strom`, 10%, every 4: "
-        "times faster than 16 bits} with `strom` at 10% every 4 steps, {network_target_gpt: `strom`, 2%, "
-        "every 10: times faster than 16 bits} at 2% every 10 steps, {network_target_gpt: SparseLoCo, every "
-        "10: times faster than 16 bits} with SparseLoCo's message, and {network_target_gpt: DiLoCo, every "
-        "30, 8 bits: times faster than 16 bits} with DiLoCo in 8 bits."
+    "every step": (
+        "7.6 million elements, 4 hosts, 100 Mbit/s. A step is as many times faster than with 16 bits: "
+        r"`strom` {network_exchange: 100mbit,0ms / 4 / * / `strom(density(0.01)) \| golomb_rice`: than fp16},"
+        " `wgt` {network_exchange: 100mbit,0ms / 4 / * / `wgt(density(0.01))`: than fp16}, PowerSGD "
+        "{network_exchange: 100mbit,0ms / 4 / * / `powersgd`: than fp16}."
     ),
     "target": (
         "A GPT on 4 hosts. On each of six links, `auto` chose the fastest of the settings that were tried by "
@@ -90,11 +94,15 @@ QUOTED = re.compile(r"\{(\w+): (.+?): ([^:{}]+?)\}")
 INTRODUCTION = """# Which method should I use?
 
 Go down the list and take the first method that fits. Each box has lines for your
-[spec](tutorial.md#3-a-spec). [Methods](methods.md) explains the names in `compressor`, and
+[spec](tutorial.md#3-a-spec). They are filled in for {workers} workers and a learning rate of {lr:g};
+remarks say how they follow from yours. [Methods](methods.md) explains the names in `compressor`, and
 [Synchronization](synchronization.md) those in `sync`.
 
-`taugrad plan SPEC --link 100mbit,20ms --workers 4` gives the same advice for your spec and link, with the
-seconds that a step of your model would take. `taugrad doctor` prints a short form.
+`taugrad plan SPEC --link 100mbit,20ms --workers 4` chooses from the same ways, with the seconds that a
+step of your model would take, and fills the lines in for your spec. It keeps to this page's method unless
+another way is expected to be {clearly:g} times faster to a target. `taugrad auto SPEC --link 100mbit,20ms
+--target loss=1.9` measures what a step is worth for the most promising of them. `taugrad doctor` prints a
+short form.
 """
 CLOSING = """
 Every figure comes from the results of a benchmark, where you find its command, date and machine:
@@ -124,12 +132,31 @@ def cell(benchmark: str, row: str, column: str) -> str:
             columns = cells
         elif column in columns and all(w in ("*", c) for w, c in zip(wanted, cells, strict=False)):
             return cells[columns.index(column)].partition(" (goal")[0]
-    raise LookupError(f"{benchmark}: no row {row!r} with {column!r}")
+    raise LookupError(f"{results_of(benchmark).name}: no row {row!r} with {column!r}")
 
 
 def results_of(benchmark: str) -> Path:
-    """The newest results of a benchmark."""
-    return max((DOCS / "results").glob(f"????-??-??-{benchmark}.md"))
+    """The newest results of a benchmark.
+
+    Raises:
+        LookupError: there are none.
+    """
+    found = max((DOCS / "results").glob(f"????-??-??-{benchmark}.md"), default=None)
+    if found is None:
+        raise LookupError(f"docs/results: no page of {benchmark}")
+    return found
+
+
+def missing() -> list[str]:
+    """What the sentences refer to and the results do not have, a line for each."""
+    found = []
+    for name, text in MEASURED.items():
+        for quoted in QUOTED.finditer(text):
+            try:
+                cell(*quoted.groups())
+            except LookupError as problem:
+                found.append(f"{name}: {problem.args[0]}")
+    return found
 
 
 def measured(advice: Advice) -> str:
@@ -161,15 +188,22 @@ def step(number: int, advice: Advice) -> str:
 
 
 def page() -> str:
-    """The page as it should be."""
+    """The page as it should be.
+
+    Raises:
+        LookupError: the results do not have all figures; all that are missing are named.
+    """
+    if lacking := missing():
+        raise LookupError("\n".join(lacking))
     names = dict.fromkeys(found[1] for text in MEASURED.values() for found in QUOTED.finditer(text))
     pages = ", ".join(f"[{name}](results/{results_of(name).name})" for name in names)
     return "\n".join(
         (
-            INTRODUCTION,
+            INTRODUCTION.format(workers=EXAMPLE.workers, lr=EXAMPLE.lr, clearly=CLEARLY),
             "## The method\n",
             *(step(number, each) for number, each in enumerate(METHODS, start=1)),
-            "## What to add for your link, workers and precision\n\nMore than one case may apply.\n",
+            "## What to add for your link, workers and precision\n\nMore than one case may apply. A `sync` "
+            "here replaces the method's, which it contains; it is not for links faster than 1 Gbit/s.\n",
             *map(section, BESIDES),
             "## Other questions\n",
             *map(section, WORTH_KNOWING),
@@ -181,5 +215,7 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    if lacking := missing():
+        sys.exit("\n".join(("docs/choose.md is not written; change MEASURED:", *lacking)))
     PAGE.write_text(page(), encoding="utf-8")
     print(f"written: {PAGE}")

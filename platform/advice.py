@@ -1,8 +1,23 @@
-"""Advice on which method to use, from what was measured; docs/choose.md shows it with its figures."""
+"""Advice on how to train over a link, from what was measured: the one source of every answer.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+`SETTINGS` lists the ways to exchange that are worth a try, with what a step by each was worth where it was
+measured. The boxes of docs/choose.md, the rows and the headline of `taugrad plan`, the shortlist of
+`taugrad auto --link`, and the warning of `taugrad train` come from here, filled in for a run.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+
+from taugrad.compressors.config.sparse import SparseMethod
+
+from .synchronization.config import WeightsSync, real
+
+if TYPE_CHECKING:
+    from .spec import RunSpec
 
 PAGE = "docs/choose.md"
 FAST = 1e9
@@ -11,13 +26,134 @@ LONG_S = 0.005
 """Seconds, one way. From here on, the delay of a message matters as well as its bytes."""
 MANY = 8
 """Workers. From here on, messages from each worker to all others are most of the bytes."""
+ADAPTIVE = ("adam", "adamw", "lamb")
+"""Kinds of optimizers that divide by the size of past gradients."""
+PER_STEP_LINE = "strom(density(0.01), momentum=0.9) | golomb_rice"
+CLEARLY = 1.25
+"""How much faster to a target a way must be expected to be than the usual one: what a step is worth was
+measured with other models."""
 _WIDTH = 100
-_ADAPTIVE = ("adam", "adamw", "lamb")
+
+Family = Literal["exact", "linear", "strom", "wgt", "local", "diloco", "sparseloco"]
+Pattern = Literal["allgather", "hierarchical", "sharded"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to exchange.
+
+    Attributes:
+        family: of ways that differ in degree only.
+        line: of the compressor; momentum is the optimizer's.
+        value: steps of the training without compression that one step is worth, both at their best learning
+            rates: the ratio of the steps to the target, mean of what docs/results/*network_target* have.
+        every: local steps from one exchange to the next; 0: the gradients of each step are exchanged.
+        degree: how much it departs from exchanging everything in each step, in each respect in which its
+            family differs; less loses less.
+        unsent: whether workers keep their part of what is not sent yet in their own weights.
+    """
+
+    family: Family
+    line: str
+    value: float
+    every: int = 0
+    degree: tuple[float, ...] = ()
+    unsent: bool = False
+
+    @property
+    def is_per_step_sparse(self) -> bool:
+        """Whether it has a threshold on the gradients of each step, which adaptive optimizers do not bear."""
+        return self.family in ("strom", "wgt")
+
+    def sync(self, workers: int, pattern: Pattern = "allgather") -> dict[str, Any]:
+        """The fields of `sync`."""
+        if not self.every:
+            return {"mode": "sharded"} if pattern == "sharded" else {"mode": "allgather"}
+        found: dict[str, Any] = {"mode": "weights", "every": self.every}
+        if self.unsent:
+            found["unsent"] = float(f"{1 / workers:.6g}")
+        if pattern != "allgather":
+            found["pattern"] = pattern
+        if self.family == "diloco":  # arXiv 2311.08105
+            found["outer"] = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+        return found
+
+
+def _local(every: int, density: float, value: float) -> Setting:
+    line = f"strom(density({density:g}, every=1)) | golomb_rice"
+    return Setting("local", line, value, every, (every, 1 / density), unsent=True)
+
+
+_SPARSELOCO = "chunked_topk(keep=64, decay=0.95) | quantile(bits=2) | chunked"
+USUAL = _local(4, 0.1, 0.91)
+"""The one to use where nothing else is known."""
+SETTINGS = (
+    Setting("exact", "none", 1.0),
+    Setting("exact", "fp16", 1.0),
+    Setting("linear", "linear(bits=8)", 0.97, degree=(4,)),
+    Setting("linear", "linear(bits=4)", 0.93, degree=(8,)),
+    Setting("strom", "strom(density(0.1)) | golomb_rice", 0.7),
+    Setting("strom", "strom(density(0.01)) | golomb_rice", 0.57),
+    Setting("strom", "strom(density(0.001)) | golomb_rice", 0.34),
+    Setting("wgt", "wgt(density(0.01)) | golomb_rice", 0.71),
+    _local(2, 0.2, 0.82),
+    USUAL,
+    _local(10, 0.1, 0.8),
+    _local(10, 0.02, 0.57),
+    Setting("diloco", "linear(bits=8)", 0.68, 10, (10, 4)),
+    Setting("diloco", "linear(bits=8)", 0.56, 30, (30, 4)),
+    Setting("diloco", "linear(bits=4)", 0.5, 30, (30, 8)),
+    Setting("sparseloco", _SPARSELOCO, 0.84, 4, (4,)),
+    Setting("sparseloco", _SPARSELOCO, 0.52, 10, (10,)),
+)
+_UNKNOWN_SPARSE, _UNKNOWN_DENSE = 0.57, 0.9
+_UNKNOWN_LOCAL = ((2, 0.82), (4, 0.84), (10, 0.57), (30, 0.5))
+"""Values of ways that are not in the list, by the steps between two exchanges: as what is like them."""
+
+
+def value_like(method: object, sync: object, optimizer: str) -> float:
+    """What a step by a way that is not in the list is worth, by what is like it.
+
+    Args:
+        method: the compressor's fields.
+        sync: the mode, not a simulated one.
+        optimizer: its kind.
+
+    Returns:
+        See `Setting.value`; 0 for what is never advised.
+    """
+    if isinstance(sync, WeightsSync):
+        return next((value for every, value in _UNKNOWN_LOCAL if 0 < sync.every <= every), 0.4)
+    if isinstance(method, SparseMethod):
+        return 0.0 if optimizer in ADAPTIVE else _UNKNOWN_SPARSE
+    return _UNKNOWN_DENSE
+
+
+def local_rate(lr: float, workers: float) -> float:
+    """The learning rate of an adaptive optimizer's local steps, from that of steps with the mean gradient.
+
+    A worker's own gradients are noisier than their mean, so that second moments are larger and steps are
+    smaller by the root of the number of workers.
+    """
+    return float(f"{lr * workers**0.5:.6g}")
+
+
+def pattern_of(workers: int, delay: float, sites: int = 1) -> Pattern:
+    """Who sends to whom after local steps.
+
+    Args:
+        workers: number of workers.
+        delay: of the slowest link, one way, in seconds.
+        sites: number of sites that are connected by a slow link.
+    """
+    if sites > 1:
+        return "hierarchical"
+    return "sharded" if workers >= MANY and delay < LONG_S else "allgather"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What the choice of a method depends on.
+    """What the choice of a way depends on.
 
     Attributes:
         optimizer: its kind.
@@ -26,6 +162,7 @@ class Situation:
         workers: number of workers.
         sites: number of sites that are connected by a slow link.
         precision: fp32, bf16 or fp16.
+        lr: learning rate of the training without compression.
     """
 
     optimizer: str
@@ -34,6 +171,12 @@ class Situation:
     workers: int = 2
     sites: int = 1
     precision: str = "fp32"
+    lr: float = 1e-3
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether its optimizer divides by the size of past gradients."""
+        return self.optimizer in ADAPTIVE
 
 
 @dataclass(frozen=True)
@@ -43,150 +186,201 @@ class Advice:
     Attributes:
         name: of the case; `docs/make_choose.py` uses it, too.
         when: the case, in words.
-        use: lines of a spec.
         because: the reason, without figures.
-        fits: whether the case applies to a situation.
+        fields: of a spec, filled in for a situation. A later case replaces fields of an earlier one only by
+            what contains them.
+        notes: remarks on them, by the field's name.
+        fits: whether the case applies to the situation.
+        command: instead of fields.
     """
 
     name: str
     when: str
-    use: tuple[str, ...]
     because: str
-    fits: Callable[[Situation], bool]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    fits: bool = False
+    command: str = ""
+
+    @property
+    def use(self) -> tuple[str, ...]:
+        """Lines of a spec, or the command."""
+        return (self.command,) if self.command else tuple(spec_lines(self.fields, self.notes))
 
 
-METHODS = (
-    Advice(
-        "fast link",
-        "The slowest link is faster than 1 Gbit/s",
-        ("compressor: none",),
-        "compression itself takes time; taugrad plan predicts whether it pays for your model",
-        lambda situation: situation.rate > FAST,
-    ),
-    Advice(
-        "adaptive optimizer",
-        "The optimizer is Adam, AdamW or LAMB",
-        (
-            "sync: {mode: weights, every: 4, unsent: 0.5}        # unsent: 1 / workers.count",
-            'compressor: "strom(density(0.1, every=1)) | golomb_rice"',
-            "training: {optimizer: {kind: adamw, lr: 2.8e-3}}    # your lr x sqrt(workers.count)",
-        ),
-        "these optimizers divide by the size of past gradients, which a threshold distorts; so let each "
-        "worker step with its own gradients, and compress the changes of the weights",
-        lambda situation: situation.optimizer in _ADAPTIVE,
-    ),
-    Advice(
-        "sgd",
-        "The optimizer is SGD, with or without momentum, or LARS",
-        (
-            'compressor: "strom(density(0.01), momentum=0.9) | golomb_rice"',
-            "training: {optimizer: {kind: sgd, momentum: 0.0}}   # the compressor applies the momentum",
-        ),
-        "sending 1% of the elements, as signs with a common threshold, had the fastest steps on every link "
-        "that was measured; taugrad auto finds a threshold that keeps your accuracy",
-        lambda _: True,
-    ),
-)
-"""The methods, in order: the first that fits is the one to use."""
+def spec_lines(fields: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> list[str]:
+    """Fields of a spec, a line for each, with remarks behind them."""
+    found = []
+    for name, value in fields.items():
+        text = f'"{value}"' if isinstance(value, str) and name == "compressor" and " " in value else value
+        if not isinstance(value, str):
+            text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
+        line = f"{name}: {text}"
+        note = (notes or {}).get(name)
+        found.append(f"{line:51} # {note}" if note else line)
+    return found
 
-BESIDES = (
-    Advice(
-        "sites",
-        "Workers are at several sites, connected by a slow link",
-        ("sync: {mode: allgather, exchange: hierarchical}     # in the mode weights: pattern: hierarchical",),
-        "a message then crosses the slow link once for each other site, not once for each worker there",
-        lambda situation: situation.sites > 1,
-    ),
-    Advice(
-        "many workers",
-        "There are 8 workers or more, the delay is less than 5 ms, and every step is exchanged",
-        ("sync: {mode: sharded}",),
-        "what a worker receives hardly grows with the number of workers; in allgather it grows with each "
-        "worker. But an exchange waits for two delays, one after the other, and in allgather for one",
-        lambda situation: (
-            situation.workers >= MANY
-            and situation.delay < LONG_S
-            and situation.sites == 1
-            and situation.optimizer not in _ADAPTIVE
-        ),
-    ),
-    Advice(
-        "long link",
-        "The link's delay is 5 ms one way or more",
-        ("sync: {mode: allgather}                             # its exchange waits for one delay per step",),
-        "PowerSGD and all-reduces wait for several delays, one after the other; local steps (sync.mode: "
-        "weights) wait for one delay in `every` steps",
-        lambda situation: situation.delay >= LONG_S and situation.optimizer not in _ADAPTIVE,
-    ),
-    Advice(
-        "fp16",
-        "You train in fp16",
-        ("training: {precision: fp16}                         # with any compressor except powersgd",),
-        "the exchange stays in float32, and all workers skip a step whose gradient overflows",
-        lambda situation: situation.precision == "fp16",
-    ),
-)
-"""What to set in addition; more than one can fit."""
 
-WORTH_KNOWING = (
-    Advice(
-        "local steps",
-        "Training may exchange less often than in every step",
-        (
-            "sync: {mode: weights, every: 10, unsent: 0.25}      # unsent: 1 / workers.count",
-            'compressor: "strom(density(0.1, every=1)) | golomb_rice"',
+def methods(situation: Situation) -> tuple[Advice, ...]:
+    """The methods, in order: the first that fits is the one to use."""
+    usual = {"sync": USUAL.sync(situation.workers), "compressor": USUAL.line}
+    unsent = {"sync": "unsent: 1 / workers.count"}
+    optimizer = {
+        "kind": situation.optimizer if situation.adaptive else "adamw",
+        "lr": local_rate(situation.lr, situation.workers),
+    }
+    return (
+        Advice(
+            "fast link",
+            "The slowest link is faster than 1 Gbit/s",
+            "compression itself takes time; taugrad plan predicts whether it pays for your model",
+            {"sync": {"mode": "allgather"}, "compressor": "none"},
+            fits=situation.rate > FAST,
         ),
-        "between two exchanges, every worker trains by itself, so that bytes and delays count once in 10 "
-        "steps. The workers' weights differ meanwhile, so check what your training reaches",
-        lambda _: False,
-    ),
-    Advice(
-        "unknown threshold",
-        "You do not know which threshold keeps your accuracy",
-        ("taugrad auto SPEC --tolerance 0.5",),
-        "it trains with several thresholds until one is within the tolerance of no compression",
-        lambda _: False,
-    ),
-    Advice(
-        "target",
-        "You want to reach a loss in the least time over a link",
-        ("taugrad auto SPEC --link 50mbit,20ms --target loss=1.9",),
-        "it weighs the seconds per step against what a step learns, by short probes of your own training",
-        lambda _: False,
-    ),
-    Advice(
-        "uneven steps",
-        "Workers take turns at being slow",
-        (
-            "sync: {mode: async}",
-            'compressor: "strom(density(0.01), momentum=0.9) | golomb_rice"',
-            "training: {optimizer: {kind: sgd, momentum: 0.0}}   # the compressor applies the momentum",
+        Advice(
+            "adaptive optimizer",
+            "The optimizer is Adam, AdamW or LAMB",
+            "these optimizers divide by the size of past gradients, which a threshold on gradients "
+            "distorts; so let each worker step with its own gradients, and compress what its weights change",
+            {**usual, "training": {"optimizer": optimizer}},
+            {**unsent, "training": f"{situation.lr:g}, your lr, x sqrt(workers.count)"},
+            fits=situation.adaptive,
         ),
-        "nobody waits for the slowest worker of a step; if it is always the same worker, nothing is gained",
-        lambda _: False,
-    ),
-    Advice(
-        "fully connected",
-        "Most parameters are in fully connected layers (AlexNet, VGG)",
-        ("sync: {mode: hybrid}",),
-        "these layers are split over the workers, which exchange activations instead of gradients",
-        lambda _: False,
-    ),
-    Advice(
-        "nearly the same numbers",
-        "The training should change as little as possible",
-        ('compressor: "linear(bits=8)"',),
-        "every element is sent in every step, in a quarter of the bytes",
-        lambda _: False,
-    ),
-)
-"""Cases that cannot be seen from a spec and a link."""
+        Advice(
+            "sgd",
+            "The optimizer is SGD, with or without momentum, or LARS",
+            "local steps send least for what they learn: bytes and delays count once in 4 steps. The "
+            "workers' weights differ meanwhile, so check what your training reaches; lr and momentum stay",
+            usual,
+            unsent,
+            fits=True,
+        ),
+    )
+
+
+def besides(situation: Situation) -> tuple[Advice, ...]:
+    """What to set in addition. At most one of the cases about who sends to whom fits."""
+    compresses = situation.rate <= FAST
+
+    def by(pattern: Pattern) -> dict[str, Any]:
+        return {"sync": USUAL.sync(situation.workers, pattern)}
+
+    pattern = pattern_of(situation.workers, situation.delay, situation.sites)
+    return (
+        Advice(
+            "sites",
+            "Workers are at several sites, connected by a slow link",
+            "a message then crosses the slow link once for each other site, not once for each worker there",
+            by("hierarchical"),
+            fits=compresses and pattern == "hierarchical",
+        ),
+        Advice(
+            "many workers",
+            "There are 8 workers or more at one site, and the delay is less than 5 ms",
+            "what a worker receives hardly grows with the number of workers; in allgather it grows with each "
+            "worker. But an exchange waits for two delays, one after the other, and in allgather for one",
+            by("sharded"),
+            fits=compresses and pattern == "sharded",
+        ),
+        Advice(
+            "long link",
+            "Workers are at one site, and the link's delay is 5 ms one way or more",
+            "messages from all to all, which are the default, wait for one delay in an exchange, however "
+            "many workers there are; PowerSGD, all-reduces and sharded exchanges wait for several",
+            by("allgather"),
+            fits=compresses and pattern == "allgather" and situation.delay >= LONG_S,
+        ),
+        Advice(
+            "fp16",
+            "You train in fp16",
+            "the exchange stays in float32, and a step whose gradient overflows is skipped",
+            {"training": {"precision": "fp16"}},
+            {"training": "with any compressor except powersgd"},
+            fits=situation.precision == "fp16",
+        ),
+    )
+
+
+def worth_knowing() -> tuple[Advice, ...]:
+    """Cases that cannot be seen from a spec and a link."""
+    momentum = {"training": "the compressor applies the momentum"}
+    sparse = {
+        "compressor": PER_STEP_LINE,
+        "training": {"optimizer": {"kind": "sgd", "momentum": 0.0}},
+    }
+    return (
+        Advice(
+            "every step",
+            "Every step must be exchanged, and the optimizer is SGD or LARS",
+            "sending 1% of the elements, as signs with a common threshold, had the fastest steps of what "
+            "exchanges gradients on every link that was measured. From 8 workers on, with a delay of less "
+            "than 5 ms, use mode: sharded instead",
+            {"sync": {"mode": "allgather"}, **sparse},
+            momentum,
+        ),
+        Advice(
+            "unknown threshold",
+            "You do not know which threshold keeps your accuracy",
+            "it trains with several thresholds until one is within the tolerance of no compression",
+            command="taugrad auto SPEC --tolerance 0.5",
+        ),
+        Advice(
+            "target",
+            "You want to reach a loss in the least time over a link",
+            "it weighs the seconds per step against what a step learns, by short probes of your own training",
+            command="taugrad auto SPEC --link 50mbit,20ms --target loss=1.9",
+        ),
+        Advice(
+            "uneven steps",
+            "Workers take turns at being slow, and the optimizer is SGD or LARS",
+            "nobody waits for the slowest worker of a step; if it is always the same one, nothing is gained",
+            {"sync": {"mode": "async"}, **sparse},
+            momentum,
+        ),
+        Advice(
+            "fully connected",
+            "Most parameters are in fully connected layers (AlexNet, VGG)",
+            "these layers are split over the workers, which exchange activations instead of gradients",
+            {"sync": {"mode": "hybrid"}},
+        ),
+        Advice(
+            "nearly the same numbers",
+            "The training should change as little as possible",
+            "every element is sent in every step, in a quarter of the bytes",
+            {"compressor": "linear(bits=8)"},
+        ),
+    )
+
+
+EXAMPLE = Situation("adamw", 1e8, 0.03, workers=4)
+"""What docs/choose.md and `taugrad doctor` fill the fields in for."""
+METHODS, BESIDES, WORTH_KNOWING = methods(EXAMPLE), besides(EXAMPLE), worth_knowing()
 
 
 def advise(situation: Situation) -> list[Advice]:
     """The method for a situation, and what to set in addition."""
-    method = next(each for each in METHODS if each.fits(situation))
-    return [method, *(each for each in BESIDES if each.fits(situation))]
+    method = next(each for each in methods(situation) if each.fits)
+    return [method, *(each for each in besides(situation) if each.fits)]
+
+
+def applied(tree: Mapping[str, Any], advice: Sequence[Advice]) -> dict[str, Any]:
+    """A spec's tree with advice applied, one after the other.
+
+    `sync` and `compressor` are replaced as a whole. Fields of `training` are set one by one.
+    """
+    found = dict(tree)
+    for each in advice:
+        for name, value in each.fields.items():
+            found[name] = _merged(found.get(name, {}), value) if name == "training" else value
+    return found
+
+
+def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    nested = {
+        name: _merged(tree.get(name) or {}, value) if isinstance(value, Mapping) else value
+        for name, value in changes.items()
+    }
+    return {**tree, **nested}
 
 
 def lines_of(advice: Sequence[Advice]) -> list[str]:
@@ -196,3 +390,35 @@ def lines_of(advice: Sequence[Advice]) -> list[str]:
         lines += wrap(f"{each.when}: {each.because}.", _WIDTH)
         lines += [f"    {line}" for line in each.use]
     return lines
+
+
+def is_per_step_sparse(spec: "RunSpec") -> bool:
+    """Whether a method that holds elements back synchronizes the gradients of each step."""
+    return isinstance(spec.compressor, SparseMethod) and not isinstance(real(spec.sync), WeightsSync)
+
+
+def warning_of(specs: Sequence[tuple[str, "RunSpec"]]) -> str:
+    """What to say before workers start; empty where there is nothing.
+
+    Args:
+        specs: each with the name of its file. The first that trains an adaptive optimizer with a threshold on
+            the gradients of each step is warned of, and what to set is filled in for it.
+    """
+    for source, spec in specs:
+        optimizer, sync = spec.training.optimizer, spec.sync
+        if optimizer.kind not in ADAPTIVE or not is_per_step_sparse(spec):
+            continue
+        situation = Situation(optimizer.kind, FAST, workers=spec.workers.count, lr=optimizer.lr)
+        fields = dict(next(each for each in methods(situation) if each.fits).fields)
+        if sync.mode == "simulated":
+            fields["sync"] = {"mode": "simulated", "of": fields["sync"]}
+        mode = f"{real(sync).mode}, simulated" if sync.mode == "simulated" else sync.mode
+        return "\n".join(
+            (
+                f"warning: {source}: training.optimizer.kind = {optimizer.kind} with compressor.kind = "
+                f"{spec.compressor.kind} in sync.mode = {mode}: elements that are held back mislead "
+                f"{optimizer.kind}, which learns little then (docs/adamw.md). Set instead:",
+                *(f"    {line}" for line in spec_lines(fields)),
+            )
+        )
+    return ""

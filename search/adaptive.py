@@ -8,12 +8,12 @@ steps meets the threshold, second moments are as without compression (docs/adamw
 from taugrad.compressors.config import NoCompression
 from taugrad.compressors.config.sparse import ThresholdedMethod
 from taugrad.compressors.tau.density import DensityTau
+from taugrad.platform.advice import ADAPTIVE, local_rate
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import SimulatedSync, WeightsSync, real
 
 from .auto_specs import METHOD, named, with_method
 
-ADAPTIVE = ("adam", "adamw", "lamb")
 STEPS = ((10, 0.02), (4, 0.1), (2, 0.2))
 """Local steps between exchanges and the density of an exchange, the fewest bytes first."""
 MODERATE = 1
@@ -32,18 +32,16 @@ def applies(spec: RunSpec) -> bool:
     )
 
 
-def local_steps(spec: RunSpec, every: int, density: float, *, faster: bool = True) -> RunSpec:
+def local_steps(spec: RunSpec, every: int, density: float) -> RunSpec:
     """The run with local steps instead of gradients.
 
-    The learning rate is multiplied by the square root of the number of workers. A worker's own gradients are
-    noisier than their mean, so its second moments are larger, and Adam's steps are smaller by that root. A
-    worker's own weights keep the part of its residual that the residual will have in the workers' mean.
+    The learning rate is that of local steps (`advice.local_rate`). A worker's own weights keep the part of
+    its residual that the residual will have in the workers' mean.
 
     Args:
         spec: the run; see `applies`.
         every: steps between two exchanges.
         density: of an exchange, 0 to 1.
-        faster: whether the rate is multiplied; not for optimizers without second moments.
 
     Raises:
         ValidationError: the method does not work with local steps.
@@ -55,6 +53,5 @@ def local_steps(spec: RunSpec, every: int, density: float, *, faster: bool = Tru
     sync = SimulatedSync(of=mode) if isinstance(spec.sync, SimulatedSync) else mode
     tree["sync"] = sync.model_dump(mode="json")
     optimizer = tree["training"]["optimizer"]
-    if faster:
-        optimizer["lr"] = float(f"{optimizer['lr'] * spec.workers.count**0.5:.6g}")
+    optimizer["lr"] = local_rate(optimizer["lr"], spec.workers.count)
     return named(spec, tree)

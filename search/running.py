@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from taugrad.platform.advice import warning_of
 from taugrad.platform.importing import import_object
 from taugrad.platform.launching.cluster import is_local, ray_cluster
 from taugrad.platform.launching.storing import storage_path
@@ -62,6 +63,8 @@ def run_search(search: Search, draw: Draw) -> int:
     corners = corner_specs(search)
     probe(tracking_uri())
     _check(search, corners)
+    if warning := warning_of([(search.source, spec) for spec in corners]):
+        say(console, warning, "yellow")
     folder = folder_of(search.name, corners[0].experiment)
     with _alone(folder, search):
         journal = _open_journal(folder, search)

@@ -1,5 +1,6 @@
 """The page that decides: its advice makes valid specs, and its figures are those of the results."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -7,8 +8,20 @@ import pytest
 import yaml
 from cases import in_turn
 
-from taugrad.platform.advice import BESIDES, METHODS, WORTH_KNOWING, Situation, advise, lines_of
+from taugrad.platform.advice import (
+    ADAPTIVE,
+    BESIDES,
+    METHODS,
+    WORTH_KNOWING,
+    Situation,
+    advise,
+    applied,
+    is_per_step_sparse,
+    lines_of,
+    warning_of,
+)
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import WeightsSync
 
 DOCS = Path(__file__).parent.parent / "docs"
 ADVICE = {each.name: each for each in (*METHODS, *BESIDES, *WORTH_KNOWING)}
@@ -39,6 +52,29 @@ def test_a_figure_that_is_not_there_is_refused(make_choose):
         make_choose.cell("quickstart", "none", "time h")
 
 
+def test_all_figures_that_a_rewritten_page_lacks_are_named(make_choose, tmp_path, monkeypatch):
+    """A results page whose settings have other names: each sentence that refers to one says which."""
+    results = tmp_path / "results"
+    results.mkdir()
+    for page in (DOCS / "results").glob("????-*.md"):
+        text = page.read_text(encoding="utf-8")
+        if page.stem.endswith("network_target_gpt"):
+            text = text.replace("SparseLoCo, every 10", "SparseLoCo, 10").replace(
+                "DiLoCo, every 30", "DiLoCo"
+            )
+        (results / page.name).write_text(text, encoding="utf-8")
+    (absent,) = results.glob("*-oland_raj.md")
+    absent.unlink()
+    monkeypatch.setattr(make_choose, "DOCS", tmp_path)
+    first, second, *others = make_choose.missing()
+    assert "adaptive optimizer: " in first
+    assert "network_target_gpt.md: no row 'SparseLoCo, every 10' with 'times faster" in first
+    assert "no row 'DiLoCo, every 30, 8 bits'" in second
+    assert set(others) == {"nearly the same numbers: docs/results: no page of oland_raj"}
+    with pytest.raises(LookupError, match=r"SparseLoCo(.|\n)*DiLoCo(.|\n)*oland_raj"):
+        make_choose.page()
+
+
 @in_turn("name", [name for name, each in ADVICE.items() if not each.use[0].startswith("taugrad")])
 def test_what_is_advised_is_a_valid_spec(name):
     RunSpec.model_validate(yaml.safe_load("\n".join(ADVICE[name].use)))
@@ -51,13 +87,97 @@ def test_what_is_advised_is_a_valid_spec(name):
         (Situation("sgd", 1e9), ["sgd"]),
         (Situation("sgd", 1e10), ["fast link"]),
         (Situation("adamw", 1e10), ["fast link"]),
-        (Situation("lamb", 1e9, workers=64), ["adaptive optimizer"]),
+        (Situation("lamb", 1e9, workers=64), ["adaptive optimizer", "many workers"]),
+        (Situation("adamw", 1e8, 0.03, 4), ["adaptive optimizer", "long link"]),
+        (Situation("adamw", 1e10, 0.03, 16, 2), ["fast link"]),
         (Situation("lars", 5e7, 0.004, 8), ["sgd", "many workers"]),
         (Situation("lars", 5e7, 0.02, 8), ["sgd", "long link"]),
-        (Situation("sgd", 5e7, 0.03, 8, 2, "fp16"), ["sgd", "sites", "long link", "fp16"]),
+        (Situation("sgd", 5e7, 0.03, 8, 2, "fp16"), ["sgd", "sites", "fp16"]),
     ],
 )
 def test_who_is_advised_what(situation, names):
     found = advise(situation)
     assert [each.name for each in found] == names
     assert all(each.when in " ".join(lines_of(found)) for each in found)
+
+
+OWN_SPECS = (
+    {},
+    {"compressor": "wgt(0.01)", "sync": {"mode": "ring"}},
+    {"compressor": "topk(0.01, momentum=0.9)", "sync": {"mode": "sharded", "back": "linear(8)"}},
+    {"compressor": "powersgd(4)"},
+    {"sync": {"mode": "weights", "exchange": "weights", "every": 7}},
+)
+OPTIMIZERS = [{"kind": kind, "lr": 0.001} for kind in ("sgd", "lars", *ADAPTIVE)]
+
+
+@in_turn("optimizer", OPTIMIZERS)
+def test_boxes_compose(optimizer):
+    """All combinations of conditions: box after box is a spec that says what each of its boxes says."""
+    kind = optimizer["kind"]
+    cases = itertools.product((1e9, 1e10), (0.0049, 0.005), (7, 8), (1, 2), ("fp32", "fp16"))
+    for rate, delay, workers, sites, precision in cases:
+        advice = advise(Situation(kind, rate, delay, workers, sites, precision, 0.001))
+        _check_composed(advice, optimizer, workers, precision)
+
+
+def _check_composed(advice, optimizer, workers, precision):
+    for own in OWN_SPECS:
+        tree = {"training": {"optimizer": optimizer}, "workers": {"count": workers}} | own
+        so_far, compressor = tree, None
+        for number, box in enumerate(advice, start=1):
+            pasted = yaml.safe_load("\n".join(box.use))  # what a reader copies
+            so_far = applied(so_far, [box])
+            assert all(so_far[name] == value for name, value in pasted.items() if name != "training")
+            assert so_far == applied(tree, advice[:number])
+            spec = RunSpec.model_validate(so_far)
+            compressor = compressor or spec.compressor
+        spec = RunSpec.model_validate(applied(tree, advice))
+        assert spec.compressor == compressor  # no box undoes another one
+        assert spec.training.optimizer.kind == optimizer["kind"]
+        if precision == "fp16":
+            assert spec.training.precision == "fp16"
+        if spec.compressor.kind == "none":
+            assert spec.sync.mode == "allgather"
+            continue
+        assert isinstance(spec.sync, WeightsSync)
+        assert spec.sync.unsent == pytest.approx(1 / workers, rel=1e-5)
+        more = workers**0.5 if optimizer["kind"] in ADAPTIVE else 1
+        assert spec.training.optimizer.lr == pytest.approx(0.001 * more, rel=1e-5)
+        assert not warning_of([("a.yaml", spec)])
+
+
+ADAMW = {"training": {"optimizer": {"kind": "adamw", "lr": 0.001}}, "workers": {"count": 4}}
+
+
+@in_turn("line", ["wgt(0.01)", "bgt(0.1)", "qgt(0.1)", "strom(density(0.01))", "topk(0.01)", "chunked_topk"])
+def test_adaptive_optimizers_with_a_threshold_on_each_steps_gradients_are_warned_of(line):
+    for mode in ("allgather", "ring", "parameter_server", "sharded", "simulated"):
+        for kind in (*ADAPTIVE, "sgd"):
+            optimizer = {"kind": kind, "lr": 0.001}
+            tree = ADAMW | {"training": {"optimizer": optimizer}, "compressor": line, "sync": {"mode": mode}}
+            spec = RunSpec.model_validate(tree)
+            said = warning_of([("a.yaml", RunSpec()), ("b.yaml", spec), ("c.yaml", spec)])
+            assert is_per_step_sparse(spec)
+            if kind == "sgd":
+                assert not said
+                continue
+            head, *lines = said.splitlines()
+            assert said.count("warning: ") == 1
+            assert f"warning: b.yaml: training.optimizer.kind = {kind} with compressor.kind = " in head
+            assert f"sync.mode = {'allgather, simulated' if mode == 'simulated' else mode}" in head
+            mended = RunSpec.model_validate(applied(tree, []) | yaml.safe_load("\n".join(lines)))
+            assert mended.training.optimizer.lr == pytest.approx(0.002)  # the root of 4 workers
+            sync = mended.sync.of if mode == "simulated" else mended.sync
+            assert sync == WeightsSync(every=4, unsent=0.25)
+            assert not warning_of([("b.yaml", mended)])
+
+
+def test_hybrid_is_warned_of():
+    tree = ADAMW | {"compressor": "wgt(0.01)", "sync": {"mode": "hybrid"}}
+    assert "sync.mode = hybrid" in warning_of([("a.yaml", RunSpec.model_validate(tree))])
+
+
+@in_turn("line", ["none", "fp16", "linear(8)", "linear(4)", "powersgd(4)"])
+def test_what_sends_every_element_needs_no_warning(line):
+    assert not warning_of([("a.yaml", RunSpec.model_validate(ADAMW | {"compressor": line}))])

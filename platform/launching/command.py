@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
+from ..advice import warning_of
 from ..deadline import in_time
 from ..exit_codes import FAILED, OK
 from ..own_code import TRACEBACK
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 _ANSWER_S = 2.0
+
+
+_warned: set[str] = set()
+"""What was said: `taugrad auto` trains several specs with the same advice."""
 
 
 class Display(Protocol):
@@ -92,6 +97,10 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
     with _stage(console, timeline, "checking data and model"):
         for source, spec in specs:
             check(spec, source, local=is_local())
+    warning = warning_of(specs)
+    if warning and warning not in _warned:
+        _warned.add(warning)
+        say(console, warning, "yellow")
     width = max(len(spec.title) for _, spec in specs)
     counts = sorted({spec.workers.count for _, spec in specs})
     workers = " or ".join(str(count) for count in counts)

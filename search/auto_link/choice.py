@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from taugrad.platform.spec import RunSpec
 
-from .prospects import Dropped, Prospect
+from ..ways import with_rate
+from .prospects import Dropped, Prospect, by_advice
 from .worth import Curve, expected_worth, learned, pace_of, worth_of
 
 LEAST_STEPS, LEAST_EXCHANGES, SHARE = 100, 5, 0.05
@@ -28,8 +29,11 @@ _GAIN = 1.05
 _CLOSE = 1.05
 """How many times the seconds of the fastest one a way may take that is chosen because it exchanges less: what
 the plan does not know of, such as workers that are late, makes exchanges longer."""
+MOST_PROBED = 6
+"""Ways that are probed, the most promising ones."""
 _PROBES_EACH = 0.375
 """Whole probes for each way that may be probed: about half of them are begun, and half of these go on."""
+NO_TIME = "there was no time left to probe it"
 _DEARER = 1.5
 """Simulated steps that compress take this much longer than those that do not, about."""
 
@@ -44,7 +48,7 @@ class Judged:
     Attributes:
         prospect: of the way.
         worth: in steps of the uncompressed training, 0 where nothing was learned.
-        steps: of the probe; 0 where it needed none.
+        steps: of the probe; 0 where it had none.
         given_up: whether it was too far behind after half of the probe.
     """
 
@@ -70,6 +74,8 @@ class Choice:
         dropped: what was not.
         steps: of a whole probe.
         learned: whether the uncompressed training got anywhere in the probe.
+        problem: why nothing could be compared; empty where something was, or nothing had to be.
+        rate: the learning rate of the uncompressed training, where it had the choice between two; else 0.
     """
 
     best: Judged
@@ -78,6 +84,8 @@ class Choice:
     dropped: tuple[Dropped, ...]
     steps: int
     learned: bool
+    problem: str = ""
+    rate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,15 +97,17 @@ class Run:
         iterations: of the whole run.
         epoch: iterations of an epoch.
         warm_up: iterations in which the learning rate rises.
+        tuned: the run without compression at the learning rate of local steps, where that is another one.
     """
 
     reference: RunSpec
     iterations: int
     epoch: int
     warm_up: int = 0
+    tuned: RunSpec | None = None
 
 
-def choose(
+def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     run: Run,
     exact: Prospect,
     prospects: Sequence[Prospect],
@@ -123,27 +133,70 @@ def choose(
         late: whether the time for probes is over: what was not begun is left out, and halves count as wholes.
     """
     known = Judged(exact, 1.0)
-    fitting = [each for each in prospects if steps >= _least(each) * _every(each, run)]
     left_out = list(dropped)
-    for each in prospects:
-        if each not in fitting:
-            left_out.append(Dropped(each, f"the probe has fewer than {_least(each)} of its exchanges"))
-    if not fitting:
+
+    def without_probe(problem: str, others: Sequence[Prospect], *, learned: bool = True) -> Choice:
+        first = by_advice(exact, prospects)[0] if learned else exact
+        best = known if first is exact else Judged(first, first.way.value)
+        left_out.extend(Dropped(each, problem) for each in others if each is not first)
+        judged = (known,) if best is known else (best, known)
+        return Choice(best, known, judged, tuple(left_out), steps, learned, problem)
+
+    if not prospects:
         return Choice(known, known, (known,), tuple(left_out), 0, learned=True)
-    tell(f"{run.reference.compressor} for {_AHEAD * steps} steps, as a reference")
+    fitting = [each for each in prospects if steps >= _least(each) * _every(each, run)]
+    for each in prospects:
+        if each not in fitting and fitting:
+            left_out.append(Dropped(each, _too_few(each)))
+    if not fitting:
+        return without_probe(_too_few(prospects[0]), prospects)
     between = max(1, steps // _EVALUATIONS)
-    reference = take(run.reference, _AHEAD * steps // between * between, between)
+    whole = steps // between * between
+    best_run, rate = run.reference, 0.0
+    tell(f"{run.reference.compressor} for {_AHEAD * steps} steps, as a reference")
+    if run.tuned is not None:
+        curves = [(take(each, whole, between), each) for each in (run.reference, run.tuned)]
+        best_run = min(curves, key=lambda pair: _end(pair[0]))[1]
+        rate = best_run.training.optimizer.lr
+        exact = replace(exact, way=replace(exact.way, spec=with_rate(exact.way.spec, rate)))
+        known = Judged(exact, 1.0)
+    reference = take(best_run, _AHEAD * steps // between * between, between)
+    if not reference.steps or reference.last < whole:
+        return without_probe("the time was over before the reference was trained", fitting)
     if not learned(reference):
-        left_out += [Dropped(each, "the reference learned nothing in the probe") for each in fitting]
-        return Choice(known, known, (known,), tuple(left_out), steps, learned=False)
+        return without_probe("the reference learned nothing in the probe", fitting, learned=False)
     probe = _Probe(run, steps, reference, take, tell, late)
     judged, others = [known], [Dropped(each, "") for each in fitting]
     begun = [known]
     while begun:  # again where what began well, and kept others from being tried, has fallen back
         begun, others = probe.halves(judged, [each.prospect for each in others])
         judged += probe.wholes(judged, begun)
-    judged.sort(key=lambda found: (found.given_up, found.seconds))
-    return Choice(_chosen(judged, known), known, tuple(judged), (*left_out, *others), steps, learned=True)
+    short = [found for found in judged if found is not known and not _is_judged(found, run)]
+    if short and len(short) == len(judged) - 1:
+        problem = _too_few(short[0].prospect, "in the time that there was")
+        return without_probe(problem, [each.prospect for each in short] + [each.prospect for each in others])
+    if len(judged) == 1 and any(each.why == NO_TIME for each in others):
+        return without_probe(NO_TIME, [each.prospect for each in others])
+    others += [Dropped(each.prospect, _too_few(each.prospect)) for each in short]
+    judged = sorted(
+        (found for found in judged if found not in short), key=lambda found: (found.given_up, found.seconds)
+    )
+    best = _chosen(judged, known)
+    return Choice(best, known, tuple(judged), (*left_out, *others), steps, learned=True, rate=rate)
+
+
+def _end(curve: Curve) -> float:
+    """Its last loss; infinite where there is none."""
+    return curve.losses[-1] if curve.losses and math.isfinite(curve.losses[-1]) else math.inf
+
+
+def _too_few(prospect: Prospect, when: str = "") -> str:
+    return f"the probe has fewer than {_least(prospect)} of its exchanges{when and ' ' + when}"
+
+
+def _is_judged(found: Judged, run: Run) -> bool:
+    """Whether its probe says anything."""
+    return found.steps >= _least(found.prospect) * _every(found.prospect, run)
 
 
 def _chosen(judged: Sequence[Judged], known: Judged) -> Judged:
@@ -173,8 +226,8 @@ class _Probe:
         for each in sorted(prospects, key=lambda each: each.least):
             if each.least >= _best([*judged, *half]):
                 others.append(Dropped(each, "cannot win even with the highest possible worth"))
-            elif len([*judged, *half]) > 1 and self.late():
-                others.append(Dropped(each, "there was no time left to probe it"))
+            elif self.late():
+                others.append(Dropped(each, NO_TIME))
             else:
                 half.append(self._judge(each, self.steps // 2))
         return half, others
@@ -183,7 +236,8 @@ class _Probe:
         """The rest of the probe of those that are not far behind the best whole one, what was best first."""
         done: list[Judged] = []
         for found in sorted(halves, key=lambda found: found.seconds):
-            if found.seconds > _DOUBT * _best([*judged, *done]):
+            behind = found.seconds > _DOUBT * _best([*judged, *done])
+            if behind and _is_judged(found, self.run):
                 done.append(replace(found, given_up=True))
             elif self.late():
                 done.append(found)
@@ -198,6 +252,9 @@ class _Probe:
         until = between * max(1, steps // between)
         self.tell(f"{prospect.way} to step {until}")
         curve = self.take(prospect.way.spec, until, between)
+        if not curve.steps or not curve.last:
+            return Judged(prospect, 0.0)
+        until = curve.last  # less where the time was over
         worth, pace = worth_of(curve, self.reference), pace_of(curve, self.reference)
         if worth < min(pace, 1):
             worth = expected_worth(worth, pace, until, self.reference.last)
@@ -232,6 +289,33 @@ def probe_steps(run: Run, prospects: Sequence[Prospect], step_s: float, seconds:
     """
     longest = max((_every(each, run) for each in prospects), default=1)
     wanted = max(LEAST_STEPS, LEAST_EXCHANGES * longest, math.ceil(SHARE * run.iterations), 2 * run.warm_up)
-    trainings = _AHEAD + _PROBES_EACH * _DEARER * len(prospects)
-    affordable = int(seconds / (step_s * trainings))
+    references = _AHEAD + (run.tuned is not None)
+    affordable = int(seconds / (step_s * (references + _PROBES_EACH * _DEARER * len(prospects))))
     return max(FEWEST_STEPS, min(wanted, affordable, int(_MOST_SHARE * run.iterations)))
+
+
+def shortlist(
+    run: Run, exact: Prospect, prospects: Sequence[Prospect], step_s: float, seconds: float
+) -> tuple[list[Prospect], list[Dropped], int]:
+    """What is probed: the most promising ways, and only as many as the time allows to judge.
+
+    Args:
+        run: see there.
+        exact: the fastest way that loses nothing.
+        prospects: what may be faster to the target.
+        step_s: what a simulated uncompressed step takes.
+        seconds: for all probes together.
+
+    Returns:
+        What is probed, what is not, and the steps of a probe.
+    """
+    ordered = [each for each in by_advice(exact, prospects) if each is not exact]
+    kept, dropped = ordered[:MOST_PROBED], list[Dropped]()
+    dropped += [Dropped(each, "others are more promising") for each in ordered[MOST_PROBED:]]
+    while True:
+        steps = probe_steps(run, kept, step_s, seconds)
+        unfit = [each for each in kept if steps < _least(each) * _every(each, run)]
+        if not unfit or len(kept) == 1:
+            return kept, dropped, steps
+        kept.remove(unfit[-1])
+        dropped.append(Dropped(unfit[-1], _too_few(unfit[-1])))

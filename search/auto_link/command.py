@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from taugrad.platform.advice import warning_of
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
@@ -21,9 +22,9 @@ from taugrad.platform.tracking import names
 from ..finished import finished
 from ..plan.command import check_plannable, measured_link
 from ..plan.table import number
+from ..ways import Way, simulated, uncompressed
 from . import words
 from .finding import Found, find
-from .ways import Way, simulated, uncompressed
 from .wishes import Wishes, refusal
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def run_auto_link(spec: RunSpec, source: str, wishes: Wishes, train: Train) -> i
     console = open_console()
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     _check_run(spec, source)
+    if warning := warning_of([(source, spec)]):
+        say(console, warning, "yellow")
     reference = uncompressed(spec)
     client = None if wishes.plan_only else usable_store()
     check(simulated(reference) if wishes.plan_only else reference, source, local=is_local())

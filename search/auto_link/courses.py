@@ -3,6 +3,7 @@
 A run can be trained in several parts; each one continues where the last one ended.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from taugrad.platform.training.reporting import Progress
 from taugrad.platform.training.trainer import Trainer
 
 from ..training import group_of_one
-from .ways import simulated
+from ..ways import simulated
 from .worth import Curve
 
 _LEAST_JUDGES, _BATCHES = 128, 8
@@ -52,10 +53,10 @@ class _Enough(Exception):
 
 
 class _Recorder:
-    """A listener that writes losses down and ends the training at a checkpoint."""
+    """A listener that writes losses down and ends the training at a checkpoint, or when the time is over."""
 
-    def __init__(self, course: _Course, until: int) -> None:
-        self._course, self._until = course, until
+    def __init__(self, course: _Course, until: int, late: Callable[[], bool] = lambda: False) -> None:
+        self._course, self._until, self._late = course, until, late
 
     def stage(self, name: str) -> None:
         """Nobody watches."""
@@ -64,7 +65,9 @@ class _Recorder:
         """Metrics of an iteration are not kept."""
 
     def progress(self, progress: Progress, *, evaluated: bool) -> None:
-        """Nobody watches."""
+        """Looks at the clock. When it is late, what was trained since the last part is lost, but no loss."""
+        if not evaluated and self._late():
+            raise _Enough
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Keeps the loss."""
@@ -98,21 +101,22 @@ class Courses:
         self._folder = folder
         self._courses: dict[str, _Course] = {}
 
-    def take(self, spec: RunSpec, steps: int, every: int) -> Curve:
+    def take(self, spec: RunSpec, steps: int, every: int, late: Callable[[], bool] = lambda: False) -> Curve:
         """Trains a run, from its beginning or from where it was left.
 
         Args:
             spec: the run, by real or by simulated workers.
             steps: how far, a multiple of `every`; no more than the run has.
             every: steps between two evaluations.
+            late: asked after each step whether the time is over.
 
         Returns:
-            Its losses from step 0 on; infinite ones where it came to what is no number.
+            Its losses from step 0 on, as far as it came; infinite ones where it came to what is no number.
         """
         course = self._courses.setdefault(spec.fingerprint(), _Course(self._folder / str(len(self._courses))))
-        if not course.broken and course.done < steps:
+        if not course.broken and course.done < steps and not late():
             try:
-                self._train(spec, course, steps, every)
+                self._train(spec, course, steps, every, late)
             except NonFiniteGradient:
                 course.broken = True
         if course.broken:
@@ -126,17 +130,21 @@ class Courses:
         return _evaluated(Trainer(simulated(spec), self._data, torch.device("cpu"), nobody), examples)
 
     def step_seconds(self, spec: RunSpec) -> float:
-        """What a step of a run took so far, with its share of evaluations."""
+        """What a step of a run took so far, with its share of evaluations; infinite before the first part."""
         course = self._courses[spec.fingerprint()]
-        return course.seconds / course.done
+        return course.seconds / course.done if course.done else math.inf
 
-    def _train(self, spec: RunSpec, course: _Course, steps: int, every: int) -> None:
+    def _train(
+        self, spec: RunSpec, course: _Course, steps: int, every: int, late: Callable[[], bool]
+    ) -> None:
         training = spec.training.model_copy(update={"evaluate_every": every, "until": {}, "compile": False})
         checkpoint = spec.checkpoint.model_copy(update={"interval": steps})
-        part = simulated(spec).model_copy(update={"training": training, "checkpoint": checkpoint})
-        trainer = Trainer(
-            part, self._data, torch.device("cpu"), _Recorder(course, steps), resumes=course.done > 0
+        tracking = spec.tracking.model_copy(update={"flush_interval": 1})  # the recorder looks at the clock
+        part = simulated(spec).model_copy(
+            update={"training": training, "checkpoint": checkpoint, "tracking": tracking}
         )
+        recorder = _Recorder(course, steps, late)
+        trainer = Trainer(part, self._data, torch.device("cpu"), recorder, resumes=course.done > 0)
         if course.done:
             shared, own = (unpack((course.folder / name).read_bytes()) for name in (SHARED, worker_file(0)))
             trainer.resume(Saved(shared, own))
@@ -144,8 +152,9 @@ class Courses:
             course.points[0] = _evaluated(trainer, self._data.test)[LOSS.name]
         with suppress(_Enough):
             trainer.fit()
-        course.done = trainer.done
-        course.seconds = trainer.seconds  # those before the checkpoint included
+        if trainer.done >= steps:  # else there is no checkpoint of it
+            course.done = trainer.done
+            course.seconds = trainer.seconds  # those before the checkpoint included
 
 
 def _evaluated(trainer: Trainer, examples: Examples) -> Evaluation:

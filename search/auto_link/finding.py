@@ -3,19 +3,21 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from taugrad.platform.spec import RunSpec
 
+from ..busy import OthersWork, busy_now
 from ..plan.calibrated import HALF, Calibration
 from ..plan.command import calibrated
 from ..plan.link import Link
 from ..plan.step_model import StepTime
-from .choice import Choice, Run, choose, probe_steps
+from ..ways import left_out, tuned_references, ways_of
+from .choice import Choice, Run, Take, choose, shortlist
 from .prospects import half_all_reduce, prospects_of, sift
-from .ways import left_out, uncompressed, ways_of
 
 if TYPE_CHECKING:
     from .courses import Courses
@@ -44,6 +46,7 @@ def find(
     *,
     calibration: Path | None = None,
     sharing: int = 1,
+    clock: Callable[[], float] = monotonic,
 ) -> Found:
     """Chooses the way to train a run over a link.
 
@@ -51,11 +54,12 @@ def find(
         spec: the run; `workers.count` is at least 2.
         source: its file's name, for messages.
         link: of every worker.
-        probe_seconds: for all probes together, about.
+        probe_seconds: for all probes together; no step of a training begins later.
         courses: trains beginnings of it.
         tell: told what is done.
         calibration: a file instead of measuring; ways that it does not know are left out.
         sharing: how many workers share this machine.
+        clock: tells the seconds.
 
     Raises:
         SpecError: the model cannot be measured.
@@ -71,28 +75,43 @@ def find(
         known = calibrated(spec, source, lines, tell, sharing=sharing)
     workers = spec.workers.count
     exact, prospects, dropped = sift(prospects_of(known, ways, link, workers))
-    run, steps, until = run_of(spec, known), 0, monotonic() + probe_seconds
+    run, steps, until = run_of(spec, known), 0, math.inf
+
+    def late() -> bool:
+        return clock() >= until
+
+    take, busy, others = partial(courses.take, late=late), "", OthersWork()
     if prospects:
-        tell(f"probing {len(prospects)} of {len(ways)} ways, in {probe_seconds:g} s or about that")
-        steps = probe_steps(run, prospects, _step_seconds(courses, run), probe_seconds)
-    choice = choose(
-        run, exact, prospects, dropped, steps, courses.take, tell, late=lambda: monotonic() > until
-    )
+        if busy := busy_now():
+            tell(busy)
+        until = clock() + probe_seconds
+        tell(f"probing for at most {probe_seconds:g} s, after which what is not trained is left out")
+        step_s = _step_seconds(courses, run, take)
+        prospects, more, steps = shortlist(run, exact, prospects, step_s, probe_seconds)
+        dropped += more
+    choice = choose(run, exact, prospects, dropped, steps, take, tell, late=late)
+    if prospects and not busy and (busy := others.warning()):
+        tell(busy)
     return Found(choice, link, half_all_reduce(known, link, workers))
 
 
-def _step_seconds(courses: "Courses", run: Run) -> float:
-    """What a simulated uncompressed step takes. The first few do not count: they load what they need."""
+def _step_seconds(courses: "Courses", run: Run, take: Take | None = None) -> float:
+    """What a simulated uncompressed step takes; infinite where the time was over before.
+
+    The first few do not count: they load what they need.
+    """
     before = seconds = 0.0
     for until in (_TIMED_STEPS, 2 * _TIMED_STEPS):
         if until <= max(_TIMED_STEPS, run.iterations):
-            courses.take(run.reference, until, _TIMED_STEPS)
+            (take or courses.take)(run.reference, until, _TIMED_STEPS)
             before, seconds = seconds, until * courses.step_seconds(run.reference)
-    return (seconds - before) / _TIMED_STEPS
+    return (seconds - before) / _TIMED_STEPS if math.isfinite(seconds) else math.inf
 
 
 def run_of(spec: RunSpec, calibration: Calibration) -> Run:
     """What a probe must know of a run."""
     training, epoch = spec.training, calibration.steps_an_epoch
     warm_up = training.warmup.iterations or math.ceil(training.warmup.epochs * epoch)
-    return Run(uncompressed(spec), training.iterations or training.epochs * epoch, epoch, warm_up)
+    reference, *tuned = tuned_references(spec)
+    iterations = training.iterations or training.epochs * epoch
+    return Run(reference, iterations, epoch, warm_up, tuned[0] if tuned else None)

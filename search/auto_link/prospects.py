@@ -1,20 +1,21 @@
 """Which ways can win, according to the plan (seconds per step) and what is known about how ways learn."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taugrad.platform.synchronization.config import AllGatherSync
 
 from ..plan.calibrated import HALF, Calibration
-from ..plan.candidates import Candidate
+from ..plan.candidate import Candidate
 from ..plan.link import Link
-from ..plan.planning import predict
+from ..plan.planning import advised, is_for, predict
 from ..plan.step_model import StepTime
-from .ways import Way
+from ..ways import Way
 
 MOST_WORTH, MOST_WORTH_LONGER = 1.1, 2.0
-"""What a step of a compressed training may be worth, at most, in steps of the uncompressed one; and where its
-steps are longer."""
+"""What a step of a compressed training may be worth, at most, in steps of the uncompressed one at its better
+learning rate; and with an outer momentum."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,17 @@ class Prospect:
         """How many uncompressed steps one step may be worth."""
         if self.way.is_exact:
             return 1.0
-        return MOST_WORTH_LONGER if self.way.longer else MOST_WORTH
+        return MOST_WORTH_LONGER if self.way.has_outer_momentum else MOST_WORTH
 
     @property
     def least(self) -> float:
         """Seconds for what an uncompressed step learns, were each step worth as much as it may be."""
         return self.seconds / self.most_worth
+
+    @property
+    def to_target(self) -> float:
+        """Seconds for what an uncompressed step learns, as far as is known without a probe."""
+        return self.seconds / self.way.value if self.way.value else math.inf
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,11 @@ class Dropped:
 
 def prospects_of(calibration: Calibration, ways: Sequence[Way], link: Link, workers: int) -> list[Prospect]:
     """Predicts all ways, the fastest first; for errors see `planning.plan`."""
-    found = [Prospect(way, predict(calibration, way.planned, link, workers).step) for way in ways]
+    found = [
+        Prospect(way, predict(calibration, way.planned, link, workers).step)
+        for way in ways
+        if is_for(way.planned, link, workers)
+    ]
     return sorted(found, key=lambda each: each.seconds)
 
 
@@ -88,7 +98,9 @@ def sift(prospects: Sequence[Prospect]) -> tuple[Prospect, list[Prospect], list[
             continue
         twin = next((other for other in (exact, *kept) if other.way.learns_like(each.way)), None)
         finer = next((other for other in kept if other.way.loses_less_than(each.way)), None)
-        if twin is not None:
+        if not each.way.value:
+            dropped.append(Dropped(each, "an adaptive optimizer learns little with a threshold on gradients"))
+        elif twin is not None:
             dropped.append(Dropped(each, f"learns like {twin.way}, which is faster"))
         elif each.least >= exact.seconds:
             dropped.append(Dropped(each, f"no faster than {exact.way}, which loses nothing"))
@@ -97,3 +109,15 @@ def sift(prospects: Sequence[Prospect]) -> tuple[Prospect, list[Prospect], list[
         else:
             kept.append(each)
     return exact, kept, dropped
+
+
+def by_advice(exact: Prospect, prospects: Sequence[Prospect]) -> list[Prospect]:
+    """What the plan would choose first, then the others by their expected seconds to a target.
+
+    Args:
+        exact: the fastest way that loses nothing; in its place.
+        prospects: what may be faster.
+    """
+    found = sorted((exact, *prospects), key=lambda each: each.to_target)
+    first = found.pop(advised([(each.to_target, each.way.usual) for each in found], exact.seconds))
+    return [first, *found]

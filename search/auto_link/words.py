@@ -7,10 +7,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from taugrad.platform.advice import PAGE
+
 from ..plan.link import Link
 from ..plan.step_model import StepTime
 from ..plan.table import number
-from .choice import Choice, Judged
+from .choice import NO_TIME, Choice, Judged
 
 HEADINGS = ("way", "s a step", "KB received a step", "worth of a step", "times faster than fp16", "")
 _REFERENCE = "fp16 all-reduce (torch's hook)"
@@ -27,6 +29,8 @@ def rows_of(choice: Choice, half: StepTime) -> list[tuple[str, ...]]:
     for found in choice.judged:
         step = found.prospect.step
         remark = "chosen" if found is choice.best else "given up" * found.given_up
+        if not found.steps and not found.prospect.way.is_exact:
+            remark += ", not probed"
         rows.append(
             (
                 str(found.prospect.way),
@@ -77,13 +81,18 @@ def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
     """Why this way, in a sentence."""
     best, exact = choice.best, choice.exact
     where = f"At {link}, {workers} workers"
+    if choice.problem:
+        why = (
+            "the probe was too short for the run to learn anything" if not choice.learned else choice.problem
+        )
+        known = "loses nothing" if best is exact else f"was the best where it was measured ({PAGE})"
+        return (
+            f"{where}: could not compare: raise --probe-seconds ({why}). Without a probe: "
+            f"{best.prospect.way}, {number(best.prospect.seconds)} s a step, which {known}"
+        )
     if best is exact:
         said = f"{where}: {best.prospect.way}, {number(best.prospect.seconds)} s a step; "
         others = [found for found in choice.judged if found is not exact]
-        if not choice.learned:
-            return (
-                said + "the probe was too short for the run to learn anything, so nothing else can be judged"
-            )
         if not others:
             return said + "no way that sends less saves more time than it loses"
         next_best = min(others, key=lambda found: found.seconds)
@@ -110,8 +119,20 @@ def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
         f"{number(exact.prospect.seconds)} s by {exact.prospect.way}, with {number(step.received / 1e3)} "
         f"instead of {number(exact.prospect.step.received / 1e3)} KB received, and is worth {best.worth:.2f} "
         f"of its steps: {number(exact.seconds / best.seconds)} times faster to the target, "
-        f"{number(times_faster(best, half))} times faster than a 16-bit all-reduce{close}"
+        f"{number(times_faster(best, half))} times faster than a 16-bit all-reduce{close}{_limits(choice)}"
     )
+
+
+def _limits(choice: Choice) -> str:
+    """What the numbers depend on."""
+    said = f". It is an estimate by a probe of {choice.best.steps} steps"
+    if choice.rate:
+        said += (
+            f"; the training without compression had lr {choice.rate:g}, the better of its own learning rate "
+            "and that of local steps"
+        )
+    left = sum(each.why == NO_TIME for each in choice.dropped)
+    return said + (f"; {left} more could not be compared: raise --probe-seconds" if left else "")
 
 
 def _in_two(heading: str) -> str:

@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from taugrad.platform.data import token_cache
 from taugrad.platform.spec import RunSpec
 
+from ..busy import OthersWork, busy_now
 from .calibrated import Calibration
 
 _FORM = 3
@@ -43,6 +44,7 @@ def calibrate(
     sharing: int = 1,
     renew: bool = False,
     seconds: float = 3.0,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Measures what is not known yet. This takes a few seconds, and a few more for each method.
 
@@ -52,6 +54,7 @@ def calibrate(
         sharing: how many workers will share this machine. As many processes compute during the measurement.
         renew: whether to measure again what is already known.
         seconds: how long steps of the model are counted. At least 5 steps are counted, and at most 40.
+        tell: told what is measured, and whether the machine is too busy for it.
 
     Raises:
         CalibrationError: data or model cannot be built, or a measuring process failed.
@@ -65,7 +68,14 @@ def calibrate(
     missing = list(methods) if known is None else known.missing(methods)
     if known is not None and not missing:
         return known
+    methods_of = f"{len(missing)} method{'s' * (len(missing) != 1)}"
+    tell(f"calibrating: seconds of the model and {methods_of} on this machine ...")
+    busy, others = busy_now(), OthersWork()
+    if busy:
+        tell(busy)
     found = _measure(spec, missing, sharing, seconds)
+    if not busy and (busy := others.warning()):
+        tell(busy)
     if known is not None:
         found = known.model_copy(update={"methods": {**known.methods, **found.methods}})
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,16 +8,18 @@ from pathlib import Path
 from pydantic import ValidationError
 from rich.console import Console
 
-from taugrad.platform.advice import PAGE, Advice, Situation, advise, lines_of
+from taugrad.platform.advice import PAGE, warning_of
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.synchronization.config import HybridSync, real
 from taugrad.platform.terminal import open_console, say, short
 
+from ..ways import changes, ways_of
 from . import table
 from .calibrated import Calibration
 from .calibration import CalibrationError, calibrate
-from .candidates import Candidate, candidates_of, check_candidates, measured_methods
+from .candidate import Candidate
+from .candidates import candidates_of, check_candidates, measured_methods
 from .link import Link, Trunk
 from .planning import Comparison, plan
 from .probing import PORT, ProbeError, answer, measure, slowest
@@ -28,7 +30,7 @@ Draw = Callable[[Sequence[Comparison], Path], None]
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Request:
     """What to plan for.
 
     Attributes:
@@ -56,13 +58,13 @@ class Wishes:
     output: Path | None = None
 
 
-def run_plan(spec: RunSpec, source: str, wishes: Wishes, draw: Draw) -> int:
+def run_plan(spec: RunSpec, source: str, request: Request, draw: Draw) -> int:
     """Makes a plan and prints it.
 
     Args:
         spec: the run.
         source: its file's name, for messages.
-        wishes: what to plan for.
+        request: what to plan for.
         draw: draws the figure.
 
     Returns:
@@ -71,14 +73,16 @@ def run_plan(spec: RunSpec, source: str, wishes: Wishes, draw: Draw) -> int:
     Raises:
         SpecError: something cannot be read, measured or planned.
     """
-    workers = _workers(wishes.workers)
-    links = _links(wishes)
-    trunk = _trunk(wishes)
-    candidates = _candidates(spec, source, wishes.methods, sites=trunk is not None)
+    workers = _workers(request.workers)
+    links = _links(request)
+    trunk = _trunk(request)
+    candidates = _candidates(spec, source, request.methods, sites=trunk is not None)
     console = open_console()
-    if wishes.hosts:
-        say(console, f"measuring the link to {', '.join(wishes.hosts)} ...")
-        links.append(measured_link(wishes.hosts))
+    if warning := warning_of([(source, spec)]):
+        say(console, warning, "yellow")
+    if request.hosts:
+        say(console, f"measuring the link to {', '.join(request.hosts)} ...")
+        links.append(measured_link(request.hosts))
         say(console, f"the slowest: {links[-1]}, as payload")
     links = [link.model_copy(update={"trunk": trunk}) for link in links]
     calibration = calibrated(
@@ -86,9 +90,9 @@ def run_plan(spec: RunSpec, source: str, wishes: Wishes, draw: Draw) -> int:
         source,
         measured_methods(candidates),
         console.print,
-        given=wishes.calibration,
-        sharing=wishes.sharing,
-        renew=wishes.recalibrate,
+        given=request.calibration,
+        sharing=request.sharing,
+        renew=request.recalibrate,
     )
     comparisons = plan(calibration, candidates, links, workers)
     for each in comparisons:
@@ -101,34 +105,28 @@ def run_plan(spec: RunSpec, source: str, wishes: Wishes, draw: Draw) -> int:
         f"A worker has {calibration.batch} examples in a step, and computes for "
         f"{table.number(calibration.compute_s)} s; more workers share larger batches. {table.LIMITS}",
     )
-    _advise(console, spec, comparisons)
-    if wishes.output is not None:
-        wishes.output.mkdir(parents=True, exist_ok=True)
-        (wishes.output / "plan.md").write_text(table.markdown(comparisons), encoding="utf-8")
-        (wishes.output / "plan.csv").write_text(table.as_csv(comparisons), encoding="utf-8")
-        draw(comparisons, wishes.output / "plan.png")
-        say(console, f"{short(wishes.output.absolute())}: plan.md, plan.csv, plan.png")
+    _advise(console, spec, comparisons, sites=trunk is not None)
+    if request.output is not None:
+        request.output.mkdir(parents=True, exist_ok=True)
+        (request.output / "plan.md").write_text(table.markdown(comparisons), encoding="utf-8")
+        (request.output / "plan.csv").write_text(table.as_csv(comparisons), encoding="utf-8")
+        draw(comparisons, request.output / "plan.png")
+        say(console, f"{short(request.output.absolute())}: plan.md, plan.csv, plan.png")
     return OK
 
 
-def _advise(console: Console, spec: RunSpec, comparisons: Sequence[Comparison]) -> None:
-    """Prints which methods are known to learn well in such cases, because a plan predicts only seconds."""
-    found = dict[str, Advice]()
+def _advise(console: Console, spec: RunSpec, comparisons: Sequence[Comparison], *, sites: bool) -> None:
+    """Prints what to set for what is advised, once where it is the same for several links."""
+    printed = list[list[str]]()
     for each in comparisons:
-        link, trunk = each.link, each.link.trunk
-        situation = Situation(
-            optimizer=spec.training.optimizer.kind,
-            rate=min(link.rate, trunk.link.rate) if trunk else link.rate,
-            delay=link.delay + (trunk.link.delay if trunk else 0.0),
-            workers=each.workers,
-            sites=trunk.sites if trunk else 1,
-            precision=spec.training.precision,
-        )
-        found |= {advice.name: advice for advice in advise(situation)}
-    console.print()
-    say(console, f"What was measured in such cases ({PAGE}):", "bold")
-    for line in lines_of(list(found.values())):
-        say(console, line)
+        best, ways = each.best.candidate, ways_of(spec, each.workers, sites=sites)
+        found = next((way.spec for way in ways if str(way) == str(best)), None)
+        lines = [] if found is None else changes(spec, found)
+        if lines and lines not in printed:
+            printed.append(lines)
+            console.print()
+            say(console, f"To set for {table.title_of(each)} ({PAGE} says why):", "bold")
+            say(console, "\n".join(f"    {line}" for line in lines))
 
 
 def run_answer(port: int) -> int:
@@ -158,27 +156,27 @@ def _workers(text: str) -> list[int]:
     return sorted({int(each) for each in counts})
 
 
-def _links(wishes: Wishes) -> list[Link]:
-    if not wishes.links and not wishes.hosts:
+def _links(request: Request) -> list[Link]:
+    if not request.links and not request.hosts:
         raise SpecError(
             COMMAND_LINE, ["--link: is missing; give one such as 100mbit,20ms, or --measure HOST"]
         )
     try:
-        return [Link.parse(each) for each in wishes.links]
+        return [Link.parse(each) for each in request.links]
     except ValueError as error:
         raise SpecError(COMMAND_LINE, [f"--link: {error}"]) from None
 
 
-def _trunk(wishes: Wishes) -> Trunk | None:
-    if wishes.between is None:
-        if wishes.sites is not None:
-            raise SpecError(COMMAND_LINE, [f"--sites {wishes.sites}: needs --between, such as 50mbit,30ms"])
+def _trunk(request: Request) -> Trunk | None:
+    if request.between is None:
+        if request.sites is not None:
+            raise SpecError(COMMAND_LINE, [f"--sites {request.sites}: needs --between, such as 50mbit,30ms"])
         return None
-    sites = 2 if wishes.sites is None else wishes.sites
+    sites = 2 if request.sites is None else request.sites
     if sites < 2:
         raise SpecError(COMMAND_LINE, [f"--sites {sites}: must be at least 2"])
     try:
-        return Trunk(link=Link.parse(wishes.between), sites=sites)
+        return Trunk(link=Link.parse(request.between), sites=sites)
     except ValueError as error:
         raise SpecError(COMMAND_LINE, [f"--between: {error}"]) from None
 
@@ -252,9 +250,8 @@ def calibrated(
     if given is not None:
         return _given(given, methods)
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
-    tell("calibrating: seconds of the model and its methods on this machine ...")
     try:
-        return calibrate(spec, methods, sharing=sharing, renew=renew)
+        return calibrate(spec, methods, sharing=sharing, renew=renew, tell=tell)
     except CalibrationError as error:
         raise SpecError(source, [str(error)]) from None
 

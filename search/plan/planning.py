@@ -1,10 +1,14 @@
 """Predicts all ways to train over all links, and sorts them by the time of a step."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from taugrad.platform.advice import CLEARLY, pattern_of
+from taugrad.platform.synchronization.config import WeightsSync
+
 from .calibrated import HALF, Calibration
-from .candidates import Candidate
+from .candidate import Candidate
 from .link import Link
 from .memory import worker_bytes
 from .step_model import StepTime, step_time
@@ -33,6 +37,11 @@ class Prediction:
         """Of a step."""
         return self.step.seconds
 
+    @property
+    def to_target(self) -> float:
+        """Seconds for what an uncompressed step learns, as far as is known; infinite: never advised."""
+        return self.seconds / self.candidate.value if self.candidate.value else math.inf
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -57,21 +66,17 @@ class Comparison:
 
     @property
     def best(self) -> Prediction:
-        """The fastest of those that exchange in each step, compressed or not."""
-        return next(each for each in self.predictions if each.candidate.each_step)
-
-    @property
-    def best_local(self) -> Prediction | None:
-        """The fastest of those with local steps."""
-        return next((each for each in self.predictions if not each.candidate.each_step), None)
+        """What is advised: the usual way, unless the all-reduce or another way is clearly ahead of it."""
+        found = [(each.to_target, each.candidate.usual) for each in self.predictions]
+        return self.predictions[advised(found, self.baseline.seconds)]
 
     @property
     def pays(self) -> bool:
-        """Whether compressing what is exchanged in each step is faster than both all-reduces."""
+        """Whether anything is expected to be faster to a target than both all-reduces."""
         return self.best.candidate.compresses
 
     def times_faster(self, prediction: Prediction) -> float:
-        """How many times faster the best one is than the 16-bit all-reduce."""
+        """How many times faster than a step by the 16-bit all-reduce."""
         return self.of(HALF).seconds / prediction.seconds
 
 
@@ -94,19 +99,43 @@ def plan(
         KeyError: the calibration has not measured a method.
     """
     return [
-        Comparison(
-            link,
-            count,
-            tuple(
-                sorted(
-                    (predict(calibration, each, link, count) for each in candidates),
-                    key=lambda each: each.seconds,
-                )
-            ),
-        )
+        Comparison(link, count, tuple(_compared(calibration, candidates, link, count)))
         for link in links
         for count in workers
     ]
+
+
+def advised(found: Sequence[tuple[float, bool]], exact: float) -> int:
+    """The place of what is advised among ways.
+
+    Args:
+        found: for each way its seconds for what an uncompressed step learns, and whether it is the usual one.
+        exact: the same of the fastest all-reduce.
+    """
+    places = range(len(found))
+    fastest = min(places, key=lambda place: found[place][0])
+    bound = min(exact, CLEARLY * found[fastest][0])
+    return next((place for place in places if found[place][1] and found[place][0] < bound), fastest)
+
+
+def _compared(
+    calibration: Calibration, candidates: Sequence[Candidate], link: Link, workers: int
+) -> list[Prediction]:
+    """The fastest first; of those by the advice that learn alike, one."""
+    fitting = [each for each in candidates if is_for(each, link, workers)]
+    made = sorted((predict(calibration, each, link, workers) for each in fitting), key=lambda p: p.seconds)
+    first = {each.candidate.twins: each for each in reversed(made)}
+    return [each for each in made if first[each.candidate.twins] is each]
+
+
+def is_for(candidate: Candidate, link: Link, workers: int) -> bool:
+    """Whether it is to be compared there: the advice says who sends to whom after local steps."""
+    if candidate.each_step or not candidate.family:
+        return True
+    assert isinstance(candidate.sync, WeightsSync)
+    trunk = link.trunk
+    delay = link.delay + (trunk.link.delay if trunk else 0.0)
+    return candidate.sync.pattern == pattern_of(workers, delay, trunk.sites if trunk else 1)
 
 
 def predict(calibration: Calibration, candidate: Candidate, link: Link, workers: int) -> Prediction:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 
 from rich import box
@@ -15,14 +16,16 @@ HEADINGS = (
     "mode",
     "s a step",
     "times faster than fp16",
+    "worth of a step",
     "computing %",
     "MB received a step",
     "MB of memory",
 )
 _LEAST = 1e-4
 LIMITS = (
-    "This predicts the time of a step, not what it learns: methods differ in how many steps they need to "
-    "reach a loss, most of all with local steps. Memory does not include activations."
+    "This predicts the time of a step, not what it learns: what a step is worth, in steps without "
+    "compression, was measured with other models (docs/results). taugrad auto --link measures it with yours. "
+    "Memory does not include activations."
 )
 
 
@@ -34,6 +37,7 @@ def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
             each.candidate.mode,
             number(each.seconds),
             number(comparison.times_faster(each)),
+            f"{each.candidate.value:.2f}",
             number(100 * each.step.utilization),
             number(each.step.received / 1e6),
             number(each.memory / 1e6),
@@ -49,19 +53,19 @@ def title_of(comparison: Comparison) -> str:
 
 def sentence(comparison: Comparison) -> str:
     """The best choice, or that compression does not pay."""
-    best, base, local = comparison.best, comparison.baseline, comparison.best_local
+    best, base = comparison.best, comparison.baseline
     if comparison.pays:
-        said = (
-            f"At {title_of(comparison)}: {_named(best)} "
-            f"({number(base.seconds / best.seconds)} times faster than {base.candidate.method})"
+        gain = base.seconds / best.to_target
+        return (
+            f"At {title_of(comparison)}: {_named(best)} ({number(base.seconds / best.seconds)} times faster "
+            f"than {base.candidate.method}; about {number(gain)} times faster to a target)."
         )
-    else:
-        said = f"At {title_of(comparison)} compression does not pay: {_named(best)}"
-        compressed = [each for each in comparison.predictions if each.candidate.compresses]
-        if compressed:
-            said += f"; the fastest that compresses is {_named(compressed[0])}"
-    if local is not None and local.seconds < best.seconds:
-        said += f". With local steps: {_named(local)}"
+    said = f"At {title_of(comparison)} compression does not pay: {_named(best)}"
+    compressed = [each for each in comparison.predictions if each.candidate.compresses]
+    if compressed:
+        fastest = min(compressed, key=lambda each: each.to_target)
+        if math.isfinite(fastest.to_target):
+            said += f"; the fastest to a target that compresses is {_named(fastest)}"
     return said + "."
 
 

@@ -576,9 +576,9 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.share_of_machine < 1:
         _refuse(f"--share-of-machine {options.share_of_machine}: must be at least 1")
     from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
-    from taugrad.search.plan.command import Wishes, run_plan  # noqa: PLC0415
+    from taugrad.search.plan.command import Request, run_plan  # noqa: PLC0415
 
-    wishes = Wishes(
+    request = Request(
         links=options.link,
         workers=options.workers,
         between=options.between,
@@ -590,7 +590,7 @@ def _plan(options: argparse.Namespace, overrides: list[str]) -> int:
         calibration=options.calibration,
         output=options.output,
     )
-    return run_plan(read_spec(options.spec, overrides), str(options.spec), wishes, _draw_plan)
+    return run_plan(read_spec(options.spec, overrides), str(options.spec), request, _draw_plan)
 
 
 def _draw_plan(comparisons: "Sequence[Comparison]", path: Path) -> None:

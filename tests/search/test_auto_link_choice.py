@@ -9,9 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, ShardedSync, WeightsSync
+from taugrad.platform.synchronization.config import AllGatherSync, OuterOptimizer, ShardedSync, WeightsSync
 from taugrad.search.auto_link import words
-from taugrad.search.auto_link.choice import FEWEST_STEPS, LEAST_STEPS, Run, choose, probe_steps
+from taugrad.search.auto_link.choice import (
+    FEWEST_STEPS,
+    LEAST_STEPS,
+    MOST_PROBED,
+    Run,
+    choose,
+    probe_steps,
+    shortlist,
+)
 from taugrad.search.auto_link.finding import _step_seconds
 from taugrad.search.auto_link.prospects import (
     MOST_WORTH,
@@ -21,11 +29,13 @@ from taugrad.search.auto_link.prospects import (
     prospects_of,
     sift,
 )
-from taugrad.search.auto_link.ways import EXACT, OWN, Way, ways_of
 from taugrad.search.auto_link.worth import Curve, expected_worth, falling, pace_of, worth_of
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.link import Link
 from taugrad.search.plan.step_model import StepTime
+from taugrad.search.ways import OWN, Way, tuned_references, ways_of
+
+EXACT = "exact"
 
 STEPS = 120
 SLOW, FAST = Link(rate=8e6, headers=0.0), Link(rate=8e12, headers=0.0)
@@ -181,9 +191,9 @@ def test_the_specs_own_way_is_among_them_and_simulation_is_no_way():
 # What the plan alone rules out
 
 
-def prospect(family, degree, seconds, sync=None, *, longer=False):
+def prospect(family, degree, seconds, sync=None):
     tree = spec().model_dump(mode="json") | {"sync": (sync or AllGatherSync()).model_dump(mode="json")}
-    return Prospect(Way(RunSpec.model_validate(tree), family, degree, longer), step(seconds))
+    return Prospect(Way(RunSpec.model_validate(tree), family, degree), step(seconds))
 
 
 LOCAL = WeightsSync(every=4)
@@ -194,11 +204,12 @@ def test_what_cannot_win_is_not_tried():
     dense, sparse = prospect("strom", (10.0,), 0.1), prospect("strom", (100.0,), 0.1001)
     sparser = prospect("strom", (1000.0,), 0.05)
     slow = prospect("linear", (4.0,), 0.4 * MOST_WORTH + 0.001)
-    slow_local = prospect("local", (4.0, 10.0), 0.4 * MOST_WORTH_LONGER - 0.001, LOCAL, longer=True)
+    outer = WeightsSync(every=4, outer=OuterOptimizer(momentum=0.9))
+    slow_local = prospect("diloco", (4.0, 10.0), 0.4 * MOST_WORTH_LONGER - 0.001, outer)
     everything = sorted([none, sharded, dense, sparse, sparser, slow, slow_local], key=lambda p: p.seconds)
     exact, kept, dropped = sift(everything)
     assert exact is sharded
-    assert kept == [sparser, dense, slow_local]  # a step at a larger rate may be worth more
+    assert kept == [sparser, dense, slow_local]  # with an outer momentum a step may be worth more
     assert {id(each.prospect) for each in dropped} == {id(none), id(sparse), id(slow)}
 
 
@@ -330,7 +341,9 @@ def test_the_two_halves_of_the_probe_never_lose_the_fastest(data):
     nothing is clearly better."""
     seconds = data.draw(st.lists(st.floats(0.01, 10), min_size=len(SOME), max_size=len(SOME)))
     worths = {
-        way.spec.fingerprint(): data.draw(st.floats(0.05, MOST_WORTH_LONGER if way.longer else MOST_WORTH))
+        way.spec.fingerprint(): data.draw(
+            st.floats(0.05, MOST_WORTH_LONGER if way.has_outer_momentum else MOST_WORTH)
+        )
         for way in OTHERS
     }
     exact, *others = (Prospect(way, step(s)) for way, s in zip(SOME, seconds, strict=True))
@@ -448,13 +461,96 @@ def test_when_the_time_is_over_halves_are_judged_and_the_rest_is_left_out():
 
 
 def test_a_way_whose_exchanges_are_rarer_than_the_probe_is_long_is_not_judged():
-    slow = [each for each in prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4) if each.way.every == 30]
-    exact = next(each for each in prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4) if each.way.is_exact)
-    choice = choose(RUN, exact, slow, [], 80, Trainings({}).take)
-    assert choice.best is choice.exact
+    everything = prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4)
+    rare = [each for each in everything if each.way.every == 10]
+    exact = next(each for each in everything if each.way.is_exact)
+    choice = choose(RUN, exact, rare, [], 25, lambda *_: pytest.fail("trained"))
     few = {each.prospect.way.family: each.why for each in choice.dropped}
-    assert few["local"] == few["sparseloco"] == "the probe has fewer than 3 of its exchanges"
-    assert few["diloco"] == "the probe has fewer than 5 of its exchanges"
+    assert few["local"] == "the probe has fewer than 3 of its exchanges"
+    said = words.reason(choice, SLOW, 4, half_all_reduce(CALIBRATION, SLOW, 4))
+    assert "could not compare: raise --probe-seconds (the probe has fewer than " in said
+    assert "times faster" not in said
+    # What the plan would say: the least seconds for what a step was worth elsewhere
+    by_hand = min((exact, *rare), key=lambda each: each.seconds / each.way.value)
+    assert choice.best.prospect is by_hand
+    (row,) = [row for row in words.rows_of(choice, exact.step) if row[0] == str(by_hand.way)]
+    assert row[-1] == "chosen, not probed"
+
+
+class Slowed(Trainings):
+    """A step takes as long as it takes, and what comes after the budget is not trained."""
+
+    def __init__(self, step_s, budget, worths=None):
+        super().__init__(worths or {})
+        self.step_s, self.budget, self.now = step_s, budget, 0.0
+        self.done: dict[str, int] = {}
+
+    def late(self) -> bool:
+        return self.now >= self.budget
+
+    def take(self, one, steps, every):
+        done, name = 0, one.fingerprint()
+        for step in range(self.done.get(name, 0), steps):
+            if self.late():
+                break
+            self.now += self.step_s
+            done = step + 1
+        self.done[name] = max(done, self.done.get(name, 0))
+        curve = super().take(one, steps, every)
+        return curve.upto(self.done[name]) if self.done[name] else Curve((), ())
+
+
+@pytest.mark.parametrize("slower", [1, 3, 10, 100, 1e4])
+def test_the_probe_ends_when_its_seconds_are_spent_whatever_the_machine_does(slower):
+    """Planned for 0.01 s a step; then something else needs the machine. Nothing is judged by too little."""
+    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4))
+    kept, more, steps = shortlist(RUN, exact, kept, 0.01, 20)
+    trainings = Slowed(0.01 * slower, 20)
+    choice = choose(RUN, exact, kept, [*dropped, *more], steps, trainings.take, late=trainings.late)
+    assert trainings.now <= 20 + trainings.step_s
+    probed = [found for found in choice.judged if found.steps]
+    for found in probed:
+        least = 5 if found.prospect.way.has_outer_momentum else 3
+        assert found.steps >= least * found.prospect.way.every
+        assert found.steps <= trainings.done[found.prospect.way.spec.fingerprint()]
+    said = words.reason(choice, SLOW, 4, exact.step)
+    assert bool(probed) == (slower <= 3) == ("could not compare: raise --probe-seconds" not in said)
+    everything = [each.prospect for each in (*choice.judged, *choice.dropped)]
+    assert len(everything) == len({id(each) for each in everything})
+
+
+def test_only_as_many_ways_are_probed_as_the_time_allows_to_judge():
+    exact, kept, _ = sift(prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4))
+    for seconds in (2, 5, 10, 20, 40, 1000):
+        chosen, dropped, steps = shortlist(RUN, exact, kept, 0.1, seconds)
+        assert {id(each) for each in kept} == {id(each) for each in (*chosen, *(d.prospect for d in dropped))}
+        if len(chosen) > 1:
+            assert all(steps >= (5 if c.way.has_outer_momentum else 3) * c.way.every for c in chosen)
+    assert len(chosen) == MOST_PROBED
+
+
+@pytest.mark.parametrize("better", ["own", "tuned"])
+def test_the_reference_has_the_choice_between_both_learning_rates(better):
+    """A way at twice the rate is compared with the training without compression at its better rate."""
+    one = spec(**ADAMW)
+    reference, tuned = tuned_references(one)
+    assert reference.training.optimizer.lr == 0.001
+    assert tuned.training.optimizer.lr == pytest.approx(0.002)  # the root of 4 workers
+    run = Run(reference, 2400, 100, tuned=tuned)
+    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(one), SLOW, 4))
+    usual = next(each for each in kept if each.way.usual)
+    gain = 1.5 if better == "tuned" else 0.8
+    worths = {tuned.fingerprint(): gain, usual.way.spec.fingerprint(): 0.9 * max(gain, 1)}
+    choice = choose(run, exact, [usual], dropped, STEPS, Trainings(worths).take)
+    (found,) = [each for each in choice.judged if each.prospect is usual]
+    assert found.worth == pytest.approx(0.9, rel=0.05)  # and not 1.35
+    rate = 0.002 if better == "tuned" else 0.001
+    assert choice.exact.prospect.way.spec.training.optimizer.lr == pytest.approx(rate)
+    assert f"had lr {rate:g}" in words.reason(choice, SLOW, 4, exact.step)
+    # A spec of local steps has their rate; that of steps with the mean gradient is smaller.
+    local = RunSpec.model_validate(usual.way.spec.model_dump(mode="json"))
+    assert [each.training.optimizer.lr for each in tuned_references(local)] == pytest.approx([0.002, 0.001])
+    assert len(tuned_references(spec())) == 1
 
 
 @pytest.mark.parametrize(

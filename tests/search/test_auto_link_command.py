@@ -1,5 +1,7 @@
 """`taugrad auto --target` from its arguments to the training, and the beginnings that a probe trains."""
 
+import itertools
+import math
 import re
 from pathlib import Path
 
@@ -15,13 +17,13 @@ from taugrad.platform.synchronization.config import SimulatedSync
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
-from taugrad.search.auto_link import command, finding
+from taugrad.search.auto_link import command, finding, words
 from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
 from taugrad.search.auto_link.courses import courses_of
-from taugrad.search.auto_link.ways import ways_of
 from taugrad.search.auto_link.wishes import Wishes
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.link import Link
+from taugrad.search.ways import ways_of
 
 DIGITS = {
     "experiment": "auto link",
@@ -163,6 +165,7 @@ def test_bad_input_is_one_line_and_nothing_is_trained(arguments, problem, file, 
 def test_a_plan_alone_leaves_a_spec_that_can_be_trained(file, calibration, tmp_path, capsys):
     chosen = tmp_path / "chosen.yaml"
     arguments = ["--target", "loss=0.3", "--link", "1mbit,1ms", "--calibration", str(calibration)]
+    arguments += ["--probe-seconds", "1e6"]  # however slow the machine
     assert cli.main(["auto", file, *arguments, "--plan-only", "-o", str(chosen)]) == OK
     printed = capsys.readouterr().out
     found = read_spec(chosen)
@@ -196,7 +199,8 @@ def test_a_fast_link_gets_the_all_reduce_and_no_probe(file, calibration, tmp_pat
 
 def wishes(calibration, **fields) -> Wishes:
     link = Link.parse("1mbit,1ms")
-    return Wishes(**{"metric": "loss", "value": 0.3, "link": link, "calibration": calibration} | fields)
+    given = {"metric": "loss", "value": 0.3, "link": link, "calibration": calibration, "probe_seconds": 1e6}
+    return Wishes(**given | fields)
 
 
 def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
@@ -263,6 +267,49 @@ def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
     assert parts.steps == (0, 4, 8, 12, 16, 20, 24)
     assert parts.losses[:4] == first.losses
     assert parts.losses[-1] < parts.losses[0]
+
+
+def test_a_beginning_ends_with_the_time_and_goes_on_when_there_is_more():
+    """A clock that is over after 6 steps: what was evaluated until then is what it is with all the time."""
+    one = spec()
+    data = load(one.data)
+    with courses_of(one, data) as courses:
+        looks = iter(range(1000))
+        cut = courses.take(one, 12, 4, lambda: next(looks) > 4)  # one before it begins, none at evaluations
+        assert cut.steps == (0, 4)
+        assert next(looks) <= 9
+        assert courses.take(one, 12, 4, lambda: True) == cut  # nothing more is trained
+        assert math.isinf(courses.step_seconds(one))
+        whole = courses.take(one, 12, 4)
+    assert whole.steps == (0, 4, 8, 12)
+    assert whole.losses[:2] == cut.losses
+    with courses_of(one, data) as courses:
+        assert courses.take(one, 12, 4) == whole
+
+
+def test_probing_ends_by_the_clock_and_says_that_it_could_not_compare(calibration, capsys):
+    """A clock that is a minute further at every look: two seconds are over before anything is trained."""
+    now = itertools.count(0, 60)
+    told = []
+    with courses_of(spec(), load(spec().data)) as courses:
+        found = finding.find(
+            spec(),
+            "digits.yaml",
+            Link.parse("1mbit,1ms"),
+            120,
+            courses,
+            told.append,
+            calibration=calibration,
+            clock=lambda: next(now),
+        )
+    assert next(now) <= 60 * 30
+    assert found.choice.problem
+    best = found.choice.best
+    assert best.steps == 0
+    assert best.prospect.way.every == 10  # here exchanges are all that takes time
+    assert best.prospect.to_target < min(each.prospect.to_target for each in found.choice.dropped)
+    assert "raise --probe-seconds" in words.reason(found.choice, found.link, 4, found.half)
+    assert any("at most 120 s" in line for line in told)
 
 
 def test_a_training_that_breaks_counts_as_nothing_learned():

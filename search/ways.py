@@ -1,0 +1,212 @@
+"""The ways in which a run could be trained: its own, and those of the advice, filled in for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taugrad.compressors.config import PowerSGD
+from taugrad.platform.advice import (
+    ADAPTIVE,
+    SETTINGS,
+    USUAL,
+    Pattern,
+    Setting,
+    local_rate,
+    spec_lines,
+    value_like,
+)
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import AllGatherSync, SimulatedSync, WeightsSync, real
+
+from .auto_specs import with_method
+from .momentum import in_compressor, in_optimizer
+from .plan.candidate import Candidate
+
+OWN = "own"
+"""The family of the spec's own way."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train the run.
+
+    Attributes:
+        spec: the run so, by real workers.
+        family: of ways that differ in degree only.
+        degree: how much it departs from exchanging everything in each step; see `advice.Setting`.
+        value: steps of the uncompressed training that one step is worth, as far as is known without a probe.
+        usual: whether it is what is advised where nothing else is known.
+    """
+
+    spec: RunSpec
+    family: str
+    degree: tuple[float, ...] = ()
+    value: float = 1.0
+    usual: bool = False
+
+    @property
+    def planned(self) -> Candidate:
+        """As the plan knows it."""
+        sync = real(self.spec.sync)
+        family = "" if self.family == OWN else f"{self.family} {self.degree}"
+        return Candidate(str(self.spec.compressor), sync, self.value, family, self.usual)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its steps are worth what those of an uncompressed training are."""
+        return self.family == "exact"
+
+    @property
+    def has_outer_momentum(self) -> bool:
+        """Whether exchanges have a momentum, which carries a training ahead in the beginning."""
+        sync = real(self.spec.sync)
+        return isinstance(sync, WeightsSync) and sync.outer.momentum > 0
+
+    @property
+    def every(self) -> int:
+        """Steps from one exchange to the next; 0: an epoch."""
+        sync = real(self.spec.sync)
+        return sync.every if isinstance(sync, WeightsSync) else 1
+
+    def loses_less_than(self, other: "Way") -> bool:
+        """Whether that is known before anything is tried."""
+        return (
+            self.family == other.family
+            and self.degree != other.degree
+            and all(mine <= its for mine, its in zip(self.degree, other.degree, strict=True))
+        )
+
+    def learns_like(self, other: "Way") -> bool:
+        """Whether only the way of the messages differs."""
+        return self.family == other.family and self.degree == other.degree
+
+    def __str__(self) -> str:
+        return str(self.planned)
+
+
+def ways_of(spec: RunSpec, workers: int | None = None, *, sites: bool = False) -> list[Way]:
+    """The spec's own way, all-reduce, and others that can work with its model and optimizer.
+
+    Ways with the same family and degree learn alike: their messages differ in how they travel. What cannot be
+    simulated is left out (`left_out`).
+
+    Args:
+        spec: the run.
+        workers: fill in for as many; None: `workers.count`.
+        sites: whether workers are at several sites, so that messages may go to each site once.
+    """
+    count = spec.workers.count if workers is None else workers
+    base = uncompressed(spec)
+    own = spec.model_copy(update={"sync": real(spec.sync)})
+    kind = spec.training.optimizer.kind
+    found = [Way(base, "exact")]
+    for setting in SETTINGS:
+        if setting.is_per_step_sparse and kind in ADAPTIVE:
+            continue
+        patterns: list[Pattern] = ["allgather"]
+        if setting.line != "none" and not setting.is_per_step_sparse:
+            patterns.append("sharded")
+        if sites:
+            patterns.append("hierarchical")
+        for pattern in patterns:
+            try:
+                so = _by(base, setting, count, pattern, faster=_is_per_step(spec))
+            except ValueError:  # the method cannot work so with the other fields; pydantic's is one
+                continue
+            # No degrees: with momentum before the threshold more elements are not known to lose less.
+            family = setting.line if setting.is_per_step_sparse else setting.family
+            found.append(Way(so, family, setting.degree, setting.value, setting == USUAL))
+    known = {way.spec.fingerprint() for way in found}
+    if left_out(spec) is None and own.fingerprint() not in known:
+        found.append(Way(own, OWN, value=value_like(own.compressor, own.sync, kind)))
+    return list({way.spec.fingerprint(): way for way in found}.values())
+
+
+def left_out(spec: RunSpec) -> str | None:
+    """Why the spec's own way is not among its ways; None where it is."""
+    if isinstance(spec.compressor, PowerSGD):
+        return f"{spec.compressor}: cannot be simulated, so it cannot be probed"
+    return None
+
+
+def uncompressed(spec: RunSpec) -> RunSpec:
+    """The run by DDP's own all-reduce, with momentum in the optimizer."""
+    tree = in_optimizer(spec)
+    sync = real(spec.sync)
+    tree["sync"] = (sync if isinstance(sync, AllGatherSync) else AllGatherSync()).model_dump(mode="json")
+    tree["compressor"] = {"kind": "none", "reduction": spec.compressor.reduction}
+    return RunSpec.model_validate(tree)
+
+
+def tuned_references(spec: RunSpec) -> tuple[RunSpec, ...]:
+    """The run without compression, at each learning rate that its ways have.
+
+    Local steps of an adaptive optimizer have another rate than steps with the mean gradient. What others are
+    compared with gets the choice between the two.
+    """
+    base = uncompressed(spec)
+    if spec.training.optimizer.kind not in ADAPTIVE:
+        return (base,)
+    workers = spec.workers.count if _is_per_step(spec) else 1 / spec.workers.count
+    return base, with_rate(base, local_rate(spec.training.optimizer.lr, workers))
+
+
+def with_rate(spec: RunSpec, lr: float) -> RunSpec:
+    """The run with another learning rate."""
+    tree = spec.model_dump(mode="json")
+    tree["training"]["optimizer"]["lr"] = lr
+    return RunSpec.model_validate(tree)
+
+
+def simulated(spec: RunSpec) -> RunSpec:
+    """The run with all workers in one process."""
+    if isinstance(spec.sync, SimulatedSync):
+        return spec
+    return spec.model_copy(update={"sync": SimulatedSync(of=spec.sync)})
+
+
+def changes(spec: RunSpec, way: RunSpec) -> list[str]:
+    """Lines of a spec: what a way sets that the spec does not have."""
+    mine, its = spec.model_dump(mode="json"), way.model_dump(mode="json")
+    fields: dict[str, Any] = {}
+    if its["sync"] != mine["sync"]:
+        fields["sync"] = {"mode": way.sync.mode} | way.sync.model_dump(mode="json", exclude_defaults=True)
+    if its["compressor"] != mine["compressor"]:
+        fields["compressor"] = str(way.compressor)
+    before, after = mine["training"]["optimizer"], its["training"]["optimizer"]
+    optimizer = {name: value for name, value in after.items() if value != before[name]}
+    if optimizer:
+        fields["training"] = {"optimizer": {"kind": after["kind"]} | optimizer}
+    return spec_lines(fields)
+
+
+def _is_per_step(spec: RunSpec) -> bool:
+    """Whether its learning rate is of steps with the mean gradient, not of local steps."""
+    return not isinstance(real(spec.sync), WeightsSync)
+
+
+def _by(base: RunSpec, setting: Setting, workers: int, pattern: Pattern, *, faster: bool) -> RunSpec:
+    """The run by a setting.
+
+    Momentum comes before a threshold where the optimizer's can be moved there. Local steps of an adaptive
+    optimizer get their learning rate if the run's own is not of local steps (`faster`).
+
+    Raises:
+        ValueError: it cannot work so.
+    """
+    sync: Mapping[str, Any] = setting.sync(workers, pattern)
+    if not setting.every and pattern == "hierarchical":
+        if setting.family == "exact":
+            raise ValueError("an all-reduce goes through torch")
+        sync = {"mode": "allgather", "exchange": "hierarchical"}
+    elif not setting.every and pattern == "allgather":
+        sync = real(base.sync).model_dump(mode="json")
+    found = RunSpec.model_validate({**with_method(base, setting.line), "sync": sync})
+    if setting.family in ("local", "sparseloco") and faster and base.training.optimizer.kind in ADAPTIVE:
+        return with_rate(found, local_rate(base.training.optimizer.lr, workers))
+    if setting.is_per_step_sparse:
+        try:
+            return RunSpec.model_validate(in_compressor(found))
+        except ValueError:
+            return found
+    return found
