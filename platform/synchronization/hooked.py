@@ -1,5 +1,6 @@
 """The mode `allgather`: a DDP hook exchanges gradients during the backward pass."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, Step, Totals, compressed_allgather
+from taugrad.compressors.adam import SparseUnderAdam
 from taugrad.compressors.config import Method
 from taugrad.compressors.observe import GradientStatistics
 
@@ -49,6 +51,7 @@ class HookedGradients(Synchronization):
             find_unused_parameters=spec.training.find_unused_parameters,
         )
         assert isinstance(spec.sync, AllGatherSync)
+        warnings.filterwarnings("ignore", category=SparseUnderAdam)  # the command has said it
         self.state = CompressionState(
             self.ddp,
             method,
