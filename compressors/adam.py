@@ -6,20 +6,26 @@ rarely and is large, so that its steps become far too short (docs/adamw.md).
 
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakSet, finalize, ref
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from .bucket.ledger import Step
+from .config import Method
 from .config.sparse import SparseMethod
-
-if TYPE_CHECKING:
-    from .state import CompressionState
 
 _KIN = ("adam", "lamb")
 """What the names of such optimizers, or of their base classes, hold."""
+
+
+class Watched(Protocol):
+    """What is looked at of a `CompressionState`."""
+
+    config: Method
+    last_step: Step
 
 
 class SparseUnderAdam(UserWarning):
@@ -37,7 +43,7 @@ class OptimizerWatch:
     warned = False
     """Whether this process has had its warning."""
 
-    def __init__(self, state: "CompressionState", parameters: Iterable[Tensor]) -> None:
+    def __init__(self, state: Watched, parameters: Iterable[Tensor]) -> None:
         self.done = False
         self._state = ref(state)
         self._parameters = set(map(id, parameters))
@@ -69,7 +75,7 @@ class OptimizerWatch:
 
 
 def watched(
-    state: "CompressionState", watch: OptimizerWatch | None, parameters: Iterable[Tensor]
+    state: Watched, watch: OptimizerWatch | None, parameters: Iterable[Tensor]
 ) -> OptimizerWatch | None:
     """The watch for a state that begins a backward pass; None once there is nothing to look at.
 
