@@ -53,11 +53,11 @@ INTRODUCTION = (
     "**Each contender has the same search**, others and ours: {each}. A search begins with each number of "
     "local steps (1, 2, 4, 10, 30), and with what an earlier search of learning rates had trained, which "
     "counts. Then it takes the setting that may be the fastest on a link (of those below, in turn) and "
-    "changes one knob to the next value: the learning rate, what is the contender's own, the number of local "
-    "steps. These trainings have seed 0. One ends where, at the target, it would take {patience} times as "
-    "long as the best so far on each link, were bytes free, and after {longest} steps. Contenders that "
-    "exchange at every step have a search of learning rates alone: with the fewest steps of all they would "
-    "be slower. Settings within {slack} times of a contender's best on a link, by the "
+    "changes one knob to the next value: what is the contender's own, the learning rate, the number of local "
+    "steps. These trainings have seed 0. What would be slower than {patience} times the contender's best on "
+    "each link, were bytes free, ends there, and is not begun where it would be so with the {ddp} steps of "
+    "DDP in float32; none takes more than {longest} steps. Contenders that exchange at every step have a "
+    "search of learning rates alone. Settings within {slack} times of a contender's best on a link, by the "
     "estimate, are measured there. Their steps to the target come from {seeds} seeds, with simulated workers "
     "(PowerSGD: processes), and an evaluation every {evaluate} steps. Seconds per step come from the "
     "platform's trainer over gloo on the link, {least} steps or more after {skipped}. **Times are steps x "
@@ -301,6 +301,7 @@ def main(arguments: Sequence[str]) -> int:
             cores=len(os.sched_getaffinity(0)),
             each=", ".join(f"{each.contender.name} {len(each.found)} trainings" for each in searches),
             patience=PATIENCE,
+            ddp=workload.ddp,
             longest=workload.longest,
             slack=SLACK,
             seeds=len(seeds),
@@ -350,8 +351,14 @@ def main(arguments: Sequence[str]) -> int:
 def show(measured: Mapping[str, Measured]) -> None:
     """Draws the picture of the first screen, and says what it shows."""
     draw(PICTURE, {workload: each.minutes for workload, each in measured.items()})
-    said = fill(f"({caption(measured)} {credit(measured)})", 115)
     for place, folder in PLACES.items():
+        pages = ", ".join(
+            f"[{workload.name}]({folder}results/{measured[workload.name].date}-network_target_{key}.md)"
+            for key, workload in WORKLOADS.items()
+            if workload.name in measured
+        )
+        said = f"({caption(measured)} All settings: {pages}. {credit(measured)})"
+        said = fill(said, 115, break_long_words=False, break_on_hyphens=False)
         picture = f"![Time to the same accuracy over slow links]({folder}images/{PICTURE.name})"
         place.fill(f"{picture}\n\n{said}")
 
@@ -362,7 +369,7 @@ def quick(workload: Workload) -> Workload:
     training = {**workload.base["training"], "iterations": 100, "evaluate_every": 10}
     contenders = (replace(HALF, trainings=2), replace(STROM, starts=STROM.starts[1:2], trainings=2))
     base = {**workload.base, "model": model, "training": training}
-    return Workload(workload.name, base, workload.metric, 5.5, 100, contenders, least_steps=20, hosts=2)
+    return Workload(workload.name, base, workload.metric, 5.5, 50, contenders, least_steps=20, hosts=2)
 
 
 if __name__ == "__main__":

@@ -56,18 +56,17 @@ class Search:
     """What was tried, in this order."""
 
     def next(self) -> Point | None:
-        """What to try: the starts, then a neighbour of the best setting of each link in turn."""
+        """What to try: the starts, then a neighbour of the best setting of each link in turn.
+
+        Not what would be too slow even if it took as few steps as DDP.
+        """
         if len(self.found) == self.contender.trainings:
             return None
-        starts = [start for start in self.contender.starts if start not in self.found]
         link = self.links[len(self.found) % len(self.links)]
-        near = (
-            each
-            for best in sorted(self.found, key=lambda point: self.seconds(point, link))
-            for each in self.contender.neighbours(best)
-            if each not in self.found
-        )
-        return starts[0] if starts else next(near, None)
+        best = sorted(self.found, key=lambda point: self.seconds(point, link))
+        near = (each for point in best for each in self.contender.neighbours(point))
+        new = (each for each in (*self.contender.starts, *near) if each not in self.found)
+        return next((each for each in new if self.asked(each)[1] >= self.workload.ddp), None)
 
     def asked(self, point: Point) -> tuple[RunSpec, int]:
         """A training, and how many steps it may take: a number at which the workload is evaluated."""
