@@ -25,7 +25,7 @@ from report import RESULTS, Place, Spread, Table, load, number, publish, read_op
 from sync_runs import Silent
 from target_choice import AUTO_KIND, NAME, Choices, as_if_chosen, judged
 from target_figure import best_of_kinds, caption, draw
-from target_search import PATIENCE, SLACK, searched
+from target_search import PATIENCE, SLACK, Search, searched
 from target_search import train as train_all
 from target_settings import GPT, HALF, STROM, WORKLOADS, Setting, Workload
 from target_times import Measured, credit, keep
@@ -273,6 +273,64 @@ def whole_table(
     return Table(f"{workload.name} over {link}, whole runs", columns, rows, notes)
 
 
+def introduced(searches: Sequence[Search], seeds: Sequence[int], *, auto: bool) -> str:
+    """What was done, in a few sentences."""
+    workload = searches[0].workload
+    return INTRODUCTION.format(
+        hosts=workload.hosts,
+        cores=len(os.sched_getaffinity(0)),
+        each=", ".join(f"{each.contender.name} {len(each.found)} trainings" for each in searches),
+        patience=PATIENCE,
+        ddp=workload.ddp,
+        longest=workload.longest,
+        slack=SLACK,
+        seeds=len(seeds),
+        evaluate=workload.base["training"]["evaluate_every"],
+        least=workload.least_steps,
+        skipped=SKIPPED,
+        auto=AUTO if auto else NO_AUTO,
+    )
+
+
+def measure(
+    searches: Sequence[Search],
+    chosen: Mapping[str, Setting],
+    seeds: Sequence[int],
+    trainings: Trainings,
+    cells: Cells,
+) -> tuple[list[Table], dict[str, dict[str, float]]]:
+    """What the searches found, and what `auto` chose for each link if it was asked, over the links.
+
+    Returns:
+        The tables, and minutes to the target by link and contender.
+    """
+    workload, links = searches[0].workload, searches[0].links
+    whole = WHOLE_LINK if WHOLE_LINK in links else links[0]
+    over = {link: [(setting, each) for each in searches for setting in each.settings(link)] for link in links}
+    kinds = {setting.name: each.contender.name for pairs in over.values() for setting, each in pairs}
+    kinds |= {setting.name: AUTO_KIND for setting in chosen.values()}
+    here = {link: [s for s, _ in over[link]] + [chosen[at] for at in chosen if at == link] for link in links}
+    settings = {setting.name: setting for of_link in here.values() for setting in of_link}
+    specs = [(workload.spec(s, seed), workload.longest) for seed in seeds for s in settings.values()]
+    train_all(trainings, specs, print)
+    tables = [each.table() for each in searches]
+    tables.append(steps_table(workload, list(settings.values()), seeds, trainings))
+    minutes: dict[str, dict[str, float]] = {}
+    totals: dict[str, Mapping[str, float]] = {}
+    for link in links:
+        rows = rows_over(workload, here[link], seeds, trainings, cells, link)
+        tables.append(time_table(workload, link, rows, kinds))
+        totals[link] = totals_of(rows)
+        minutes[link] = best_of_kinds(totals[link], kinds)
+    if chosen:
+        tables.append(choices_table(workload, totals, chosen))
+    fastest: dict[str, Setting] = {}
+    for name in sorted(totals[whole], key=totals[whole].__getitem__):
+        fastest.setdefault(kinds[name], settings[name])
+    tables.append(whole_table(workload, list(fastest.values()), trainings, cells, whole))
+    return tables, minutes
+
+
 def main(arguments: Sequence[str]) -> int:
     parts = (*WORKLOADS, "auto")
     options = read_options("network_target.py", __doc__.partition("\n")[0], arguments, parts=parts)
@@ -281,68 +339,23 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     before = load()
     workloads = {name: WORKLOADS[name] for name in options.parts if name in WORKLOADS}
-    links, whole, seeds = LINKS, WHOLE_LINK, range(SEEDS)
+    links, seeds = LINKS, range(SEEDS)
     if options.quick:
-        workloads, links, whole, seeds = {"gpt": quick(GPT)}, QUICK_LINKS, QUICK_LINKS[0], range(1)
+        workloads, links, seeds = {"gpt": quick(GPT)}, QUICK_LINKS, range(1)
     trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
     cells = Cells(kept_in("network_target_cells", quick=options.quick))
     for name, workload in workloads.items():
         searches = searched(workload, links, trainings, print)
-        chosen = {}
-        if "auto" in options.parts:
-            choices = Choices(kept_in("network_target_choices", quick=False))
-            chosen = (
-                {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
-                if options.quick
-                else choices.choose(workload, links)
-            )
-        introduction = INTRODUCTION.format(
-            hosts=workload.hosts,
-            cores=len(os.sched_getaffinity(0)),
-            each=", ".join(f"{each.contender.name} {len(each.found)} trainings" for each in searches),
-            patience=PATIENCE,
-            ddp=workload.ddp,
-            longest=workload.longest,
-            slack=SLACK,
-            seeds=len(seeds),
-            evaluate=workload.base["training"]["evaluate_every"],
-            least=workload.least_steps,
-            skipped=SKIPPED,
-            auto=AUTO if chosen else NO_AUTO,
-        )
-        over = {
-            link: [(each, setting) for each in searches for setting in each.settings(link)] for link in links
-        }
-        kinds = {setting.name: each.contender.name for pairs in over.values() for each, setting in pairs}
-        kinds |= {setting.name: AUTO_KIND for setting in chosen.values()}
-        settings = {s.name: s for pairs in over.values() for _, s in pairs} | {
-            s.name: s for s in chosen.values()
-        }
-        train_all(
-            trainings,
-            [(workload.spec(s, seed), workload.longest) for seed in seeds for s in settings.values()],
-            print,
-        )
-        tables = [each.table() for each in searches]
-        tables.append(steps_table(workload, list(settings.values()), seeds, trainings))
-        minutes: dict[str, dict[str, float]] = {}
-        totals: dict[str, Mapping[str, float]] = {}
-        for link in links:
-            here = [s for _, s in over[link]] + ([chosen[link]] if chosen else [])
-            rows = rows_over(workload, here, seeds, trainings, cells, link)
-            tables.append(time_table(workload, link, rows, kinds))
-            totals[link] = totals_of(rows)
-            minutes[link] = best_of_kinds(totals[link], kinds)
-        if chosen:
-            tables.append(choices_table(workload, totals, chosen))
-        fastest = {}
-        for at in sorted(totals[whole], key=totals[whole].__getitem__):
-            fastest.setdefault(kinds[at], settings[at])
-        tables.append(whole_table(workload, list(fastest.values()), trainings, cells, whole))
+        chosen: Mapping[str, Setting] = {}
+        if options.quick:
+            chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
+        elif "auto" in options.parts:
+            chosen = Choices(kept_in("network_target_choices", quick=False)).choose(workload, links)
+        tables, minutes = measure(searches, chosen, seeds, trainings, cells)
+        introduction = introduced(searches, seeds, auto=bool(chosen))
         publish(f"network_target_{name}", options, introduction, tables, before)
-        found = Measured.now(_target(workload), minutes, options)
         if options.folder == RESULTS:
-            show(keep(workload.name, found))
+            show(keep(workload.name, Measured.now(_target(workload), minutes, options)))
         elif options.folder is not None:
             draw(options.folder.with_suffix(".png"), {workload.name: minutes})
     return 0
