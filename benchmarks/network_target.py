@@ -382,7 +382,7 @@ def quick(workload: Workload) -> Workload:
     training = {**workload.base["training"], "iterations": 100, "evaluate_every": 10}
     contenders = (replace(HALF, trainings=2), replace(STROM, starts=STROM.starts[1:2], trainings=2))
     base = {**workload.base, "model": model, "training": training}
-    return Workload(workload.name, base, workload.metric, 5.5, 50, contenders, least_steps=20, hosts=2)
+    return Workload(workload.name, base, workload.metric, 5.5, 10, contenders, least_steps=20, hosts=2)
 
 
 if __name__ == "__main__":

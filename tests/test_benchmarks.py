@@ -345,7 +345,7 @@ def test_each_contender_has_the_same_search(monkeypatch):
         assert all(gpt.spec(each.setting(start), 0) for start in each.starts)
 
     class Surface:
-        """In place of trainings: a formula, least at 8 times the learning rate and 0.9 of decay."""
+        """In place of trainings."""
 
         def __init__(self):
             self.found = {}
@@ -353,8 +353,8 @@ def test_each_contender_has_the_same_search(monkeypatch):
         def known(self, spec):
             return self.found.get(spec.fingerprint())
 
-    def steps(every, rate, keep, decay, unsent):
-        return 400 + 25 * abs(3 - math.log2(rate)) + 25 * (decay > 0.9) + 25 * every
+    def steps(every, rate, unsent, keep, decay):
+        return 400 + 10 * every + 25 * (unsent == 0) + 25 * (keep != 128)
 
     surface = Surface()
     one = search.Search(gpt, sparseloco, ("50mbit,0ms", "1gbit,20ms"), surface)
@@ -369,14 +369,16 @@ def test_each_contender_has_the_same_search(monkeypatch):
             "within": float(most),
         }
         one.tell(point)
-    assert [point for point, _ in asked[: len(sparseloco.starts)]] == list(sparseloco.starts)
-    assert len({point for point, _ in asked}) == sparseloco.trainings
-    assert all(most <= gpt.longest and most % 25 == 0 for _, most in asked)
+    # With one local step even DDP's number of steps would be too slow.
+    starts = [start for start in sparseloco.starts if start[0] > 1]
+    assert [point for point, _ in asked[: len(starts)]] == starts
+    assert len({point for point, _ in asked}) == len(asked) == sparseloco.trainings
+    assert all(gpt.ddp <= most <= gpt.longest and most % 25 == 0 for _, most in asked)
     best = min(one.found, key=lambda point: one.seconds(point, "50mbit,0ms"))
-    assert best[1] == 8  # twice the learning rate, each time it was better
-    for point in asked[len(sparseloco.starts) :]:
+    assert best[2:4] == (0.25, 128)  # each was better by itself
+    for point, _ in asked[len(starts) :]:
         # One knob was changed, to the value beside it.
-        assert any(point[0] in set(sparseloco.neighbours(other)) for other in one.found)
+        assert any(point in set(sparseloco.neighbours(other)) for other in one.found)
     measured = one.over("50mbit,0ms")
     assert measured[0] == best
     assert len({point[0] for point in measured}) == len(measured)  # one for each number of local steps
