@@ -62,8 +62,9 @@ INTRODUCTION = (
     "search of learning rates alone. Settings within {slack} times of a contender's best on a link, by the "
     "estimate, are measured there. Their steps to the target come from {seeds} seeds, with simulated workers "
     "(PowerSGD: processes), and an evaluation every {evaluate} steps. Seconds per step come from the "
-    "platform's trainer over gloo on the link, {enough} exchanges or {least} steps after {skipped} steps. **Times are steps x "
-    "seconds per step**; the last table has complete runs with their real times. Delays are one way. {auto}"
+    "platform's trainer over gloo on the link, {enough} exchanges or {least} steps after {skipped} steps. "
+    "**Times are steps x seconds per step**; the last table has complete runs with their real times. Delays "
+    "are one way. {auto}"
 )
 AUTO = (
     "`auto --link` chose for each link before anything was trained, starting from float32 all-reduce and the "
