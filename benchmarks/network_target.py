@@ -46,7 +46,7 @@ PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "ne
 SEEDS = 3
 ROUNDS, ENOUGH = 4, 20
 """So many exchanges are timed, at least; and with so many it is enough."""
-WHOLE_RUNS = 3
+WHOLE_RUNS = 2
 """Of so many contenders, the fastest ones."""
 SKIPPED = 10
 """Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
