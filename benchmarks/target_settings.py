@@ -97,7 +97,8 @@ def _linear(every: int, rate: float, bits: int) -> Setting:
 
 
 def _diloco(every: int, rate: float, outer: float, momentum: float, bits: int) -> Setting:
-    sync = {"mode": "weights", "every": every, "outer": {"lr": outer, "momentum": momentum, "nesterov": True}}
+    optimizer = {"lr": outer, "momentum": momentum, "nesterov": momentum > 0}
+    sync = {"mode": "weights", "every": every, "outer": optimizer}
     return Setting("none" if bits == 32 else f"linear({bits})", sync)
 
 
