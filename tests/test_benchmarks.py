@@ -434,9 +434,10 @@ def test_network_target(tmp_path: Path) -> None:
     ((link, way, chosen, _, best, ratio),) = choices
     assert (link, f"ours, `auto --link`: {way}") == ("1gbit,1ms", names[-1])
     assert float(ratio) == pytest.approx(numbers(chosen)[0] / numbers(best)[0], rel=0.02)
-    for name, simulated, real, *_ in whole:
+    for name, simulated, real, _, clock, _ in whole:
         # Bits of a simulation are those of its workers, and so are its steps; 16 bits go by torch's own hook.
         assert simulated == real or name == "DDP, fp16 hook"
+        assert float(clock) > 0  # evaluations are taken off, and the last one was counted
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
