@@ -90,8 +90,8 @@ def caption(measured: Mapping[str, Measured]) -> str:
     """What each panel's first and last links say, in words."""
     said = [
         "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and "
-        "strom have had the same number of trainings to find their local steps, learning rate and own "
-        "settings, the others a search of learning rates. taugrad has all of them."
+        "strom have had the same number of trainings each, the others a search of learning rates. taugrad "
+        "has all of them."
     ]
     for workload, found in measured.items():
         first, last = next(iter(found.minutes)), next(reversed(found.minutes))
