@@ -16,10 +16,11 @@ from taugrad.search.auto_link.wishes import PROBE_SECONDS
 from taugrad.search.plan.link import Link
 
 NAME = "ours, `auto --link`"
+AUTO_KIND = "auto --link (ours)"
 GOAL = 1.15
 """How many times the minutes of the best fixed setting it may take."""
 HERE = Path(__file__).resolve().parent
-PLAIN = Setting("", "none")
+PLAIN = Setting("none")
 """What a user has who asks: the workload's own optimizer and rate, and no compression."""
 
 
@@ -68,23 +69,16 @@ class Choices:
     def _setting(self, link: str, spec: RunSpec) -> Setting:
         chosen = RunSpec.model_validate(self._known[link, spec.fingerprint()]["spec"])
         return Setting(
-            f"{NAME}: {self._known[link, spec.fingerprint()]['way']}",
             str(chosen.compressor),
             chosen.sync.model_dump(mode="json"),
             chosen.training.optimizer.model_dump(mode="json"),
-            ours=True,
+            name=f"{NAME}: {self._known[link, spec.fingerprint()]['way']}",
         )
 
 
 def as_if_chosen(setting: Setting) -> Setting:
     """A setting under the name of a choice, where choosing would take minutes."""
     return replace(setting, name=f"{NAME}: {setting.name}")
-
-
-def with_choice(workload: Workload, choices: Sequence[Setting]) -> Workload:
-    """The workload with what was chosen as settings, each once."""
-    distinct = {setting.name: setting for setting in choices}
-    return replace(workload, settings=(*workload.settings, *distinct.values()))
 
 
 def judged(minutes: float, best_fixed: float) -> str:

@@ -67,11 +67,9 @@ MEASURED = {
         "{network_exchange: 100mbit,0ms / 4 / * / `powersgd`: than fp16}."
     ),
     "target": (
-        "A GPT on 4 hosts. On each of six links, `auto` chose the fastest of the settings that were tried by "
-        "hand: {network_target_gpt: 50mbit,0ms: s} s to the target at 50 Mbit/s, {network_target_gpt: "
-        "50mbit,20ms: s} s with 20 ms of delay; {network_target_gpt: 1gbit,0ms: s} s at 1 Gbit/s, "
-        "{network_target_gpt: 1gbit,20ms: s} s with 20 ms, without the time of its probe. "
-        "[Plan](plan.md#limits) shows how well it predicts steps."
+        "[Time to the same accuracy](network.md#time-to-the-same-accuracy) has each method on four links. "
+        "What `auto` chooses among all of them has not been measured there yet. [Plan](plan.md#limits) shows "
+        "how well it predicts steps."
     ),
     "uneven steps": (
         "4 workers, a slow step takes 4 times as long. Steps per second, compared with `allgather`: "
