@@ -1,16 +1,20 @@
-# make run: set up and run the main job.  make test: set up and run all tests.
+# make run: set up and run the main job.  make test: set up and run the tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint format docs docs-serve docs-long bench bench-network soak fuzz gpu package clean
+.PHONY: run test test-all lint format docs docs-serve docs-long bench bench-network soak fuzz gpu package clean
 
 run: $(READY)
 	$(BIN)/taugrad train experiments/quickstart/*.yaml
 
 test: $(READY)
 	$(BIN)/python -m pytest -n logical --maxprocesses 4
+
+# With whole runs of everything, of which `make test` has one of a kind: twice as long. Run it before a release.
+test-all: $(READY)
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --all
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -54,16 +54,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return UnitScheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> tuple[int, bool]:
         first = next((i for i, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
         return first, "one_ray" in getattr(item, "fixturenames", ())  # these share one, without a break
 
+    if not config.getoption("all"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     items.sort(key=place)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail where there is no CUDA device")
+    parser.addoption("--all", action="store_true", help="long tests, too, as `make test-all` does")
     parser.addoption("--case", metavar="TEXT", help="of tests of many cases, those named so alone")
 
 

@@ -157,6 +157,7 @@ def test_peers_that_do_other_work_are_found_out(monkeypatch: pytest.MonkeyPatch)
             case.peers[0].check()
 
 
+@pytest.mark.long
 def test_iteration(tmp_path: Path) -> None:
     text = run("iteration", tmp_path)
     times, splits = tables(text)
@@ -206,6 +207,7 @@ def test_hook(tmp_path: Path) -> None:
         assert all(numbers(cell)[0] > 0 for cell in row[4:])
 
 
+@pytest.mark.long
 def test_synchronization(tmp_path: Path) -> None:
     text = run("synchronization", tmp_path)
     by_formula, by_workers, errors, goal = tables(text)
@@ -249,6 +251,7 @@ def test_synchronization(tmp_path: Path) -> None:
         assert numbers(row[2])[0] == pytest.approx(sum(accuracies) / len(accuracies), abs=0.06)
 
 
+@pytest.mark.long
 def test_async_growth(tmp_path: Path) -> None:
     here, modelled = tables(run("async_growth", tmp_path))
     assert [row[0] for row in here] == ["1", "2"]
@@ -261,6 +264,7 @@ def test_async_growth(tmp_path: Path) -> None:
     assert [row[-1] for row in modelled] == ["1.00", "4.30", "8.70", "17.0", "33.0", "54.0"]
 
 
+@pytest.mark.long
 def test_asynchronous(tmp_path: Path) -> None:
     speed, accuracy = tables(run("asynchronous", tmp_path))
     assert first_column(speed) == ["nobody", "one", "now and then"]
@@ -275,6 +279,7 @@ def test_asynchronous(tmp_path: Path) -> None:
     assert numbers(accuracy[1][-1])[0] >= 4
 
 
+@pytest.mark.long
 def test_network_exchange(tmp_path: Path) -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     if reason := importlib.import_module("network").why_not():
@@ -389,6 +394,7 @@ def test_each_contender_has_the_same_search(monkeypatch):
     assert all(one.seconds(point, "50mbit,0ms") <= limit for point in measured)
 
 
+@pytest.mark.long
 def test_network_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -441,6 +447,7 @@ def test_network_target(tmp_path: Path) -> None:
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: Path) -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     if reason := importlib.import_module("network").why_not():
@@ -457,6 +464,7 @@ def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: P
         pytest.fail(f"densities of {before}%, {slow}%, {after}% did not follow the link")
 
 
+@pytest.mark.long
 def test_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -472,6 +480,7 @@ def test_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert float(error) == pytest.approx(100 * (numbers(predicted)[0] / numbers(spread)[0] - 1), abs=2)
 
 
+@pytest.mark.long
 def test_hybrid(tmp_path: Path) -> None:
     steps, crossings, measured, overlap = tables(run("hybrid", tmp_path))
     modes = ["data parallel, sharded", *(f"hybrid {scheme}, fp32" for scheme in "abc"), "hybrid b, bf16"]
@@ -497,6 +506,7 @@ def test_hybrid(tmp_path: Path) -> None:
         assert numbers(hidden)[0] == pytest.approx(share, abs=2)
 
 
+@pytest.mark.long
 def test_gradients(tmp_path: Path) -> None:
     text = run("gradients", tmp_path)
     (table,) = tables(text)
@@ -515,6 +525,7 @@ def test_gradients(tmp_path: Path) -> None:
         assert -2 < by_line[line][3] < 3
 
 
+@pytest.mark.long
 def test_authentication(tmp_path: Path) -> None:
     (costs,) = tables(run("authentication", tmp_path))
     assert [row[:2] for row in costs] == [["2", "1 KB"], ["2", "1 MB"]]
@@ -524,6 +535,7 @@ def test_authentication(tmp_path: Path) -> None:
         assert more == str(2 * TAG_BYTES)
 
 
+@pytest.mark.long
 def test_policy_cost(tmp_path: Path) -> None:
     for table in tables(run("policy_cost", tmp_path)):
         for policy, sent, _, compression, _, goal in table:
@@ -535,6 +547,7 @@ def test_policy_cost(tmp_path: Path) -> None:
         assert len(table) == 9
 
 
+@pytest.mark.long
 def test_waiting_says_when_the_first_iteration_is_done(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     waiting = importlib.import_module("waiting")
@@ -560,6 +573,7 @@ def check_accuracies(rows: Table, points: int) -> None:
         assert re.fullmatch(r"([+-][\d.]+( \([+-][\d.]+ to [+-][\d.]+\))?)?", row[points]), row[points]
 
 
+@pytest.mark.long
 def test_oland_raj(tmp_path: Path) -> None:
     accuracy, bits, correlation = tables(run("oland_raj", tmp_path))
     check_accuracies(accuracy, 2)
@@ -581,6 +595,7 @@ def test_oland_raj(tmp_path: Path) -> None:
         assert all(0 < float(entropy) <= 4 for entropy in row[6:])
 
 
+@pytest.mark.long
 def test_anoosheh(tmp_path: Path) -> None:
     *rules, fractions = tables(run("anoosheh", tmp_path))
     for table in rules:
@@ -593,6 +608,7 @@ def test_anoosheh(tmp_path: Path) -> None:
     assert all(0 <= float(cell) <= 100 for row in fractions for cell in row[1:])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_library("espeak-ng") is None, reason="espeak-ng is not installed")
 def test_strom_speech(tmp_path: Path) -> None:
     taus, unwaited, nets = tables(run("strom_speech", tmp_path))
@@ -607,6 +623,7 @@ def test_strom_speech(tmp_path: Path) -> None:
     assert numbers(large[1])[0] == 340 * 32 + 32 + 32 * 32 + 32 + 32 * 49 + 49
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["adamw", "language"])
 def test_language_models(name: str, tmp_path: Path) -> None:
     for table in tables(run(name, tmp_path)):

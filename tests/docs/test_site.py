@@ -78,6 +78,7 @@ def test_links_lead_to_pages_and_places_that_are_there(site, pages):
     assert not broken
 
 
+@pytest.mark.long
 @needs_chromium
 def test_pages_fit_wide_and_narrow_windows_and_search_works_without_a_network(site, pages):
     results = [name for name in pages if re.match(r"results/\d", name)]

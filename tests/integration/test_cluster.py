@@ -142,6 +142,7 @@ def taugrad(cluster: RunOn, command: list[str]) -> RunOn:
     return run
 
 
+@pytest.mark.long
 def test_a_cluster_that_wants_a_token_says_so(taugrad: RunOn, variables: dict[str, str]) -> None:
     Path(variables["HOME"], "refused.yaml").write_text(RUN.format(name="refused", sync="{}"))
     refused = taugrad("train", "refused.yaml", RAY_AUTH_MODE="disabled")
@@ -166,6 +167,7 @@ def test_workers_of_two_machines_come_to_the_bits_of_simulated_ones(
         assert real.data.metrics[metric] == simulated.data.metrics[metric] > 0, metric
 
 
+@pytest.mark.long
 def test_trials_of_a_search_run_on_both_machines(taugrad: RunOn, variables: dict[str, str]) -> None:
     folder = Path(variables["HOME"])
     (folder / "seen").mkdir()
@@ -181,6 +183,7 @@ def test_trials_of_a_search_run_on_both_machines(taugrad: RunOn, variables: dict
     assert {each.name for each in (folder / "seen").iterdir()} == {HEAD, NODE}
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_the_workers_that_are_left(
     taugrad: RunOn, machines: tuple[str, str], variables: dict[str, str]
 ) -> None:

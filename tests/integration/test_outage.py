@@ -30,6 +30,7 @@ def server(tmp_path, environment):
     started.kill()
 
 
+@pytest.mark.long
 def test_training_outlives_the_store_and_its_metrics_are_delivered_later(
     server, tmp_path, environment, command
 ):

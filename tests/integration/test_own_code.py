@@ -61,6 +61,7 @@ workers: {cpus: 0.5}
 """
 
 
+@pytest.mark.long
 def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(one_ray):
     """The module is found where the command is given; a gradient that is not finite ends its own run only."""
     for name, text in {

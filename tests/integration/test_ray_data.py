@@ -99,6 +99,7 @@ def tensors(tree: object) -> list[torch.Tensor]:
     return [tensor for value in values for tensor in tensors(value)]
 
 
+@pytest.mark.long
 def test_killed_or_without_ray_data_a_run_sees_the_same_images(one_ray):
     folder = one_ray.folder
     write_images(folder / "ray_data_images")

@@ -117,6 +117,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.long
 def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_taken(one_ray):
     (one_ray.folder / "short.yaml").write_text(SHORT)
     code, said = one_ray("train", "short.yaml")

@@ -155,6 +155,7 @@ def check_ctrl_c(process: subprocess.Popen, output: Path) -> None:
     assert not alive
 
 
+@pytest.mark.long
 def test_a_search_that_was_ended_twice_goes_on_and_its_points_can_be_trained(one_ray, environment, command):
     (one_ray.folder / "digits.yaml").write_text(DIGITS + "search: {trials: 5, seed: 3}")
     folder = one_ray.folder / "taugrad-runs" / "searches" / "digits" / "digits"
@@ -218,6 +219,7 @@ def test_a_search_that_was_ended_twice_goes_on_and_its_points_can_be_trained(one
     assert "--pick 99: the front of search digits has points 1 to" in said
 
 
+@pytest.mark.long
 def test_trials_are_ray_train_runs_unless_the_spec_simulates(one_ray):
     text = DIGITS.replace("sync: {mode: simulated}", "workers: {count: 2, cpus: 0.5}")
     text = text.replace("experiment: digits", "experiment: real")

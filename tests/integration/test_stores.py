@@ -252,6 +252,7 @@ def test_what_a_search_wrote_meanwhile_is_there_once(team: Team, written: list[s
         assert_whole(team.points(run_id), SEARCHED_ITERATIONS)
 
 
+@pytest.mark.long
 def test_one_driver_of_several_has_a_run(team: Team) -> None:
     client = open_client(team.uri)
     run_id = start_run(client, RunSpec(experiment="held"))
@@ -287,6 +288,7 @@ def test_reports_say_what_the_database_holds(team: Team, written: list[str]) -> 
     assert shown == pytest.approx([1000 * value for (value,) in team.postgres.rows(query)])
 
 
+@pytest.mark.long
 def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(
     team: Team, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -324,6 +326,7 @@ def outlived(team: Team) -> str:
     return run_id
 
 
+@pytest.mark.long
 def test_a_database_that_goes_away_leaves_no_hole(team: Team, outlived: str) -> None:
     assert_whole(team.points(outlived), ITERATIONS)
     kept = {path.name for path in team.artifacts.glob(f"*/{outlived}/artifacts/*")}
@@ -350,6 +353,7 @@ def whole(team: Team, outlived: str) -> str:
     return outlived
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) -> None:
     (team.folder / "killed.yaml").write_text(TRAINED.format(name="killed", storage=f"s3://{BUCKET}/runs"))
     team.commands.start("train", "killed.yaml")
@@ -392,6 +396,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
+@pytest.mark.long
 def test_a_full_disk_costs_no_checkpoint(team: Team, small_disk: Path, whole: str) -> None:
     spec = TRAINED.format(name="full", storage=small_disk).replace("interval: 60", "interval: 60, keep: 99")
     (team.folder / "full.yaml").write_text(spec)

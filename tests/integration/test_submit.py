@@ -280,6 +280,7 @@ def left(command: list[str], folder: Path, variables: dict[str, str], typed: str
         os.close(ours)
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_job_running_or_stops_it(head, folder):
     address, variables, _ = head
     command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
@@ -301,6 +302,7 @@ def test_ctrl_c_leaves_a_job_running_or_stops_it(head, folder):
     assert f"Job '{job}' was stopped" in run(status, folder, variables).stdout
 
 
+@pytest.mark.long
 def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
     address, variables, home = head
     left = home / ".taugrad" / "taugrad-runs" / "searches" / "found" / "find"
@@ -323,6 +325,7 @@ def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
     assert (left / "journal.jsonl").read_text().count('"event":"end"') == 1 + 3  # and the baseline
 
 
+@pytest.mark.long
 def test_auto_as_a_job_keeps_its_runs_in_our_store(head, folder):
     address, variables, _ = head
     command = [sys.executable, "-m", "taugrad", "submit", "auto", "submitted.yaml", "--address", address]
@@ -336,6 +339,7 @@ def test_auto_as_a_job_keeps_its_runs_in_our_store(head, folder):
     assert {each.data.params["training.optimizer.lr"] for each in runs} == {"0.05"}
 
 
+@pytest.mark.long
 def test_a_failing_job_passes_on_its_exit_code(head, folder):
     address, variables, _ = head
     command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
@@ -344,6 +348,7 @@ def test_a_failing_job_passes_on_its_exit_code(head, folder):
     assert "nowhere" in answer.stdout
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started: Head) -> None:
     """The last one that needs it."""
     started.look()

@@ -46,6 +46,7 @@ def serve(command: list[str], folder: Path, environment: dict[str, str]) -> str:
     return said
 
 
+@pytest.mark.long
 def test_its_files_and_commands_do_what_it_says(one_ray, environment, command):
     folder = one_ray.folder
     blocks = list(fences.blocks(PAGE))
