@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from taugrad.compressors.config.registry import FAMILIES
 
+from .annotations import alternatives, entered, models_in, type_name
 from .run import RunSpec
 
 METHOD = "compressor"
@@ -119,23 +119,13 @@ def without_tags(where: Sequence[str | int]) -> Iterator[str | int]:
     inside: list[Any] = [RunSpec]
     """What the next part may be a part of."""
     for part in where:
-        models = [model for annotation in inside for model in _models(annotation)]
+        models = [model for annotation in inside for model in models_in(annotation)]
         chosen = [model for model in models if part in _tags(model)]
         if chosen or (part == "number" and models) or part == "[key]":
             inside = chosen
             continue
         inside = entered(inside, str(part))
         yield part
-
-
-def _values(annotation: Any) -> Iterator[Any]:
-    """What the values of a dictionary may be, where that is one."""
-    arguments = get_args(annotation)
-    if get_origin(annotation) is dict:
-        yield arguments[1]
-    else:
-        for argument in arguments:
-            yield from _values(argument)
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
@@ -154,7 +144,7 @@ def walk(
     A choice within one of its own alternatives (a policy of a policy) is not entered again.
     """
     for name, info in sorted(model.model_fields.items(), key=lambda item: item[0] not in TAGS):
-        members = list(_models(info.annotation))
+        members = list(models_in(info.annotation))
         if not members or _plain(info.annotation):
             yield prefix + name, kind, info
         for member in members:
@@ -165,67 +155,10 @@ def walk(
                 yield from walk(member, f"{prefix}{name}.", str(each) or kind, (*around, *members))
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) not in (list, dict, tuple):
-        for argument in get_args(annotation):
-            yield from _models(argument)
-
-
 def _plain(annotation: Any) -> bool:
     """Whether a field that may hold a model may also hold a number or a text."""
     if isinstance(annotation, type):
         return not issubclass(annotation, BaseModel | NoneType)
     if get_origin(annotation) in (list, dict, tuple, Literal):
         return True
-    return any(_plain(argument) for argument in _alternatives(annotation))
-
-
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    arguments = get_args(annotation)
-    return arguments[:1] if get_origin(annotation) is Annotated else arguments
-
-
-def entered(annotations: Sequence[Any], *names: str) -> list[Any]:
-    """What a field may be.
-
-    Args:
-        annotations: what holds it: a model, or what `entered` returned for the group around it.
-        names: the field's name, after those of the groups that it lies in from there.
-
-    Returns:
-        Its annotation in each member of a union; none where there is no such field.
-    """
-    for part in names:
-        models = (model for annotation in annotations for model in _models(annotation))
-        fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
-        annotations = fields or [values for annotation in annotations for values in _values(annotation)]
-    return list(annotations)
-
-
-def held(annotations: Sequence[Any]) -> set[type]:
-    """The plain types among annotations, in lists too; text and paths are str."""
-    found = set[type]()
-    for annotation in annotations:
-        origin, arguments = get_origin(annotation), get_args(annotation)
-        if origin is Literal:
-            found |= {type(choice) for choice in arguments}
-        elif arguments and origin is not dict:
-            found |= held(arguments)
-        elif isinstance(annotation, type) and not issubclass(annotation, BaseModel):
-            found.add(str if issubclass(annotation, Path) else annotation)
-    return found
-
-
-def type_name(annotation: Any) -> str:
-    """What a field holds, in a word: a type's name, or the choices; without None and limits."""
-    if get_origin(annotation) is Literal:
-        return "|".join(str(choice) for choice in get_args(annotation))
-    origin = get_origin(annotation)
-    if origin in (list, dict, tuple):
-        return "list" if origin is tuple else str(origin.__name__)
-    if isinstance(annotation, type):
-        return "" if issubclass(annotation, BaseModel | NoneType) else annotation.__name__
-    named = [type_name(member) for member in _alternatives(annotation)]
-    return "|".join(name for name in dict.fromkeys(named) if name)
+    return any(_plain(argument) for argument in alternatives(annotation))

@@ -12,9 +12,10 @@ from typing import Any
 
 import yaml
 
+from .annotations import entered, held, type_name
 from .errors import COMMAND_LINE, SpecError
 from .explaining import nearest
-from .fields import METHOD, below, entered, held, type_name, walk
+from .fields import METHOD, below, walk
 from .lines import spelled_out
 from .run import RunSpec
 from .yaml_file import explain_yaml, parse_yaml

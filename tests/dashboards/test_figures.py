@@ -395,6 +395,7 @@ def test_a_run_without_a_rule_is_the_baseline(params: dict[str, str]) -> None:
     client: Any = SimpleNamespace(
         get_run=lambda _: SimpleNamespace(data=data, info=info),
         get_metric_history=lambda run, key: [],
+        tracking_uri="http://127.0.0.1:1",
     )
     got = read_run(client, "id", ["a"])
     assert (got.name, got.rule, got.tau, got.metrics) == ("id", runs.BASELINE_RULE, None, {})
