@@ -122,7 +122,7 @@ def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared: Any, serv
 
 def test_a_searchs_view_shows_its_front_and_dimensions(prepared: Any, server: Server) -> None:
     key = views.search_key(prepared.parent)
-    drawn, text = read_view(server, prepared.search_experiment_id, key, "mlflow-search", 4, 2600)
+    drawn, text = read_view(server, prepared.search_experiment_id, key, "mlflow-search", 3, 2600)
     assert "The front" in text
     assert "Searched fields" in text
     assert sorted(gb for _, gb in ends_of_front(drawn)) == pytest.approx(
