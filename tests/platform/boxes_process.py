@@ -38,7 +38,7 @@ def exchange(box: Boxes, number: int, rank: int, workers: int) -> None:
         assert np.array_equal(payload, message(other, other, sizes[other, other]))
 
     only = Sending(refused=rank)
-    assert box.exchange(2, only, carries=False).heads["refused"].tolist() == list(range(workers))
+    assert box.exchange(2, only).heads["refused"].tolist() == list(range(workers))
 
     to = {other: message(rank, other, sizes[rank, other]) for other in others}
     found = box.exchange(1, Sending(to=to, singly=True))
