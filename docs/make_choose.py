@@ -67,7 +67,7 @@ MEASURED = {
         "{network_exchange: 100mbit,0ms / 4 / * / `powersgd`: than fp16}."
     ),
     "target": (
-        "[Time to the same accuracy](network.md#time-to-the-same-accuracy) has each method on four links. "
+        "[Time to the same accuracy](network.md#time-to-the-same-accuracy) has each method on its links. "
         "What `auto` chooses among all of them has not been measured there yet. [Plan](plan.md#limits) shows "
         "how well it predicts steps."
     ),
