@@ -181,8 +181,6 @@ def copies() -> Result:
     for method in ("wgt(0.02, momentum=0.5)", "powersgd(start=2)", "none"):
         for name, way in ways.items():
             run = Run(method, process_group=None)
-            for parameter in run.model.parameters():
-                parameter._backward_hooks = None  # those of the tests cannot be pickled
             run.steps(3)
             made = way(run)
             kept = {} if made is None else {n: each.clone() for n, each in made.feedback.residuals.items()}

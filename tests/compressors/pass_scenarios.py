@@ -301,7 +301,8 @@ def complex_parameters() -> Result:
     again = Run("wgt(tau=0.5, reduction='sum')", model=Complex())
     again.state.load_state_dict(saved)
     result["kept"] = {name: each.clone() for name, each in saved["residuals"].items()}
-    result["restored"] = {name: each.clone() for name, each in again.state.feedback.residuals.items()}
+    restored = again.state.state_dict()["residuals"]
+    result["restored"] = {name: each.clone() for name, each in restored.items()}
     return result
 
 
