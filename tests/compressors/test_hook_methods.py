@@ -375,7 +375,7 @@ def assert_same_state(found: Any, expected: Any) -> None:
 @holds(TWO)
 def a_state_holds_plain_numbers_and_tensors(line: str, two: Results) -> None:
     state = two[0]["never_stopped"][line]["state"]
-    assert state["version"] == 6
+    assert state["version"] == 7
     assert set(state) == {
         "version",
         "rank",

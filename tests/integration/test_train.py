@@ -112,7 +112,7 @@ def trained(tmp_path_factory, environment):
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
         )
-        deadline = time.monotonic() + 600
+        deadline = time.monotonic() + 1500
         while process.poll() is None and time.monotonic() < deadline:
             listened |= listeners(process.pid)
             time.sleep(2)  # to look takes time from what is looked at
