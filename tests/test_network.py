@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from needs import missing
 
+pytestmark = pytest.mark.long  # real rates and delays, which a busy machine changes
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
