@@ -26,18 +26,6 @@ def _no_environment(monkeypatch):
 
 
 @pytest.fixture
-def read(tmp_path):
-    """Reads a spec from text, with command-line overrides."""
-
-    def read_text(text: str, *overrides: str) -> RunSpec:
-        path = tmp_path / "spec.yaml"
-        path.write_text(text)
-        return read_spec(path, overrides)
-
-    return read_text
-
-
-@pytest.fixture
 def problems(read):
     """The problems that a spec is refused for, one a line."""
 

@@ -7,25 +7,12 @@ import pytest
 import yaml
 
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.spec.yaml_file import dump_yaml, parse_yaml, read_yaml
 from taugrad.search.reading import read_search
 
 ODD = ["61e9540", "1e3", "2026-11-25", "123456", "0123", "010", "1:30", "1_000", "0x1F", "0o17", ".5", "1.10"]
 ODD += ["+1", "no", "yes", "on", "off", "y", "true", "True", "FALSE", "null", "~", ".inf", ".NaN", "<<", "="]
 """What YAML 1.1 or 1.2 takes for something else than text."""
-
-
-@pytest.fixture
-def read(tmp_path):
-    """Reads a spec from text, with command-line overrides."""
-
-    def read_text(text: str, *overrides: str) -> RunSpec:
-        path = tmp_path / "spec.yaml"
-        path.write_text(text)
-        return read_spec(path, overrides)
-
-    return read_text
 
 
 @pytest.mark.parametrize("text", ODD)
