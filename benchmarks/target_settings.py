@@ -75,7 +75,7 @@ class Contender:
 
 RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 EVERY = (1, 2, 4, 10, 30)
-TRAININGS = 10
+TRAININGS = 15
 """Of each contender that takes local steps."""
 
 
