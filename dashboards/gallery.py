@@ -1,13 +1,11 @@
 """Every figure of an experiment: which runs each needs, drawn once wide and once for a phone."""
 
 import contextlib
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from taugrad.platform.tracking import names
@@ -41,18 +39,18 @@ class Picture:
     """The runs behind it."""
 
     @cached_property
-    def wide(self) -> Figure:
-        """The figure for a screen, drawn once, whatever it is written to."""
-        with style.as_written():  # names are taken as they are
-            return self.draw(style.WIDE)
+    def wide(self) -> bytes:
+        """The figure for a screen as PNG, the same bytes for the same data, drawn once."""
+        return self._png(style.WIDE)
 
-    def svg(self, page: style.Page) -> str:
-        """The figure as SVG, the same text for the same data."""
-        text = io.StringIO()
-        with style.as_written(), rc_context({"svg.hashsalt": self.key, "path.simplify": True}):
-            figure = self.wide if page is style.WIDE else self.draw(page)
-            figure.savefig(text, format="svg", metadata={"Date": None, "Creator": "taugrad"})
-        return text.getvalue()
+    @cached_property
+    def narrow(self) -> bytes:
+        """The figure for a phone."""
+        return self._png(style.NARROW)
+
+    def _png(self, page: style.Page) -> bytes:
+        with style.as_written():  # names are taken as they are
+            return figures.png(self.draw(page))
 
 
 def gallery(

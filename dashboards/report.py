@@ -15,7 +15,7 @@ from taugrad.platform.tracking.glance import check_experiment
 from taugrad.platform.tracking.masking import without_login
 from taugrad.platform.tracking.probe import answering_client
 
-from . import figures, gradients, interactive, verdict
+from . import gradients, interactive, verdict
 from .experiment import all_runs, compared_runs, find_experiment, with_histories
 from .gallery import CURVES, gallery
 from .groups import Group, by_metric, by_setting
@@ -102,7 +102,7 @@ def write_report(
 
     (folder / "figures").mkdir(exist_ok=True)
     for picture in pictures:
-        figures.save(picture.wide, folder / "figures" / f"{picture.key}.png")
+        (folder / "figures" / f"{picture.key}.png").write_bytes(picture.wide)
     table = method_rows(groups)
     texts = {
         "methods.csv": methods_to_csv(table, groups[0].metric),

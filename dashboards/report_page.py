@@ -172,8 +172,8 @@ def _picture(picture: Picture, runs_url: str | None) -> dict[str, Any]:
         "key": picture.key,
         "heading": picture.heading,
         "caption": picture.caption,
-        "wide": _data_url(picture.svg(style.WIDE)),
-        "narrow": _data_url(picture.svg(style.NARROW)),
+        "wide": _data_url(picture.wide),
+        "narrow": _data_url(picture.narrow),
         "links": _links(picture.run_ids[:_MOST_LINKS], runs_url),
         "more": max(0, len(picture.run_ids) - _MOST_LINKS),
     }
@@ -184,8 +184,8 @@ def _links(run_ids: Sequence[str], runs_url: str | None) -> list[tuple[str, str,
     return [(run_id[:_SHOWN_ID], run_id, f"{runs_url}{run_id}" if runs_url else None) for run_id in run_ids]
 
 
-def _data_url(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+def _data_url(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _method(group: Group) -> str:

@@ -294,10 +294,8 @@ def test_a_long_name_is_shortened_and_fits() -> None:
         assert any("tau=0.125" in note.get_text() for note in notes(figure))
 
 
-def test_a_saved_figure_is_a_png_of_150_dots_an_inch(four: list[RunHistory], tmp_path: Path) -> None:
-    path = tmp_path / "figure.png"
-    figures.save(figures.value_against_mb(four), path)
-    content = path.read_bytes()
+def test_a_figure_is_written_as_a_png_of_150_dots_an_inch(four: list[RunHistory]) -> None:
+    content = figures.png(figures.value_against_mb(four))
     assert content.startswith(b"\x89PNG")
     size = (int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big"))
     assert size == (1200, 750)

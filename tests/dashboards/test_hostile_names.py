@@ -1,15 +1,12 @@
 """Whoever can write into a store can name things; names stay texts wherever they are shown."""
 
-import base64
 import csv
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import mlflow_data
 import pytest
@@ -117,32 +114,10 @@ def test_the_report_runs_nothing_and_leads_nowhere_else(hostile: Pages) -> None:
     links = [value for name, value in page.attributes if name == "href"]
     assert links
     assert all(link.startswith(f"{SERVER}/#/experiments/") for link in links)
+    pictures = [value for name, value in page.attributes if name in ("src", "srcset")]
+    assert len(pictures) >= 20
+    assert all(picture.startswith("data:image/png;base64,") for picture in pictures)
     assert "alert(0)" in page.text  # the experiment's name is there, as a text
-
-
-def pictures(page: Skeleton) -> Iterator[ElementTree.Element]:
-    start = "data:image/svg+xml;base64,"
-    for name, value in page.attributes:
-        if name in ("src", "srcset"):
-            assert value.startswith(start)
-            yield ElementTree.fromstring(base64.b64decode(value.removeprefix(start)))
-
-
-def test_figures_hold_shapes_and_nothing_else(hostile: Pages) -> None:
-    seen = list(pictures(Skeleton(hostile.text("report.html"))))
-    assert len(seen) >= 20
-    for picture in seen:
-        for element in picture.iter():
-            tag = element.tag.rpartition("}")[2]
-            assert tag in {
-                "svg", "metadata", "RDF", "Work", "type", "title", "date", "format", "creator", "Agent",
-                "defs", "style", "g", "path", "use", "clipPath", "rect", "image",
-            }, tag  # fmt: skip
-            for attribute, value in element.attrib.items():
-                name = attribute.rpartition("}")[2]
-                assert not name.startswith("on")
-                if name == "href":
-                    assert value.startswith(("#", "data:image/png;base64,"))
 
 
 def test_formulas_in_names_take_no_figure_away(hostile: Pages, harmless: Pages) -> None:

@@ -76,7 +76,7 @@ def test_the_page_needs_nothing_else(page: str) -> None:
     assert "<script" not in page
     sources = re.findall(r"(?:src|srcset)=\"(.{30})", page)
     assert len(sources) >= 20
-    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
     assert not re.search(r"@import|url\(|<link", page)
     links = set(re.findall(r'href="([^"]+)"', page))
     assert all(link.startswith(f"{SERVER}/#/experiments/") for link in links)
