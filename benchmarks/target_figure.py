@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from pathlib import Path
 
+from report import number
 from target_times import Measured
 
 from taugrad.dashboards.figures import save
@@ -102,5 +103,5 @@ def caption(measured: Mapping[str, Measured]) -> str:
 
 def _said(link: str, minutes: Mapping[str, float]) -> str:
     """The times over a link, the fastest first."""
-    times = (f"{kind} {60 * minutes[kind]:.3g} s" for kind in sorted(minutes, key=minutes.__getitem__))
+    times = (f"{kind} {number(60 * minutes[kind])} s" for kind in sorted(minutes, key=minutes.__getitem__))
     return f"at {_label(link).replace(chr(10), ' and ')}, {', '.join(times)}"

@@ -86,7 +86,11 @@ def _local(every: int, density: float, value: float) -> Setting:
     return Setting("local", line, value, every, (every, 1 / density), unsent=True)
 
 
-_SPARSELOCO = "chunked_topk(keep=64, decay=0.95) | quantile(bits=2) | chunked"
+def _sparseloco(every: int, keep: int, value: float) -> Setting:
+    line = f"chunked_topk(keep={keep}, decay=0.95) | quantile(bits=2) | chunked"
+    return Setting("sparseloco", line, value, every, (every, 1 / keep))
+
+
 USUAL = _local(4, 0.1, 0.91)
 """The one to use where nothing else is known."""
 SETTINGS = (
@@ -100,13 +104,15 @@ SETTINGS = (
     Setting("wgt", "wgt(density(0.01)) | golomb_rice", 0.71),
     _local(2, 0.2, 0.82),
     USUAL,
+    _local(4, 0.02, 0.91),
     _local(10, 0.1, 0.8),
     _local(10, 0.02, 0.57),
     Setting("diloco", "linear(bits=8)", 0.68, 10, (10, 4)),
     Setting("diloco", "linear(bits=8)", 0.56, 30, (30, 4)),
     Setting("diloco", "linear(bits=4)", 0.5, 30, (30, 8)),
-    Setting("sparseloco", _SPARSELOCO, 0.84, 4, (4,)),
-    Setting("sparseloco", _SPARSELOCO, 0.52, 10, (10,)),
+    _sparseloco(4, 128, 0.93),
+    _sparseloco(4, 64, 0.85),
+    _sparseloco(10, 64, 0.52),
 )
 _UNKNOWN_SPARSE, _UNKNOWN_DENSE = 0.57, 0.9
 _UNKNOWN_LOCAL = ((2, 0.82), (4, 0.84), (10, 0.57), (30, 0.5))
