@@ -40,10 +40,8 @@ docs-long: $(READY)
 
 # WRITE=1 writes the figures to docs/results/ too.
 bench: $(READY)
-	$(BIN)/python benchmarks/compressors.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/hook.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/gradients.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/iteration.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/policy_cost.py $(if $(WRITE),--write)
 	$(BIN)/python benchmarks/synchronization.py $(if $(WRITE),--write)
 

@@ -7,7 +7,6 @@ Hosts are network namespaces (benchmarks/network), which needs root.
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from network import Link, Network, uniform, why_not
+from network_workers import TIMEOUT_S, start
 from report import RESULTS, Place, Table, load, number, publish, read_options
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +32,6 @@ DENSITIES = (0.001, 0.01, 0.1)
 """That stay."""
 BEGINS = 0.01
 BOUNDS = (0.0005, 0.1)
-TIMEOUT_S = 600
 PLACE = Place(
     RESULTS.parent / "network.md",
     "<!-- benchmarks/network_adapt.py writes from here -->",
@@ -111,24 +110,10 @@ def spec_of(hosts: int, steps: int, density: float | None) -> dict[str, Any]:
 def trained(hosts: int, delay: str, steps: int, density: float | None) -> Told:
     """A run whose link changes after each part."""
     links = [uniform(hosts, Link.parse(f"{rate},{delay}")) for rate in RATES]
-    environment = os.environ | {
-        "GLOO_SOCKET_IFNAME": "net0",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-    }
-    script = str(ROOT / "benchmarks" / "network_adapt_step.py")
     text = json.dumps(spec_of(hosts, steps, density))
     told: list[dict[str, Any]] = []
     with Network(links[0]) as network:
-        workers = [
-            host.popen(
-                [sys.executable, script, str(host.number), str(hosts), network.hosts[0].address, text],
-                env=environment,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for host in network.hosts
-        ]
+        workers = start(network, "adapt", hear_all=True, spec=text)
         hashes = []
         for line in iter(workers[0].stdout.readline, ""):
             if not line.startswith("{"):

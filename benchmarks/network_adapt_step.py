@@ -1,23 +1,19 @@
-"""One host of a training that follows its link: `python network_adapt_step.py RANK HOSTS ADDRESS SPEC`.
+"""What a host of benchmarks/network_adapt.py does: a training that follows its link.
 
-Trains a spec, which is JSON. Host 0 prints a line of JSON for each step: how many there were, the share of
-elements that is aimed at (null where nothing follows the link), seconds since the one before, and the
-training loss. All print a hash of the weights at the end.
+Host 0 prints a line of JSON for each step: how many there were, the share of elements that is aimed at (null
+where nothing follows the link), seconds since the one before, and the training loss. All print a hash of the
+weights at the end.
 """
 
 import hashlib
 import json
-import sys
 from time import perf_counter
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from in_process import Following, fit
 
 from taugrad.platform.synchronization.hooked import HookedGradients
-
-PORT = 29400
 
 
 class Telling(Following):
@@ -50,17 +46,10 @@ class Telling(Following):
         sync.iterate = told  # type: ignore[method-assign]
 
 
-def main(rank: int, hosts: int, address: str, text: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://{address}:{PORT}", rank=rank, world_size=hosts)
-    trainer = fit(text, Telling() if rank == 0 else Following())
+def trained(spec: str) -> None:
+    """Trains a spec, which is JSON."""
+    trainer = fit(spec, Telling() if dist.get_rank() == 0 else Following())
     digest = hashlib.sha256()
     for each in trainer.model.state_dict().values():
         digest.update(each.numpy().tobytes())
     print(digest.hexdigest(), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

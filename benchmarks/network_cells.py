@@ -1,21 +1,15 @@
 """Trainings over links of a rate and a delay, each measured once and kept (benchmarks/network)."""
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from network import Link, Network, uniform
+from network_workers import found_by
 
 from taugrad.platform.spec import RunSpec
-
-ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT_S = 3600
 
 
 @dataclass(frozen=True)
@@ -58,31 +52,7 @@ class Cells:
 
 def over_link(link: str, asked: Asked) -> dict[str, Any]:
     """A training by a host for each worker on one network, and what its probe found."""
-    hosts = asked.spec.workers.count
-    environment = os.environ | {
-        "GLOO_SOCKET_IFNAME": "net0",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-    }
-    with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
-        file = Path(folder) / "spec.json"
-        file.write_text(asked.spec.model_dump_json(), encoding="utf-8")
-        with Network(uniform(hosts, Link.parse(link))) as network:
-            probe = str(network.probe())
-            script = str(ROOT / "benchmarks" / "network_train.py")
-            workers = [
-                host.popen(
-                    [
-                        *(sys.executable, script, str(host.number), str(hosts)),
-                        *(network.hosts[0].address, str(file), asked.half),
-                    ],
-                    env=environment,
-                    stdout=subprocess.PIPE if host.number == 0 else subprocess.DEVNULL,
-                    text=True,
-                )
-                for host in network.hosts
-            ]
-            told, _ = workers[0].communicate(timeout=TIMEOUT_S)
-            if any(worker.wait() for worker in workers):
-                raise RuntimeError(f"{link}, {asked.spec.compressor}: a worker failed")
-    return {"probe": probe, **json.loads(told)}
+    with Network(uniform(asked.spec.workers.count, Link.parse(link))) as network:
+        probe = str(network.probe())
+        found = found_by(network, "train", spec=asked.spec.model_dump_json(), half=asked.half)
+    return {"probe": probe, **found}

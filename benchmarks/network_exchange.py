@@ -7,8 +7,6 @@ build/network_exchange.jsonl has the cells that were measured.
 """
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from network import Link, Network, uniform, why_not
+from network_workers import found_by
 from report import RESULTS, Place, Spread, Table, load, number, publish, read_options
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +27,6 @@ ELEMENTS, QUICK_ELEMENTS = 7_600_000, 120_000
 STEPS, QUICK_STEPS = 20, 3
 GOALS = {("100mbit,0ms", 2): 130, ("100mbit,0ms", 4): 90, ("1gbit,0ms", 2): 25, ("1gbit,0ms", 4): 15}
 """Times faster than the float32 all-reduce, by link and hosts."""
-TIMEOUT_S = 1800
 PLACE = Place(
     RESULTS.parent / "network.md",
     "<!-- benchmarks/network_exchange.py writes from here -->",
@@ -46,35 +44,16 @@ INTRODUCTION = (
 
 def cell(link: str, hosts: int, steps: int, elements: int) -> dict[str, Any]:
     """Measures all methods on one network."""
-    environment = os.environ | {
-        "GLOO_SOCKET_IFNAME": "net0",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-    }
     with Network(uniform(hosts, Link.parse(link))) as network:
         found = network.probe()
-        workers = [
-            host.popen(
-                [
-                    *(sys.executable, str(ROOT / "benchmarks" / "network_step.py"), str(host.number)),
-                    *(str(hosts), network.hosts[0].address, str(steps), str(elements), json.dumps(METHODS)),
-                ],
-                env=environment,
-                stdout=subprocess.PIPE if host.number == 0 else subprocess.DEVNULL,
-                text=True,
-            )
-            for host in network.hosts
-        ]
-        told, _ = workers[0].communicate(timeout=TIMEOUT_S)
-        if any(worker.wait() for worker in workers):
-            raise RuntimeError(f"{link}, {hosts} hosts: a worker failed")
+        methods = found_by(network, "exchange", methods=METHODS, elements=elements, steps=steps)
     return {
         "link": link,
         "hosts": hosts,
         "steps": steps,
         "elements": elements,
         "probe": str(found),
-        "methods": json.loads(told),
+        "methods": methods,
     }
 
 

@@ -7,8 +7,6 @@ build/network_sites.jsonl has the cells that were measured.
 """
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from network import Link, Network, two_sites, why_not
+from network_workers import found_by
 from report import RESULTS, Place, Spread, Table, load, number, publish, read_options
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +26,6 @@ CELLS = ((2, "50mbit,0ms"), (2, "50mbit,20ms"), (2, "100mbit,0ms"), (4, "50mbit,
 QUICK_CELLS = ((2, "50mbit,0ms"),)
 ELEMENTS, QUICK_ELEMENTS = 7_600_000, 2_000_000
 STEPS, QUICK_STEPS = 20, 5
-TIMEOUT_S = 1800
 PLACE = Place(
     RESULTS.parent / "network.md",
     "<!-- benchmarks/network_sites.py writes from here -->",
@@ -46,29 +44,9 @@ INTRODUCTION = (
 
 def cell(at_each: int, between: str, steps: int, elements: int) -> dict[str, Any]:
     """Measures all ways on one network."""
-    environment = os.environ | {
-        "GLOO_SOCKET_IFNAME": "net0",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-    }
-    hosts = 2 * at_each
     with Network(two_sites(at_each, Link.parse(INSIDE), Link.parse(between))) as network:
         found = network.probe(0, at_each)
-        workers = [
-            host.popen(
-                [
-                    *(sys.executable, str(ROOT / "benchmarks" / "network_sites_step.py"), str(host.number)),
-                    *(str(hosts), network.hosts[0].address, str(steps), str(elements), LINE, *WAYS),
-                ],
-                env=environment,
-                stdout=subprocess.PIPE if host.number == 0 else subprocess.DEVNULL,
-                text=True,
-            )
-            for host in network.hosts
-        ]
-        told, _ = workers[0].communicate(timeout=TIMEOUT_S)
-        if any(worker.wait() for worker in workers):
-            raise RuntimeError(f"{between} between sites of {at_each}: a worker failed")
+        ways = found_by(network, "sites", line=LINE, ways=WAYS, elements=elements, steps=steps)
     return {
         "at_each": at_each,
         "between": between,
@@ -76,7 +54,7 @@ def cell(at_each: int, between: str, steps: int, elements: int) -> dict[str, Any
         "elements": elements,
         "rate": found.rate,
         "probe": str(found),
-        "ways": json.loads(told),
+        "ways": ways,
     }
 
 

@@ -1,19 +1,12 @@
-"""One worker of benchmarks/network_sites.py, at the first of two sites or at the second.
+"""What a worker of benchmarks/network_sites.py does, at the first of two sites or at the second."""
 
-    python benchmarks/network_sites_step.py RANK WORKERS ADDRESS STEPS ELEMENTS LINE WAY...
-
-LINE is a compressor's; a WAY is a form of exchange, or sharded. Worker 0 prints what was found as JSON.
-"""
-
-import json
-import sys
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from network_step import DRAWN, PORT, WARM_UP, Given, drawn_gradients
+from network_step import DRAWN, WARM_UP, Given, drawn_gradients
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
@@ -87,23 +80,11 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     return {"seconds": seconds.tolist(), "message": [], "links": links.nbytes.tolist()}
 
 
-def main() -> None:
-    rank, workers, address, steps, elements, line, *ways = sys.argv[1:]
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://{address}:{PORT}", rank=int(rank), world_size=int(workers)
-    )
-    found = {
-        way: sharded(line, int(elements), int(steps))
+def sites(line: str, ways: list[str], elements: int, steps: int) -> dict[str, Any]:
+    """Both of a compressor's line; a way is a form of exchange, or sharded."""
+    return {
+        way: sharded(line, elements, steps)
         if way == "sharded"
-        else through_the_hook(line, way, int(elements), int(steps))
+        else through_the_hook(line, way, elements, steps)
         for way in ways
     }
-    if rank == "0":
-        print(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

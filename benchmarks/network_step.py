@@ -1,13 +1,8 @@
-"""One worker of benchmarks/network_exchange.py: steps of DDP with next to no computing.
+"""What a worker of benchmarks/network_exchange.py does: steps of DDP with next to no computing.
 
-    python benchmarks/network_step.py RANK WORKERS ADDRESS STEPS ELEMENTS METHODS
-
-METHODS is a JSON list of compressors' lines, or of fp16 and powersgd, torch's own hooks, or bare, which
-exchanges nothing. Worker 0 prints what was found as JSON.
+Methods are compressors' lines, or fp16 and powersgd, torch's own hooks, or bare, which exchanges nothing.
 """
 
-import json
-import sys
 from collections.abc import Iterable
 from time import perf_counter
 from typing import Any
@@ -21,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 
-PORT = 29400
 TENSORS = 12
 WARM_UP = 6
 """Steps in which DDP forms its buckets anew, connections speed up and tau is found."""
@@ -116,18 +110,6 @@ def measure(method: str, elements: int, steps: int) -> dict[str, Any]:
     return {"seconds": seconds.tolist(), "parts": parts}
 
 
-def main() -> None:
-    rank, workers, address, steps, elements, methods = sys.argv[1:]
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://{address}:{PORT}", rank=int(rank), world_size=int(workers)
-    )
-    found = {method: measure(method, int(elements), int(steps)) for method in json.loads(methods)}
-    if rank == "0":
-        print(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+def exchange(methods: list[str], elements: int, steps: int) -> dict[str, Any]:
+    """The same of every method."""
+    return {method: measure(method, elements, steps) for method in methods}

@@ -1,15 +1,9 @@
-"""One host of benchmarks/network_target.py: trains a spec with the platform's trainer.
+"""What a host of benchmarks/network_target.py does: trains a spec with the platform's trainer.
 
-    python benchmarks/network_train.py RANK HOSTS ADDRESS FILE HALF
-
-FILE has a spec as JSON. HALF is fp16 or bf16, for all-reduces in these as torch's hooks make them, or empty.
-Host 0 prints what was found as JSON. Neither Ray nor MLflow takes part.
+Neither Ray nor MLflow takes part.
 """
 
-import json
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -22,7 +16,6 @@ from torch.futures import Future
 from taugrad.compressors.protocols import all_reduce
 from taugrad.platform.tracking import names
 
-PORT = 29400
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -98,10 +91,15 @@ class Timing(Following):
         return timed
 
 
-def train(text: str) -> dict[str, Any]:
-    """Trains a spec: when its steps were done, and what it came to."""
+def train(spec: str, half: str) -> dict[str, Any]:
+    """Trains a spec, which is JSON: when its steps were done, and what it came to.
+
+    With `half`, fp16 or bf16, all-reduces are in these, as torch's hooks make them.
+    """
+    if half:
+        all_reduce.dist = Narrow(DTYPES[half])  # type: ignore[assignment]
     listener = Timing()
-    trainer = fit(text, listener)
+    trainer = fit(spec, listener)
     ended = perf_counter()  # after the last evaluation, which is among those that are timed
     return {
         "done": [each - listener.began for each in listener.done],
@@ -113,22 +111,3 @@ def train(text: str) -> dict[str, Any]:
         "wire": trainer.sync.totals.wire_bytes,
         "received": trainer.sync.totals.received_bytes,
     }
-
-
-def main() -> None:
-    rank, hosts, address, file, half = sys.argv[1:]
-    torch.set_num_threads(1)
-    if half:
-        all_reduce.dist = Narrow(DTYPES[half])  # type: ignore[assignment]
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://{address}:{PORT}", rank=int(rank), world_size=int(hosts)
-    )
-    found = train(Path(file).read_text(encoding="utf-8"))
-    if rank == "0":
-        print(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -8,15 +8,14 @@ build/plan.jsonl has the cells that were measured.
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from network import Link, Network, uniform, why_not
+from network_workers import found_by
 from report import Spread, Table, load, number, publish, read_options
 
 from taugrad.compressors.config import read_config
@@ -51,7 +50,6 @@ WITHIN = 0.2
 JUMBO_BITS = 200e6
 PLAIN_HEADERS, JUMBO_HEADERS = 0.045, 0.008
 """Share that TCP's and IP's headers take of these links' frames of 1,500 and 9,000 bytes, as `tc` counts."""
-TIMEOUT_S = 1200
 INTRODUCTION = (
     "Seconds of a training step through DDP, {batch} examples per host. Every host is a network namespace "
     "with one thread, and all share this machine's {cores} cores. Measured: {steps} steps of the slowest "
@@ -86,34 +84,9 @@ def predicted(calibration: Calibration, method: str, link: str, hosts: int) -> f
 
 def measured(spec: RunSpec, link: str, steps: int) -> dict[str, list[float]]:
     """Seconds of each step by each method, on one network."""
-    environment = os.environ | {
-        "GLOO_SOCKET_IFNAME": "net0",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-    }
-    hosts, script = spec.workers.count, str(ROOT / "benchmarks" / "plan_step.py")
-    with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
-        file = Path(folder) / "asked.json"
-        asked = {"spec": spec.model_dump(mode="json"), "methods": METHODS}
-        file.write_text(json.dumps(asked), encoding="utf-8")
-        with Network(uniform(hosts, Link.parse(link))) as network:
-            address = network.hosts[0].address
-            workers = [
-                host.popen(
-                    [
-                        *(sys.executable, script, str(host.number), str(hosts)),
-                        *(address, str(steps), str(file)),
-                    ],
-                    env=environment,
-                    stdout=subprocess.PIPE if host.number == 0 else subprocess.DEVNULL,
-                    text=True,
-                )
-                for host in network.hosts
-            ]
-            told, _ = workers[0].communicate(timeout=TIMEOUT_S)
-            if any(worker.wait() for worker in workers):
-                raise RuntimeError(f"{link}, {hosts} hosts: a worker failed")
-    found: dict[str, list[float]] = json.loads(told)
+    with Network(uniform(spec.workers.count, Link.parse(link))) as network:
+        asked = {"spec": spec.model_dump(mode="json"), "methods": METHODS, "steps": steps}
+        found: dict[str, list[float]] = found_by(network, "plan", **asked)
     return found
 
 

@@ -1,15 +1,7 @@
-"""One host of benchmarks/plan.py: steps of a model by each method, through DDP.
+"""What a host of benchmarks/plan.py does: steps of a model by each method, through DDP."""
 
-    python benchmarks/plan_step.py RANK HOSTS ADDRESS STEPS FILE
-
-FILE has a spec and methods as JSON: compressors' lines, or torch's hook that all-reduces in 16 bits. Host 0
-prints seconds a step, of the slowest host, for some steps at a time, as JSON.
-"""
-
-import json
-import sys
-from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +20,6 @@ from taugrad.platform.training.batch_plan import BatchPlan
 from taugrad.platform.training.replica import Replica
 from taugrad.search.plan.calibrated import HALF
 
-PORT = 29400
 WARM_UP = 8
 """Steps in which DDP forms its buckets anew, connections speed up and tau is found."""
 WINDOW = 4
@@ -65,21 +56,8 @@ def measure(spec: RunSpec, data: Data, method: str, steps: int) -> list[float]:
     return [float(each) for each in seconds]
 
 
-def main() -> None:
-    rank, hosts, address, steps, file = sys.argv[1:]
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://{address}:{PORT}", rank=int(rank), world_size=int(hosts)
-    )
-    asked = json.loads(Path(file).read_text(encoding="utf-8"))
-    spec = RunSpec.model_validate(asked["spec"])
-    data = load(spec.data)
-    found = {method: measure(spec, data, method, int(steps)) for method in asked["methods"]}
-    if rank == "0":
-        print(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+def measured(spec: dict[str, Any], methods: list[str], steps: int) -> dict[str, list[float]]:
+    """The same of every method: a compressor's line, or torch's hook that all-reduces in 16 bits."""
+    read = RunSpec.model_validate(spec)
+    data = load(read.data)
+    return {method: measure(read, data, method, steps) for method in methods}
