@@ -161,13 +161,6 @@ def test_stages_that_cannot_be_are_refused(changes, told):
         spec_of(**changes)
 
 
-@pytest.mark.parametrize("mode", ["weights", "hybrid"])
-def test_where_every_worker_trains_none_can_wait(mode):
-    training = BASE["training"] | {"batch_growth": {"kind": "staged", "stages": STAGES}}
-    with pytest.raises(ValidationError, match=rf"workers = 2 with sync.mode = {mode}"):
-        RunSpec.model_validate(BASE | {"training": training, "sync": {"mode": mode}})
-
-
 DEEP: dict[str, Any] = {"kind": "mlp", "widths": [10, 8, 6], "activation": "sigmoid"}
 
 

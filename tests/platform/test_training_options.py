@@ -143,17 +143,6 @@ def test_a_run_is_a_plain_loop_with_these_options(options):
     assert recorder.evaluations[-1][0] == len(losses) == trainer.done
 
 
-def test_bf16_computes_in_bf16_and_keeps_weights_and_gradients_in_float32():
-    spec = spec_of(precision="bf16")
-    trainer = train(spec)
-    assert {each.dtype for each in trainer.model.state_dict().values()} == {torch.float32}
-    exact = train(spec_of())
-    assert not all(
-        torch.equal(one, other)
-        for one, other in zip(trainer.model.parameters(), exact.model.parameters(), strict=True)
-    )
-
-
 class Exploding(nn.Module):
     """A linear model whose gradients overflow fp16 unless the loss's scale is small."""
 
