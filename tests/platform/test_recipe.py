@@ -1,16 +1,13 @@
 """Strom's recipe (2015, section 3.3): stages of fewer workers and smaller batches; pre-training by layers."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 
 from taugrad.platform.data import DataSet, load
 from taugrad.platform.data.batches import epoch_order
@@ -36,15 +33,6 @@ BASE: dict[str, Any] = {
 }
 STAGES = [{"until": 0.25, "batch_size": 8, "workers": 2}, {"until": 1.25, "batch_size": 30, "workers": 3}]
 """25% of 200 examples are 6.25 batches of 8: the first stage has seven."""
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def spec_of(**changes: Any) -> RunSpec:
