@@ -2,17 +2,12 @@
 
 import importlib
 import json
-import math
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from taugrad.compressors.config import read_config
@@ -44,57 +39,7 @@ def rooms() -> Any:
 
 
 # Few values, so that many points have one in common.
-points = st.lists(
-    st.builds(
-        Point,
-        st.sampled_from([0.0, 0.05, 0.1, 0.3, 0.5, 0.9, 0.95, 1.0]) | st.floats(0, 1),
-        st.sampled_from([1.0, 1e3, 1e5, 1e6, 2e6]) | st.floats(1, 2e6),
-    ),
-    max_size=8,
-)
-WORST = Point(0.1, 1e6)
 SKIPPING = {"kind": "none", "nonfinite": "skip"}
-
-
-def cells(several: Sequence[Point], worst: Point) -> float:
-    """The area by counting cells: a grid through all points, each cell in or out by its middle."""
-    heights = sorted({worst.accuracy, *(max(each.accuracy, worst.accuracy) for each in several)})
-    left = [math.log10(worst.wire_bytes / each.wire_bytes) for each in several]
-    sides = sorted({0.0, *(max(each, 0.0) for each in left)})
-    area = 0.0
-    for low, high in pairwise(heights):
-        for near, far in pairwise(sides):
-            accuracy, orders = (low + high) / 2, (near + far) / 2
-            if any(
-                each.accuracy >= accuracy and far_left >= orders
-                for each, far_left in zip(several, left, strict=True)
-            ):
-                area += (high - low) * (far - near)
-    return area
-
-
-@settings(deadline=None)
-@given(points)
-def test_a_hypervolume_is_the_area_that_a_grid_counts(rooms: Any, several: list[Point]) -> None:
-    assert rooms("judging").hypervolume(several, WORST) == pytest.approx(cells(several, WORST), abs=1e-9)
-
-
-def beats(one: Point, other: Point) -> bool:
-    no_worse = one.accuracy >= other.accuracy and one.wire_bytes <= other.wire_bytes
-    return no_worse and one != other
-
-
-@settings(deadline=None)
-@given(points)
-def test_a_front_holds_what_no_other_beats(rooms: Any, several: list[Point]) -> None:
-    numbered = list(enumerate(several))
-    front = rooms("judging").front_of(numbered)
-    assert all(each in numbered for each in front)
-    assert {each for _, each in front} == {
-        each for each in several if not any(beats(other, each) for other in several)
-    }
-    assert len({each for _, each in front}) == len(front)
-    assert all(a.wire_bytes < b.wire_bytes for (_, a), (_, b) in pairwise(front))
 
 
 def test_every_entrants_lines_are_specs_of_every_pair(rooms: Any) -> None:

@@ -265,14 +265,6 @@ def test_send_times_are_bits_over_bandwidth(prepared: Any, groups: list[Group]) 
         assert line.get_ydata()[0] == pytest.approx(bits / 10e6)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(3600, "1 h"), (60, "1 min"), (59, "59 s"), (0.001, "1 ms"), (2.5e-6, "2.5 µs"), (4e-9, "4 ns")],
-)
-def test_times_are_written_for_people(value: float, text: str) -> None:
-    assert link.seconds(value) == text
-
-
 def test_a_figure_without_its_data_says_what_is_missing(groups: list[Group], shown: list[RunHistory]) -> None:
     bare = [replace(run, metrics={}) for run in shown]
     only_baseline = [group for group in groups if group.is_baseline]

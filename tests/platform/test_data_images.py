@@ -4,7 +4,6 @@ import io
 import logging
 import shutil
 import sys
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -263,18 +262,6 @@ def test_the_fingerprint_is_of_names_and_sizes(tree):
     assert load(ImageFolder(path=moved)).fingerprint != first
 
 
-def test_every_suffix_of_an_image_is_read(tmp_path):
-    suffixes = (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".avif", ".gif", ".tif")
-    suffixes += (".tiff", ".pbm", ".pgm", ".ppm", ".pnm", ".TIF", ".Jpg")
-    for label in ("a", "b"):
-        (tmp_path / label).mkdir()
-        for suffix in suffixes:
-            (tmp_path / label / f"x{suffix}").write_bytes(png(noise(1, 4, 4)))
-        (tmp_path / label / ".DS_Store").write_bytes(b"x")
-    data = load(ImageFolder(path=tmp_path, size=4, test_fraction=0.5))
-    assert len(data.train) + len(data.test) == 2 * len(suffixes)
-
-
 @pytest.mark.parametrize(
     "other", ["dog/notes.txt", "dog/Thumbs.db", "dog/a.jp2", "dog/b.png.bak", "dog/more/0.png", "dog/empty/"]
 )
@@ -408,14 +395,3 @@ def test_a_pipeline_that_stood_still_is_begun_again_if_it_had_come_on(
     assert len(wanted) == 6
     assert len(begun) == min(times, 3)
     assert len(caplog.messages) == (progress == 0)
-
-
-@pytest.mark.parametrize("blocks", [[7], [1] * 7, [3, 4], [2, 5], [0, 6, 0, 1]])
-def test_blocks_of_any_length_become_parts(blocks):
-    from taugrad.platform.data.ray_stream import _cut
-
-    starts = np.cumsum([0, *blocks])
-    rows = [{"x": np.arange(a, b), "y": np.arange(a, b) * 2} for a, b in pairwise(starts)]
-    found = list(_cut(iter(rows), [2, 1, 3, 1]))
-    assert [each["x"].tolist() for each in found] == [[0, 1], [2], [3, 4, 5], [6]]
-    assert [each["y"].tolist() for each in found] == [[0, 2], [4], [6, 8, 10], [12]]

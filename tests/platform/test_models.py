@@ -102,16 +102,6 @@ def on_meta(config, shape):
         return build(config, shape)
 
 
-def test_network_in_network_pools_as_caffe_does():
-    # Caffe rounds up: 32 -> 16 -> 8; rounding down would give 15 and 7.
-    model = build(NetworkInNetwork(width_multiplier=0.02), Shape.image(3, 32, 32, 10))
-    sizes = []
-    for name in ("pool1", "pool2"):
-        model.get_submodule(name).register_forward_hook(lambda *call: sizes.append(call[2].shape[-1]))
-    model(torch.zeros(1, 3, 32, 32))
-    assert sizes == [16, 8]
-
-
 @pytest.mark.parametrize(
     ("config", "height", "width", "smallest"),
     [
@@ -248,20 +238,6 @@ def test_a_gpt_drops_out_only_in_training_and_refuses_longer_texts():
         model(torch.zeros(1, 5, dtype=torch.int64))
     with pytest.raises(pydantic.ValidationError, match="width = 10: must be a multiple of heads, which is 4"):
         Gpt(width=10)
-
-
-def test_a_deep_sigmoid_stack_lets_gradients_through():
-    torch.manual_seed(0)
-    frames, labels = torch.randn(64, 17, 20), torch.randint(40, (64,))
-
-    def share(model):  # of the first layer's gradient in the last one's, by their root mean squares
-        nn.functional.cross_entropy(model(frames), labels).backward()
-        first, *_, last = (p.grad.square().mean().sqrt().item() for p in model.parameters() if p.ndim == 2)
-        return first / last
-
-    shape = Shape((17, 20), 40)
-    assert share(build(SigmoidStack(depth=8, width=128), shape)) > 0.05
-    assert share(build(Mlp(widths=[128] * 8, activation="sigmoid"), shape)) < 1e-4
 
 
 @pytest.mark.parametrize(

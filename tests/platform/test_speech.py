@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from taugrad.platform.data.speech.folder import in_one_go
 from taugrad.platform.data.speech.phonemes import CLASSES, class_numbers
 from taugrad.platform.data.speech.sentences import Sentences
 from taugrad.platform.data.speech.utterances import PARTS, Frames, labels_at
-from taugrad.platform.data.speech.voices import ACCENTS, voices
 
 try:
     espeak.find_library()
@@ -135,13 +133,6 @@ def test_parts_share_no_sentence_and_only_the_grammars_words():
         assert "{" not in each
     assert sentences["test"] == spoken_words("test")
     assert sentences["test"] != spoken_words("test", seed=1)
-
-
-def test_parts_share_no_voice():
-    names = {part: voices(part) for part in PARTS}
-    everyone = [name.partition("+")[2] for part in PARTS for name in names[part]]
-    assert len(set(everyone)) * len(ACCENTS) == len(everyone)
-    assert all(len(names[part]) >= 64 for part in PARTS)
 
 
 def test_the_part_ends_with_the_utterance_that_reaches_its_share():
@@ -279,24 +270,3 @@ def test_a_folder_that_is_there_is_kept_or_refused(spoken, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert speech("--minutes", 0.5, "--out", tmp_path / "file") == 2
     assert "file: is a file; give a folder" in capsys.readouterr().err
-
-
-@needs_espeak
-def test_every_voice_is_there():
-    speaker = espeak.Speaker()
-    for part in PARTS:
-        for voice in voices(part):
-            made = speaker.speak("Yes, nine.", voice, words_a_minute=200, pitch=50, pitch_range=50)
-            assert len(made.samples) > speaker.rate / 5
-            assert made.samples.any()
-            assert CLASSES[class_numbers(made.phonemes)[0]] == "j", voice
-            assert (np.diff(made.starts) >= 0).all()
-            assert made.starts[-1] < len(made.samples)
-    with pytest.raises(espeak.SpeechError, match="refuses voice 'nobody'"):
-        speaker.speak("No.", "nobody", words_a_minute=200, pitch=50, pitch_range=50)
-
-
-@needs_espeak
-def test_what_fails_in_a_blocks_process_is_told(tmp_path: Path) -> None:
-    with pytest.raises(espeak.SpeechError, match=r"block 3 of train: .*non-negative"):
-        making._in_a_process("train", -1, 3, tmp_path)

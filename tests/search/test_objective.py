@@ -103,12 +103,3 @@ BARE, TOP = "the accuracy without compression", "the most accurate one"
 )
 def test_the_proposed_point_is_the_one_that_the_objective_prefers(objective, place, why):
     assert objective.proposed(POINTS) == (POINTS[place], why)
-
-
-@given(OUTCOMES.filter(len), st.integers(0, 10).map(lambda n: n / 10), st.integers(0, 100))
-def test_the_proposed_point_of_a_front_follows_from_its_formula(points, bare, tolerance):
-    limit = min(bare, max(p.value for p in points)) - tolerance / 100
-    chosen, _ = Objective("front", ACCURACY, tolerance, Outcome(bare, 1e8)).proposed(points)
-    least = min(p.wire_bytes for p in points if p.value >= limit - 1e-9)
-    assert chosen.wire_bytes == least
-    assert chosen in front(points, ACCURACY)

@@ -70,18 +70,6 @@ def test_the_front_of_a_loss_is_low_and_a_lucky_seed_does_not_make_it(start):
     assert "Train point 2, which sends least within 0.02 nats of the best one" in text
 
 
-def test_the_proposed_point_loses_no_more_than_the_tolerance_in_nats(start):
-    progress = start(*LANGUAGE, "--search.tolerance", "0.1")
-    train(progress, [1.94], 100, tau=None)
-    train(progress, [1.93], 50, tau=0.03)
-    train(progress, [2.03], 2, tau=0.01)
-    train(progress, [2.05], 1, tau=0.02)
-    text = said(progress)
-    assert "which sends least within 0.1 nats of the test loss without compression" in text
-    assert "Train point 2" in text
-    assert "No interval: seeds were not repeated" in text
-
-
 def test_a_trial_by_iterations_is_told_by_its_evaluations(start):
     by_iterations = ("--training.iterations", "600", "--training.evaluate_every", "100")
     progress = start(*LANGUAGE, *by_iterations)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
 from taugrad.search.outputs import folder_of, picked, write_outputs
 from taugrad.search.progress import Progress
@@ -92,24 +92,6 @@ def test_budgets_count_every_start(start):
     seconds = start().record.seconds
     assert seconds > 0
     assert start("--search.minutes", str(seconds / 120)).exhausted().startswith("search.minutes")
-
-
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_budget_counts_bytes_of_a_training_that_goes_on_once(start, goes_on):
-    first = start()
-    task = first.begin(point(0.1))
-    seen = {"value": 0.5, "wire_bytes": 6e6, "spent_bytes": 6e6}
-    first.report(task.number, {"evaluation": 1, "share": 1.0, "full": False, **seen})
-    again = start("--search.wire_gb", "0.01")
-    if goes_on:
-        again.unfinished = {RunSpec.model_validate_json(task.specs[0]).fingerprint(): "run"}
-    task = again.begin(point(0.1))
-    again.report(
-        task.number,
-        {"evaluation": 2, "share": 1.0, "full": False, **seen, "wire_bytes": 8e6, "spent_bytes": 8e6},
-    )
-    assert again.record.spent_bytes == (8e6 if goes_on else 14e6)
-    assert bool(again.exhausted()) != goes_on
 
 
 def test_several_seeds_are_compared_by_the_mean_less_its_error(start):
