@@ -1,4 +1,4 @@
-"""What benchmarks/auto_threshold.py judges by, who takes part in it, and that nothing is trained twice."""
+"""What choose/auto_threshold.py judges by, who takes part in it, and that nothing is trained twice."""
 
 import importlib
 import json
@@ -33,7 +33,7 @@ def rooms() -> Any:
         patch.syspath_prepend(str(BENCHMARKS))
 
         def room(name: str) -> ModuleType:
-            return importlib.import_module(f"auto_{name}")
+            return importlib.import_module(f"benchmarks.choose.auto_{name}")
 
         yield room
 

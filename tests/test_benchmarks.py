@@ -3,7 +3,6 @@
 import importlib
 import math
 import re
-import sys
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -20,15 +19,19 @@ Table = list[list[str]]
 
 
 def needs_network() -> None:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    if reason := importlib.import_module("network").why_not():
+    if reason := importlib.import_module("benchmarks.network").why_not():
         missing(reason)
+
+
+def module_of(name: str) -> str:
+    (path,) = ROOT.glob(f"benchmarks/*/{name}.py")
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 def run(name: str, folder: Path, report: str = "") -> str:
     """What a quick run of a benchmark writes: a report of its name, or of another one."""
     options = ["--quick", "--write", folder]
-    said = run_script(ROOT / "benchmarks" / f"{name}.py", options, ROOT, timeout_s=TIMEOUT_S)
+    said = run_script(module_of(name), options, ROOT, timeout_s=TIMEOUT_S)
     (written,) = folder.iterdir()
     assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d-{report or name}\.md", written.name)
     text = written.read_text(encoding="utf-8")
@@ -91,8 +94,7 @@ def test_hook(tmp_path: Path) -> None:
 
 
 def test_of_each_contender_the_best_counts(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    figure = importlib.import_module("target_figure")
+    figure = importlib.import_module("benchmarks.network.target_figure")
     seconds = {
         "DDP": 300.0,
         "PowerSGD, rank 4": math.inf,
@@ -104,8 +106,9 @@ def test_of_each_contender_the_best_counts(monkeypatch):
 
 
 def test_the_first_screens_sentence_begins_with_the_fastest(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    figure, times = (importlib.import_module(name) for name in ("target_figure", "target_times"))
+    figure, times = (
+        importlib.import_module(f"benchmarks.network.{name}") for name in ("target_figure", "target_times")
+    )
     slow = {"DDP, 16 bits": 4.0, "DiLoCo": 2.0, "strom (ours)": 1.0, "SparseLoCo": 0.9}
     fast = {"DDP, 16 bits": 0.4, "DiLoCo": 0.5, "strom (ours)": 0.35, "SparseLoCo": 0.36}
     nin = times.Measured("loss at most 2", {"50mbit,0ms": slow, "1gbit,20ms": fast}, "a", "2026-01-02", "M")
@@ -125,8 +128,9 @@ def test_the_first_screens_sentence_begins_with_the_fastest(monkeypatch, tmp_pat
 
 
 def test_each_contender_has_the_same_search(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    search, settings = (importlib.import_module(name) for name in ("target_search", "target_settings"))
+    search, settings = (
+        importlib.import_module(f"benchmarks.network.{name}") for name in ("target_search", "target_settings")
+    )
     gpt = settings.GPT
     *_, diloco, sparseloco, _, strom = settings.CONTENDERS
     for each in (diloco, sparseloco, strom):

@@ -178,8 +178,6 @@ def imported(source: str) -> Iterator[tuple[str, list[str]]]:
 
 def check_imports(source: str) -> None:
     for module, names in imported(source):
-        if module == "network":  # benchmarks/ is to be put on the path for it
-            continue
         assert importlib.util.find_spec(module), module
         there = importlib.import_module(module) if module.startswith("taugrad") else None
         missing = [name for name in names if there is not None and not hasattr(there, name)]

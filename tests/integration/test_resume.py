@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faults.comparing import Outcome, differences, outcome_of
+from benchmarks.platform.faults.comparing import Outcome, differences, outcome_of
 from mlflow.tracking import MlflowClient
 
 pytestmark = pytest.mark.ray

@@ -11,9 +11,9 @@ from random import Random
 
 import psutil
 import pytest
-from faults.commands import family, named
-from faults.comparing import Outcome, differences, outcome_of
-from faults.kinds import damage
+from benchmarks.platform.faults.commands import family, named
+from benchmarks.platform.faults.comparing import Outcome, differences, outcome_of
+from benchmarks.platform.faults.kinds import damage
 from mlflow.tracking import MlflowClient
 from needs import missing
 
