@@ -40,27 +40,25 @@ docs-long: $(READY)
 
 # WRITE=1 writes the figures to docs/results/ too.
 bench: $(READY)
-	$(BIN)/python benchmarks/compressors.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/hook.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/gradients.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/iteration.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/policy_cost.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/synchronization.py $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.compress.hook $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.compress.gradients $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.compress.policy_cost $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.platform.synchronization $(if $(WRITE),--write)
 
 # Over links of a rate and a delay, between network namespaces: needs root, and takes hours. Continues where it
 # was stopped. WRITE=1 as above.
 bench-network: $(READY)
-	$(BIN)/python benchmarks/network_exchange.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/network_sites.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/network_adapt.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/plan.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/network_growth.py $(if $(WRITE),--write)
-	$(BIN)/python benchmarks/network_target.py $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.network.network_exchange $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.network.network_sites $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.network.network_adapt $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.network.plan $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.network.network_growth $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.network.network_target $(if $(WRITE),--write)
 
 # Kills, stops and fills everything that takes part in runs, and compares them with undisturbed ones: hours, as
 # root. Goes on where it was stopped. WRITE=1 as above.
 soak: $(READY)
-	$(BIN)/python benchmarks/soak.py $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.platform.soak $(if $(WRITE),--write)
 
 # A million damaged messages of every format; each must be refused or be a message.
 fuzz: $(READY)
@@ -72,7 +70,7 @@ gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu -m gpu --require-gpu
 	if command -v compute-sanitizer; then PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer \
 		--error-exitcode 1 $(PYTHON) -m pytest tests/gpu -m gpu --require-gpu -k 'same_payload_as_on_the_cpu and 1000'; fi
-	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py $(if $(WRITE),--write)
+	PYTHONPATH=src $(PYTHON) -m benchmarks.compress.gpu $(if $(WRITE),--write)
 
 package: $(READY)
 	$(BIN)/python -m build

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).with_name("support")))
+sys.path.append(str(Path(__file__).parents[1]))  # for benchmarks
 import cases
 
 COMPILING = ("tests/compressors/test_methods.py", "tests/compressors/test_codecs.py")

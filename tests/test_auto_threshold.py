@@ -1,19 +1,13 @@
-"""What benchmarks/auto_threshold.py judges by, who takes part in it, and that nothing is trained twice."""
+"""What choose/auto_threshold.py judges by, who takes part in it, and that nothing is trained twice."""
 
-import csv
 import importlib
 import json
-import math
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from taugrad.compressors.config import read_config
@@ -39,115 +33,13 @@ def rooms() -> Any:
         patch.syspath_prepend(str(BENCHMARKS))
 
         def room(name: str) -> ModuleType:
-            return importlib.import_module(f"auto_{name}")
+            return importlib.import_module(f"benchmarks.choose.auto_{name}")
 
         yield room
 
 
 # Few values, so that many points have one in common.
-points = st.lists(
-    st.builds(
-        Point,
-        st.sampled_from([0.0, 0.05, 0.1, 0.3, 0.5, 0.9, 0.95, 1.0]) | st.floats(0, 1),
-        st.sampled_from([1.0, 1e3, 1e5, 1e6, 2e6]) | st.floats(1, 2e6),
-    ),
-    max_size=8,
-)
-WORST = Point(0.1, 1e6)
 SKIPPING = {"kind": "none", "nonfinite": "skip"}
-
-
-def cells(several: Sequence[Point], worst: Point) -> float:
-    """The area by counting cells: a grid through all points, each cell in or out by its middle."""
-    heights = sorted({worst.accuracy, *(max(each.accuracy, worst.accuracy) for each in several)})
-    left = [math.log10(worst.wire_bytes / each.wire_bytes) for each in several]
-    sides = sorted({0.0, *(max(each, 0.0) for each in left)})
-    area = 0.0
-    for low, high in pairwise(heights):
-        for near, far in pairwise(sides):
-            accuracy, orders = (low + high) / 2, (near + far) / 2
-            if any(
-                each.accuracy >= accuracy and far_left >= orders
-                for each, far_left in zip(several, left, strict=True)
-            ):
-                area += (high - low) * (far - near)
-    return area
-
-
-@settings(deadline=None)
-@given(points)
-def test_a_hypervolume_is_the_area_that_a_grid_counts(rooms: Any, several: list[Point]) -> None:
-    assert rooms("judging").hypervolume(several, WORST) == pytest.approx(cells(several, WORST), abs=1e-9)
-
-
-@settings(deadline=None)
-@given(points, st.floats(0, 1), st.floats(1, 100), st.randoms())
-def test_what_is_dominated_adds_nothing_and_order_does_not_count(
-    rooms: Any, several: list[Point], less: float, more: float, chance: Any
-) -> None:
-    hypervolume = rooms("judging").hypervolume
-    dominated = [Point(each.accuracy * less, each.wire_bytes * more) for each in several]
-    mixed = [*several, *dominated, *several, Point(WORST.accuracy, 1.0), Point(1.0, WORST.wire_bytes)]
-    chance.shuffle(mixed)
-    assert hypervolume(mixed, WORST) == pytest.approx(hypervolume(several, WORST), abs=1e-12)
-
-
-def test_a_hypervolume_by_hand(rooms: Any) -> None:
-    hypervolume = rooms("judging").hypervolume
-    assert hypervolume([], WORST) == 0
-    assert hypervolume([Point(0.6, 1e4)], WORST) == pytest.approx(0.5 * 2)
-    assert hypervolume([Point(0.6, 1e4), Point(0.9, 1e5)], WORST) == pytest.approx(0.5 * 2 + 0.3 * 1)
-
-
-def beats(one: Point, other: Point) -> bool:
-    no_worse = one.accuracy >= other.accuracy and one.wire_bytes <= other.wire_bytes
-    return no_worse and one != other
-
-
-@settings(deadline=None)
-@given(points)
-def test_a_front_holds_what_no_other_beats(rooms: Any, several: list[Point]) -> None:
-    numbered = list(enumerate(several))
-    front = rooms("judging").front_of(numbered)
-    assert all(each in numbered for each in front)
-    assert {each for _, each in front} == {
-        each for each in several if not any(beats(other, each) for other in several)
-    }
-    assert len({each for _, each in front}) == len(front)
-    assert all(a.wire_bytes < b.wire_bytes for (_, a), (_, b) in pairwise(front))
-
-
-@settings(deadline=None, max_examples=50)
-@given(points, st.integers(1, 4))
-def test_a_thinned_front_is_a_part_of_it_and_loses_least(rooms: Any, several: list[Point], most: int) -> None:
-    judging = rooms("judging")
-    front = judging.front_of([(float(i), each) for i, each in enumerate(several)])
-    kept = judging.thinned(front, WORST, most)
-    taus = [tau for tau, _ in front]
-    assert len(kept) == min(most, len(front))
-    assert kept == [tau for tau in taus if tau in kept]
-    if len(front) == most + 1:
-        left = [[each for other, (_, each) in enumerate(front) if other != i] for i in range(len(front))]
-        whole = judging.hypervolume([dict(front)[tau] for tau in kept], WORST)
-        assert whole == pytest.approx(max(cells(each, WORST) for each in left), abs=1e-9)
-
-
-def test_a_searchs_tables_are_read(rooms: Any, tmp_path: Path) -> None:
-    def write(name: str, rows: list[dict[str, object]]) -> None:
-        with (tmp_path / name).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
-            writer.writeheader()
-            writer.writerows(rows)
-
-    figures = {"accuracy_percent": 95.5, "wire_mb": 12.5}
-    write(
-        "front.csv", [{"trial": 3, **figures}, {"trial": "baseline", "accuracy_percent": 97, "wire_mb": 80}]
-    )
-    endings = {"full": 0.1, "pruned": 0.2, "failed": 0.3}
-    write("trials.csv", [{"ending": end, "compressor.tau": tau, **figures} for end, tau in endings.items()])
-    baseline, trials = rooms("judging").read_search(tmp_path)
-    assert (baseline.accuracy, baseline.wire_bytes) == (pytest.approx(0.97), 80e6)
-    assert [(tau, each.accuracy, each.wire_bytes) for tau, each in trials] == [(0.1, 0.955, 12.5e6)]
 
 
 def test_every_entrants_lines_are_specs_of_every_pair(rooms: Any) -> None:

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 from cases import in_turn, run_all
-from hypothesis import given
-from hypothesis import strategies as st
 from needs import REQUIRED, missing
 
 
@@ -60,23 +58,3 @@ def test_what_is_missing_fails_where_all_tests_have_to_run(monkeypatch: pytest.M
         missing("needs g++")
     ci = Path(__file__).parents[1] / ".ci" / "run"
     assert f"export {REQUIRED}=1\n" in ci.read_text()
-
-
-def test_no_cases_are_a_failure() -> None:
-    with pytest.raises(AssertionError, match="there are no cases"):
-        run_all([])
-
-
-def test_marks_and_properties_are_kept() -> None:
-    found = []
-
-    @pytest.mark.parametrize("c", [1])
-    @in_turn("a", [1, 2])
-    @pytest.mark.gpu
-    @given(b=st.integers(0, 3))
-    def folded(a: int, b: int, c: int) -> None:
-        found.append((a, b, c))
-
-    assert sorted(mark.name for mark in folded.pytestmark) == ["gpu", "parametrize"]  # type: ignore[attr-defined]
-    folded(c=7)
-    assert {a for a, _, c in found if c == 7} == {1, 2}

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from benchmarks.network import Link, Network, NetworkError, Topology, one_slow, two_sites, uniform, why_not
+from benchmarks.network.namespaces import namespaces
 from needs import missing
 
 pytestmark = pytest.mark.long  # real rates and delays, which a busy machine changes
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from network import Link, Network, NetworkError, Topology, one_slow, two_sites, uniform, why_not  # noqa: E402
-from network.namespaces import namespaces  # noqa: E402
 
 TIMEOUT_S = 60
 BUSY_S = 0.004
@@ -120,7 +119,7 @@ def until(true: Callable[[], bool]) -> bool:
 
 PROGRAM = """
 import signal, subprocess, sys, time
-from network import Link, Network, uniform
+from benchmarks.network import Link, Network, uniform
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 with Network(uniform(2, Link.parse(sys.argv[1]))) as network:
     inside = network.hosts[0].popen(["sleep", "600"], stdout=subprocess.DEVNULL)
@@ -133,7 +132,7 @@ with Network(uniform(2, Link.parse(sys.argv[1]))) as network:
 @pytest.mark.parametrize("killed", ["the program", "the keeper", "both"])
 def test_nothing_stays_behind_where_processes_are_killed(link: str, killed: str) -> None:
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, link], cwd=ROOT / "benchmarks", stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM, link], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     try:
         assert program.stdout is not None

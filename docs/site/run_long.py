@@ -20,10 +20,10 @@ from datetime import date
 from pathlib import Path
 from textwrap import wrap
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import fences
+from benchmarks.harness.report import environment
 from fences import ROOT, Block
-from report import environment
 
 MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
 REACHED = ("benchmarks", "examples", "experiments")

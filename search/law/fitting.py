@@ -22,7 +22,7 @@ from ..momentum import own_momentum
 from .past import BATCH, OPTIMIZER, RATE, WORKERS, Setting
 
 SHIPPED = Path(__file__).parent / "strom.yaml"
-"""The law that comes with taugrad: for strom, fitted to the searches of benchmarks/auto_threshold.py."""
+"""The law that comes with taugrad: for strom, by the searches of benchmarks/choose/auto_threshold.py."""
 _DIGITS = 4
 """Of what a law says: more say nothing, and people read them."""
 FEWEST = 3

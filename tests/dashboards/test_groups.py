@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,12 +93,6 @@ def test_a_pick_is_the_smallest_of_those_allowed(points: list[tuple[float, float
         assert got.compression.mean == pytest.approx(max(allowed))
 
 
-def test_without_a_baseline_nothing_is_said_to_be_saved() -> None:
-    found = by_setting([run("a", "wgt", 0.9, 20)])
-    assert verdict.headline(found) is None
-    assert [group.rule for group in verdict.representatives(found)] == ["wgt"]
-
-
 @pytest.mark.parametrize(
     ("params", "text"),
     [
@@ -113,10 +106,3 @@ def test_without_a_baseline_nothing_is_said_to_be_saved() -> None:
 )
 def test_settings_are_written_for_people(params: dict[str, str], text: str) -> None:
     assert groups.setting(run("a", "wgt", 0.9, 1, **params)) == text
-
-
-def test_means_are_over_finite_values() -> None:
-    (group,) = by_setting([run("a", "wgt", 0.9, 20), run("b", "wgt", 0.7, 20)])
-    group.runs[1].finals["x"] = np.inf  # type: ignore[index]
-    group.runs[0].finals["x"] = 3.0  # type: ignore[index]
-    assert group.estimate("x").mean == 3

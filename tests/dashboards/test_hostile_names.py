@@ -80,7 +80,7 @@ def written(client: Any, folder: Path, experiment: str, given: tuple[str, ...]) 
         client.set_tag(run_id, names.TAG_PAPER, name)
         label = replace(ACCURACY, label=given[0], unit=given[4][:12])
         client.set_tag(run_id, names.TAG_METRIC, label.to_json())
-    _, trials = mlflow_data.write_search(client, experiment, given[1])
+    _, trials = mlflow_data.write_search(client, experiment, given[1], trials=3)
     for run_id in trials:
         client.set_tag(run_id, names.TAG_METRIC, label.to_json())
     found = client.get_experiment_by_name(experiment)

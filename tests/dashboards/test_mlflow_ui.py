@@ -1,12 +1,12 @@
 """MLflow's own UI, in a real Chromium: the prepared views open, and their charts hold the runs' data."""
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
 from browser import needs_chromium, open_page, screenshot
+from listening import family_of, listeners
 
 from taugrad.dashboards import prepare, views
 from taugrad.dashboards.serving import Server, mlflow_server
@@ -44,10 +44,6 @@ KNOBS = [*views.KNOBS, names.ADAPT_DENSITY]
 TITLES = titles_of(views.comparison(KNOBS, KNOBS)) | titles_of(views.search("parent", [], []))
 
 
-def family_of(server: Server) -> list[psutil.Process]:
-    return [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-
-
 @pytest.fixture(scope="module")
 def server(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for experiment_id in (prepared.experiment_id, prepared.search_experiment_id):
@@ -57,7 +53,7 @@ def server(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"
         )  # five more processes, which no view needs
         with mlflow_server(prepared.uri, tmp_path_factory.mktemp("server") / "mlflow.log") as running:
-            family = family_of(running)
+            family = family_of(running.pid)
             yield running
     _, alive = psutil.wait_procs(family, timeout=10)
     assert alive == []  # it ends with its context, and so does what it started
@@ -93,6 +89,7 @@ def finals(prepared: Any, run_ids: list[str], metric: str) -> list[float]:
     return sorted(prepared.client.get_run(run_id).data.metrics[metric] for run_id in run_ids)
 
 
+@pytest.mark.long
 def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared: Any, server: Server) -> None:
     charts = 13  # and four of parallel coordinates, which are none of plotly's
     drawn, text = read_view(
@@ -133,9 +130,4 @@ def test_a_searchs_view_shows_its_front_and_dimensions(prepared: Any, server: Se
 
 
 def test_the_server_listens_on_loopback_only(server: Server) -> None:
-    listening = set()
-    for process in family_of(server):
-        with contextlib.suppress(psutil.NoSuchProcess):  # some only live while the server starts
-            found = process.net_connections("inet")
-            listening |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
-    assert listening == {"127.0.0.1"}
+    assert listeners(family_of(server.pid)) == {"127.0.0.1"}

@@ -21,7 +21,6 @@ from taugrad.dashboards.method_table import method_rows, methods_to_csv, methods
 from taugrad.dashboards.report_page import Report, render
 from taugrad.dashboards.runs import RunHistory
 from taugrad.dashboards.searches import searches
-from taugrad.dashboards.table import rows, to_csv, to_markdown
 from taugrad.platform.tasks.claims import difference, interval
 from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.tracking import names
@@ -90,13 +89,6 @@ def test_a_claim_follows_the_metrics_direction(metric: Metric, worse_by: float, 
     assert ("nats" in said) == (metric == LOSS)
 
 
-def test_one_seed_of_a_loss_is_no_claim() -> None:
-    """Equal losses; and the thousand examples must not be taken for an interval."""
-    got = difference({"0": 1.94}, {"0": 1.94}, 1000, LOSS)
-    assert (got.kind, got.low, got.high) == ("unknown", None, None)
-    assert "no interval: seeds were not repeated" in statements.sentence(got)
-
-
 def test_a_lucky_seed_is_no_gain() -> None:
     """The mean is lower by 0.1 nats, all of it one seed's: naively the best of all."""
     runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)]
@@ -140,12 +132,6 @@ def test_an_accuracy_is_counted_against_16_bits_too_unless_a_paper_is_repeated()
     assert "sends 50 times less than float32" in page_of([replace(each, paper="rae") for each in runs])
 
 
-def test_what_is_no_less_than_16_bits_does_not_look_like_a_saving() -> None:
-    """Half precision: twice less than float32, and nothing against what people do anyway."""
-    runs = [run("none", 1.94), run("cast", 1.94, ratio=2.0)]
-    assert "sends 1 times less than 16 bits" in page_of(runs)
-
-
 def test_tables_have_both_baselines_and_the_metrics_own_columns() -> None:
     runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)] + [
         run("wgt", 1.97 + s / 1e3, s) for s in range(3)
@@ -163,14 +149,6 @@ def test_tables_have_both_baselines_and_the_metrics_own_columns() -> None:
     assert "+0.0300 (" in text
     for name in ("accuracy", "%/GB"):
         assert name not in text
-
-
-def test_runs_of_several_metrics_have_a_column_each() -> None:
-    table = rows([run("none", 1.94), run("wgt", 0.97, metric=ACCURACY), run("bgt", 2.0)])
-    heading, _, *lines = to_markdown(table).splitlines()
-    assert heading.startswith("| run | test loss nats | accuracy % |")
-    assert [line.split(" | ")[1:3] for line in lines] == [["1.9400", "–"], ["–", "97.00"], ["2.0000", "–"]]
-    assert [row["loss_nats"] for row in csv.DictReader(io.StringIO(to_csv(table)))] == ["1.94", "", "2"]
 
 
 # Figures
@@ -229,21 +207,6 @@ def test_the_axis_shows_the_low_losses_and_names_the_high_one(losses: list[RunHi
     assert any(end == pytest.approx(expected) for end in ends)
 
 
-def test_the_front_of_losses_goes_down() -> None:
-    points = [
-        FrontPoint("wgt", 2.5, None, 0.1, place=1),
-        FrontPoint("wgt", 2.0, (1.98, 2.03), 1.0, place=2),
-        FrontPoint("wgt", 9.0, None, 0.01, place=None),
-    ]
-    figure = search_front("mine", points, FrontPoint("none", 1.94, None, 100.0), LOSS)
-    (axes,) = figure.axes
-    low, high = axes.get_ylim()
-    assert low < 1.94
-    assert 2.5 < high < 9.0
-    assert "2: wgt 2.0000 nats" in texts(figure)
-    assert "no compression, 1.9400 nats" in texts(figure)
-
-
 # MLflow's views
 
 
@@ -264,11 +227,6 @@ def test_views_have_charts_of_each_metric_that_counts(judged: list[Metric]) -> N
         assert "accuracy" not in str([card["displayName"] for card in shown]).lower()
         assert "accuracy" not in str(state["compareRunSections"]).lower()
         assert "metrics.`total/accuracy_per_gb`" not in state["selectedColumns"]
-
-
-def test_a_searchs_view_sorts_losses_from_the_lowest() -> None:
-    state = views.search("parent", [{"compressor.tau": "1"}, {"compressor.tau": "2"}], [], LOSS)
-    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`eval/loss`", True)
 
 
 # From MLflow

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from taugrad.dashboards import (
-    figures,
     gallery,
     gradients,
     link,
@@ -266,19 +265,6 @@ def test_send_times_are_bits_over_bandwidth(prepared: Any, groups: list[Group]) 
         assert line.get_ydata()[0] == pytest.approx(bits / 10e6)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(3600, "1 h"), (60, "1 min"), (59, "59 s"), (0.001, "1 ms"), (2.5e-6, "2.5 µs"), (4e-9, "4 ns")],
-)
-def test_times_are_written_for_people(value: float, text: str) -> None:
-    assert link.seconds(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(1, "10⁰"), (1e-3, "10⁻³"), (3e-4, "3·10⁻⁴"), (1000, "10³")])
-def test_powers_are_written_for_people(value: float, text: str) -> None:
-    assert style.power(value) == text
-
-
 def test_a_figure_without_its_data_says_what_is_missing(groups: list[Group], shown: list[RunHistory]) -> None:
     bare = [replace(run, metrics={}) for run in shown]
     only_baseline = [group for group in groups if group.is_baseline]
@@ -357,27 +343,6 @@ def test_logarithmic_ticks_of_small_panels_keep_apart(low: float, high: float) -
     assert len(tick_boxes(figure)) >= 4
 
 
-@pytest.mark.parametrize("last", [3, 1000, 2_000_000])
-def test_linear_ticks_of_small_panels_keep_apart_and_are_round(last: float) -> None:
-    figure, panels = style.new_panels("t", "", "x", "y", [(f"panel {i}", "black") for i in range(3)])
-    panels[0].set_xlim(0, last)
-    panels[0].set_ylim(91.3, 97.2)
-    assert_tick_labels_keep_apart(figure, str(last))
-    assert len([each for each in panels[0].get_yticks() if 91.3 <= each <= 97.2]) >= 3
-    for tick in panels[0].get_yticks():
-        assert tick == pytest.approx(round(2 * tick) / 2)
-
-
-def test_headings_of_panels_keep_apart() -> None:
-    headings = ["strom(tau=0.03) | golomb_rice", "a rather long name of a run that nobody can shorten", "wgt"]
-    figure, panels = style.new_panels("t", "", "x", "y", [(each, "black") for each in headings])
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    boxes = [Text.get_window_extent(axes._left_title, renderer) for axes in panels]  # type: ignore[attr-defined]
-    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
-    assert panels[2].get_title(loc="left") == "wgt"
-
-
 def is_hidden_tick(text: Text, figure: Figure) -> bool:
     """Ticks outside an axis' limits exist and are not drawn."""
     for axes in figure.axes:
@@ -389,20 +354,3 @@ def is_hidden_tick(text: Text, figure: Figure) -> bool:
                 if text in (tick.label1, tick.label2):
                     return True
     return False
-
-
-def test_200_000_iterations_are_drawn_thinned() -> None:
-    count = 200_000
-    values = np.exp(-np.arange(count) / 50_000) * np.random.default_rng(3).uniform(0.5, 1.5, count) / 50
-    history = (np.arange(1, count + 1), values)
-    run = RunHistory("id", "long", "wgt", 0.01, {}, {names.COMM_FRACTION: history}, {})
-    axes = figures.fraction_per_iteration([run]).axes[0]
-    assert max(len(line.get_xdata()) for line in axes.lines) <= 2000
-    assert max(float(np.max(line.get_ydata())) for line in axes.lines[:1]) == pytest.approx(
-        100 * values.max()
-    )
-
-
-def test_a_figure_is_the_same_for_the_same_data(groups: list[Group], shown: list[RunHistory]) -> None:
-    once, again = (gallery.gallery(groups, shown, None)[0] for _ in range(2))
-    assert once.wide == again.wide

@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taugrad.dashboards import figures, report, runs, style, verdict
-from taugrad.dashboards.experiment import all_runs, compared_runs
-from taugrad.dashboards.groups import by_setting
-from taugrad.dashboards.method_table import method_rows, methods_to_csv, methods_to_markdown
+from taugrad.dashboards import report, runs
 from taugrad.platform.spec import SpecError
-from taugrad.platform.tasks.metric import ACCURACY
 
 SERVER = "http://mlflow.example:5000"
 
@@ -139,29 +135,6 @@ def test_the_tables_hold_what_mlflow_holds(prepared: Any, folder: Path) -> None:
             assert float(row[column]) == pytest.approx(expected)
 
 
-def test_names_cannot_break_the_page_or_the_tables(prepared: Any, tmp_path: Path) -> None:
-    import mlflow_data
-
-    name = "<script>alert(1)</script> | x"
-    spec = mlflow_data.spec_of("none", "odd <names>", name=name)
-    mlflow_data.write_run(prepared.client, spec, 1.0, 0.9)
-    experiment = prepared.client.get_experiment_by_name("odd <names>")
-    report.write_report(prepared.client, experiment.name, experiment.experiment_id, tmp_path, SERVER)
-    page = (tmp_path / "report.html").read_text()
-    assert "<script" not in page
-    assert "odd &lt;names&gt;" in page
-    assert "<script>alert(1)" not in (tmp_path / "interactive.html").read_text()
-    assert "No compressed run to compare yet" in page
-
-
-def test_a_search_is_reported_by_its_trials(prepared: Any, tmp_path: Path) -> None:
-    report.write_report(prepared.client, "searched", prepared.search_experiment_id, tmp_path, SERVER)
-    page = (tmp_path / "report.html").read_text()
-    assert "No run without compression to compare with" in page
-    for run_id in prepared.trials:
-        assert run_id in page
-
-
 def test_nothing_finished_is_said(prepared: Any, tmp_path: Path) -> None:
     import mlflow_data
 
@@ -220,30 +193,16 @@ def test_histories_are_those_that_mlflow_returns(prepared: Any) -> None:
     assert local[run_id]["a/b"][1][-1] == -math.inf
 
 
-def test_each_figure_is_drawn_once_a_width(
-    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[style.Page] = []
-    draw = figures.fraction_per_iteration
-
-    def counted(shown: Any, page: style.Page) -> Any:
-        drawn.append(page)
-        return draw(shown, page)
-
-    monkeypatch.setattr(figures, "fraction_per_iteration", counted)
-    report.write_report(prepared.client, prepared.experiment, prepared.experiment_id, tmp_path, SERVER)
-    assert drawn == [style.WIDE, style.NARROW]
-
-
 def test_one_setting_has_no_figure_of_a_single_dot(prepared: Any, tmp_path: Path) -> None:
     """Two seeds of one setting are one dot too; with a second setting there is something to compare."""
     import mlflow_data
 
     client = prepared.client
     by_setting = {"accuracy_by_setting", "accuracy_against_mb"}
-    for number, (chain, seed) in enumerate([("wgt(tau=0.01)", 0), ("wgt(tau=0.01)", 1), ("none", 0)]):
-        spec = mlflow_data.spec_of(chain, "settings", seed=seed)
-        mlflow_data.write_run(client, spec, 1.0 if chain == "none" else 0.03, 0.97)
+    for number, chain in enumerate(("wgt(tau=0.01)", "none")):
+        for seed in range(2):
+            spec = mlflow_data.spec_of(chain, "settings", seed=seed)
+            mlflow_data.write_run(client, spec, 1.0 if chain == "none" else 0.03, 0.97)
         experiment_id = client.get_experiment_by_name("settings").experiment_id
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -283,18 +242,3 @@ def test_the_command(
     (tmp_path / "file").write_text("")
     assert main(["report", "searched", "-o", str(tmp_path / "file")]) == 2
     assert "-o " in capsys.readouterr().err
-
-
-def test_markdown_has_a_cell_for_every_column(prepared: Any) -> None:
-    groups = by_setting(compared_runs(all_runs(prepared.client, prepared.experiment_id)))
-    lines = methods_to_markdown(method_rows(groups), ACCURACY).splitlines()
-    assert len(lines) == 2 + len(groups)
-    assert len({line.count("|") for line in lines}) == 1
-    assert methods_to_csv(method_rows(groups), ACCURACY).count("\n") == 1 + len(groups)
-
-
-def test_the_headlines_setting_is_among_the_representatives(prepared: Any) -> None:
-    groups = by_setting(compared_runs(all_runs(prepared.client, prepared.experiment_id)))
-    answer = verdict.headline(groups)
-    assert answer is not None
-    assert answer.group in verdict.representatives(groups)

@@ -19,7 +19,9 @@ def folder(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("width", "height", "narrow"), [(1280, 900, False), (390, 844, True)])
+@pytest.mark.parametrize(
+    ("width", "height", "narrow"), [(1280, 900, False), pytest.param(390, 844, True, marks=pytest.mark.long)]
+)
 def test_the_report_fits_the_screen(folder: Path, width: int, height: int, narrow: bool) -> None:
     with open_page(width, height) as (page, errors):
         page.context.set_offline(True)
@@ -53,6 +55,7 @@ def test_the_report_fits_the_screen(folder: Path, width: int, height: int, narro
         assert errors == []
 
 
+@pytest.mark.long
 def test_the_report_prints(folder: Path) -> None:
     with open_page(1280, 900) as (page, _):
         page.goto((folder / "report.html").as_uri())
@@ -65,6 +68,7 @@ def test_the_report_prints(folder: Path) -> None:
         assert len(page.pdf(format="A4")) > 20_000
 
 
+@pytest.mark.long
 def test_interactive_charts_are_drawn_without_network(prepared: Any, folder: Path) -> None:
     with open_page(1280, 900) as (page, errors):
         page.context.set_offline(True)

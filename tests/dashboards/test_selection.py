@@ -51,11 +51,6 @@ def test_of_many_every_rule_shows_its_best_and_its_extremes() -> None:
     assert len({(each.rule, each.tau) for each in shown}) == SHOWN  # one run of a setting
 
 
-def test_runs_that_have_reached_nothing_yet_are_shown() -> None:
-    runs = [RunHistory(str(i), "", "wgt", 0.1, {}, {}, {}) for i in range(2 * MOST_RUNS)]
-    assert selected(runs) == runs
-
-
 @given(st.lists(st.integers(0, 50), max_size=8), st.integers(0, 200))
 def test_shares_are_as_equal_as_sizes_allow(sizes: list[int], total: int) -> None:
     given_ = shares(sizes, total)

@@ -29,7 +29,9 @@ def runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("sign", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long), (signal.SIGKILL, -9)]
+)
 def test_it_ends_with_the_command(sign: signal.Signals, code: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SERVING, f"sqlite:///{tmp_path}/mlflow.db", str(tmp_path / "log.txt")]
     variables = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

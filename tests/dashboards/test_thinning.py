@@ -1,7 +1,6 @@
 """Thinned lines keep their spikes, ends and order."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,8 +43,3 @@ def test_a_bucket_of_nothing_is_nothing() -> None:
     _, got = bucket_medians((np.arange(4), np.array([1.0, 1, np.nan, np.nan])), 2)
     assert got[0] == 1
     assert np.isnan(got[1])
-
-
-def test_too_few_points_are_refused() -> None:
-    with pytest.raises(ValueError, match="most is 3"):
-        thinned((np.arange(9), np.zeros(9)), 3)

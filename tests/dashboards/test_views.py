@@ -76,11 +76,6 @@ def test_what_the_cards_show_was_logged(prepared: Any, written: list[prepare.Vie
                 assert shown | set(card.get("selectedParams", ())) <= metrics | params, card["displayName"]
 
 
-def test_all_runs_of_a_rule_have_its_color_in_mlflow(prepared: Any, written: list[prepare.View]) -> None:
-    for run in all_runs(prepared.client, prepared.experiment_id):
-        assert run.data.tags["mlflow.runColor"] == RULES[run.data.params["compressor.kind"]].color
-
-
 def test_a_search_has_a_view_of_its_trials_and_dimensions(prepared: Any, written: list[prepare.View]) -> None:
     key = views.search_key(prepared.parent)
     state = shared_view.read_view(prepared.client, prepared.search_experiment_id, key)
@@ -135,28 +130,6 @@ def test_runs_that_follow_the_link_have_charts_of_it() -> None:
     assert followed <= shown([names.ADAPT_DENSITY])
 
 
-def test_the_run_without_compression_has_a_line_in_the_comparison(
-    prepared: Any, written: list[prepare.View]
-) -> None:
-    state = shared_view.read_view(prepared.client, prepared.experiment_id, views.COMPARISON_KEY)
-    assert state is not None
-    runs = [run.data for run in all_runs(prepared.client, prepared.experiment_id)]
-    (base, *_) = [run for run in runs if run.params[names.PARAM_RULE] == "none"]
-    drawn = [card for card in cards(state) if card["type"] == "PARALLEL"]
-    assert any(
-        {*card["selectedParams"], *card["selectedMetrics"]} <= {*base.params, *base.metrics} for card in drawn
-    )
-
-
-def test_the_first_step_does_not_flatten_the_time_charts(prepared: Any, written: list[prepare.View]) -> None:
-    state = shared_view.read_view(prepared.client, prepared.experiment_id, views.COMPARISON_KEY)
-    assert state is not None
-    lines = {card["metricKey"]: card["ignoreOutliers"] for card in cards(state) if card["type"] == "LINE"}
-    assert {metric for metric, ignored in lines.items() if ignored} == {
-        metric for metric in lines if metric.startswith(("time/", "net/"))
-    }
-
-
 def test_a_searchs_front_beaten_and_stopped_trials_have_colors_of_their_own(prepared: Any) -> None:
     import mlflow_data
 
@@ -202,13 +175,6 @@ def test_one_run_alone_gets_an_axis_of_accuracy_up_to_one() -> None:
     assert ranges(LOSS, alone=True) == {gb: {}, "eval/loss": {}}
 
 
-def test_an_experiment_without_runs_gets_the_papers_knobs(prepared: Any) -> None:
-    state = views.comparison([], [])
-    shown = [card["selectedParams"] for card in cards(state) if card["type"] == "PARALLEL"]
-    assert shown[0] == [names.PARAM_RULE]  # all runs
-    assert shown[1:] == [[names.PARAM_RULE, f"compressor.{knob}"] for knob in ("tau", "floor", "block")]
-
-
 def test_a_model_of_500_layers_fits_without_its_layers(prepared: Any) -> None:
     experiment_id = prepared.client.create_experiment("large")
     run = prepared.client.create_run(experiment_id)
@@ -239,11 +205,6 @@ def test_an_unknown_mlflow_is_told_so(version: str) -> None:
     notice = shared_view.unknown_version(version)
     assert notice is not None
     assert "3.17" in notice
-
-
-@pytest.mark.parametrize("version", ["3.17.0", "3.17.2", "3.17.10"])
-def test_a_tested_mlflow_is_not(version: str) -> None:
-    assert shared_view.unknown_version(version) is None
 
 
 def test_the_command_prints_where_to_look(

@@ -178,8 +178,6 @@ def imported(source: str) -> Iterator[tuple[str, list[str]]]:
 
 def check_imports(source: str) -> None:
     for module, names in imported(source):
-        if module == "network":  # benchmarks/ is to be put on the path for it
-            continue
         assert importlib.util.find_spec(module), module
         there = importlib.import_module(module) if module.startswith("taugrad") else None
         missing = [name for name in names if there is not None and not hasattr(there, name)]
@@ -203,9 +201,8 @@ def test_paths_of_the_repository_are_there():
     assert not missing
 
 
-def test_an_alternative_begins_where_a_field_comes_again():
-    text = "task: {kind: regression}\ndata:\n  kind: a\n# or\ndata: {kind: b}\n"
-    assert [yaml.safe_load(each) for each in documents(text)] == [
-        {"task": {"kind": "regression"}, "data": {"kind": "a"}},
-        {"task": {"kind": "regression"}, "data": {"kind": "b"}},
-    ]
+def test_what_the_readme_shows_of_a_wrong_spec_is_what_is_said(capsys):
+    lines = (fences.ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    (place,) = [i for i, line in enumerate(lines) if line.startswith("$ taugrad")]
+    assert cli.main(shlex.split(lines[place])[2:]) == cli.WRONG_INPUT
+    assert capsys.readouterr().err.startswith(lines[place + 1].removesuffix("(...)"))

@@ -17,7 +17,6 @@ from commands_on_ray import OneRay
 
 from taugrad import cli
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))  # where `faults` is
 TIMEOUT_S = 480  # other tests run at the same time
 MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
 RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -5,7 +5,7 @@ import time
 
 import psutil
 import pytest
-from faults.mlflow_server import Server
+from benchmarks.platform.faults.mlflow_server import Server
 from mlflow.tracking import MlflowClient
 
 pytestmark = pytest.mark.ray

@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+from listening import LOOPBACK, listeners
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
@@ -52,7 +53,6 @@ workers: {{cpus: 0.5}}
 """
 
 
-LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 TIMEOUT_S = 480
 PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
 """What a head takes where it is not told otherwise."""
@@ -77,15 +77,6 @@ def with_free_ports(head: str, jobs: str) -> tuple[str, str]:
             head = re.sub(r"^(ray start --head.*)$", rf"\1 {option}={other}", head, flags=re.MULTILINE)
             jobs = jobs.replace(str(port), other)
     return head, jobs
-
-
-def listeners(family: list[psutil.Process]) -> set[str]:
-    """The addresses on which processes listen."""
-    found = set()
-    for process in family:
-        with suppress(psutil.Error):
-            found |= {c.laddr.ip for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-    return found
 
 
 def wait_until_up(address: str, head: subprocess.Popen[str], log: Path) -> None:

@@ -17,49 +17,48 @@ def refused(wrong_input, tmp_path):
     return refuse
 
 
-def test_more_workers_than_cpus(refused):
-    said = refused("workers: {count: 99}")
-    assert "workers.count = 99 at 1 CPU each: this machine has" in said
-    assert "--workers.count" in said
+IMAGES = "data: {kind: synthetic, height: 3, width: 3}\nmodel: {kind: nin}"
+NORM = ("--compressor", "wgt(1, exempt=exempt(names=['norm*']))")
 
 
-def test_a_data_folder_that_is_not_there(refused):
-    said = refused("data: {kind: mnist, path: nowhere}")
-    assert "data: " in said
-    assert "nowhere" in said
-
-
-def test_a_model_too_large_for_the_images(refused):
-    assert "too small for" in refused("data: {kind: synthetic, height: 3, width: 3}\nmodel: {kind: nin}")
-
-
-def test_a_factory_that_is_not_there(refused):
-    said = refused("model: {kind: custom, factory: 'mine:net'}", "--allow-custom")
-    assert "model.factory = mine:net: no module named 'mine' in this folder" in said
-
-
-def test_a_factory_with_other_arguments(refused, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "overrides", "said"),
+    [
+        ("workers: {count: 99}", (), "workers.count = 99 at 1 CPU each: this machine has"),
+        ("data: {kind: mnist, path: nowhere}", (), "nowhere"),
+        (IMAGES, (), "too small for"),
+        (
+            "model: {kind: custom, factory: 'mine:net'}",
+            ("--allow-custom",),
+            "model.factory = mine:net: no module named 'mine' in this folder",
+        ),
+        (
+            "data: {kind: digits}\nmodel: {kind: custom, factory: 'own_net:net'}",
+            ("--allow-custom",),
+            "model.factory = own_net:net: net(hidden) cannot be called with channels=1, height=8",
+        ),
+        (
+            "data: {kind: digits}\nmodel: {kind: mlp}",
+            NORM,
+            "compressor.exempt.names: 'norm*' matches no parameter of the model, which has",
+        ),
+        ("compressor: wgt(1e-3) | huffman", (), "huffman encodes symbols, but wgt sends floats"),
+        ("", ("--training.epochs", "-1"), "training.epochs = -1"),
+    ],
+)
+def test_what_cannot_run_is_said_in_one_line(refused, tmp_path, text, overrides, said):
     (tmp_path / "own_net.py").write_text("def net(hidden): pass\n")
-    spec = "data: {kind: digits}\nmodel: {kind: custom, factory: 'own_net:net'}"
-    said = refused(spec, "--allow-custom")
-    assert "model.factory = own_net:net: net(hidden) cannot be called with channels=1, height=8" in said
-    assert said.count("\n") == 1
+    told = refused(text, *overrides)
+    assert said in told
+    assert told.count("\n") == 1
 
 
-def test_a_pattern_that_fits_no_parameter(refused):
-    said = refused(
-        "data: {kind: digits}\nmodel: {kind: mlp}", "--compressor", "wgt(1, exempt=exempt(names=['norm*']))"
-    )
-    assert "compressor.exempt.names: 'norm*' matches no parameter of the model, which has" in said
-
-
-def test_a_chain_whose_links_do_not_fit(refused):
-    said = refused("compressor: wgt(1e-3) | huffman")
-    assert "huffman encodes symbols, but wgt sends floats" in said
-
-
-def test_a_wrong_value_on_the_command_line(refused):
-    assert "training.epochs = -1" in refused("", "--training.epochs", "-1")
+def test_what_cannot_be_resumed_is_refused(wrong_input):
+    (line,) = wrong_input(
+        "train", "--resume", "0" * 32
+    ).splitlines()  # where there is no store there is no run
+    assert line.startswith("taugrad: tracking store: there is no ")
+    assert "mlflow.db, the default" in line
 
 
 def test_a_store_that_does_not_answer(taugrad, tmp_path):

@@ -1,8 +1,10 @@
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
@@ -20,3 +22,12 @@ def read(tmp_path: Path) -> Callable[..., RunSpec]:
         return read_spec(path, overrides)
 
     return read_text
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -95,21 +95,6 @@ def test_positions_are_those_of_a_walk_through_the_run(errors, examples):
         plan.position(done)
 
 
-def test_the_rest_of_an_epoch_ends_with_it():
-    plan = BatchPlan(training(), 35)
-    rest = list(plan.rest_of_epoch(5))
-    assert [(each.epoch, each.iteration, each.done) for each in rest] == [(1, 1, 5), (1, 2, 6), (1, 3, 7)]
-    assert [each.ends_epoch for each in rest] == [False, False, True]
-
-
-def test_a_batch_that_stays_needs_no_evaluation():
-    plan = BatchPlan(training(), 95)
-    assert not plan.needs_untrained
-    assert plan.iterations == 40
-    plan.measured(10, 0.01, 0.01)
-    assert [plan.position(done).batch_size for done in (0, 10, 39)] == [10, 10, 10]
-
-
 @pytest.mark.parametrize(("measure", "size"), [("error", 20), ("loss", 40)])
 def test_the_measure_that_was_chosen_decides(measure, size):
     plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40, "measure": measure}), 95)
@@ -127,33 +112,6 @@ def test_a_batch_shrinks_when_the_error_rises_again_but_never_below_the_first():
     assert plan.position(10).batch_size == 20
     plan.measured(14, 0.95, 1.0)
     assert plan.position(14).batch_size == 10
-
-
-def test_an_evaluation_within_an_epoch_decides_nothing():
-    plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40}), 80)
-    plan.measured(0, 0.9, 1.0)
-    plan.measured(5, 0.1, 1.0)
-    with pytest.raises(ValueError, match="after 8 iterations: the plan has 8 so far"):
-        plan.position(8)
-    plan.measured(8, 0.9, 1.0)
-    assert plan.position(8).batch_size == 10
-
-
-def test_the_untrained_model_must_be_measured_first():
-    plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40}), 80)
-    assert plan.needs_untrained
-    with pytest.raises(ValueError, match="after 8 iterations: the untrained model was not evaluated"):
-        plan.measured(8, 0.5, 1.0)
-    plan.measured(0, 0.5, 1.0)
-    assert not plan.needs_untrained
-
-
-@given(st.integers(1, 12), st.integers(1, 30), st.integers(1, 9))
-def test_a_run_has_as_many_parts_as_asked_for_and_they_are_equal(epochs, examples, parts):
-    plan = BatchPlan(TrainingConfig(epochs=epochs, batch_size=1), examples)
-    ends = [done for done in range(1, plan.iterations + 1) if plan.ends_part(done, parts)]
-    expected = {-(-plan.iterations * part // parts) for part in range(1, parts + 1)}
-    assert ends == sorted(expected)
 
 
 def test_a_plan_that_was_saved_goes_on_as_it_would_have():
@@ -191,14 +149,6 @@ def test_a_damaged_plan_is_refused(change, problem):
     plan.load_state_dict(state)
     with pytest.raises(ValueError, match=problem):
         BatchPlan(settings, 95).load_state_dict(state | change)
-
-
-def test_a_plan_of_other_fixed_batches_is_refused():
-    state = BatchPlan(training(), 95).state_dict()
-    BatchPlan(training(), 95).load_state_dict(state)
-    for other in (training(batch_size=11), training(epochs=5)):
-        with pytest.raises(ValueError, match="batch sizes"):
-            BatchPlan(other, 95).load_state_dict(state)
 
 
 @pytest.mark.parametrize(

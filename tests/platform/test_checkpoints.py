@@ -1,6 +1,5 @@
 """A checkpoint is whole in every byte, or it is not used."""
 
-import hashlib
 import random
 import re
 import shutil
@@ -137,12 +136,6 @@ def test_another_runs_another_iterations_and_another_formats_are_refused(place, 
     with pytest.raises(Unusable, match=r"it has format 2; this program reads 4"):
         folder.manifest(240)
     assert folder.check().iteration == 60
-
-
-def test_a_digest_is_that_of_the_bytes(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"taugrad" * 100_000)
-    assert Digest.of(path) == Digest(700_000, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def test_so_many_checkpoints_stay_as_are_to_be_kept(place):

@@ -79,10 +79,6 @@ def test_names_are_classes_in_their_order(folder):
     check(data.test, columns["b"][:, np.newaxis], [i % 3 for i in range(11)])
 
 
-def test_more_classes_may_be_given_than_there_are(folder):
-    assert load(Parquet(path=folder, input="x", classes=7)).shape.outputs == 7
-
-
 @pytest.mark.parametrize("form", ["bytes", "struct"])
 def test_images_are_read(tmp_path, form):
     images = [noise(i, 6, 6) for i in range(9)]
@@ -101,22 +97,6 @@ def test_images_are_read(tmp_path, form):
     whole = all_examples(augmented.train, Draw(0, 1))[0]
     assert torch.equal(augmented.train.batch(np.array([7, 3]), Draw(0, 1))[0], whole[[7, 3]])
     assert not torch.equal(all_examples(augmented.train, Draw(0, 2))[0], whole)
-
-
-def test_the_test_part_is_preferred_to_the_validation_part(folder):
-    write(folder / "validation" / "0.parquet", pa.table(number_columns("test", seed=1)))
-    data = load(Parquet(path=folder, input="x"))
-    check(data.test, number_columns("test")["x"].to_pylist(), number_columns("test")["label"].to_pylist())
-    (folder / "test-0.parquet").unlink()
-    data = load(Parquet(path=folder, input="x"))
-    other = number_columns("test", seed=1)
-    check(data.test, other["x"].to_pylist(), other["label"].to_pylist())
-
-
-def test_evaluations_look_at_some_rows_evenly_spaced(folder):
-    whole = all_examples(load(Parquet(path=folder, input="x")).test)
-    some = all_examples(load(Parquet(path=folder, input="x", test_examples=3)).test)
-    assert torch.equal(some[0], whole[0][[0, 3, 7]])
 
 
 # Order.
@@ -246,22 +226,6 @@ def test_a_test_part_of_another_width_is_named_when_the_data_are_loaded(folder, 
         load(Parquet(path=folder, input="x", test_examples=2))
 
 
-def test_a_test_part_with_other_inputs_is_named_when_the_data_are_loaded(folder):
-    rewritten(folder, "test-0.parquet", b=pa.array(["a"] * 11), x=pa.array([png(noise(0, 4, 4))] * 11))
-    with pytest.raises(DataError, match=r"test-0\.parquet: column 'b' holds string"):
-        load(Parquet(path=folder, input="b"))
-    with pytest.raises(DataError, match=r"test-0\.parquet: column 'x' holds binary, list.* in .*train-0"):
-        load(Parquet(path=folder, input="x"))
-
-
-def test_an_image_of_sixteen_bits_in_a_row_keeps_its_values(tmp_path):
-    deep = np.random.default_rng(1).integers(0, 1 << 16, (6, 4, 4)).astype(np.uint16)
-    for part in ("train", "test"):
-        write(tmp_path / f"{part}.parquet", {"image": [png(each) for each in deep], "label": [0, 1] * 3})
-    data = load(Parquet(path=tmp_path, size=4, channels=1, mean=(0,), std=(1,)))
-    np.testing.assert_allclose(all_examples(data.train)[0].numpy()[:, 0], deep / 65535, atol=0.5 / 255 + 1e-6)
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -337,19 +301,6 @@ def test_a_wrong_column_is_named(folder, fields, said):
     assert "train-0.parquet" in str(caught.value)
 
 
-def test_files_with_other_columns_are_named(folder):
-    write(folder / "train-2.parquet", {"x": [1.0]})
-    with pytest.raises(DataError, match=r"train-2\.parquet: has other columns than .*train-0\.parquet"):
-        load(Parquet(path=folder, input="x"))
-
-
-def test_one_class_is_too_few(folder):
-    for file, count in (("train-0", 27), ("train-1", 26)):
-        rewritten(folder, f"{file}.parquet", label=pa.array([0] * count, pa.int32()))
-    with pytest.raises(DataError, match="label has 1 classes; expected two"):
-        load(Parquet(path=folder, input="x"))
-
-
 @pytest.mark.parametrize("name", ["train-1.parquet", "test-0.parquet"])
 def test_a_file_that_is_no_parquet_is_named(folder, name):
     whole = (folder / name).read_bytes()
@@ -358,14 +309,6 @@ def test_a_file_that_is_no_parquet_is_named(folder, name):
         with pytest.raises(DataError, match="is not a complete Parquet file") as caught:
             load(Parquet(path=folder, input="x"))
         assert str(folder / name) in str(caught.value)
-
-
-def test_a_missing_part_is_named(folder):
-    (folder / "test-0.parquet").unlink()
-    with pytest.raises(DataError, match="holds 2 Parquet files, but none that begins with test or val"):
-        load(Parquet(path=folder, input="x"))
-    with pytest.raises(DataError, match="nowhere: is not a folder"):
-        load(Parquet(path=folder / "nowhere"))
 
 
 def test_the_fingerprint_follows_the_files(folder):

@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import os
 import struct
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +12,7 @@ from feeds import all_examples, batches, check_resumes, same
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Text, Tokens
-from taugrad.platform.data.text_files import files_below, split, standard_library
-from taugrad.platform.data.windows import evenly_spaced
+from taugrad.platform.data.text_files import split, standard_library
 
 torch.set_num_threads(1)
 
@@ -98,12 +95,6 @@ def test_whole_files_are_held_out_by_name(files):
     }
 
 
-@pytest.mark.parametrize(("fraction", "most"), [(1e-9, 1), (1 - 1e-9, 11)])
-def test_of_several_files_one_at_least_is_on_either_side(files, fraction, most):
-    _, test = split(list(files.rglob("*.txt")), fraction, seed=0)
-    assert len(test) == most
-
-
 def test_a_folder_a_pattern_and_a_list_lead_to_the_same_files(files):
     def parts(path):
         data = load(Text(path=path, context=4))
@@ -178,25 +169,6 @@ def test_each_epoch_cuts_the_windows_at_another_place(one_file):
     assert LINES.startswith(bytes(all_examples(data.train)[0].flatten().tolist()))
 
 
-def test_test_windows_are_spaced_evenly(one_file):
-    data = load(Text(path=str(one_file), context=8, test_fraction=0.5, test_examples=7))
-    every = load(Text(path=str(one_file), context=8, test_fraction=0.5, test_examples=10**6))
-    assert len(data.test) == 7
-    whole = all_examples(every.test)[0]
-    distance = len(whole) / 7
-    wanted = whole[[int(i * distance) for i in range(7)]]
-    assert torch.equal(all_examples(data.test)[0], wanted)
-
-
-@pytest.mark.parametrize(("count", "most"), [(1, 1), (10, 3), (7, 7), (7, 100), (10**9, 500)])
-def test_evenly_spaced_numbers_differ_and_stay_inside(count, most):
-    chosen = evenly_spaced(count, most)
-    assert len(set(chosen.tolist())) == min(count, most)
-    assert chosen[0] == 0
-    gaps = np.diff(np.append(chosen, count))
-    assert gaps.max() - gaps.min() <= 1
-
-
 def test_a_part_that_is_too_short_for_a_window_is_named(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"x" * 300)
     (tmp_path / "b.txt").write_bytes(b"y" * 20)
@@ -206,13 +178,6 @@ def test_a_part_that_is_too_short_for_a_window_is_named(tmp_path):
     (tmp_path / "empty" / "a.txt").write_bytes(b"")
     with pytest.raises(DataError, match="training part: holds 0 tokens"):
         load(Text(path=str(tmp_path / "empty")))
-
-
-def test_a_path_that_leads_nowhere_is_named(tmp_path):
-    for path in (tmp_path / "missing.txt", tmp_path / "*.txt"):
-        with pytest.raises(DataError, match="there is no file") as caught:
-            load(Text(path=(str(path),)))
-        assert str(path) in str(caught.value)
 
 
 def test_text_resumes_at_any_iteration(one_file):
@@ -252,25 +217,6 @@ def test_a_tokenizer_makes_the_tokens(one_file, tokenizer):
     assert load(config).fingerprint == data.fingerprint
 
 
-def test_many_tokens_have_four_bytes(one_file, tmp_path, cache):
-    path = tmp_path / "large.json"
-    model = {"type": "WordLevel", "vocab": {"line": 70_000, "[UNK]": 3}, "unk_token": "[UNK]"}
-    path.write_text(json.dumps({"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model}))
-    data = load(Text(path=str(one_file), tokenizer=path, context=8))
-    assert set(row_of(data.train)) == {3, 70_000}
-    assert data.shape.outputs == 70_001
-    (file,) = cache.glob("*.bin")
-    assert file.stat().st_size == 4 * 400 * 8  # eight words and commas a line
-
-
-def test_text_is_cut_into_pieces_at_the_ends_of_lines(one_file, tokenizer, monkeypatch):
-    config = Text(path=str(one_file), tokenizer=tokenizer[0], context=8)
-    whole = row_of(load(config).train)
-    monkeypatch.setattr("taugrad.platform.data.text._PIECE", 100)
-    monkeypatch.setattr("taugrad.platform.data.token_cache.VERSION", 99)
-    assert row_of(load(config).train) == whole
-
-
 def test_what_is_no_utf8_is_named_with_its_offset(one_file, tokenizer):
     one_file.write_bytes(LINES[:3000] + b"\xff" + LINES[3000:])
     with pytest.raises(DataError, match="byte 0xff at offset 3000 is not UTF-8") as caught:
@@ -288,12 +234,6 @@ def test_a_wrong_tokenizer_is_named(one_file, tmp_path):
         load(Text(path=str(one_file), tokenizer=path))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_without_the_package_the_extra_is_named(one_file, tokenizer, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(DataError, match=r"tokenizers is not installed; pip install 'taugrad\[text\]'"):
-        load(Text(path=str(one_file), tokenizer=tokenizer[0]))
 
 
 # The cache.
@@ -324,28 +264,11 @@ def test_a_damaged_cache_is_made_anew(one_file, cache, which, damage):
     assert path.read_bytes() == good
 
 
-def test_changed_files_are_read_again(one_file):
-    config = Text(path=str(one_file), context=8)
-    first = load(config)
-    time = one_file.stat()
-    one_file.write_bytes(LINES.upper())
-    os.utime(one_file, ns=(time.st_atime_ns, time.st_mtime_ns + 1))
-    second = load(config)
-    assert bytes(row_of(second.train)) == bytes(row_of(first.train)).upper()
-    assert second.fingerprint != first.fingerprint
-
-
 def test_a_cache_that_cannot_be_written_is_named(one_file, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(DataError, match="XDG_CACHE_HOME"):
         load(Text(path=str(one_file)))
-
-
-def test_text_is_mapped_and_not_read(one_file):
-    data = load(Text(path=str(one_file), context=8))
-    assert isinstance(data.train._tokens, np.memmap)
-    assert not data.train.in_memory
 
 
 # nanoGPT's tokens.
@@ -467,18 +390,6 @@ def test_other_files_of_tokens_are_named(tmp_path):
     np.save(tmp_path / "train.npy", np.arange(100))
     with pytest.raises(DataError, match=r"train\.npy: lies beside train\.bin; keep one"):
         load(Tokens(path=tmp_path, context=5))
-
-
-def test_files_behind_links_to_folders_are_read(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "a.txt").write_text("abc\n" * 100)
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "b.txt").write_text("def\n" * 100)
-    (tmp_path / "text" / "linked").symlink_to(tmp_path / "elsewhere")
-    assert len(files_below(tmp_path / "text")) == 2
-    (tmp_path / "text" / "round").symlink_to(tmp_path / "text")
-    with pytest.raises(DataError, match="round: leads back to a folder"):
-        files_below(tmp_path / "text")
 
 
 def test_only_what_a_batch_needs_is_in_memory(tmp_path):

@@ -122,17 +122,3 @@ def test_what_breaks_a_check_is_told_and_the_others_go_on(findings, monkeypatch)
     assert found["gpu"].state == "wrong"
     assert "no such library" in found["gpu"].detail
     assert found["MLflow"].state == "ok"
-
-
-@pytest.mark.parametrize(("package", "extra"), [("Pillow", "images"), ("tokenizers", "text")])
-def test_a_package_that_only_some_data_need_is_named_with_its_extra(findings, monkeypatch, package, extra):
-    real = metadata.version
-
-    def version(name):
-        if name == package.lower():
-            raise metadata.PackageNotFoundError(name)
-        return real(name)
-
-    monkeypatch.setattr(metadata, "version", version)
-    found = findings()[package]
-    assert (found.state, found.remedy) == ("absent", f"pip install 'taugrad[{extra}]'")

@@ -114,15 +114,6 @@ def test_lamb_goes_on_from_a_saved_state_to_the_same_bits():
     assert all(torch.equal(one, two) for one, two in zip(whole, again, strict=True))
 
 
-def test_lamb_leaves_what_has_no_gradient_alone():
-    with_gradient, without = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
-    optimizer = build_optimizer(Lamb(lr=0.1, weight_decay=0.5), [with_gradient, without])
-    with_gradient.grad = torch.ones(3)
-    optimizer.step()
-    assert torch.equal(without, torch.ones(3))
-    assert not torch.equal(with_gradient, torch.ones(3))
-
-
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_lars_is_its_papers(nesterov):
     lr, momentum, decay, trust = 0.5, 0.9, 0.01, 0.02

@@ -18,7 +18,6 @@ import pytest
 
 from taugrad import cli
 from taugrad.platform.launching import reaching
-from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.launching.reaching import check_cluster, check_job_server, is_this_machine
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
@@ -178,13 +177,6 @@ def test_a_token_is_not_sent_to_who_does_not_ask(
     assert given == [None, f"Bearer {TOKEN}"]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:99999999", "[::1]:1", "nowhere.invalid:6379", "a..b:6379"])
-def test_an_address_that_cannot_be_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(SpecError, match="no cluster answers there"):
-        check(RunSpec.model_validate(SPEC), "spec.yaml", local=False)
-
-
 @dataclass
 class Here:
     """What `auto` finds on this machine."""
@@ -252,14 +244,6 @@ def test_a_ray_on_loopback_only_is_not_where_ray_looks(here: Here, monkeypatch: 
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
     assert refused(address).startswith(f"{address}: must look like HOST:6379 or ray://HOST:10001, ")
-
-
-@pytest.mark.parametrize(("address", "local"), [("", True), ("local", True), ("auto", False), ("a:1", False)])
-def test_runs_get_a_ray_of_their_own_unless_an_address_is_named(
-    address: str, local: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    assert is_local() == local
 
 
 def test_another_server_is_no_cluster(no_token: Path) -> None:

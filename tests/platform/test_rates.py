@@ -82,11 +82,6 @@ def test_the_rates_are_those_of_torchs_schedulers(changes, expected):
     assert curve(**changes) == pytest.approx(expected(), rel=1e-12)
 
 
-def test_a_halved_rate_is_exact():
-    rates = curve(schedule={"kind": "halving", "epochs": 2})
-    assert [rates[4 * epoch] for epoch in range(EPOCHS)] == [0.01 / 2 ** (epoch // 2) for epoch in range(7)]
-
-
 @pytest.mark.parametrize(("kind", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
 def test_the_rate_is_multiplied_by_k_or_its_root(kind, factor):
     by_batch = curve(batch_size=40, scaling={"kind": kind, "reference": 10})
@@ -111,13 +106,6 @@ def test_the_rate_follows_a_batch_that_grows():
     plan.measured(5, 0.45, 1.0)
     rates = [rate_at(settings, plan.position(done), 2).lr for done in range(7)]
     assert rates == pytest.approx([0.01] * 4 + [0.02 / 2] + [0.01 * math.sqrt(2) / 4] * 2)
-
-
-def test_a_decay_by_hand():
-    # Batch 128 to 1024, rate 0.01, decay 0.0005: (1 - 5e-6)^8 is 1 - 4e-5 + 28 * 25e-12, to 15 digits.
-    scaled = same_decay(0.01, 0.0005, 8, math.sqrt(8) * 0.01)
-    assert scaled == pytest.approx((4e-5 - 7e-10) / 0.0282842712474619, rel=1e-9)
-    assert scaled < math.sqrt(8) * 0.0005
 
 
 @given(st.floats(1e-4, 0.5), st.floats(0, 1), st.integers(1, 20), st.sampled_from(["linear", "sqrt"]))
@@ -150,33 +138,6 @@ def test_k_decaying_steps_of_torchs_optimizers_equal_one_scaled_step(kind):
     scaled.step()
     torch.testing.assert_close(large, small, rtol=1e-12, atol=0)
     assert large[0] < 0.9
-
-
-@pytest.mark.parametrize("kind", ["adam", "lars", "lamb"])
-def test_where_decay_passes_through_a_norm_it_stays(kind):
-    settings = TrainingConfig.model_validate(
-        {
-            "batch_size": 40,
-            "optimizer": {"kind": kind, "lr": 0.1, "weight_decay": 0.01},
-            "scaling": {"kind": "sqrt", "reference": 10},
-        }
-    )
-    rate = rate_at(settings, Position(0, 0, 1, 0, 40), 2)
-    assert rate.lr == pytest.approx(0.2)
-    assert rate.weight_decay == 0.01
-
-
-def test_without_a_larger_batch_nothing_is_scaled():
-    settings = TrainingConfig.model_validate({"scaling": {"kind": "sqrt"}})
-    rate = rate_at(settings, Position(0, 0, 1, 0, 64), 2)
-    assert (rate.lr, rate.weight_decay) == (0.01, 5e-4)
-
-
-def test_a_rate_too_small_for_a_float_is_zero():
-    settings = TrainingConfig.model_validate(
-        {"schedule": {"kind": "exponential", "factor": 1e-200}, "scaling": {"kind": "linear", "reference": 1}}
-    )
-    assert rate_at(settings, Position(2, 0, 1, 2, 64), 2).lr == 0
 
 
 def test_rates_are_set_in_every_group_and_forget_nothing_of_a_checkpoint():

@@ -13,7 +13,6 @@ from taugrad.platform.models import build
 from taugrad.platform.models.config import Mlp, Timm
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.spec.fields import spec_fields
 from taugrad.platform.spec.reading import read_spec
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -71,16 +70,6 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(read,
     assert (spec.seed, spec.compressor.tau, spec.compressor.kind) == (3, 0.3, "wgt")
 
 
-def test_a_field_of_a_union_can_be_set_without_naming_its_kind(read):
-    assert read("", "--training.optimizer.lr", "0.5").training.optimizer.lr == 0.5
-    assert read("data: {test_fraction: 0.3}").data.test_fraction == 0.3
-
-
-def test_another_kind_brings_its_own_defaults(read):
-    optimizer = read("", "--training.optimizer.kind", "adamw").training.optimizer
-    assert (optimizer.kind, optimizer.lr) == ("adamw", 1e-3)
-
-
 @pytest.mark.parametrize("written", ["1e-3", "1E-3", "0.001", "1.0e-3", "'1e-3'"])
 def test_yaml_numbers_are_read_as_people_write_them(read, written):
     assert read(f"compressor: {{kind: bgt, tau: {written}}}").compressor.tau == 1e-3
@@ -90,8 +79,6 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
     ("text", "overrides", "said"),
     [
         ("compressor: {kind: wgt, tau: 0}", [], "compressor.tau = 0: must be greater than 0"),
-        ("compressor: {kind: wgt, tau: -1}", [], "compressor.tau = -1: must be greater than 0"),
-        ("compressor: {kind: wgt, tau: .nan}", [], "compressor.tau = nan: must be greater than 0"),
         (
             "compressor: {kind: wgt, tau: .inf}",
             [],
@@ -102,25 +89,11 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
             [],
             "is not a threshold that float32 can hold (1.2e-38 to 6.6e+35)",
         ),
-        ("compressor: {kind: wgt, tau: [1]}", [], "tau = [1]: give a number, or a policy with its fields in"),
-        ("compressor: {kind: WGT}", [], "or fp8; did you mean wgt?"),
         ("compressor: wgtt(1)", [], "; did you mean wgt?"),
-        (
-            "compressor: {kind: topk}",
-            [],
-            "compressor.density: is missing (The share of a parameter",
-        ),
         ("model: mlp", [], "model = mlp: give model.kind, as {kind: mlp} in a file or --model.kind mlp"),
-        (
-            "data: cifar",
-            [],
-            "or --data.kind mnist5k; the choices are mnist5k, digits, mnist, synthetic, text, ",
-        ),
         ("workers:", [], "workers: is empty; indent its fields below it, or leave it out"),
         ("workers: {count: two}", [], "workers.count = two: input should be a valid integer"),
         ("workers: {device: cudda}", [], "input should be 'cpu' or 'cuda'; did you mean cuda?"),
-        ("experiment: ''", [], "experiment = '': string should have at least 1 character"),
-        ("storage: [x]", [], "storage = ['x']: give a folder's name"),
         (
             "lr: 0.1",
             [],
@@ -132,44 +105,26 @@ def test_yaml_numbers_are_read_as_people_write_them(read, written):
             [],
             "data.arguments.n = [1]: give text, a number, true or false",
         ),
-        ("model: {kind: custom, factory: mine.py}", [], "give package.module:function, such as mine:make of"),
         ("seed:1", [], "holds the text 'seed:1'; write fields as `name: value`"),
         ("seed: 1\nname: x\nseed: 2", [], "line 3, 'seed: 2': seed is given twice, first in line 1"),
         ("workers:\n\tcount: 1", [], "line 2, 'count: 1': a tab; indent with spaces"),
-        (
-            "workers:\n  count: 1\n   cpus: 1",
-            [],
-            "line 3, 'cpus: 1': mapping values are not allowed",
-        ),
         ("", ["--epochs", "3"], "--epochs: no such field; did you mean training.epochs, training.schedule"),
-        ("", ["-training.epochs", "3"], "-training.epochs: a field needs two dashes, --training.epochs"),
         ("", ["--training.batch-size", "3"], "did you mean training.batch_size?"),
-        ("", ["--training", "{epochs: 3"], "training = {epochs: 3: is not valid YAML"),
         ("", ["--training", "3"], "training = 3: give its fields, epochs, "),
-        ("", ["--data.kind", "custom", "--data.factory", "a:b", "--data.arguments", "x=1"], "{name: value}"),
         (
             "",
             ["--model.kind", "mlp", "--model.widths", "8", "--model.widths", "4"],
             "is there twice; give a l",
         ),
-        ("", ["--model", "mlp"], "model = mlp: give model.kind"),
         ("compressor: {kind: wgt}", [], "compressor.tau: is missing"),
-        ("compressor: {kind: none, tau: 1}", [], "kind none has no such field; wgt, bgt, qgt or strom has"),
         (
             "sync: {mode: ring, adapt: {wait: 0.1}}",
             [],
             "sync.adapt: kind ring has no such field; allgather or weights has",
         ),
         ("compressor: {kind: wqt, tau: 1}", [], "compressor.kind = wqt: choose none, powersgd, wgt, bgt"),
-        ("data: {kind: cifar}", [], "parquet or custom; did you mean cifar10?"),
-        ("data: {kind: mnist}", [], "data.path: is missing"),
         ("seeed: 1", [], "seeed: no such field; did you mean seed?"),
         ("training: {epochs: 0}", [], "training.epochs = 0: input should be greater than or equal to 1"),
-        ("training: {epochs: many}", [], "training.epochs = many: input should be a valid integer"),
-        ("model: {kind: custom, factory: nonsense}", [], "model.factory = nonsense"),
-        ("", ["--compressor.tao", "1"], "--compressor.tao: no such field; did you mean compressor.tau?"),
-        ("", ["--workers.count", "0"], "workers.count = 0"),
-        ("", ["--seed"], "--seed: expected one argument"),
         ("- a list", [], "holds a list; a spec must be a mapping of fields"),
         ("a: [", [], "is not valid YAML"),
         ("compressor: wgt(schedule({0: 1}))", [], "text that holds ': ' must stand in quotes"),
@@ -235,23 +190,17 @@ def test_variables_that_resemble_no_field_are_left_alone(read, monkeypatch):
     ("text", "overrides", "line"),
     [
         ("compressor: wgt(1e-3) | quantile(4) | golomb_rice", [], "wgt(1e-3) | quantile(4) | golomb_rice"),
-        ("compressor: >\n  wgt(1e-3)\n  | linear\n  | huffman\n", [], "wgt(1e-3) | linear | huffman"),
         ("compressor: |\n  wgt(1e-3)\n  | linear\n", [], "wgt(1e-3) | linear"),
         ("", ["--compressor", "strom(1e-3) | golomb_rice"], "strom(1e-3) | golomb_rice"),
-        ("", ["--compressor=strom(1e-3) | golomb_rice"], "strom(1e-3) | golomb_rice"),
         ("", ["--compressor", '{"kind": "wgt", "tau": 1}'], "wgt(1)"),
         # A whole method takes the place of another; single fields come on top, wherever they stand.
         ("compressor: topk(0.1)", ["--compressor", "wgt(1e-3)"], "wgt(1e-3)"),
-        ("compressor: {kind: topk, density: 0.1}", ["--compressor", "none"], "none"),
         ("compressor: topk(0.1) | linear", ["--compressor", '{"kind": "wgt", "tau": 1}'], "wgt(1)"),
         ("compressor: wgt(1e-3) | linear", ["--compressor.tau", "5e-3"], "wgt(5e-3) | linear"),
         ("compressor: wgt(1e-3) | linear", ["--compressor.quantize.bits", "4"], "wgt(1e-3) | linear(4)"),
-        ("compressor: wgt(1e-3)", ["--compressor.quantize.kind", "fp8"], "wgt(1e-3) | fp8"),
         ("compressor: wgt(1e-3)", ["--compressor.quantize", "linear(4)"], "wgt(1e-3) | linear(4)"),
-        ("compressor: wgt(1e-3)", ["--compressor.quantize", "fp16"], "wgt(1e-3) | fp16"),
         ("compressor: wgt(1e-3)", ["--compressor.codec", "bitmap"], "wgt(1e-3) | bitmap"),
         ("", ["--compressor", "wgt(1e-3)", "--compressor.tau", "2e-3"], "wgt(2e-3)"),
-        ("", ["--compressor.tau", "2e-3", "--compressor", "wgt(1e-3)"], "wgt(2e-3)"),
         ("", ["--compressor", "wgt(1e-3) | linear", "--compressor", "bgt(3)"], "bgt(3)"),
         # Policies.
         ("compressor: {kind: wgt, tau: density(0.01)}", [], "wgt(density(0.01))"),
@@ -259,7 +208,6 @@ def test_variables_that_resemble_no_field_are_left_alone(read, monkeypatch):
         ("compressor: wgt(1e-3)", ["--compressor.tau", "density(0.02)"], "wgt(density(0.02))"),
         ("compressor: wgt(density(0.02))", ["--compressor.tau", "1e-3"], "wgt(1e-3)"),
         ("compressor: wgt(density(0.1))", ["--compressor.tau.target", "0.2"], "wgt(density(0.2))"),
-        ("compressor: wgt(density(0.1))", ["--compressor.tau", "schedule({0: 1})"], "wgt(schedule({0: 1}))"),
         (
             "compressor: {kind: bgt, tau: {kind: layers, default: 1e-3, patterns: {a: density(0.1), b: 1}}}",
             [],
@@ -272,11 +220,6 @@ def test_variables_that_resemble_no_field_are_left_alone(read, monkeypatch):
         ),
         (
             "compressor: topk(0.1, momentum=0.9)\ntraining: {optimizer: {momentum: 0}}",
-            [],
-            "topk(0.1, momentum=0.9)",
-        ),
-        (
-            "compressor: topk(0.1, momentum=0.9)\ntraining: {optimizer: {kind: adam}}",
             [],
             "topk(0.1, momentum=0.9)",
         ),
@@ -318,37 +261,15 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
             "compressor = wgt(1e-3) | zip: zip is unknown: choose none, powersgd",
         ),
         (
-            "compressor: wgt(1e-3",
-            [],
-            "compressor = wgt(1e-3: 'wgt(1e-3' is not a chain such as wgt(tau=1e-3)",
-        ),
-        ("compressor: wgt(-1)", [], "compressor.tau = -1: must be greater than 0 (1.2e-38 to 6.6e+35)"),
-        ("compressor: wgt(1, foo=3)", [], "compressor.foo: no such field"),
-        ("compressor: wgt", [], "compressor.tau: is missing"),
-        (
             "compressor: 3",
             [],
             "compressor = 3: give a line such as wgt(tau=1e-3) | golomb_rice, or kind and fields",
         ),
-        ("compressor:", [], "compressor = None: give a line such as"),
         ("", ["--compressor", "wqt(1)"], "compressor = wqt(1): wqt is unknown: choose none, powersgd, wgt"),
-        ("", ["--compressor"], "--compressor: expected one argument"),
-        ("", ["--compressor", ""], "'' is not a chain such as"),
-        (
-            "compressor: wgt(1)",
-            ["--compressor.tau.foo", "3"],
-            "there are compressor.tau.kind, compressor.tau.points",
-        ),
         (
             "compressor: wgt(1)",
             ["--compressor.tau", "density(2)"],
             "compressor.tau.target = 2: input should be less",
-        ),
-        (
-            "compressor: wgt(1)",
-            ["--compressor.tau", "densty(0.1)"],
-            "compressor.tau = densty(0.1): densty is unknown: choose schedule, density, sidco, dl4j, "
-            "allocate, law, layers",
         ),
         (
             "compressor: wgt(1)",
@@ -357,19 +278,8 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
         ),
         (
             "compressor: wgt(1)",
-            ["--compressor.tau", "density(0.1"],
-            "compressor.tau = density(0.1: not a number, and not a policy with its fields in brackets:",
-        ),
-        (
-            "compressor: wgt(1)",
             ["--compressor.tau", "density(0.2, evry=1)"],
             "compressor.tau.evry: no such field; did you mean compressor.tau.every?",
-        ),
-        ("compressor: {kind: wgt, tau: {target: 1}}", [], "compressor.tau.kind: is missing"),
-        (
-            "compressor: {kind: wgt, tau: {kind: foo}}",
-            [],
-            "compressor.tau.kind = foo: choose schedule, density, sidco, dl4j, allocate, law or layers",
         ),
         (
             "compressor: \"wgt(layers(1, patterns={'a': 0}))\"",
@@ -377,47 +287,19 @@ def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
             "compressor.tau.patterns.a = 0: must be greater than 0",
         ),
         (
-            "compressor: \"wgt(layers(1, patterns={'a': density(3)}))\"",
-            [],
-            "compressor.tau.patterns.a.target = 3: input",
-        ),
-        (
             "compressor: {kind: wgt, tau: {kind: layers, default: 1, patterns: {a.b: density(3)}}}",
             [],
             "compressor.tau.patterns.a.b.target = 3: input",
         ),
-        ("compressor: wgt(layers(1, patterns={}))", [], "compressor.tau.patterns = {}: needs 1 or more"),
         (
             "compressor: \"wgt(schedule({'a': 1}))\"",
             [],
             "compressor.tau.points.a = a: input should be a valid integer",
         ),
-        ('compressor: "wgt(schedule({0: -1}))"', [], "compressor.tau.points.0 = -1: must be greater than 0"),
-        ("compressor: {kind: wgt, tau: 1, clip: 3}", [], "compressor.clip = 3: give its fields, every, to"),
-        (
-            "compressor: wgt(1)",
-            ["--compressor.clip.every", "0"],
-            "compressor.clip.every = 0: input should be greater",
-        ),
-        (
-            "compressor: wgt(1) | linear(30)",
-            [],
-            "compressor.quantize.bits = 30: input should be less than or equal",
-        ),
         (
             "compressor: wgt(1) | quantile(4)",
             ["--compressor.quantize.kind", "fp16"],
             "compressor.quantize.bits: kind fp16 has no such field; linear or quantile has",
-        ),
-        (
-            "compressor: wgt(1)",
-            ["--compressor.quantize", "zip(3)"],
-            "compressor.quantize = zip(3): zip is unknown",
-        ),
-        (
-            "compressor: wgt(1)",
-            ["--compressor.codec", "zip"],
-            "compressor.codec = zip: input should be 'auto'",
         ),
         (
             "compressor: {kind: linear, exempt: {names: a}}",
@@ -511,28 +393,3 @@ def test_a_field_that_came_later_leaves_fingerprints_as_they_were():
     assert of(mode="sharded") == of(mode="sharded", overlap=True, buckets=1) == "a9acd1d65d67"
     assert of(mode="allgather") == of(mode="allgather", connections=1) == RunSpec().fingerprint()
     assert of(mode="simulated", of={"mode": "parameter_server"}) == "f085b27b050a"
-
-
-def test_help_names_every_field_of_a_full_spec():
-    named = {field.name for field in spec_fields()}
-    assert set(RunSpec().flat()) <= named
-    assert {"compressor.tau", "compressor.tau.target", "model.widths", "data.path"} <= named
-    assert len(named) == len(spec_fields())
-
-
-def test_help_is_short_about_kinds_and_defaults():
-    fields = {field.name: field for field in spec_fields()}
-    assert fields["compressor"].type == "LINE"
-    assert fields["compressor.reduction"].kinds == ""
-    assert fields["compressor.exempt.names"].kinds == "all but none, powersgd"
-    assert fields["compressor.tau"].kinds == "wgt, bgt, qgt, strom"
-    assert fields["compressor.tau.target"].kinds == "density, sidco, dl4j"
-    assert fields["compressor.tau.target"].default == "required; dl4j: None"
-    assert fields["compressor.decay"].default == "1.0; fp16, bf16: 0.0; chunked_topk: 0.95"
-    assert fields["compressor.tau.kind"].default == ""
-    assert fields["compressor.exempt.names"].type == "list"
-    order = list(fields)
-    assert order.index("compressor") < order.index("compressor.kind") < order.index("compressor.tau")
-    assert order.index("compressor.tau") < order.index("compressor.tau.kind")
-    assert not [name for name in fields if name.startswith("compressor.tau.default.")]
-    assert not [field for field in fields.values() if "\n" in field.description]

@@ -1,16 +1,13 @@
 """Strom's recipe (2015, section 3.3): stages of fewer workers and smaller batches; pre-training by layers."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 
 from taugrad.platform.data import DataSet, load
 from taugrad.platform.data.batches import epoch_order
@@ -36,15 +33,6 @@ BASE: dict[str, Any] = {
 }
 STAGES = [{"until": 0.25, "batch_size": 8, "workers": 2}, {"until": 1.25, "batch_size": 30, "workers": 3}]
 """25% of 200 examples are 6.25 batches of 8: the first stage has seven."""
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def spec_of(**changes: Any) -> RunSpec:
@@ -159,13 +147,6 @@ def test_workers_that_wait_send_nothing(alone):
 def test_stages_that_cannot_be_are_refused(changes, told):
     with pytest.raises(ValidationError, match=told):
         spec_of(**changes)
-
-
-@pytest.mark.parametrize("mode", ["weights", "hybrid"])
-def test_where_every_worker_trains_none_can_wait(mode):
-    training = BASE["training"] | {"batch_growth": {"kind": "staged", "stages": STAGES}}
-    with pytest.raises(ValidationError, match=rf"workers = 2 with sync.mode = {mode}"):
-        RunSpec.model_validate(BASE | {"training": training, "sync": {"mode": mode}})
 
 
 DEEP: dict[str, Any] = {"kind": "mlp", "widths": [10, 8, 6], "activation": "sigmoid"}

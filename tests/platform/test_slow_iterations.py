@@ -1,12 +1,11 @@
 """What is shown of a run whose iterations are slow; the clock is the test's."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
@@ -14,6 +13,7 @@ from taugrad.platform.training import trainer as trainers
 from taugrad.platform.training.reporting import Progress
 from taugrad.platform.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("alone")
 SPEC = {
     "data": {"kind": "synthetic", "train_examples": 240, "test_examples": 10, "height": 4, "width": 4},
     "model": {"kind": "mlp", "widths": [4]},
@@ -23,13 +23,6 @@ SPEC = {
 }
 SIMULATED = {"mode": "simulated"}
 WEIGHTS = {"mode": "simulated", "of": {"mode": "weights", "every": 20}}
-
-
-@pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 class Shown:

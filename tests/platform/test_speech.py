@@ -6,19 +6,17 @@ import hashlib
 import json
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from taugrad import cli
 from taugrad.platform.data.speech import espeak, making
-from taugrad.platform.data.speech.features import frame_starts, log_mel
+from taugrad.platform.data.speech.features import log_mel
 from taugrad.platform.data.speech.folder import in_one_go
 from taugrad.platform.data.speech.phonemes import CLASSES, class_numbers
 from taugrad.platform.data.speech.sentences import Sentences
 from taugrad.platform.data.speech.utterances import PARTS, Frames, labels_at
-from taugrad.platform.data.speech.voices import ACCENTS, voices
 
 try:
     espeak.find_library()
@@ -80,18 +78,6 @@ def test_features_are_their_definition(rate):
     assert log_mel(np.zeros(rate // 10), rate) == pytest.approx(math.log(1e-3))
 
 
-@pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100])
-def test_a_frame_begins_every_ten_milliseconds_while_a_window_fits(rate):
-    window = rate * 25 // 1000
-    for samples in [0, 1, window - 1, window, *range(rate, rate + 500, 7)]:
-        expected, frame = [], 0
-        while (start := frame * rate // 100) + window <= samples:
-            expected.append(start)
-            frame += 1
-        assert frame_starts(samples, rate).tolist() == expected
-        assert len(log_mel(np.ones(samples), rate)) == len(expected)
-
-
 def test_a_frame_has_the_phoneme_at_its_middle():
     starts, numbers = np.array([3, 10, 10, 25]), np.array([4, 5, 6, 7], dtype=np.uint16)
     middles = np.arange(30)
@@ -149,13 +135,6 @@ def test_parts_share_no_sentence_and_only_the_grammars_words():
     assert sentences["test"] != spoken_words("test", seed=1)
 
 
-def test_parts_share_no_voice():
-    names = {part: voices(part) for part in PARTS}
-    everyone = [name.partition("+")[2] for part in PARTS for name in names[part]]
-    assert len(set(everyone)) * len(ACCENTS) == len(everyone)
-    assert all(len(names[part]) >= 64 for part in PARTS)
-
-
 def test_the_part_ends_with_the_utterance_that_reaches_its_share():
     blocks = [
         Frames(np.full((n, 20), n, np.float32), np.full(n, n, np.uint16), np.array([2, n - 2]))
@@ -195,19 +174,6 @@ def test_without_espeak_the_packages_are_named(tmp_path, monkeypatch, capsys):
         "taugrad: command line: libespeak-ng is missing; on Debian: apt-get install espeak-ng libespeak-ng1"
     ]
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--minutes", "0"], "--minutes 0: give more than 0, up to 6000"),
-        (["--minutes", "nan"], "--minutes nan: give more than 0, up to 6000"),
-        (["--seed", "-1"], "--seed -1: give 0 or more"),
-    ],
-)
-def test_impossible_settings_are_refused(tmp_path, capsys, arguments, said):
-    assert cli.main(["data", "speech", "--out", str(tmp_path / "out"), *arguments]) == 2
-    assert capsys.readouterr().err == f"taugrad: command line: {said}\n"
 
 
 def speech(*arguments):
@@ -304,24 +270,3 @@ def test_a_folder_that_is_there_is_kept_or_refused(spoken, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert speech("--minutes", 0.5, "--out", tmp_path / "file") == 2
     assert "file: is a file; give a folder" in capsys.readouterr().err
-
-
-@needs_espeak
-def test_every_voice_is_there():
-    speaker = espeak.Speaker()
-    for part in PARTS:
-        for voice in voices(part):
-            made = speaker.speak("Yes, nine.", voice, words_a_minute=200, pitch=50, pitch_range=50)
-            assert len(made.samples) > speaker.rate / 5
-            assert made.samples.any()
-            assert CLASSES[class_numbers(made.phonemes)[0]] == "j", voice
-            assert (np.diff(made.starts) >= 0).all()
-            assert made.starts[-1] < len(made.samples)
-    with pytest.raises(espeak.SpeechError, match="refuses voice 'nobody'"):
-        speaker.speak("No.", "nobody", words_a_minute=200, pitch=50, pitch_range=50)
-
-
-@needs_espeak
-def test_what_fails_in_a_blocks_process_is_told(tmp_path: Path) -> None:
-    with pytest.raises(espeak.SpeechError, match=r"block 3 of train: .*non-negative"):
-        making._in_a_process("train", -1, 3, tmp_path)

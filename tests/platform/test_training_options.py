@@ -1,16 +1,14 @@
 """How people train - precision, accumulation, clipping, schedules - against a plain loop without taugrad."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.platform.data import DataSet, Draw, Examples, Parts, load
@@ -23,6 +21,7 @@ from taugrad.platform.training.batch_plan import BatchPlan
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
 from taugrad.platform.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("alone")
 EXAMPLES, BATCH, ITERATIONS = 200, 30, 17  # seven batches an epoch, the last of 20
 BASE: dict[str, Any] = {
     "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 60, "height": 4, "width": 4},
@@ -79,15 +78,6 @@ class Recorder:
         return []
 
 
-@pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
-    """A process group of one."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def spec_of(**training: Any) -> RunSpec:
     return RunSpec.model_validate(BASE | {"training": TRAINING | training})
 
@@ -141,17 +131,6 @@ def test_a_run_is_a_plain_loop_with_these_options(options):
     logged = [metrics["train/loss"] for _, metrics in recorder.logged if "train/loss" in metrics]
     np.testing.assert_allclose(logged, losses, rtol=0.01 if options.get("precision") else 1e-4)
     assert recorder.evaluations[-1][0] == len(losses) == trainer.done
-
-
-def test_bf16_computes_in_bf16_and_keeps_weights_and_gradients_in_float32():
-    spec = spec_of(precision="bf16")
-    trainer = train(spec)
-    assert {each.dtype for each in trainer.model.state_dict().values()} == {torch.float32}
-    exact = train(spec_of())
-    assert not all(
-        torch.equal(one, other)
-        for one, other in zip(trainer.model.parameters(), exact.model.parameters(), strict=True)
-    )
 
 
 class Exploding(nn.Module):

@@ -38,14 +38,6 @@ def test_neither_the_model_nor_random_numbers_change():
     assert all(each.grad is None for each in network.parameters())
 
 
-def test_a_model_that_cannot_be_copied_is_left_alone():
-    class Uncopied(nn.Flatten):
-        def __deepcopy__(self, memo: object) -> "Uncopied":
-            raise TypeError("there is one of me")
-
-    prepare(RunSpec(), nn.Sequential(Uncopied(), nn.Linear(16, 10)))
-
-
 def compiled() -> int:
     """Compiled forms of all numba functions in this process."""
     from numba.core.dispatcher import Dispatcher

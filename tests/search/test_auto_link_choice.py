@@ -1,7 +1,6 @@
 """The choice of a way to train over a link, against what a formula by hand says."""
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,13 +13,11 @@ from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import (
     FEWEST_STEPS,
     LEAST_STEPS,
-    MOST_PROBED,
     Run,
     choose,
     probe_steps,
     shortlist,
 )
-from taugrad.search.auto_link.finding import _step_seconds
 from taugrad.search.auto_link.prospects import (
     MOST_WORTH,
     MOST_WORTH_LONGER,
@@ -156,11 +153,6 @@ def test_a_noisy_reference_is_made_to_fall(losses):
     assert falling(sorted(losses, reverse=True)) == pytest.approx(sorted(losses, reverse=True))
 
 
-def test_one_bad_evaluation_does_not_move_the_reference():
-    losses = [3.0, 2.0, 1.5, 9.0, 1.2, 1.1, 1.0]
-    assert max(falling(losses)[1:]) == 2.0  # and not half-way to 9
-
-
 # What is compared
 
 
@@ -196,9 +188,6 @@ def prospect(family, degree, seconds, sync=None):
     return Prospect(Way(RunSpec.model_validate(tree), family, degree), step(seconds))
 
 
-LOCAL = WeightsSync(every=4)
-
-
 def test_what_cannot_win_is_not_tried():
     none, sharded = prospect(EXACT, (), 0.5), prospect(EXACT, (), 0.4, ShardedSync())
     dense, sparse = prospect("strom", (10.0,), 0.1), prospect("strom", (100.0,), 0.1001)
@@ -211,13 +200,6 @@ def test_what_cannot_win_is_not_tried():
     assert exact is sharded
     assert kept == [sparser, dense, slow_local]  # with an outer momentum a step may be worth more
     assert {id(each.prospect) for each in dropped} == {id(none), id(sparse), id(slow)}
-
-
-def test_neither_of_two_ways_loses_less_where_each_is_finer_in_something():
-    rare, few = prospect("local", (10.0, 10.0), 1, LOCAL), prospect("local", (4.0, 50.0), 1, LOCAL)
-    assert not rare.way.loses_less_than(few.way)
-    assert not few.way.loses_less_than(rare.way)
-    assert prospect("local", (4.0, 10.0), 1, LOCAL).way.loses_less_than(rare.way)
 
 
 # The choice
@@ -385,49 +367,6 @@ def test_of_two_that_are_nearly_as_fast_the_one_that_exchanges_less_is_chosen(be
     assert ("too little for a probe to be sure of, and spends more" in said) == bool(chosen)
 
 
-def test_what_began_late_is_not_judged_by_its_beginning():
-    """The first learns nothing for 30 steps, then what the reference does; the second always 0.75 of it."""
-    seconds = (10.0, 1.0, 1.0)
-    exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
-
-    worths = {second.way.spec.fingerprint(): 0.75}
-    trainings = Bent(worths, first.way, lambda s: max(0, s - 30))
-    choice = choose(RUN, exact, [first, second], [], STEPS, trainings.take)
-    found = {id(judged.prospect): judged for judged in choice.judged}
-    assert choice.best is found[id(first)]  # 0.6 to 0.7 of its places on the reference over its steps
-    assert found[id(first)].worth < 1
-
-
-def test_no_worth_counts_for_more_than_it_may_be():
-    exact, first = (Prospect(way, step(s)) for way, s in zip(SOME[:2], (10.0, 1.0), strict=True))
-    choice = choose(RUN, exact, [first], [], STEPS, Trainings({first.way.spec.fingerprint(): 1.9}).take)
-    assert choice.best.prospect is first
-    assert choice.best.worth == MOST_WORTH
-
-
-def test_what_began_well_and_fell_back_gives_way_to_what_it_was_ahead_of():
-    """By its half the first is three times as fast as the others; by its whole probe it learns nothing."""
-    seconds = (10.0, 1.0, 1.0)
-    exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
-
-    class Burst(Trainings):
-        def take(self, one, steps, every):
-            curve = super().take(one, steps, every)
-            if one.fingerprint() == first.way.spec.fingerprint() and steps > STEPS / 2:
-                return Curve(curve.steps, tuple(loss_after(0) for _ in curve.losses))
-            return curve
-
-    slower = Prospect(SOME[3], step(MOST_WORTH * 1.5))  # cannot win beside the first's first half
-    others = Burst({first.way.spec.fingerprint(): 1.0, second.way.spec.fingerprint(): 0.3})
-    others.worths[slower.way.spec.fingerprint()] = 0.9
-    choice = choose(RUN, exact, [first, second, slower], [], STEPS, others.take)
-    assert choice.best.prospect is slower
-    assert choice.best.steps == STEPS
-    assert {id(found.prospect) for found in choice.judged} == {
-        id(each) for each in (exact, first, second, slower)
-    }
-
-
 def test_what_is_far_behind_after_half_a_probe_does_not_go_on():
     worths = {"strom(tau=density(target=0.01), ": 0.7, "strom(tau=density(target=0.001), ": 0.1}
     choice, trainings = compared(SLOW, worths | {"weights": 0.01})
@@ -519,16 +458,6 @@ def test_the_probe_ends_when_its_seconds_are_spent_whatever_the_machine_does(slo
     assert len(everything) == len({id(each) for each in everything})
 
 
-def test_only_as_many_ways_are_probed_as_the_time_allows_to_judge():
-    exact, kept, _ = sift(prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4))
-    for seconds in (2, 5, 10, 20, 40, 1000):
-        chosen, dropped, steps = shortlist(RUN, exact, kept, 0.1, seconds)
-        assert {id(each) for each in kept} == {id(each) for each in (*chosen, *(d.prospect for d in dropped))}
-        if len(chosen) > 1:
-            assert all(steps >= (5 if c.way.has_outer_momentum else 3) * c.way.every for c in chosen)
-    assert len(chosen) == MOST_PROBED
-
-
 @pytest.mark.parametrize("better", ["own", "tuned"])
 def test_the_reference_has_the_choice_between_both_learning_rates(better):
     """A way at twice the rate is compared with the training without compression at its better rate."""
@@ -567,24 +496,3 @@ def test_the_reference_has_the_choice_between_both_learning_rates(better):
 def test_a_probe_is_as_long_as_the_run_asks_for_and_time_allows(run, every, step_s, seconds, steps):
     sync = WeightsSync(every=every)
     assert probe_steps(run, [prospect("local", (every, 10.0), 1, sync)], step_s, seconds) == steps
-
-
-@pytest.mark.parametrize(("iterations", "each"), [(2400, 0.01), (7, 1.0)])
-def test_steps_that_load_what_they_need_do_not_shorten_the_probe(iterations, each):
-    """5 seconds for the first 5 steps, then 10 ms for each; a run of 7 steps has no others."""
-
-    class Slow(Trainings):
-        def step_seconds(self, _):
-            done = max(steps for _, steps in self.asked)
-            return (5.0 + 0.01 * (done - 5)) / done
-
-    assert _step_seconds(Slow({}), replace(RUN, iterations=iterations)) == pytest.approx(each)
-
-
-def test_more_time_is_a_longer_probe():
-    ways = [prospect("strom", (float(i),), 1) for i in range(1, 5)]
-    found = [probe_steps(RUN, ways, 0.1, seconds) for seconds in (10, 20, 40)]
-    assert found == sorted(found)
-    assert FEWEST_STEPS < found[0] < found[-1] < 120
-    # 2 of the reference; of the others half are begun and a quarter whole, and take half as long again
-    assert found[1] == int(20 / (0.1 * (2 + (0.25 / 2 + 0.25) * 1.5 * 4)))

@@ -39,13 +39,6 @@ def test_what_the_rest_of_the_run_counts_with_is_kept_of_a_method_that_is_replac
     assert method.exempt.smaller_than == 9
 
 
-def test_the_run_without_compression_is_that_of_the_same_spec_without_a_method():
-    plain = spec(compressor="none", name="base", storage="elsewhere")
-    assert (
-        without_compression(spec(compressor="strom(0.1) | golomb_rice")).fingerprint() == plain.fingerprint()
-    )
-
-
 def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_of_it():
     method = {"kind": "wgt", "tau": 0.1, "momentum": 0.7, "reduction": "sum"}
     training = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
@@ -103,26 +96,6 @@ def test_where_momentum_cannot_go_into_the_compressor_the_law_says_nothing(a_law
     ) as refused:
         by_law(spec(compressor="strom(0.1)", **fields), moving, 2.0)
     assert problem in str(refused.value)
-
-
-def test_a_law_of_the_optimizers_momentum_says_nothing_of_the_compressors(a_law):
-    fields = {
-        "compressor": "strom(0.1, momentum=0.9)",
-        "training": {"optimizer": {"kind": "sgd", "momentum": 0.0}},
-    }
-    with pytest.raises(LawError, match=r"compressor\.momentum = 0\.9: the law was fitted to runs where"):
-        by_law(spec(**fields), a_law("strom"), 2.0)
-
-
-def test_what_the_rest_of_the_run_counts_with_is_kept_where_a_law_is_put_in_place_of_none():
-    bare = {"kind": "none", "reduction": "sum", "nonfinite": "skip"}
-    found = by_law(spec(compressor=bare), read_law(SHIPPED), 0.5).compressor
-    assert (found.kind, found.codec, found.reduction, found.nonfinite) == (
-        "strom",
-        "golomb_rice",
-        "sum",
-        "skip",
-    )
 
 
 def test_a_law_says_nothing_of_methods_without_its_number():

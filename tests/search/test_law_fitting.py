@@ -155,18 +155,6 @@ def test_what_a_law_misses_is_what_it_says_without_a_family_or_without_a_setting
     assert law.error == pytest.approx(math.sqrt(np.mean(expected**2)))
 
 
-def test_what_does_not_vary_has_no_weight() -> None:
-    made = settings_of(5, 3)
-    for each in made:
-        assert each.features is not None
-        each.features = each.features._replace(layer=math.log(431_080) / 3)
-        each.params = {**each.params, BATCH: "96", WORKERS: "3"}
-    law, _ = fit("wgt", examples_of(made, lambda each, points: math.exp(value_of(each, points))))
-    assert [law.weights[name] for name in ("layer", "batch", "workers")] == [0, 0, 0]
-    assert "ln(batch)" not in law.describe()
-    assert law.weights["rms"] == pytest.approx(RELATION["rms"], abs=0.05)
-
-
 def with_momentum(made: list[Setting], where: str, momentum: float) -> None:
     for each in made:
         each.params = {**each.params, where: str(momentum)}
@@ -215,12 +203,6 @@ def test_too_few_settings_are_refused_however_many_tolerances_they_have() -> Non
         fit("strom", [])
 
 
-def test_all_kinds_of_optimizers_are_kept() -> None:
-    made = settings_of(3, 1)
-    made[1].params = {**made[1].params, OPTIMIZER: "adam"}
-    assert fit("strom", examples_of(made, lambda *_: 1.0))[0].optimizers == ("adam", "sgd")
-
-
 def a_law(**fields: object) -> FittedLaw:
     known = {"kind": "strom", "looked_for": "tau", "constant": CONSTANT, "weights": RELATION}
     known |= {"optimizers": ("sgd", "lars"), "error": 0.25, "settings": 7}
@@ -261,16 +243,11 @@ def test_the_law_that_ships_is_one_for_strom_and_asks_for_small_taus_of_small_to
     ("line", "instead", "problem"),
     [
         ("constant:", "constant: .nan", "constant: .*finite"),
-        ("constant:", "constant: much", "constant: .*number"),
         ("  rms:", "  rms: .inf", "weights.rms: .*finite"),
         ("  rms:", "", "does not contain a law: weights of p99, .*: must be those of rms, p99"),
-        ("  rms:", "  rms: 1\n  depth: 2", "does not contain a law: weights of rms, depth"),
         ("kind:", "kind: topk", "kind: .*'strom'"),
         ("kind:", "kind: entropy", "does not contain a law: looked_for = tau: for entropy it must be floor"),
-        ("momentum_in:", "momentum_in: nowhere", "momentum_in: .*'optimizer'"),
         ("settings:", "", "settings: .*required"),
-        ("error:", "error: .nan", "error: "),
-        ("settings:", "settings: 3\nmore: 1", "more: "),
     ],
 )
 def test_a_file_with_a_wrong_field_is_refused(tmp_path, line: str, instead: str, problem: str) -> None:
@@ -286,10 +263,7 @@ def test_a_file_with_a_wrong_field_is_refused(tmp_path, line: str, instead: str,
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "does not contain a law: "),
         (b"- 1\n- 2\n", "does not contain a law: "),
-        (b"just words", "does not contain a law: "),
-        (b"{a: [", "does not contain a law: it is not valid YAML"),
         (b"\xff\xfe\x00", "does not contain a law: it is not valid YAML"),
         (b"kind: !!python/object/apply:os.getcwd []", "does not contain a law: it is not valid YAML"),
         (b"data: {kind: digits}\nmodel: {kind: mlp}\n", "kind: .*required"),
@@ -303,20 +277,8 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path, content: bytes, p
     assert all(each.count("\n") == 0 for each in refused.value.problems)
 
 
-def test_a_floor_has_no_momentum_beside_it() -> None:
-    with pytest.raises(ValueError, match="momentum_in = compressor: entropy has no momentum"):
-        a_law(kind="entropy", looked_for="floor", momentum_in="compressor")
-
-
 def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path) -> None:
     with pytest.raises(SpecError, match=r"none\.yaml: cannot be read: No such file"):
         read_law(tmp_path / "none.yaml")
     with pytest.raises(SpecError, match="cannot be read"):
         read_law(tmp_path)
-
-
-def test_weights_are_rounded_for_people() -> None:
-    law, _ = fit(
-        "strom", examples_of(settings_of(4, 2), lambda each, points: math.exp(value_of(each, points)))
-    )
-    assert all(weight == float(f"{weight:.4g}") for weight in law.weights.values())

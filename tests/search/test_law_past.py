@@ -160,20 +160,6 @@ def test_features_are_those_of_the_first_iteration_of_any_run_around(settings) -
     assert by_hand.rms == pytest.approx(0.5 * math.log(total / 1034))
 
 
-def test_each_method_has_its_own_settings(uri, runs) -> None:
-    client = open_client(uri)
-    past = [client.get_experiment_by_name("past").experiment_id]
-    other = client.get_experiment_by_name("other").experiment_id
-    (floor,) = past_settings(client, past, "entropy")
-    assert [(run.run_id, run.value) for run in floor.runs] == [(runs["floor"], -2)]
-    (rule,) = past_settings(client, past, "wgt")
-    assert ids(rule) == [runs["other rule"]]
-    both = past_settings(client, [*past, other], "strom")
-    assert [len(each.runs) for each in both] == [5, 1, 1, 1]
-    assert runs["other experiment"] in ids(both[0])
-    assert past_settings(client, past, "bgt") == []
-
-
 def test_a_setting_without_features_is_left_out_and_said_so(settings) -> None:
     examples, left_out = examples_of(settings, "strom")
     assert {id(each.setting) for each in examples} <= {id(settings[i]) for i in (0, 2, 3)}
@@ -243,12 +229,3 @@ def test_without_enough_runs_nothing_is_written(tmp_path, experiments, kind, pro
     for found, problem in zip(refused.value.problems, problems, strict=True):
         assert re.search(problem, found)
     assert not path.exists()
-
-
-@pytest.mark.usefixtures("store")
-def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys) -> None:
-    (tmp_path / "file").touch()
-    path = tmp_path / "file" / "law.yaml"
-    assert cli.main(["law", "fleet", "-o", str(path)]) == cli.WRONG_INPUT
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"-o {path}: " in line

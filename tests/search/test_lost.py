@@ -61,15 +61,6 @@ def test_a_killed_process_is_told_from_a_training_that_fails():
     assert process_died(None)  # the whole node died
 
 
-def test_a_budget_that_is_used_up_ends_it(start, monkeypatch):
-    progress = start("--search.trials", "3", "--search.minutes", "1")
-    run, runs = tune(progress, lambda number, attempt: number == 2)
-    monkeypatch.setattr(Progress, "exhausted", lambda progress: "minutes" if runs else "")
-    run_all(progress, run, dict)
-    assert runs == [[0, 1, 2]]
-    assert [trial.number for trial in progress.record.interrupted] == [2]
-
-
 def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     progress = start("--search.trials", "4", "--search.name", "mine")
     run, runs = tune(progress, lambda *_: False)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
+from taugrad.platform.tasks.metric import ACCURACY, LOSS
 from taugrad.search.objective import Objective, Outcome, dominates, front, in_better_fronts
 
 OUTCOMES = st.lists(
@@ -68,15 +68,6 @@ def test_a_loss_keeps_a_constraint_where_it_is_low_enough():
     assert Objective("front", LOSS).modes == ["min", "min"]
 
 
-@pytest.mark.parametrize(
-    ("metric", "allowed"),
-    [(ACCURACY, 0.5), (LOSS, 0.02), (Metric("perplexity", "perplexity"), 0.07)],
-)
-def test_without_a_tolerance_the_metric_says_what_may_be_lost(metric, allowed):
-    assert Objective("front", metric).allowed(7.0) == pytest.approx(allowed)
-    assert Objective("front", metric, 0.3).allowed(7.0) == 0.3
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("kind", ["front", "constraint"])
 def test_the_sampler_is_told_finite_numbers_of_a_training_that_diverged(kind, value):
@@ -85,20 +76,6 @@ def test_the_sampler_is_told_finite_numbers_of_a_training_that_diverged(kind, va
     assert all(map(math.isfinite, (*diverged, *objective.worst())))
     assert diverged > bad
     assert dominates(Outcome(9.0, 1e3), Outcome(value, 1e3), LOSS)
-
-
-def test_accuracy_per_byte_is_percent_over_wire_gigabytes():
-    objective = Objective("accuracy_per_wire_gb", ACCURACY)
-    assert objective.values(Outcome(0.5, 2e9)) == [pytest.approx(25)]
-    assert objective.best([Outcome(0.5, 2e9), Outcome(0.9, 1e9)]) == Outcome(0.9, 1e9)
-    assert objective.modes == ["max"]
-
-
-def test_a_front_has_two_values_and_no_best_point():
-    objective = Objective("front", ACCURACY)
-    assert objective.values(Outcome(0.5, 1000)) == [0.5, pytest.approx(3)]
-    assert math.isfinite(objective.values(Outcome(0.5, 0))[1])
-    assert objective.best([Outcome(0.5, 1000)]) is None
 
 
 POINTS = [Outcome(0.43, 1e4), Outcome(0.93, 1e5), Outcome(0.946, 1e6), Outcome(0.951, 1e7)]
@@ -126,12 +103,3 @@ BARE, TOP = "the accuracy without compression", "the most accurate one"
 )
 def test_the_proposed_point_is_the_one_that_the_objective_prefers(objective, place, why):
     assert objective.proposed(POINTS) == (POINTS[place], why)
-
-
-@given(OUTCOMES.filter(len), st.integers(0, 10).map(lambda n: n / 10), st.integers(0, 100))
-def test_the_proposed_point_of_a_front_follows_from_its_formula(points, bare, tolerance):
-    limit = min(bare, max(p.value for p in points)) - tolerance / 100
-    chosen, _ = Objective("front", ACCURACY, tolerance, Outcome(bare, 1e8)).proposed(points)
-    least = min(p.wire_bytes for p in points if p.value >= limit - 1e-9)
-    assert chosen.wire_bytes == least
-    assert chosen in front(points, ACCURACY)

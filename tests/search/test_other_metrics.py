@@ -16,7 +16,6 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
 from taugrad.search.auto import FAILED, OK, Goal, run_auto, sureness
 from taugrad.search.law.past import judged_otherwise, past_settings
-from taugrad.search.measured import MetricError, common_metric, outcome_of
 from taugrad.search.objective import Objective, Outcome
 from taugrad.search.outputs import front_csv, trials_csv
 from taugrad.search.sampling import make_sampler
@@ -69,32 +68,6 @@ def test_the_front_of_a_loss_is_low_and_a_lucky_seed_does_not_make_it(start):
     assert "Intervals: seeds (Student's t)\n" in text
     assert "accuracy" not in text
     assert "Train point 2, which sends least within 0.02 nats of the best one" in text
-
-
-def test_the_proposed_point_loses_no_more_than_the_tolerance_in_nats(start):
-    progress = start(*LANGUAGE, "--search.tolerance", "0.1")
-    train(progress, [1.94], 100, tau=None)
-    train(progress, [1.93], 50, tau=0.03)
-    train(progress, [2.03], 2, tau=0.01)
-    train(progress, [2.05], 1, tau=0.02)
-    text = said(progress)
-    assert "which sends least within 0.1 nats of the test loss without compression" in text
-    assert "Train point 2" in text
-    assert "No interval: seeds were not repeated" in text
-
-
-def test_one_seed_of_an_accuracy_has_the_interval_of_its_examples(start):
-    progress = start()
-    train(progress, [0.97], 100, tau=None, examples=360)
-    train(progress, [0.95], 4, tau=0.01, examples=360)
-    low, high = stats.binomtest(342, 360).proportion_ci(0.95, method="wilson")
-    (_, row) = csv.DictReader(io.StringIO(front_csv(progress)))
-    assert float(row["accuracy_low_percent"]) == pytest.approx(100 * low)
-    assert float(row["accuracy_high_percent"]) == pytest.approx(100 * high)
-    text = said(progress)
-    assert "test examples (Wilson); what another seed would train is not in them" in text
-    assert "25x" in text
-    assert "12.5x" in text
 
 
 def test_a_trial_by_iterations_is_told_by_its_evaluations(start):
@@ -169,14 +142,6 @@ def test_a_training_whose_loss_is_no_number_has_failed(surroundings):
         )
     assert [each["value"] for each in reports[:1]] == [3.0]
     assert all(math.isfinite(each["objective_1"]) for each in reports)
-
-
-def test_points_without_a_common_metric_are_not_compared():
-    kinds = ("classification", "language_model")
-    tasks = [RunSpec.model_validate({"task": {"kind": kind}}) for kind in kinds]
-    with pytest.raises(MetricError, match="accuracy and test loss"):
-        common_metric(tasks)
-    assert common_metric(tasks[1:]) == LOSS
 
 
 def test_accuracy_per_byte_of_a_loss_is_refused(tmp_path, monkeypatch, capsys):
@@ -261,10 +226,3 @@ def test_a_law_is_learned_from_accuracies_only(tmp_path):
     (setting,) = past_settings(client, [experiment], "strom")
     assert [run.run_id for run in setting.runs] == [run_id]
     assert judged_otherwise(client, [experiment]) == 1
-
-
-def test_an_infinite_loss_is_read_back_as_one():
-    """MLflow's databases keep it as the largest float, with 309 digits."""
-    found = outcome_of({"eval/loss": 1.7976931348623157e308, "total/wire_gb": 1.0}, LOSS)
-    assert found == Outcome(math.inf, 1e9)
-    assert outcome_of({"eval/accuracy": 0.5, "total/wire_gb": 1.0}, LOSS) is None

@@ -62,10 +62,6 @@ def seconds(method, link, workers, sync=None):
     return step_time(CALIBRATION, method, sync or AllGatherSync(), link, workers).seconds
 
 
-def test_one_worker_waits_for_nobody():
-    assert seconds(DENSE, MEGABYTE_A_SECOND, 1) == pytest.approx(0.5)
-
-
 def test_buckets_queue_for_the_link_beside_the_backward_pass():
     # 2 workers: each bucket is 400 kB on the link. Ready at 0.3: 0.3 to 0.7; then 0.7 to 1.1; optimizer 0.1.
     assert seconds(DENSE, MEGABYTE_A_SECOND, 2) == pytest.approx(1.2)
@@ -80,12 +76,6 @@ def test_compressing_delays_the_backward_pass_and_reading_comes_after_it():
     assert found.seconds == pytest.approx(0.47 + 0.015 + 0.1, abs=1e-4)
     assert found.utilization == pytest.approx(0.5 / 0.585, abs=1e-3)
     assert found.received == pytest.approx(2 * (3e4 + 16))
-
-
-def test_over_long_links_too_a_bucket_is_read_while_the_next_one_is_on_its_way():
-    link = Link(rate=8e6, delay=0.2, headers=0.0)
-    # Sent as above; the first message is read at 0.53, the last byte of the second one is there at 0.67.
-    assert seconds(FEW, link, 3) == pytest.approx(0.67 + 0.015 + 0.1, abs=1e-4)
 
 
 def test_who_blocks_computes_nothing_meanwhile():
@@ -188,13 +178,6 @@ def test_the_plan_says_where_compression_pays_and_where_it_does_not():
     assert f"the fastest to a target that compresses is {SPARSE}" in table.sentence(fast)
 
 
-def test_with_many_workers_messages_to_all_cost_more_than_an_all_reduce():
-    # 30 kB to each of N - 1 others, against 2 * 400 kB: from N = 27 on; what is read adds to it.
-    few, many = plan(CALIBRATION, candidates(), [MEGABYTE_A_SECOND], [4, 100])
-    assert few.pays
-    assert not many.pays
-
-
 def test_the_crossing_is_where_both_take_the_same():
     one, other = candidates()[2], candidates()[0]
     rate = crossing(CALIBRATION, one, other, 2)
@@ -227,16 +210,6 @@ def test_candidates_are_the_specs_own_both_all_reduces_and_others():
     ]
     with pytest.raises(ValueError, match="nonsense"):
         candidates_of(RunSpec(), ["nonsense"])
-
-
-def test_tables_have_every_prediction():
-    comparisons = plan(CALIBRATION, candidates(), [Link(rate=1e7), Link(rate=1e9, delay=0.01)], [2, 16])
-    lines = table.as_csv(comparisons).splitlines()
-    assert len(lines) == 1 + 2 * 2 * 3
-    assert "1gbit,10ms" in lines[-1]
-    text = table.markdown(comparisons)
-    assert text.count(r"strom(density(0.01)) \| golomb_rice | allgather") == 4
-    assert table.LIMITS in text
 
 
 def gpt(**fields):

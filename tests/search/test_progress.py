@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
-from taugrad.search.objective import Outcome
 from taugrad.search.outputs import folder_of, picked, write_outputs
 from taugrad.search.progress import Progress
 from taugrad.search.sampling import make_sampler
@@ -95,34 +94,6 @@ def test_budgets_count_every_start(start):
     assert start("--search.minutes", str(seconds / 120)).exhausted().startswith("search.minutes")
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_budget_counts_bytes_of_a_training_that_goes_on_once(start, goes_on):
-    first = start()
-    task = first.begin(point(0.1))
-    seen = {"value": 0.5, "wire_bytes": 6e6, "spent_bytes": 6e6}
-    first.report(task.number, {"evaluation": 1, "share": 1.0, "full": False, **seen})
-    again = start("--search.wire_gb", "0.01")
-    if goes_on:
-        again.unfinished = {RunSpec.model_validate_json(task.specs[0]).fingerprint(): "run"}
-    task = again.begin(point(0.1))
-    again.report(
-        task.number,
-        {"evaluation": 2, "share": 1.0, "full": False, **seen, "wire_bytes": 8e6, "spent_bytes": 8e6},
-    )
-    assert again.record.spent_bytes == (8e6 if goes_on else 14e6)
-    assert bool(again.exhausted()) != goes_on
-
-
-def test_points_stopped_early_are_on_no_front(start):
-    progress = start()
-    train(progress, progress.begin(point(0.01)), [0.9], 3)
-    cheap = progress.begin(point(0.02))
-    seen = {"value": 0.95, "wire_bytes": 1.0, "spent_bytes": 1.0}
-    progress.report(cheap.number, {"evaluation": 1, "share": 1.0, "full": False, **seen})
-    progress.end(cheap.number, "pruned")
-    assert [each.number for each in progress.front] == [0]
-
-
 def test_several_seeds_are_compared_by_the_mean_less_its_error(start):
     progress = start("--search.seeds", "3")
     steady, lucky = progress.begin(point(0.01)), progress.begin(point(0.02))
@@ -155,19 +126,6 @@ def test_the_sampler_knows_what_earlier_starts_found_and_begins_where_they_broke
     second = Task.model_validate_json(sampler.suggest("b")["task"])
     assert second.number == 3
     sampler.on_trial_complete("a", {"objective_1": 0.5, "objective_2": 4.0})
-
-
-def test_a_search_that_goes_on_draws_other_points_than_it_began_with(start):
-    progress = start()
-    sampler = make_sampler(progress, progress.objective, concurrency=2)
-    drawn = [sampler.suggest(name)["task"] for name in "ab"]
-    for task in map(Task.model_validate_json, drawn):
-        train(progress, task, [0.5], 1)
-    again = start()
-    sampler = make_sampler(again, again.objective, concurrency=2)
-    specs = {Task.model_validate_json(task).specs[0] for task in drawn}
-    specs |= {Task.model_validate_json(sampler.suggest(name)["task"]).specs[0] for name in "ab"}
-    assert len(specs) == 4
 
 
 def test_a_random_search_that_goes_on_draws_what_it_would_have_drawn(start):
@@ -218,15 +176,3 @@ def test_the_files_say_what_was_found_and_each_point_is_a_spec(start):
     assert read_spec(files[3]).fingerprint() == wanted.fingerprint()
     with pytest.raises(SpecError, match="--pick 3: the front of search find has points 1 to 2"):
         picked(spec_file, 3, [])
-
-
-def test_a_constraint_marks_the_cheapest_point_that_keeps_it(start):
-    progress = start("--search.objective", "constraint", "--search.tolerance", "2")
-    train(progress, progress.begin_baseline(), [0.97], 100)
-    train(progress, progress.begin(point(0.01)), [0.96], 10)
-    train(progress, progress.begin(point(0.02)), [0.955], 5)
-    train(progress, progress.begin(point(0.03)), [0.94], 1)
-    assert progress.objective.baseline == Outcome(0.97, 1e8)
-    best = progress.objective.best(progress.points)
-    assert best is not None
-    assert best.number == 1

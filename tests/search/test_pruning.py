@@ -12,12 +12,6 @@ def pruner(kind, metric=ACCURACY, **settings):
     return Pruner(SearchConfig(pruning=kind, **settings), metric)
 
 
-def test_without_pruning_nothing_stops():
-    judge = pruner("none")
-    assert not any(judge.stops(number, 1, GOOD) for number in range(9))
-    assert not judge.stops(9, 1, BAD)
-
-
 def test_halving_keeps_a_third_at_its_rungs_only():
     judge = pruner("asha", grace=1, reduction=3)
     points = [Outcome(0.9 - n / 100, 10.0 + n) for n in range(6)]  # each dominates all that follow
@@ -50,18 +44,6 @@ def test_the_median_needs_company():
     assert not judge.stops(2, 1, BAD)
     assert not judge.stops(3, 1, Outcome(0.6, 50.0))
     assert judge.stops(4, 1, Outcome(0.4, 200.0))
-
-
-def test_those_that_were_stopped_count_as_behind():
-    judge = pruner("median")
-    for number in range(4):
-        judge.remember(number, {1: BAD}, stopped=True)
-    for number in (4, 5, 6):
-        judge.remember(number, {1: GOOD, 2: GOOD}, stopped=False)
-    assert not judge.stops(7, 2, BAD)  # three of seven are better
-    judge.remember(8, {1: GOOD, 2: GOOD}, stopped=False)
-    judge.remember(9, {1: GOOD, 2: GOOD}, stopped=False)
-    assert judge.stops(7, 2, BAD)
 
 
 def test_the_grace_and_the_last_epoch_are_never_cut():

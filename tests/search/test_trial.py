@@ -82,8 +82,3 @@ def test_a_trial_that_is_stopped_is_a_killed_run(here):
     client = MlflowClient(here.tracking_uri)
     (run,) = client.search_runs([client.get_experiment_by_name("taugrad").experiment_id])
     assert run.info.status == "KILLED"
-
-
-def test_a_problem_is_raised_before_anything_starts(here):
-    with pytest.raises(ValueError, match="no spec here"):
-        run_task(Task(number=0, label="", specs=[], problem="no spec here"), here, lambda _: None)

@@ -119,8 +119,8 @@ class Worker:
         self._process.join()
 
 
-def run_script(script: Path, arguments: Sequence[object], folder: Path, *, timeout_s: float) -> str:
-    """Runs `python SCRIPT ARGUMENTS` in a folder; it may start processes of its own.
+def run_script(script: Path | str, arguments: Sequence[object], folder: Path, *, timeout_s: float) -> str:
+    """Runs `python SCRIPT ARGUMENTS`, or a module, in a folder; it may start processes of its own.
 
     Returns:
         What it printed.
@@ -141,7 +141,7 @@ def run_script(script: Path, arguments: Sequence[object], folder: Path, *, timeo
         code = process.exitcode
         process.kill()
         process.join()
-        assert code == 0, f"{script.name} ended with {code} (None: it hung)\n{errors.read_text()[-3000:]}"
+        assert code == 0, f"{script} ended with {code} (None: it hung)\n{errors.read_text()[-3000:]}"
         return out.read_text()
 
 
@@ -166,4 +166,7 @@ def _work(
         os.chdir(folder)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
-    runpy.run_path(script, run_name="__main__")
+    if script.endswith(".py"):
+        runpy.run_path(script, run_name="__main__")
+    else:
+        runpy.run_module(script, run_name="__main__", alter_sys=True)

@@ -1,0 +1,127 @@
+"""What choose/auto_threshold.py trains: models x data sets, and the searches of tau for them.
+
+A pair's reference is a search in its own setting; what the law is fitted to are searches in several.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taugrad.compressors.config import read_config
+from taugrad.platform.spec import RunSpec
+from taugrad.search.momentum import in_compressor, own_momentum
+
+METHOD = "strom({tau}, nonfinite='skip') | golomb_rice"
+"""The rule and codec that every threshold is tried in. A step that is not finite is left out: a training that
+diverges shall count as one that learned little, and not end the others."""
+CORRECTED = "strom({tau}, momentum=0.9, nonfinite='skip') | golomb_rice"
+"""Momentum comes before the selection, not in the optimizer (Deep Gradient Compression, section 3.2)."""
+TAU_RANGES = {METHOD: {"log": [1e-4, 10.0]}, CORRECTED: {"log": [1e-3, 100.0]}}
+"""A steady gradient is ten times as large after momentum of 0.9 as before it."""
+SIMULATED = {"mode": "simulated"}
+"""Two workers in one process: the same bits in less time."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model and the data that it learns."""
+
+    model: str
+    data: str
+    fields: Mapping[str, Any]
+    """Of the spec."""
+    variants: tuple[Mapping[str, Any], ...] = ()
+    """Further settings in which the best tau is looked for, for laws: dotted fields of the spec."""
+
+    @property
+    def name(self) -> str:
+        """For people, files and MLflow."""
+        return f"{self.model}-{self.data}"
+
+    def tree(self, compressor: str, **more: Any) -> dict[str, Any]:
+        """A spec with a compressor's line; where that has momentum, the optimizer has none."""
+        tree = {**self.fields, "sync": SIMULATED, **more}
+        method = read_config(compressor)
+        if not own_momentum(method):
+            return {**tree, "compressor": compressor}
+        moved = in_compressor(RunSpec.model_validate({**tree, "compressor": METHOD.format(tau=1)}))
+        return {**tree, "training": moved["training"], "compressor": compressor}
+
+
+_MODELS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+    "mlp": ({"kind": "mlp", "widths": [64]}, {"digits": 0.05, "mnist5k": 0.02}),
+    "tanh": (
+        {"kind": "mlp", "widths": [392, 50], "activation": "tanh"},
+        {"digits": 0.05, "mnist5k": 0.02},
+    ),
+    "lenet": ({"kind": "lenet"}, {"digits": 0.01, "mnist5k": 0.01}),
+}
+"""With each data set's learning rate, at which the model learns well without compression."""
+_EPOCHS = {"digits": 10, "mnist5k": 4}
+_CHEAP = {("mlp", "digits"), ("tanh", "digits"), ("lenet", "digits")}
+"""Pairs that take seconds a training, and can be looked at in more settings."""
+
+
+def _pair(model: str, data: str) -> Pair:
+    config, rates = _MODELS[model]
+    training = {"epochs": _EPOCHS[data], "optimizer": {"kind": "sgd", "lr": rates[data]}}
+    fields = {"data": {"kind": data}, "model": config, "training": training}
+    variants = (
+        {"training.batch_size": 32},
+        {"training.batch_size": 128},
+        {"training.optimizer.lr": rates[data] / 2},
+        {"workers.count": 4},
+        {"compressor.momentum": 0.5, "training.optimizer.weight_decay": 0.001},  # 0.0005 beside momentum
+    )
+    return Pair(model, data, fields, variants if (model, data) in _CHEAP else ())
+
+
+PAIRS = tuple(_pair(model, data) for data in _EPOCHS for model in _MODELS)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search of tau for a pair in one setting."""
+
+    pair: Pair
+    method: str
+    """METHOD or CORRECTED."""
+    setting: Mapping[str, Any]
+    """Empty: the pair's own."""
+    trials: int
+
+    @property
+    def name(self) -> str:
+        """Of the search and its file."""
+        corrected = ["corrected"] if self.method == CORRECTED else []
+        changed = [f"{field.rpartition('.')[2]}-{value:g}" for field, value in self.setting.items()]
+        return "-".join([self.pair.name, *corrected, *changed])
+
+    @property
+    def experiment(self) -> str:
+        """The MLflow experiment of the search."""
+        return experiment(self.pair, self.method)
+
+    def tree(self) -> dict[str, Any]:
+        """As `taugrad search` reads it from a file."""
+        tree = self.pair.tree(self.method.format(tau=1), experiment=self.experiment)
+        config = read_config(tree["compressor"])
+        method = {"kind": config.kind, **config.model_dump(mode="json", exclude_defaults=True)}
+        search = {"name": self.name, "objective": "front", "trials": self.trials}
+        return {**tree, "compressor": {**method, "tau": TAU_RANGES[self.method]}, "search": search}
+
+    def overrides(self) -> list[str]:
+        """The setting, as `taugrad search` takes it on its command line."""
+        return [word for field, value in self.setting.items() for word in (f"--{field}", str(value))]
+
+
+def experiment(pair: Pair, method: str) -> str:
+    """The MLflow experiment of a pair's searches."""
+    return f"{'corrected' if method == CORRECTED else 'tau'}-{pair.name}"
+
+
+def searches(pairs: tuple[Pair, ...], trials: int, fewer: int) -> list[Searched]:
+    """All searches: two of each pair, and for laws some in other settings, with fewer trials."""
+    own = [Searched(pair, method, {}, trials) for method in TAU_RANGES for pair in pairs]
+    more = [Searched(pair, CORRECTED, setting, fewer) for pair in pairs for setting in pair.variants]
+    return own + more

@@ -1,0 +1,303 @@
+"""Whether thresholds that find themselves come up to a search, and how they compare with DL4J's and SIDCo's.
+
+    python -m benchmarks.choose.auto_threshold [--quick] [--write]
+
+For every pair of model and data, `taugrad search` with 60 trials of one tau is the reference. Everybody else
+has three trainings at most; they and the search's front are trained with new seeds. So is the front of a
+second search, with momentum in the compressor, as `taugrad auto` has it. A law is fitted to such searches for
+the other pairs only. An interrupted benchmark goes on; what it knows is in build/auto_threshold.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from time import strftime
+
+from taugrad.platform.spec import RunSpec
+from taugrad.search.attempts import Attempt
+from taugrad.search.costs import cost_of
+from taugrad.search.law.command import compared, law_of, title
+from taugrad.search.law.fitting import TOLERANCES as LAW_TOLERANCES
+from taugrad.search.law.fitting import write_law
+
+from ..harness.report import RESULTS, Place, Table, load, publish, read_options
+from .auto_command import TOLERANCES as ASKED
+from .auto_command import command_table, commanded
+from .auto_entrants import DEFAULT, RIVALS, TOLERANCES, Entrant, entrants
+from .auto_figure import draw
+from .auto_judging import front_of, hypervolume, read_search, thinned
+from .auto_pairs import CORRECTED, METHOD, PAIRS, Pair, Searched, experiment, searches
+from .auto_searches import results_of, run_searches, tracking_uri
+from .auto_trainings import Point, Trainings
+
+FOLDER = Path("build") / "auto_threshold"
+PLACE = Place(
+    RESULTS.parent / "search.md",
+    "<!-- benchmarks/choose/auto_threshold.py writes from here -->",
+    "<!-- to here -->",
+    tables=3,
+)
+IMAGE = RESULTS.parent / "images" / "auto_threshold.png"
+SEARCHES = {METHOD: "search", CORRECTED: "search, corrected"}
+TRIALS, FEWER = 60, 15
+SEEDS = (1, 2, 3)
+"""Of all trainings but the searches', which have seed 0."""
+CHANCE = 0.1
+"""The accuracy of guessing one of ten digits: the first measure counts from there."""
+NEAR = 0.05
+"""The second one counts accuracy from so much below the run without compression."""
+GOAL = 99.0
+
+
+@dataclass(frozen=True)
+class Front:
+    """A search's front."""
+
+    taus: list[float]
+    trained: list[list[Point]]
+    """By seed and tau."""
+    searched: list[Point]
+    """The search's trials, as it saw them."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What everybody came to on one pair."""
+
+    pair: Pair
+    bare: list[Point]
+    """Without compression, by seed."""
+    fronts: Mapping[str, "Front"]
+    """Of the searches, by method: METHOD's is the reference."""
+    found: Mapping[str, list[list[Point]]]
+    """By entrant and seed, one point a setting."""
+    entrants: list[Entrant]
+    commanded: Mapping[float, list[list[Attempt]]]
+    """What the command tried, by tolerance and seed."""
+
+    def worst(self, near: bool) -> Point:
+        """What hypervolumes count from."""
+        accuracy = fmean(each.accuracy for each in self.bare) - NEAR if near else CHANCE
+        return Point(accuracy, fmean(each.wire_bytes for each in self.bare))
+
+    def best_three(self, near: bool) -> float:
+        """The most that three points of the search's front come to, chosen with all results known."""
+        taus, trained = self.fronts[METHOD].taus, self.fronts[METHOD].trained
+        chosen = combinations(range(len(taus)), min(3, len(taus)))
+        sets = ([[points[i] for i in three] for points in trained] for three in chosen)
+        return max(fmean(self.shares(each, near)) for each in sets)
+
+    def shares(self, sets: Sequence[Sequence[Point]], near: bool) -> list[float]:
+        """Hypervolumes by seed, as percentages of the mean of the reference's."""
+        worst = self.worst(near)
+        whole = fmean(hypervolume(points, worst) for points in self.fronts[METHOD].trained)
+        return [100 * hypervolume(points, worst) / whole for points in sets]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = read_options("choose.auto_threshold", "Thresholds that find themselves.", arguments)
+    load_before = load()
+    pairs = PAIRS[:2] if options.quick else PAIRS
+    seeds = SEEDS[:1] if options.quick else SEEDS
+    folder = FOLDER.with_name(f"{FOLDER.name}_quick") if options.quick else FOLDER
+    trials, fewer = (6, 4) if options.quick else (TRIALS, FEWER)
+    everything = searches(pairs, trials, fewer)
+    run_searches(folder, everything, _say)
+    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(folder)
+    trainings = Trainings(folder / "trainings.jsonl")
+    judged = [_judge(pair, pairs, folder, trainings, seeds, everything) for pair in pairs]
+    tables = [
+        _shares_table(judged, near=False),
+        _shares_table(judged, near=True),
+        command_table({(each.pair.name, asked): each.commanded[asked] for each in judged for asked in ASKED}),
+        _alone_table(judged),
+        _points_table(judged),
+        _law_table([experiment(pair, CORRECTED) for pair in pairs], folder / "law.yaml"),
+    ]
+    publish("auto_threshold", options, INTRODUCTION, tables, load_before, PLACE)
+    picture = IMAGE if options.folder == RESULTS else folder / IMAGE.name
+    fronts = {
+        title: {each.pair.name: each.fronts[method].trained for each in judged}
+        for method, title in SEARCHES.items()
+    }
+    found = {each.pair.name: each.found for each in judged}
+    draw(picture, fronts, found, {each.pair.name: each.bare for each in judged})
+    print(f"written: {picture}")
+    return 0
+
+
+INTRODUCTION = (
+    f"Two simulated workers, batches of 64, SGD with momentum 0.9; `{METHOD.format(tau='...')}` unless "
+    f"another rule is named. The reference is `taugrad search` with {TRIALS} trials of one tau for all "
+    "layers. At most 8 points of its front are trained again, with the same seeds as all other methods, "
+    "which are not those of the search. `search, corrected` is the same with momentum in the compressor, as "
+    f"in `taugrad auto`: `{CORRECTED.format(tau='...')}`. A set of trainings is judged by its hypervolume: "
+    "accuracy above a lower limit, times orders of magnitude of wire bytes below those without compression. "
+    "Searches and trainings may be from earlier starts; the load is that of the last one."
+)
+
+
+def _judge(
+    pair: Pair,
+    pairs: Sequence[Pair],
+    folder: Path,
+    trainings: Trainings,
+    seeds: Sequence[int],
+    everything: Sequence[Searched],
+) -> Judged:
+    """Trains what is missing of a pair."""
+    others = [experiment(each, CORRECTED) for each in pairs if each != pair]
+    fitted, _, _ = law_of(others, "strom")
+    own = _spec(pair, CORRECTED.format(tau=1), 0)
+    taking_part = entrants({tolerance: fitted.of(own, tolerance) for tolerance in TOLERANCES})
+    found = {each.method: each for each in everything if each.pair == pair and not each.setting}
+    searched, taus = dict[str, list[Point]](), dict[str, list[float]]()
+    for method in SEARCHES:
+        baseline, trials = read_search(results_of(folder, found[method]))
+        searched[method] = [point for _, point in trials]
+        taus[method] = thinned(front_of(trials), Point(CHANCE, baseline.wire_bytes))
+    fronts = {method: [method.format(tau=repr(tau)) for tau in taus[method]] for method in SEARCHES}
+    lines = ["none", *(line for front in fronts.values() for line in front)]
+    lines += [line for entrant in taking_part for line in entrant.settings]
+    _say(f"{pair.name}: {len(lines)} settings, {len(seeds)} seeds")
+    trainings.train([_spec(pair, line, seed) for line in lines for seed in seeds], _say)
+
+    def by_seed(settings: Sequence[str]) -> list[list[Point]]:
+        return [[trainings.of(_spec(pair, line, seed)) for line in settings] for seed in seeds]
+
+    return Judged(
+        pair=pair,
+        bare=[points[0] for points in by_seed(["none"])],
+        fronts={
+            method: Front(taus[method], by_seed(fronts[method]), searched[method]) for method in SEARCHES
+        },
+        found={entrant.name: by_seed(entrant.settings) for entrant in taking_part},
+        entrants=taking_part,
+        commanded={
+            asked: commanded(
+                [_spec(pair, METHOD.format(tau=1), seed) for seed in seeds], fitted, asked, trainings, _say
+            )
+            for asked in ASKED
+        },
+    )
+
+
+def _spec(pair: Pair, line: str, seed: int) -> RunSpec:
+    return RunSpec.model_validate(pair.tree(line, seed=seed))
+
+
+def _shares_table(judged: Sequence[Judged], *, near: bool) -> Table:
+    """Everybody's hypervolume with all of its settings."""
+    names = [entrant.name for entrant in judged[0].entrants]
+    columns = ("pair", "as searched", "best three", "search, corrected", *names)
+    rows, sums = list[tuple[str, ...]](), list[list[float]]()
+    for each in judged:
+        searched = each.shares([each.fronts[METHOD].searched], near)
+        corrected = each.shares(each.fronts[CORRECTED].trained, near)
+        shares = [corrected, *(each.shares(each.found[name], near) for name in names)]
+        best = each.best_three(near)
+        rows.append((each.pair.name, _interval(searched), f"{best:.1f}", *map(_interval, shares)))
+        sums.append([best, *map(fmean, shares)])
+    means = [fmean(column) for column in zip(*sums, strict=True)]
+    rows.append(("mean", "", *(f"{mean:.1f}" for mean in means)))
+    default = 2 + names.index(DEFAULT)
+    rivals = [2 + names.index(rival) for rival in RIVALS]
+    beaten = [all(each[default] > each[rival] for rival in rivals) for each in sums]
+    reached = [each[default] >= GOAL for each in sums]
+    what = (
+        f"accuracy counts from {100 * NEAR:g} points below no compression"
+        if near
+        else f"accuracy counts from chance, {100 * CHANCE:g}%"
+    )
+    notes = (
+        "% of the reference's hypervolume: mean (least to most) of the seeds. `as searched` is the search's "
+        f"own {TRIALS} trials with its own seed: the best of many, luck included. `best three`: of the "
+        "search's front, chosen with all results known. A search has many trainings, the others have three.",
+        f"{DEFAULT}: {sum(reached)} of {len(judged)} pairs at {GOAL:g}% or more, {means[default]:.1f}% on "
+        f"average, {100 * means[default] / means[1]:.1f}% of what the search with momentum in the compressor "
+        f"comes to; better than DL4J's and SIDCo's rules on {sum(beaten)} of {len(judged)}.",
+    )
+    return Table(f"Three trainings: {what}", columns, rows, notes)
+
+
+def _alone_table(judged: Sequence[Judged]) -> Table:
+    """Everybody's hypervolume with one setting."""
+    names = [entrant.name for entrant in judged[0].entrants]
+    rows = []
+    for each in judged:
+        cells = []
+        for entrant in each.entrants:
+            points = [[by_setting[entrant.alone]] for by_setting in each.found[entrant.name]]
+            cells.append(_interval(each.shares(points, near=False)))
+        rows.append((each.pair.name, *cells))
+    return Table("One training: accuracy counts from chance", ("pair", *names), rows)
+
+
+def _points_table(judged: Sequence[Judged]) -> Table:
+    """Accuracies and bytes, mean of the seeds."""
+    rows = []
+    for each in judged:
+        whole = fmean(point.wire_bytes for point in each.bare)
+        rows.append((each.pair.name, "none", *_figures(each.bare, whole), ""))
+        for method, searched in SEARCHES.items():
+            for i, tau in enumerate(each.fronts[method].taus):
+                points = [by_tau[i] for by_tau in each.fronts[method].trained]
+                rows.append(("", f"{searched}: tau {tau:.4g}", *_figures(points, whole), ""))
+        for entrant in each.entrants:
+            for i, line in enumerate(entrant.settings):
+                points = [by_setting[i] for by_setting in each.found[entrant.name]]
+                estimate = _estimate(_spec(each.pair, line, 0))
+                rows.append(("", f"{entrant.name}: {line}", *_figures(points, whole), estimate))
+    columns = ("pair", "setting", "accuracy, %", "least to most", "wire MB", "times smaller", "estimate")
+    notes = ("Means of the seeds. Estimate: the MB that `taugrad auto --budget` expects at that density.",)
+    return Table("Every setting", columns, rows, notes)
+
+
+def _estimate(spec: RunSpec) -> str:
+    """The wire MB that a run at a density is expected to come to; nothing where tau is found otherwise."""
+    tau = getattr(spec.compressor, "tau", None)
+    density = getattr(tau, "density", getattr(tau, "target", None))
+    if density is None or getattr(tau, "kind", "") == "dl4j":
+        return ""
+    return f"{cost_of(spec).wire_bytes(density) / 1e6:.4g}"
+
+
+def _figures(points: Sequence[Point], whole: float) -> tuple[str, ...]:
+    accuracies = [100 * point.accuracy for point in points]
+    sent = fmean(point.wire_bytes for point in points)
+    spread = f"{min(accuracies):.2f} to {max(accuracies):.2f}"
+    return f"{fmean(accuracies):.2f}", spread, f"{sent / 1e6:.4g}", f"{whole / sent:,.4g}"
+
+
+def _law_table(experiments: Sequence[str], path: Path) -> Table:
+    """What a law says of settings whose model and data it was not fitted to; the law goes into a file."""
+    law, judged, _ = law_of(experiments, "strom")
+    write_law(law, path, f"python -m benchmarks.choose.auto_threshold, {strftime('%Y-%m-%d')}")
+    rows = [(title(setting), str(len(setting.runs)), *cells) for setting, cells in compared(law, judged)]
+    columns = ("setting", "runs", *(f"{tolerance:g} points: best / said" for tolerance in LAW_TOLERANCES))
+    notes = (
+        "Best: tau of the run that sent least among those that lost no more than so many points against no "
+        "compression, accuracies smoothed over tau. Said: by the law when fitted to other models and data.",
+        f"Fitted to all {law.settings} settings: {law.describe()}. It misses what it was not fitted to by a "
+        f"factor of {math.exp(law.error):.2f} (root mean square of logarithms).",
+    )
+    return Table("The law: best tau, and tau that it says", columns, rows, notes)
+
+
+def _interval(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    return f"{fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def _say(text: str) -> None:
+    print(f"{strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,228 @@
+"""What real gradients take on the wire: bits an element beside the entropy of what is sent.
+
+    python -m benchmarks.compress.gradients [--quick] [--write]
+
+A LeNet learns the quickstart's digits with one worker, once with each method. Every few iterations the
+payload of a whole step is measured, and the entropy of what it says: positions of a layer as independent
+events of the layer's density, signs and symbols by their frequencies in the message. Floats, ranges and
+tables of means count as they are. --write also puts the table into docs/methods.md.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.incoming import Received
+from taugrad.compressors.bucket.layout import Part, Unit
+from taugrad.compressors.config import CompressedMethod, read_config
+from taugrad.compressors.rules.base import Context
+from taugrad.compressors.wire.forms import FORMS
+from taugrad.compressors.wire.message import NonFinite
+from taugrad.compressors.wire.quantized import Quantized
+from taugrad.compressors.wire.update import Update
+from taugrad.platform.data import load as load_data
+from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.data.config import Mnist5k
+from taugrad.platform.models import build
+from taugrad.platform.models.config import LeNet
+
+from ..harness.report import Options, Place, Table, load, number, publish, read_options
+
+LINES = (
+    "wgt(tau=0.01)",
+    "bgt(tau=0.05)",
+    "qgt(tau=0.01)",
+    "strom(tau=0.05) | packed32",
+    "strom(tau=0.05) | bitmap",
+    "strom(tau=0.05) | golomb_rice",
+    "strom(tau=0.2) | golomb_rice",
+    "qgt(tau=0.01) | golomb_rice | raw",
+    "qgt(tau=0.01) | golomb_rice | huffman",
+    "topk(density=0.02)",
+    "wgt(tau=0.01) | quantile(bits=8)",
+    "wgt(tau=0.01) | linear(bits=8)",
+    "wgt(tau=0.01) | linear(bits=4)",
+    "chunked_topk(keep=64) | quantile(bits=2) | chunked",
+    "chunked_topk(keep=64) | quantile(bits=2) | golomb_rice",
+    "linear(bits=8) | raw",
+    "linear(bits=8) | huffman",
+    "quantile(bits=4)",
+    "entropy(floor=2) | huffman",
+    "entropy(floor=6) | huffman",
+    "fp8 | huffman",
+    "fp16",
+)
+PLACE = Place(
+    Path(__file__).resolve().parents[2] / "docs" / "methods.md",
+    "<!-- benchmarks/compress/gradients.py writes from here -->",
+    "<!-- to here -->",
+)
+INTRODUCTION = (
+    "LeNet ({parameters:,} parameters) on 5,000 MNIST digits, one worker, batches of {batch}, {iterations} "
+    "iterations with each method from the same weights. Figures are sums over iterations {first} to "
+    "{iterations}, every {every}th. All parameters are one bucket. The bound treats positions as "
+    "independent events with each layer's density, signs and symbols by their frequencies in each message, "
+    "and floats and tables as they are. If positions cluster within a layer, a code can be below the bound."
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much to measure."""
+
+    iterations: int
+    batch: int
+    first: int
+    """The first iteration measured: residuals have filled by then."""
+    every: int
+
+
+FULL = Sizes(iterations=400, batch=32, first=100, every=20)
+QUICK = Sizes(iterations=4, batch=8, first=2, every=2)
+
+
+@dataclass
+class Tally:
+    """Sums over the iterations measured."""
+
+    elements: int = 0
+    sent: int = 0
+    wire_bits: int = 0
+    bound_bits: float = 0.0
+
+
+def entropy_bits(counts: NDArray[np.int64]) -> float:
+    """Bits that the best code for independent symbols of these frequencies takes, for all of them."""
+    counts = counts[counts > 0]
+    return float((counts * np.log2(counts.sum() / counts)).sum())
+
+
+def bound(update: Update, unit: Unit) -> float:
+    """The entropy of what an update says, in bits."""
+    if update.words is None:
+        return _values_bound(update, update.values)
+    total = 0.0
+    positions = update.words >> 1
+    for place, elements in unit.slices(every=False):
+        low, high = np.searchsorted(positions, [elements.start, elements.stop])
+        total += entropy_bits(np.array([high - low, place.elements - (high - low)]))
+        if FORMS[update.form].sign_apart:
+            signs = int((update.words[low:high] & 1).sum())
+            total += entropy_bits(np.array([signs, high - low - signs]))
+        if update.form == "qgt":
+            total += entropy_bits(np.bincount(update.values[low:high]))
+    return total if update.form == "qgt" or not update.k else total + _values_bound(update, update.values)
+
+
+def _values_bound(update: Update, values: NDArray[np.generic] | Quantized) -> float:
+    if isinstance(values, Quantized):
+        tables = 8 * sum(table.nbytes for table in values.tables())
+        return tables + entropy_bits(np.bincount(values.symbols))
+    return 0.0 if FORMS[update.form].sign_apart else float(FORMS[update.form].paper_bits * update.k)
+
+
+class Learner:
+    """A model that learns from what its own messages say."""
+
+    def __init__(self, config: CompressedMethod) -> None:
+        self.data = load_data(Mnist5k())
+        torch.manual_seed(0)
+        self.model = build(LeNet(), self.data.shape)
+        self.parameters = list(self.model.named_parameters())
+        self.compressor, self.context = Compressor(config), Context()
+        sizes = [parameter.numel() for _, parameter in self.parameters]
+        self.layout = self.compressor.layout([name for name, _ in self.parameters], sizes)
+        self.residuals = [torch.zeros(size) for size in sizes]
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+
+    def step(self, indices: NDArray[np.int64]) -> tuple[int, Received]:
+        """One iteration; returns the payload's bytes and what it says."""
+        self.optimizer.zero_grad()
+        scores = self.model(self.data.train_inputs[torch.from_numpy(indices)])
+        loss = nn.functional.cross_entropy(scores, self.data.train_labels[torch.from_numpy(indices)])
+        loss.backward()  # type: ignore[no-untyped-call]
+        parts = [
+            Part(name, _gradient(parameter), residual)
+            for (name, parameter), residual in zip(self.parameters, self.residuals, strict=True)
+        ]
+        payload = self.compressor.compress(parts, self.layout, self.context).payload
+        incoming = self.compressor.read(payload, self.layout)
+        if isinstance(incoming, NonFinite):
+            raise RuntimeError(f"{self.compressor.config} diverged")
+        total = torch.zeros(self.layout.bucket_elements)
+        self.compressor.add(incoming, total)
+        start = 0
+        for _, parameter in self.parameters:
+            assert parameter.grad is not None
+            parameter.grad.copy_(total[start : start + parameter.numel()].view_as(parameter))
+            start += parameter.numel()
+        self.optimizer.step()
+        self.context.iteration += 1
+        return payload.size, incoming
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad.detach().clone().flatten()
+
+
+def measure_method(line: str, sizes: Sizes) -> Tally:
+    """Trains with one method."""
+    learner, tally = Learner(read_config(line)), Tally()  # type: ignore[arg-type]
+    order, epoch, at = epoch_order(len(learner.data.train), 0, 0), 0, 0
+    for iteration in range(1, sizes.iterations + 1):
+        if at + sizes.batch > order.size:
+            epoch, at = epoch + 1, 0
+            order = epoch_order(len(learner.data.train), 0, epoch)
+        size, incoming = learner.step(order[at : at + sizes.batch])
+        at += sizes.batch
+        if iteration >= sizes.first and (iteration - sizes.first) % sizes.every == 0:
+            tally.elements += learner.layout.bucket_elements
+            tally.wire_bits += 8 * size
+            tally.sent += sum(update.k for update, _ in incoming)
+            tally.bound_bits += sum(bound(update, unit) for update, unit in incoming)
+    return tally
+
+
+def measure(sizes: Sizes) -> Table:
+    """One row a method."""
+    rows: list[tuple[str, ...]] = []
+    for line in LINES:
+        print(f"{len(rows) + 1} of {len(LINES)}: {line}", file=sys.stderr)
+        tally = measure_method(line, sizes)
+        wire, least = tally.wire_bits / tally.elements, tally.bound_bits / tally.elements
+        over = 100 * (wire / least - 1)
+        sent = number(100 * tally.sent / tally.elements)
+        rows.append((f"`{line}`", sent, f"{wire:.4f}", f"{least:.4f}", f"{over:+.1f}"))
+    return Table(
+        "Bits an element of real gradients, headers and codebooks included",
+        ("method", "sent %", "on the wire", "entropy bound", "over %"),
+        rows,
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    options: Options = read_options("compress.gradients", "What real gradients take on the wire.", arguments)
+    sizes = QUICK if options.quick else FULL
+    torch.set_num_threads(1)
+    load_before = load()
+    table = measure(sizes)
+    introduction = INTRODUCTION.format(
+        parameters=sum(parameter.numel() for _, parameter in Learner(read_config("fp16")).parameters),  # type: ignore[arg-type]
+        batch=sizes.batch,
+        iterations=sizes.iterations,
+        first=sizes.first,
+        every=sizes.every,
+    )
+    publish("gradients", options, introduction, [table], load_before, PLACE)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,434 @@
+"""What compression costs where users have it: on a model's buckets, and inside DDP's hook.
+
+    python -m benchmarks.compress.hook [--quick] [--write]
+
+Everything runs in one thread, and the floor is torch's `residual += gradient` over the model's elements.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors.backend import compressor_for
+from taugrad.compressors.bucket.feedback import Feedback
+from taugrad.compressors.config import read_config
+from taugrad.compressors.ops.array import Bytes
+from taugrad.compressors.rules.base import Context
+from taugrad.compressors.wire.message import NonFinite
+
+from ..harness.report import RESULTS, Table, load, number, publish, read_options, verdict
+from ..harness.workers import run_workers
+from .gpu import resnet50_sizes
+from .hook_figure import Backward, draw
+
+PICTURE = RESULTS.parent / "images" / "hook_backward.png"
+BUCKET_BYTES = 25 << 20
+"""As DDP's."""
+LINES = (
+    *("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))"),
+    *("linear(bits=8)", "linear(bits=8) | raw"),  # by default, symbols are coded by their frequencies
+)
+HOOKED = LINES[:2]
+INTRODUCTION = (
+    "Gradients are normal values; {gradients} different gradients are used in turn, and thresholds have "
+    "settled before anything is timed. Times are multiples of the floor, torch's residual += gradient over "
+    "all of the model's elements. Each is the least of {rounds} rounds, in which contenders and floor take "
+    "turns, all in one thread."
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The parameters of a network, and what a method should cost on them, in floors."""
+
+    name: str
+    sizes: list[int]
+    compress: Sequence[float]
+    """By line of LINES."""
+    decode: Sequence[float]
+    hook: Sequence[float] = ()
+    """By line of HOOKED."""
+    elements: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "elements", sum(self.sizes))
+
+    def buckets(self) -> list[list[int]]:
+        """Sizes by bucket, the last parameters first, as DDP cuts them."""
+        found: list[list[int]] = [[]]
+        for size in reversed(self.sizes):
+            if 4 * sum(found[-1]) >= BUCKET_BYTES:
+                found.append([])
+            found[-1].append(size)
+        return found
+
+
+def lenet() -> list[int]:
+    """LeNet-5 as Caffe has it."""
+    return [500, 20, 25_000, 50, 400_000, 500, 5_000, 10]
+
+
+def gpt(layers: int = 6, width: int = 384, vocabulary: int = 65, context: int = 256) -> list[int]:
+    """nanoGPT's network for characters, with biases."""
+    block = [width, width, 3 * width * width, 3 * width, width * width, width]
+    block += [width, width, 4 * width * width, 4 * width, 4 * width * width, width]
+    return [vocabulary * width, context * width, *layers * block, width, width]
+
+
+MODELS = (
+    Model("LeNet", lenet(), (4, 4, 6, 6), (2, 2, 4, 4), (15, 12)),
+    Model("ResNet-50", resnet50_sizes(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4), (4, 3.5)),
+    Model("GPT", gpt(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4)),
+)
+QUICK = (Model("LeNet", lenet(), (4, 4, 6, 6), (2, 2, 4, 4), (15, 12)),)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How much to measure."""
+
+    warm: int
+    """Steps before anything is timed."""
+    least: int
+    seconds: float
+    """Of a model and a method, at least."""
+    gradients: int = 4
+
+    def run(self, works: Sequence[Callable[[int], float]]) -> tuple[list[float], int]:
+        """The least seconds of each of some works, which take turns, and how many rounds there were.
+
+        Args:
+            works: get the number of the round, and return what they took.
+        """
+        found, done, begun = [float("inf")] * len(works), 0, perf_counter()
+        while done < self.least or perf_counter() - begun < self.seconds:
+            found = [min(best, work(done)) for best, work in zip(found, works, strict=True)]
+            done += 1
+        return found, done
+
+
+FULL_ROUNDS, QUICK_ROUNDS = Rounds(12, 12, 6.0), Rounds(3, 2, 0.0, 2)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """The seconds that it takes."""
+    begun = perf_counter()
+    work()
+    return perf_counter() - begun
+
+
+BARE_NOTES = (
+    "Why goals are missed. LeNet's floor is so short that the fixed cost (below) of a bucket and its "
+    "tensors is most of the rest. `linear(bits=8)` codes symbols by their frequencies: it counts them, "
+    "measures each stream, as a message's length must be known before it is written, and writes the codes; "
+    "`raw` is the same without. `wgt` has values to write beside positions, and its goal is lower than "
+    "that of `strom`.",
+)
+
+
+class Floor:
+    """residual += gradient."""
+
+    def __init__(self, elements: int) -> None:
+        self._residual, self._gradient = torch.zeros(elements), torch.randn(elements)
+
+    def __call__(self, turn: int) -> float:
+        """The seconds of a pass, which finds in the caches what a pass before it has left there."""
+        self._residual.add_(self._gradient)
+        return timed(lambda: self._residual.add_(self._gradient))
+
+
+class Bare:
+    """A worker that compresses a model's buckets and reads its own messages, without DDP."""
+
+    def __init__(self, model: Model, line: str, rounds: Rounds) -> None:
+        self._config = read_config(line)
+        self._compressor = compressor_for(self._config, torch.device("cpu"))  # type: ignore[arg-type]
+        self._context, self._feedback = Context(), Feedback(self._config)
+        self._context.memories = self._feedback.memories
+        self._buckets = []
+        for bucket, sizes in enumerate(model.buckets()):
+            names = [f"{bucket}.{place}" for place in range(len(sizes))]
+            steps = [torch.randn(sum(sizes)) * 0.01 for _ in range(rounds.gradients)]
+            gradients = torch.zeros(sum(sizes))
+            named = list(zip(names, torch.split(gradients, sizes), strict=True))
+            self._buckets.append((named, gradients, steps, torch.zeros(sum(sizes))))
+        self._payloads: list[Bytes] = []
+        self._layouts = [
+            self._compressor.layout([name for name, _ in named], [each.numel() for _, each in named])
+            for named, *_ in self._buckets
+        ]
+        for turn in range(rounds.warm):
+            self.compress(turn)
+
+    def compress(self, turn: int) -> float:
+        """The seconds from gradients to payloads."""
+        self._payloads = []
+        for _, gradients, steps, _ in self._buckets:
+            gradients.copy_(steps[turn % len(steps)])
+        begun = perf_counter()
+        for layout, (named, *_) in zip(self._layouts, self._buckets, strict=True):
+            parts = self._feedback.parts(named, layout, self._compressor)
+            own = self._compressor.compress(parts, layout, self._context)
+            self._payloads.append(own.payload)
+        self._context.iteration += 1
+        return perf_counter() - begun
+
+    def decode(self, turn: int) -> float:
+        """The seconds from payloads to sums."""
+        begun = perf_counter()
+        for payload, layout, (*_, total) in zip(self._payloads, self._layouts, self._buckets, strict=True):
+            incoming = self._compressor.read(payload, layout)
+            assert not isinstance(incoming, NonFinite)
+            self._compressor.add(incoming, total)
+        return perf_counter() - begun
+
+
+FEW, MANY, TINY = 1, 129, 64
+"""Tensors of two buckets, and the elements of each: little is left but what every tensor takes."""
+FIXED_GOALS = 60, 1
+"""Microseconds for a bucket, and for a tensor."""
+
+
+def fixed_table(rounds: Rounds) -> Table:
+    """What compressing costs without elements, from two buckets of tiny tensors: the line through both."""
+    rows = []
+    for line in LINES:
+        few, many = (Bare(Model("", [TINY] * count, (), ()), line, rounds) for count in (FEW, MANY))
+        found, _ = rounds.run([few.compress, many.compress, few.decode, many.decode])
+        row = [f"`{line}`"]
+        for short, long in (found[:2], found[2:]):
+            each = 1e6 * (long - short) / (MANY - FEW)
+            whole = 1e6 * short - FEW * each
+            bucket, tensor = FIXED_GOALS
+            row += [number(whole), verdict(whole, bucket), number(each), verdict(each, tensor)]
+        rows.append(tuple(row))
+    columns = (
+        "method",
+        *("compress, us a bucket", "goal", "us a tensor", "goal"),
+        *("decode, us a bucket", "goal", "us a tensor", "goal"),
+    )
+    notes = (
+        f"Least times of buckets of {FEW} and of {MANY} tensors of {TINY} elements. Passes take all "
+        "tensors at once, and so do writing, reading and adding messages. What is left for each tensor "
+        "is its record of what it sent, its threshold, its row in the tables and, where it has a message "
+        "of its own (`strom`, as tau is what a value means, and dense methods, as each has its ranges), a "
+        "checksum. `linear(bits=8)` without `raw` builds a Huffman code for each, in compiled code.",
+    )
+    return Table("Fixed cost", columns, rows, notes)
+
+
+class Weighted(nn.Module):
+    """Parameters whose gradients are given."""
+
+    def __init__(self, sizes: Sequence[int], gradients: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.zeros(size) for size in sizes)
+        self._gradients = [[torch.randn(size) * 0.01 for size in sizes] for _ in range(gradients)]
+
+    def forward(self, turn: int) -> Tensor:
+        """A sum whose derivatives are the gradients of a step."""
+        gradients = self._gradients[turn % len(self._gradients)]
+        pairs = zip(self.weights, gradients, strict=True)
+        return torch.stack([torch.dot(weight, each) for weight, each in pairs]).sum()
+
+
+class Hooked:
+    """The same inside DDP's hook, with one worker."""
+
+    def __init__(self, model: Model, line: str, rounds: Rounds) -> None:
+        self._ddp = DistributedDataParallel(Weighted(model.sizes, rounds.gradients))
+        self._state = CompressionState(self._ddp, line, threads=1)
+        self._ddp.register_comm_hook(self._state, compressed_allgather)
+        self.blocked = float("inf")
+        self.buckets = 0
+        for turn in range(rounds.warm):
+            self.step(turn)
+        self.blocked = float("inf")
+
+    def step(self, turn: int) -> float:
+        """The seconds of compressing and decompressing in a backward pass."""
+        self._ddp.zero_grad(set_to_none=False)
+        self._ddp(turn).backward()
+        last = self._state.last_step
+        self.blocked = min(self.blocked, last.blocked_s)
+        return last.compress_s + last.decompress_s
+
+
+def bare_table(models: Sequence[Model], rounds: Rounds) -> Table:
+    """Compressing and reading one's own messages."""
+    rows = []
+    for model in models:
+        floor = Floor(model.elements)
+        for place, line in enumerate(LINES):
+            bare = Bare(model, line, rounds)
+            (least, compress, decode), _ = rounds.run([floor, bare.compress, bare.decode])
+            rows.append(
+                (
+                    model.name,
+                    f"{model.elements:,}",
+                    f"{len(model.sizes)} in {len(model.buckets())}",
+                    f"`{line}`",
+                    f"{1e3 * least:.3g}",
+                    number(compress / least),
+                    verdict(compress / least, model.compress[place]),
+                    number(decode / least),
+                    verdict(decode / least, model.decode[place]),
+                )
+            )
+    columns = (
+        "model",
+        "elements",
+        "tensors in buckets",
+        "method",
+        "floor, ms",
+        "compress",
+        "goal",
+        "decode",
+        "goal",
+    )
+    return Table("A model's buckets, in floors", columns, rows, BARE_NOTES)
+
+
+def hook_table(models: Sequence[Model], rounds: Rounds) -> Table:
+    """The same, as the hook's ledger says."""
+    rows = []
+    for model in models:
+        floor = Floor(model.elements)
+        for place, line in enumerate(HOOKED):
+            hooked = Hooked(model, line, rounds)
+            (least, both), _ = rounds.run([floor, hooked.step])
+            goal = verdict(both / least, model.hook[place]) if model.hook else ""
+            rows.append(
+                (
+                    model.name,
+                    f"`{line}`",
+                    f"{1e3 * both:.3g}",
+                    number(both / least),
+                    goal,
+                    f"{1e3 * hooked.blocked:.3g}",
+                    verdict(1e3 * hooked.blocked, 0.3),
+                )
+            )
+    columns = (
+        "model",
+        "method",
+        "compress + decompress, ms",
+        "floors",
+        "goal",
+        "blocked, ms",
+        "goal",
+    )
+    notes = (
+        "One worker, gloo: it waits for what the hook does to hand its messages over, and for the thread "
+        "that receives.",
+        "It is more than both above together: the mean is written over the whole bucket, and between two "
+        "steps other work empties the caches, of Python's own code, too (that this is so was not measured).",
+    )
+    return Table("Inside the hook", columns, rows, notes)
+
+
+STEPS = ("DDP alone", "torch's allreduce_hook", "none", *HOOKED)
+"""The first two without us: the second shows what any hook in Python costs."""
+PARTS = ("step", "compress", "blocked", "exchange", "decompress")
+
+
+def steps_of(rank: int, model: Model, rounds: Rounds, folder: Path) -> None:
+    """One of two workers: backward passes of every contender in turn, and where their time went."""
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    contenders = {}
+    for line in STEPS:
+        ddp = DistributedDataParallel(Weighted(model.sizes, rounds.gradients))
+        state = None if line in STEPS[:2] else CompressionState(ddp, line, threads=1)
+        if state is not None:
+            ddp.register_comm_hook(state, compressed_allgather)
+        elif line == STEPS[1]:
+            ddp.register_comm_hook(None, allreduce_hook)
+        contenders[line] = ddp, state
+    found: dict[str, list[list[float]]] = {line: [] for line in STEPS}
+    for turn in range(rounds.warm + 2 * rounds.least):
+        for line, (ddp, state) in contenders.items():
+            loss = ddp(turn)
+            ddp.zero_grad(set_to_none=False)
+            dist.barrier()
+            seconds = timed(loss.backward)
+            split = [0.0] * 4
+            if state is not None:
+                last = state.last_step
+                split = [last.compress_s, last.blocked_s, last.exchange_s, last.decompress_s]
+            if turn >= rounds.warm:
+                found[line].append([seconds, *split])
+    if rank == 0:
+        medians = {line: np.median(np.array(each), axis=0).tolist() for line, each in found.items()}
+        (folder / "found.json").write_text(json.dumps(medians), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[str, Backward]]) -> Table:
+    """A backward pass of two workers; `passes` gets its parts, by model and hook."""
+    rows = []
+    for model in models:
+        with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
+            run_workers(steps_of, (model, rounds, Path(name)), 2)
+            found = json.loads((Path(name) / "found.json").read_text(encoding="utf-8"))
+        bare = found[STEPS[0]][0]
+        passes[model.name] = {
+            line: {part: 1e3 * each for part, each in zip(PARTS, found[line], strict=True)} for line in STEPS
+        }
+        for line in STEPS:
+            shown = line if line in STEPS[:2] else f"`{line}`"
+            ratio = number(found[line][0] / bare)
+            split = ["" if line in STEPS[:2] else f"{1e3 * each:.3g}" for each in found[line][1:]]
+            rows.append((model.name, shown, f"{1e3 * found[line][0]:.3g}", ratio, *split))
+    columns = ("model", "hook", "backward, ms", "to DDP alone", *(f"{part}, ms" for part in PARTS[1:]))
+    notes = (
+        "Medians of worker 0. Gradients are given, so a backward pass is little more than its exchange; on "
+        'loopback, only the two cores that both workers share limit it. "Exchange" is the time from telling '
+        'a length until everybody\'s message has arrived, in parallel to other work. "Blocked" is the part '
+        "of it in which the pass waited.",
+        "![Where the time of a backward pass goes](../images/hook_backward.png)",
+    )
+    return Table("A backward pass of two workers", columns, rows, notes)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, and publishes."""
+    options = read_options("compress.hook", __doc__.partition("\n")[0], arguments)
+    before = load()
+    models, rounds = (QUICK, QUICK_ROUNDS) if options.quick else (MODELS, FULL_ROUNDS)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    introduction = INTRODUCTION.format(gradients=rounds.gradients, rounds=f"{rounds.least} or more")
+    try:
+        tables = [bare_table(models, rounds), fixed_table(rounds), hook_table(models, rounds)]
+    finally:
+        dist.destroy_process_group()
+    passes: dict[str, dict[str, Backward]] = {}
+    tables.append(step_table(models, rounds, passes))
+    publish("hook", options, introduction, tables, before)
+    if options.folder is not None:
+        draw(PICTURE if options.folder == RESULTS else options.folder.with_suffix(".png"), passes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

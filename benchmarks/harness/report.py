@@ -1,0 +1,262 @@
+"""What the benchmarks share: their options, the machine, ratios with a spread, and tables.
+
+Tables go to stdout and, with --write, to a dated file that no hand edits.
+"""
+
+import argparse
+import os
+import platform
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numba
+import numpy as np
+import torch
+
+from taugrad.compressors.ops.cpu import avx512
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A middle value, and the range that four fifths of the values lie in."""
+
+    low: float
+    """Ten percent of the values lie below."""
+    middle: float
+    high: float
+    """Ten percent of the values lie above."""
+
+    @classmethod
+    def of(cls, values: Sequence[float], middle: float | None = None) -> "Spread":
+        """The spread of some values, around their median unless another middle is given."""
+        low, median, high = np.percentile(np.asarray(values), [10, 50, 90]).tolist()
+        return cls(low, median if middle is None else middle, high)
+
+    def __str__(self) -> str:
+        return f"{number(self.middle)} ({number(self.low)} to {number(self.high)})"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+    """How to read it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every benchmark can be told on its command line."""
+
+    quick: bool
+    folder: Path | None
+    """Where to write the results; None leaves them on the screen."""
+    command: str
+    """The command itself, to repeat the run."""
+    parts: tuple[str, ...] = ()
+    """Which of a benchmark's parts to run."""
+
+
+def read_options(
+    script: str, description: str, arguments: Sequence[str], parts: Sequence[str] = ()
+) -> Options:
+    """Reads the command line.
+
+    Args:
+        script: the module in benchmarks, such as papers.adamw.
+        description: what --help says.
+        arguments: the command line without the program's name.
+        parts: of the benchmark, where it can be told to run some of them; without being told it runs all.
+
+    Returns:
+        The options.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{script}", description=description)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument(
+        "--write",
+        nargs="?",
+        type=Path,
+        const=RESULTS,
+        metavar="FOLDER",
+        help="also write the tables to a file with today's date (default folder: docs/results)",
+    )
+    if parts:
+        parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of: {', '.join(parts)}")
+    given = parser.parse_args(arguments)
+    asked = given.parts if parts else []
+    if unknown := [each for each in asked if each not in parts]:
+        parser.error(f"{unknown[0]}: choose from {', '.join(parts)}")
+    command = shlex.join(["python", "-m", f"benchmarks.{script}", *arguments])
+    return Options(given.quick, given.write, command, tuple(asked or parts))
+
+
+def number(value: float) -> str:
+    """A number with three significant digits, or all of those before the point."""
+    if value == 0:
+        return "0"
+    # The exponent after rounding: 9.999 is written as 10.0.
+    decimals = max(0, 2 - int(f"{value:.2e}".partition("e")[2]))
+    return f"{value:,.{decimals}f}"
+
+
+def verdict(value: float, goal: float) -> str:
+    """Whether a ratio is within its goal; a statement, not a test."""
+    return f"at most {number(goal)}: {'met' if value <= goal else 'missed'}"
+
+
+def environment() -> str:
+    """The machine and the versions, on one line."""
+    cores = len(os.sched_getaffinity(0))
+    parts = (
+        f"{_cpu_model()}, {cores} core{'' if cores == 1 else 's'}",
+        "AVX-512" if avx512.supported() else "no AVX-512",
+        f"Python {platform.python_version()}",
+        f"torch {torch.__version__}",
+        f"numba {numba.__version__}",
+        f"NumPy {np.__version__}",
+    )
+    return "; ".join(parts)
+
+
+def load() -> float:
+    """How many processes wanted a core in the last minute: near 0 on an idle machine."""
+    return os.getloadavg()[0]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Lines of a page of the documentation that a benchmark writes: what stands between two others."""
+
+    page: Path
+    begin: str
+    end: str
+    tables: int | None = None
+    """How many of the tables, the first ones, stand there; None: all."""
+
+    def fill(self, text: str) -> None:
+        """Puts the text instead of what stands there."""
+        before, _, rest = self.page.read_text(encoding="utf-8").partition(self.begin)
+        _, _, after = rest.partition(self.end)
+        self.page.write_text(f"{before}{self.begin}\n\n{text}\n\n{self.end}{after}", encoding="utf-8")
+        print(f"written: {self.page}")
+
+
+def publish(
+    name: str,
+    options: Options,
+    introduction: str,
+    tables: Sequence[Table],
+    load_before: float,
+    place: Place | None = None,
+) -> None:
+    """Shows the tables, and writes them where the options ask for it.
+
+    Args:
+        name: the benchmark; the file is called DATE-name.md.
+        options: the command line.
+        introduction: what was measured, in a few sentences.
+        tables: the figures.
+        load_before: `load()` when the benchmark began.
+        place: where in the documentation the tables stand too, when results are written to docs/results/.
+    """
+    date = datetime.now().astimezone().date().isoformat()
+    circumstances = [
+        ("Command", f"`{options.command}`"),
+        ("Date", date),
+        ("Machine", environment()),
+        ("Load before", f"{load_before:.2f} (processes that wanted a core in the minute before)"),
+    ]
+    if options.quick:
+        circumstances.append(
+            ("Note", "a quick run: it shows that the benchmark works, and no figures to quote")
+        )
+    _show(name, circumstances, introduction, tables)
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        path = options.folder / f"{date}-{name}.md"
+        path.write_text(_markdown(name, circumstances, introduction, tables), encoding="utf-8")
+        print(f"written: {path}")
+        if place is not None and options.folder == RESULTS:
+            lines = [credit(options), "", introduction]
+            for table in tables[: place.tables]:
+                title = ["", f"**{table.title}**"] if len(tables) > 1 else []
+                lines += [*title, *_table_lines(table)]
+            place.fill("\n".join(lines))
+
+
+def credit(options: Options) -> str:
+    """What made a figure, when, and on which machine: a sentence."""
+    return f"`{options.command}`, {datetime.now().astimezone().date().isoformat()}, {environment()}."
+
+
+def _show(
+    name: str, circumstances: Sequence[tuple[str, str]], introduction: str, tables: Sequence[Table]
+) -> None:
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as RichTable
+    except ImportError:  # a GPU machine may have what the compressors need, and no more
+        print(_markdown(name, circumstances, introduction, tables))
+        return
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 160  # a pipe or a file has no width of its own
+    console.print(f"Benchmark: {name}", style="bold")
+    for label, text in circumstances:
+        console.print(f"{label}: {text.replace('`', '')}")
+    console.print(f"\n{introduction}")
+    for table in tables:
+        shown = RichTable(title=f"\n{table.title}", title_justify="left", box=box.SIMPLE_HEAD)
+        for i, column in enumerate(table.columns):
+            shown.add_column(column, justify="left" if i == 0 else "right")
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(shown)
+        for note in table.notes:
+            console.print(note)
+
+
+def _markdown(
+    name: str, circumstances: Sequence[tuple[str, str]], introduction: str, tables: Sequence[Table]
+) -> str:
+    lines = [f"# Benchmark: {name}", ""]
+    lines += [f"- {label}: {text}" for label, text in circumstances]
+    lines += ["", introduction]
+    for table in tables:
+        lines += ["", f"## {table.title}", *_table_lines(table)]
+    return "\n".join(lines) + "\n"
+
+
+def _table_lines(table: Table) -> list[str]:
+    lines = ["", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
+    lines += [_line(row) for row in table.rows]
+    for note in table.notes:
+        lines += ["", note]
+    return lines
+
+
+def _line(cells: Sequence[str]) -> str:
+    escaped = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    for line in text.splitlines():
+        label, _, value = line.partition(":")
+        if label.strip() == "model name" and value.strip():
+            return value.strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,198 @@
+"""Training runs for platform/synchronization.py: by real processes on the loopback interface, or simulated.
+
+Neither Ray nor MLflow takes part; the trainer is the platform's.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pydantic import TypeAdapter
+
+from taugrad.platform.data import DataSet
+from taugrad.platform.data import load as load_data
+from taugrad.platform.data.config import DataConfig
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import real
+from taugrad.platform.synchronization.in_rounds import InRounds
+from taugrad.platform.tracking import names
+from taugrad.platform.tracking.writer import PendingMetric
+from taugrad.platform.training.reporting import Progress
+from taugrad.platform.training.trainer import Trainer
+
+from .workers import run_workers
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much to measure."""
+
+    real: tuple[int, ...]
+    """Numbers of workers that are processes."""
+    simulated: tuple[int, ...]
+    many: tuple[int, ...]
+    """Numbers of simulated workers that are trained with all-gather and shards only."""
+    epochs: int
+    """Of the runs whose accuracy is shown."""
+    ring_workers: tuple[int, ...]
+    """Numbers of simulated workers whose errors in a ring are compared."""
+    error_steps: int | None
+    """Steps that errors are compared in; None takes an epoch."""
+    error_lines: tuple[str, ...]
+    far_epochs: int
+    far_workers: tuple[int, ...]
+    seeds: int
+    """Of the runs that send 10,000 times less."""
+    data: Mapping[str, Any]
+    """Fields of the spec; none: the digits."""
+
+
+def make_spec(sizes: Sizes, mode: str, line: str, workers: int, *, simulated: bool, **more: Any) -> RunSpec:
+    """A run with LeNet.
+
+    Args:
+        sizes: what to train on.
+        mode: who sends to whom.
+        line: the method.
+        workers: how many.
+        simulated: all in one process.
+        more: other fields of the spec.
+    """
+    sync: dict[str, Any] = {"mode": mode}
+    fields: dict[str, Any] = {
+        **sizes.data,
+        "sync": {"mode": "simulated", "of": sync} if simulated else sync,
+        "compressor": line,
+        "workers": {"count": workers},
+        "training": {"epochs": 1, "batch_size": 64},
+    }
+    return RunSpec.model_validate(fields | more)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    workers: int
+    parameters: int
+    steps: int
+    accuracy: float
+    """On the test examples, at the end; a fraction."""
+    elements: int
+    """That all workers sent of their own gradients or differences."""
+    wire_bytes: int
+    received_bytes: int
+    """By all workers together, the numbers told before rounds included."""
+    messages: int
+    busiest_bytes: int
+    """Received by the worker that received most, in messages alone; 0 where DDP's hook exchanged."""
+    compression_ratio: float
+
+    @property
+    def received_a_step(self) -> float:
+        """Bytes that a worker received in a step, mean of the workers."""
+        return self.received_bytes / self.workers / self.steps
+
+    @property
+    def messages_a_step(self) -> float:
+        """Messages of all workers."""
+        return self.messages / self.steps
+
+
+class Silent:
+    """A listener that keeps the last evaluation."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, float] = {}
+
+    def stage(self, name: str) -> None:
+        """Nobody watches."""
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Metrics of an iteration are not kept."""
+
+    def progress(self, progress: Progress, *, evaluated: bool) -> None:
+        """Nobody watches."""
+
+    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Keeps the evaluation."""
+        self.last = dict(metrics)
+
+    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
+        """Nothing is saved."""
+
+    def undelivered(self) -> list[PendingMetric]:
+        """There are no checkpoints."""
+        return []
+
+
+def train(specs: Sequence[RunSpec]) -> list[Outcome]:
+    """Trains specs of equally many processes, one after the other, in processes that end with this call."""
+    (processes,) = {spec.processes for spec in specs}
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
+        folder = Path(name)
+        texts = [spec.model_dump_json() for spec in specs]
+        run_workers(_work, (texts, processes, folder), processes)
+        outcomes = json.loads((folder / "outcomes.json").read_text(encoding="utf-8"))
+    return [Outcome(**values) for values in outcomes]
+
+
+def _work(rank: int, texts: Sequence[str], processes: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
+    outcomes = []
+    for text in texts:
+        spec = RunSpec.model_validate_json(text)
+        outcomes.append(asdict(train_here(spec)))
+        if rank == 0:
+            print(f"        {real(spec.sync).mode}, {spec.compressor}, seed {spec.seed}", file=sys.stderr)
+    if rank == 0:
+        (folder / "outcomes.json").write_text(json.dumps(outcomes), encoding="utf-8")
+    dist.barrier()  # nobody leaves while a collective's last reference is being dropped elsewhere
+    dist.destroy_process_group()
+
+
+def train_here(spec: RunSpec) -> Outcome:
+    """Trains a spec in this process, which must be in a process group."""
+    listener = Silent()
+    trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
+    trainer.fit()
+    totals = trainer.sync.totals
+    return Outcome(
+        workers=trainer.sync.workers,
+        parameters=totals.elements // totals.steps // trainer.sync.workers,
+        steps=totals.steps,
+        accuracy=listener.last[names.EVAL_ACCURACY],
+        elements=totals.sent,
+        wire_bytes=totals.wire_bytes,
+        received_bytes=totals.received_bytes,
+        messages=totals.messages,
+        busiest_bytes=_busiest(trainer.sync) if isinstance(trainer.sync, InRounds) else 0,
+        compression_ratio=totals.compression_ratio,
+    )
+
+
+@cache
+def _data(config: str) -> DataSet:
+    """Reading the digits takes seconds, in every process."""
+    return load_data(TypeAdapter(DataConfig).validate_json(config))
+
+
+def _busiest(sync: InRounds) -> int:
+    received = torch.from_numpy(sync.traffic.link_bytes.sum(0))
+    if len(sync.ranks) == 1:  # each process knows what itself received
+        own = torch.zeros_like(received)
+        own[sync.ranks[0]] = received[sync.ranks[0]]
+        dist.all_reduce(own)
+        received = own
+    return int(received.max())

@@ -1,0 +1,108 @@
+"""Trainings that many benchmarks share: some at a time, each written down at once, none done twice."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from taugrad.platform.spec import RunSpec
+
+from .workers import forking
+
+TOGETHER = 2
+"""Trainings at a time, each with a thread of its own."""
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
+
+KEPT = Path(__file__).resolve().parents[1] / "kept"
+"""Trainings that took hours, and do not depend on the machine: committed files of the same names, if any."""
+
+Train = Callable[[str], dict[str, float]]
+"""Trains a spec, as JSON, in a process of its own; a function of a module, not a closure."""
+
+
+def kept_in(name: str, *, quick: bool) -> Path:
+    """Where what a benchmark has done is written down; a quick run begins with nothing."""
+    path = BUILD / f"{name}-quick.jsonl" if quick else BUILD / f"{name}.jsonl"
+    if quick:
+        path.unlink(missing_ok=True)
+    return path
+
+
+class Trainings:
+    """What trainings came to, by what was computed, in a file with a line for each."""
+
+    def __init__(self, path: Path, train: Train, work: Callable[[RunSpec], float]) -> None:
+        """Reads what is known.
+
+        Args:
+            path: the file.
+            train: what is done with a spec that is not known.
+            work: about how long a training takes, next to others.
+        """
+        self._path, self._train, self._work = path, train, work
+        self._known: dict[str, Mapping[str, float]] = {}
+        committed = KEPT / path.name
+        if committed.exists():
+            self._read(committed.read_text(encoding="utf-8").splitlines())
+        if path.exists():
+            whole, _, torn = path.read_text(encoding="utf-8").rpartition("\n")
+            if torn:  # the benchmark was killed while it wrote
+                path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
+            self._read(whole.splitlines())
+
+    def _read(self, lines: Sequence[str]) -> None:
+        for entry in map(json.loads, lines):
+            self._known[entry["fingerprint"]] = {
+                name: value for name, value in entry.items() if isinstance(value, float)
+            }
+
+    def known(self, spec: RunSpec) -> Mapping[str, float] | None:
+        """A training, or None where it is not done yet."""
+        return self._known.get(spec.fingerprint())
+
+    def of(self, spec: RunSpec) -> Mapping[str, float]:
+        """A training that is done."""
+        return self._known[spec.fingerprint()]
+
+    def train(self, specs: Sequence[RunSpec], say: Callable[[str], None], every: int = 20) -> None:
+        """Trains what is not done yet; the longest first, so that all processes end together."""
+        todo = {spec.fingerprint(): spec for spec in specs if spec.fingerprint() not in self._known}
+        if not todo:
+            return
+        ordered = sorted(todo.values(), key=lambda spec: -self._work(spec))
+        with ProcessPoolExecutor(TOGETHER, forking(), initializer=_begin) as pool:
+            running: dict[Future[dict[str, float]], RunSpec] = {
+                pool.submit(self._train, spec.model_dump_json()): spec for spec in ordered
+            }
+            for done, future in enumerate(as_completed(running), start=1):
+                self.keep(running[future], future.result())
+                if done % every == 0 or done == len(running):
+                    say(f"  {done} of {len(running)} trainings")
+
+    def keep(self, spec: RunSpec, found: Mapping[str, float]) -> None:
+        """Writes down what a training came to."""
+        self._known[spec.fingerprint()] = found
+        entry = {
+            "fingerprint": spec.fingerprint(),
+            **found,
+            "model": spec.model.kind,
+            "data": spec.data.kind,
+            "seed": spec.seed,
+            "compressor": str(spec.compressor),
+        }
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _begin() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

@@ -1,0 +1,150 @@
+"""The exchange alone over links of a given rate and delay: compressed messages beside what people use.
+
+    python -m benchmarks.network.network_exchange [--quick] [--write]
+
+Hosts are network namespaces (benchmarks/network), which needs root. Can be stopped and continued:
+build/network_exchange.jsonl has the cells that were measured.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
+from . import Link, Network, uniform, why_not
+from .network_workers import found_by
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))")
+BARE = "bare"
+METHODS = (BARE, "none", "fp16", "powersgd", *OURS)
+LINKS = ("50mbit,0ms", "100mbit,0ms", "100mbit,20ms", "1gbit,0ms", "1gbit,5ms")
+HOSTS = (2, 4)
+ELEMENTS, QUICK_ELEMENTS = 7_600_000, 120_000
+STEPS, QUICK_STEPS = 20, 3
+GOALS = {("100mbit,0ms", 2): 130, ("100mbit,0ms", 4): 90, ("1gbit,0ms", 2): 25, ("1gbit,0ms", 4): 15}
+"""Times faster than the float32 all-reduce, by link and hosts."""
+PLACE = Place(
+    RESULTS.parent / "network.md",
+    "<!-- benchmarks/network/network_exchange.py writes from here -->",
+    "<!-- to here -->",
+)
+INTRODUCTION = (
+    "The time of a backward pass of {elements} elements in 12 tensors, under DDP over gloo, minus that of "
+    "one that exchanges nothing (`bare`: autograd writes gradients, DDP copies them into buckets). Every "
+    "host is a network namespace with one thread, and all share this machine's processors. Gradients are "
+    "cubes of normal numbers, with a different scale in each tensor; three gradients are used in turn. "
+    "Median of {steps} steps of the slowest host, after 6 steps that are not counted; in brackets the 10th "
+    "to the 90th percentile. Delays are one way. Times faster: than `none`, DDP's all-reduce in float32."
+)
+
+
+def cell(link: str, hosts: int, steps: int, elements: int) -> dict[str, Any]:
+    """Measures all methods on one network."""
+    with Network(uniform(hosts, Link.parse(link))) as network:
+        found = network.probe()
+        methods = found_by(network, "exchange", methods=METHODS, elements=elements, steps=steps)
+    return {
+        "link": link,
+        "hosts": hosts,
+        "steps": steps,
+        "elements": elements,
+        "probe": str(found),
+        "methods": methods,
+    }
+
+
+def rows_of(cell: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """A cell's lines of the first table, and of the second one."""
+    times, parts = [], []
+    bare = float(np.median(cell["methods"][BARE]["seconds"]))
+    base = float(np.median(cell["methods"]["none"]["seconds"])) - bare
+    half = float(np.median(cell["methods"]["fp16"]["seconds"])) - bare
+    link, hosts = cell["link"], cell["hosts"]
+    for method, found in cell["methods"].items():
+        exchange = np.array(found["seconds"]) - bare
+        middle = float(np.median(exchange))
+        if method == BARE:
+            times.append((link, str(hosts), cell["probe"], method, number(1000 * bare), "", ""))
+            continue
+        goal = GOALS.get((link, hosts)) if method == OURS[0] else None
+        met = "" if goal is None else f" (goal {goal}: {'met' if base / middle >= goal else 'missed'})"
+        times.append(
+            (
+                *(link, str(hosts), cell["probe"], f"`{method}`"),
+                str(Spread.of((1000 * exchange).tolist())),
+                f"{number(base / middle)}{met}",
+                number(half / middle),
+            )
+        )
+        if found["parts"]:
+            mean = {
+                name: float(np.median([each[name] for each in found["parts"]])) for name in found["parts"][0]
+            }
+            parts.append(
+                (
+                    *(link, str(hosts), f"`{method}`"),
+                    *(number(1000 * mean[name]) for name in ("compress", "exchange", "decompress")),
+                    number(mean["bytes"] / hosts / 1000),
+                )
+            )
+    return times, parts
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = read_options(
+        "network.network_exchange", "The exchange over links of a rate and delay.", arguments
+    )
+    if reason := why_not():
+        print(f"no network can be made here: {reason}", file=sys.stderr)
+        return 2
+    load_before = load()
+    steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
+    cells = [("100mbit,5ms", 2)] if options.quick else [(link, hosts) for hosts in HOSTS for link in LINKS]
+    kept = ROOT / "build" / ("network_exchange-quick.jsonl" if options.quick else "network_exchange.jsonl")
+    kept.parent.mkdir(exist_ok=True)
+    known = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    rows: list[tuple[str, ...]] = []
+    shares: list[tuple[str, ...]] = []
+    for link, hosts in cells:
+        wanted = {"link": link, "hosts": hosts, "steps": steps, "elements": elements}
+        found = next((each for each in known if each.items() >= wanted.items()), None)
+        if found is None or options.quick:
+            print(f"{hosts} hosts, {link} ...", flush=True)
+            found = cell(link, hosts, steps, elements)
+            with kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
+        more, more_shares = rows_of(found)
+        rows += more
+        shares += more_shares
+    tables = [
+        Table(
+            "The exchange",
+            ("link", "hosts", "found by the probe", "method", "ms", "times faster", "than fp16"),
+            rows,
+            (
+                "`bare`: the whole pass. The probe's rate is of the payload of one connection: headers take "
+                "about 4% on slow links.",
+            ),
+        ),
+        Table(
+            "Where a step's time goes",
+            ("link", "hosts", "method", "compress ms", "exchange ms", "decompress ms", "KB sent by a host"),
+            shares,
+            (
+                "Of host 0. Exchange is from handing a message over to having everybody's: waiting for "
+                "others who still compress is in it, and so is what runs beside the backward pass.",
+            ),
+        ),
+    ]
+    introduction = INTRODUCTION.format(elements=f"{elements:,}", steps=steps)
+    publish("network_exchange", options, introduction, tables, load_before, PLACE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

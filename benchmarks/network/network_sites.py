@@ -1,0 +1,127 @@
+"""The exchange between two sites that a slow link joins: `exact`, `hierarchical` and `sharded`.
+
+    python -m benchmarks.network.network_sites [--quick] [--write]
+
+Hosts are network namespaces (benchmarks/network), which needs root. Can be stopped and continued:
+build/network_sites.jsonl has the cells that were measured.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
+from . import Link, Network, two_sites, why_not
+from .network_workers import found_by
+
+ROOT = Path(__file__).resolve().parents[2]
+LINE = "wgt(density(0.01))"
+WAYS = ("exact", "hierarchical", "sharded")
+INSIDE = "1gbit"
+CELLS = ((2, "50mbit,0ms"), (2, "50mbit,20ms"), (2, "100mbit,0ms"), (4, "50mbit,0ms"))
+"""Hosts at each of the two sites, and the link between these."""
+QUICK_CELLS = ((2, "50mbit,0ms"),)
+ELEMENTS, QUICK_ELEMENTS = 7_600_000, 2_000_000
+STEPS, QUICK_STEPS = 20, 5
+PLACE = Place(
+    RESULTS.parent / "network.md",
+    "<!-- benchmarks/network/network_sites.py writes from here -->",
+    "<!-- to here: sites -->",
+)
+INTRODUCTION = (
+    "Two sites of hosts with links of " + INSIDE + ", connected by one slow link that all their traffic "
+    "shares. `" + LINE + "`, {elements} elements in 12 tensors, gradients as in the benchmark "
+    "network_exchange. `exact` and `hierarchical` are forms of exchange of `allgather`: a step is a backward "
+    "pass under DDP with hardly any computing. `sharded` exchanges the same gradients after the backward "
+    "pass; its step is that exchange alone, including compression. Median of {steps} steps of the slowest "
+    "host; in brackets the 10th to the 90th percentile. Every host is a network namespace with one thread, "
+    "and all share this machine's processors."
+)
+
+
+def cell(at_each: int, between: str, steps: int, elements: int) -> dict[str, Any]:
+    """Measures all ways on one network."""
+    with Network(two_sites(at_each, Link.parse(INSIDE), Link.parse(between))) as network:
+        found = network.probe(0, at_each)
+        ways = found_by(network, "sites", line=LINE, ways=WAYS, elements=elements, steps=steps)
+    return {
+        "at_each": at_each,
+        "between": between,
+        "steps": steps,
+        "elements": elements,
+        "rate": found.rate,
+        "probe": str(found),
+        "ways": ways,
+    }
+
+
+def rows_of(cell: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A cell's lines."""
+    at_each = cell["at_each"]
+    ranks = np.arange(2 * at_each)
+    crosses = (ranks[:, None] < at_each) != (ranks[None, :] < at_each)
+    base = float(np.median(cell["ways"]["exact"]["seconds"]))
+    message = float(np.mean(cell["ways"]["exact"]["message"]))
+    rows = []
+    for way, found in cell["ways"].items():
+        crossing = float(np.array(found["links"])[crosses].sum()) / 2
+        formula = at_each * message * (at_each if way == "exact" else 1)
+        middle = float(np.median(found["seconds"]))
+        rows.append(
+            (
+                *(str(at_each), cell["between"], cell["probe"], f"`{way}`"),
+                number(crossing / 1000),
+                number(formula / 1000) if way != "sharded" else "",
+                number(1000 * 8 * crossing / cell["rate"]),
+                str(Spread.of([1000 * each for each in found["seconds"]])),
+                number(base / middle),
+            )
+        )
+    return rows
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = read_options("network.network_sites", "The exchange between two sites.", arguments)
+    if reason := why_not():
+        print(f"no network can be made here: {reason}", file=sys.stderr)
+        return 2
+    load_before = load()
+    steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
+    kept = ROOT / "build" / ("network_sites-quick.jsonl" if options.quick else "network_sites.jsonl")
+    kept.parent.mkdir(exist_ok=True)
+    known = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    rows: list[tuple[str, ...]] = []
+    for at_each, between in QUICK_CELLS if options.quick else CELLS:
+        wanted = {"at_each": at_each, "between": between, "steps": steps, "elements": elements}
+        found = next((each for each in known if each.items() >= wanted.items()), None)
+        if found is None or options.quick:
+            print(f"two sites of {at_each} hosts, {between} ...", flush=True)
+            found = cell(at_each, between, steps, elements)
+            with kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
+        rows += rows_of(found)
+    table = Table(
+        "A step between two sites",
+        (
+            *("hosts at each", "between", "found by the probe", "exchange", "KB one way", "formula"),
+            *("ms on the link", "ms a step", "times faster"),
+        ),
+        rows,
+        (
+            "KB one way: what crosses the slow link in a step, by the ledger, mean of both directions. "
+            "Formula, with m hosts at each site and messages of M bytes: m m M for `exact`, m M for "
+            "`hierarchical`. On the link: the time that these bytes take at the rate of the probe. Times "
+            "faster: than `exact`.",
+        ),
+    )
+    introduction = INTRODUCTION.format(elements=f"{elements:,}", steps=steps)
+    publish("network_sites", options, introduction, [table], load_before, PLACE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,393 @@
+"""Time to a target over slow links: what people use, and ours, by the wall clock.
+
+    python -m benchmarks.network.network_target [gpt] [nin] [auto] [--quick] [--write]
+
+Hosts are network namespaces (benchmarks/network), which needs root. How many steps a synchronous method
+takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
+each link, and times are their product. `auto` is what `auto --link` chooses, whose probes take long. Can be
+stopped and continued: build/ has what is known.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+
+from taugrad.compressors import NonFiniteGradient
+from taugrad.platform.spec import RunSpec
+
+from ..harness.crew import train_by
+from ..harness.in_process import fit
+from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
+from ..harness.sync_runs import Silent
+from ..harness.trainings import Trainings, kept_in
+from . import why_not
+from .network_cells import Asked, Cells
+from .target_choice import AUTO_KIND, NAME, Choices, as_if_chosen, judged
+from .target_figure import best_of_kinds, caption, draw
+from .target_search import PATIENCE, SLACK, Search, searched
+from .target_search import train as train_all
+from .target_settings import GPT, HALF, STROM, WORKLOADS, Setting, Workload
+from .target_times import Measured, credit, keep
+
+LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
+QUICK_LINKS = ("1gbit,1ms",)
+WHOLE_LINK = "50mbit,0ms"
+"""Where each setting is also run whole, by the clock."""
+PICTURE = RESULTS.parent / "images" / "time_to_target.png"
+_BETWEEN = ("<!-- time to target: begin -->", "<!-- time to target: end -->")
+DOCS = RESULTS.parent
+PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "network.md", *_BETWEEN): ""}
+"""Where the picture stands with a sentence, and how its path begins there."""
+SEEDS = 3
+ROUNDS, ENOUGH = 4, 20
+"""So many exchanges are timed, at least; and with so many it is enough."""
+WHOLE_RUNS = 2
+"""Of so many contenders, the fastest ones."""
+SKIPPED = 10
+"""Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
+INTRODUCTION = (
+    "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. "
+    "**Each contender has the same search**, others and ours: {each}. A search begins with each number of "
+    "local steps (1, 2, 4, 10, 30), and with what an earlier search of learning rates had trained, which "
+    "counts. Then it takes the setting that may be the fastest on a link (of those below, in turn) and "
+    "changes one knob to the next value: what is the contender's own, the learning rate, the number of local "
+    "steps. These trainings have seed 0. What would be slower than {patience} times the contender's best on "
+    "each link, were bytes free, ends there, and is not begun where it would be so with the {ddp} steps of "
+    "DDP in float32; none takes more than {longest} steps. Contenders that exchange at every step have a "
+    "search of learning rates alone. Not every knob was changed: the tables have all that was tried. "
+    "Settings within {slack} times of a contender's best on a link, by the "
+    "estimate, are measured there. Their steps to the target come from {seeds} seeds, with simulated workers "
+    "(PowerSGD: processes), and an evaluation every {evaluate} steps. Seconds per step come from the "
+    "platform's trainer over gloo on the link, {enough} exchanges or {least} steps after {skipped} steps. "
+    "**Times are steps x seconds per step**; the last table has complete runs with their real times. Delays "
+    "are one way. {auto}"
+)
+AUTO = (
+    "`auto --link` chose for each link before anything was trained, starting from float32 all-reduce and the "
+    "workload's own learning rate. The time of its probe is not included."
+)
+NO_AUTO = "What `auto --link` chooses is not measured here."
+
+
+def train(text: str) -> dict[str, float]:
+    """How many steps a training takes to its target; infinity where it does not come there, or diverges."""
+    return train_by(RunSpec.model_validate_json(text).processes, _trained, text)
+
+
+def _trained(text: str) -> dict[str, float]:
+    try:
+        trainer = fit(text, Silent())
+    except NonFiniteGradient:
+        return {"steps": float("inf"), "bytes": float("nan")}
+    totals = trainer.sync.totals
+    return {
+        "steps": float(trainer.done) if trainer.reached else float("inf"),
+        "bytes": totals.wire_bytes / totals.steps / trainer.sync.workers,
+    }
+
+
+def timed_spec(workload: Workload, setting: Setting) -> RunSpec:
+    """Steps enough: whole rounds of local steps."""
+    rounds = max(ROUNDS, min(ENOUGH, -(-workload.least_steps // setting.every)))
+    return workload.steps(setting, _skipped(setting) + rounds * setting.every)
+
+
+def _skipped(setting: Setting) -> int:
+    return -(-SKIPPED // setting.every) * setting.every
+
+
+def seconds_a_step(found: Mapping[str, Any], setting: Setting) -> Spread:
+    """Of rounds: the mean of all, and from the 10th to the 90th percentile of them."""
+    done = np.array(found["done"])[_skipped(setting) - 1 :: setting.every]
+    rounds = np.diff(done) / setting.every
+    return Spread.of(rounds.tolist(), float(rounds.mean()))
+
+
+def utilization(found: Mapping[str, Any], setting: Setting) -> float:
+    """Which part of the time worker 0 computed."""
+    skipped = _skipped(setting)
+    seconds = found["done"][-1] - found["done"][skipped - 1]
+    return float(sum(found["computing"][skipped:]) / seconds)
+
+
+def steps_table(
+    workload: Workload, settings: Sequence[Setting], seeds: Sequence[int], trainings: Trainings
+) -> Table:
+    """How many steps each setting takes, and its bytes."""
+    rows = []
+    for setting in settings:
+        found = [trainings.of(workload.spec(setting, seed)) for seed in seeds]
+        steps = [each["steps"] for each in found]
+        nbytes = [each["bytes"] for each in found if np.isfinite(each["bytes"])]
+        kilobytes = number(fmean(nbytes) / 1000) if nbytes else ""
+        rows.append((setting.name, _steps(steps), *(_steps([each]) for each in steps), kilobytes))
+    columns = (
+        "setting",
+        "steps to the target, mean",
+        *(f"seed {seed}" for seed in seeds),
+        "KB a step and host",
+    )
+    return Table(f"{workload.name}: steps to {_target(workload)}", columns, rows)
+
+
+def _target(workload: Workload) -> str:
+    return f"{workload.metric} {'at most' if workload.metric == 'loss' else 'at least'} {workload.target:g}"
+
+
+def _steps(values: Sequence[float]) -> str:
+    mean = fmean(values)
+    return f"{mean:,.0f}" if np.isfinite(mean) else "not reached"
+
+
+Row = tuple[Setting, float, Spread, Mapping[str, Any]]
+"""A setting, its steps to the target, seconds of one, and what was measured over a link."""
+
+
+def rows_over(
+    workload: Workload,
+    settings: Sequence[Setting],
+    seeds: Sequence[int],
+    trainings: Trainings,
+    cells: Cells,
+    link: str,
+) -> list[Row]:
+    """Of each setting."""
+    asked = [Asked(timed_spec(workload, setting), setting.half) for setting in settings]
+    rows = []
+    for setting, found in zip(settings, cells.measure(link, asked), strict=True):
+        steps = fmean(trainings.of(workload.spec(setting, seed))["steps"] for seed in seeds)
+        rows.append((setting, steps, seconds_a_step(found, setting), found))
+    return rows
+
+
+def totals_of(rows: Sequence[Row]) -> dict[str, float]:
+    """Seconds to the target, by setting."""
+    return {setting.name: steps * spread.middle for setting, steps, spread, _ in rows}
+
+
+def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mapping[str, str]) -> Table:
+    """Each setting's time to the target over a link, the fastest first, and that of what `auto` chose.
+
+    Args:
+        workload: what was trained.
+        link: over which.
+        rows: of each setting.
+        kinds: by setting, its contender's name.
+    """
+    totals = totals_of(rows)
+    half = min(totals[name] for name in totals if kinds[name] == HALF.name)
+    ours = {each.name for each in workload.contenders if each.ours} | {AUTO_KIND}
+    peer = min(totals[name] for name in totals if kinds[name] not in ours)
+    lines = [
+        (
+            setting.name,
+            _minutes(totals[setting.name]),
+            _times(half, totals[setting.name]),
+            _times(peer, totals[setting.name]),
+            str(Spread(1000 * spread.low, 1000 * spread.middle, 1000 * spread.high)),
+            f"{100 * utilization(found, setting):.0f}",
+        )
+        for setting, _, spread, found in sorted(rows, key=lambda row: totals[row[0].name])
+    ]
+    columns = (
+        *("setting", "minutes to the target", "times faster than 16 bits", "than the best peer"),
+        *("ms a step", "computing, %"),
+    )
+    notes = list(_limit(rows, half, peer))
+    fixed = min(totals[name] for name in totals if kinds[name] != AUTO_KIND)
+    notes += [judged(totals[name], fixed) for name in totals if kinds[name] == AUTO_KIND]
+    return Table(f"{workload.name} over {link} ({rows[0][3]['probe']})", columns, lines, tuple(notes))
+
+
+def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
+    """How much could be gained, by the part of its time that DDP with 16 bits computes."""
+    computing = [
+        steps * spread.middle * utilization(found, setting)
+        for setting, steps, spread, found in rows
+        if setting.half and steps * spread.middle == half
+    ]
+    return tuple(
+        f"DDP in 16 bits computes for {number(seconds / 60)} of its minutes. An exchange that takes no time, "
+        f"and changes no step, would be {number(half / seconds)} times faster than 16 bits, and "
+        f"{number(peer / seconds)} times faster than the best peer."
+        for seconds in computing
+    )
+
+
+def choices_table(
+    workload: Workload, totals: Mapping[str, Mapping[str, float]], chosen: Mapping[str, Setting]
+) -> Table:
+    """What `auto` chose for each link, beside the best of the settings that were searched for.
+
+    Args:
+        workload: what was trained.
+        totals: by link, seconds to the target by setting.
+        chosen: by link.
+    """
+    rows = []
+    for link, setting in chosen.items():
+        seconds = totals[link]
+        best = min((name for name in seconds if not name.startswith(NAME)), key=seconds.__getitem__)
+        ratio = f"{seconds[setting.name] / seconds[best]:.2f}"
+        way = setting.name.partition(": ")[2]
+        rows.append((link, way, number(seconds[setting.name]), best, number(seconds[best]), ratio))
+    columns = ("link", "`auto --link` chose", "s", "best fixed setting", "its s", "auto / best")
+    return Table(f"{workload.name}: what `auto --link` chose", columns, rows)
+
+
+def _times(base: float, seconds: float) -> str:
+    return number(base / seconds) if np.isfinite(base) and np.isfinite(seconds) else ""
+
+
+def _minutes(seconds: float) -> str:
+    return number(seconds / 60) if np.isfinite(seconds) else "not reached"
+
+
+def whole_table(
+    workload: Workload, settings: Sequence[Setting], trainings: Trainings, cells: Cells, link: str
+) -> Table:
+    """Runs to the target by the clock, beside the product."""
+    reached = [s for s in settings if np.isfinite(trainings.of(workload.spec(s, 0))["steps"])]
+    timed = cells.measure(link, [Asked(timed_spec(workload, each), each.half) for each in reached])
+    runs = cells.measure(link, [Asked(workload.whole(each, 0), each.half) for each in reached])
+    rows = []
+    for setting, steps, run in zip(reached, timed, runs, strict=True):
+        expected = trainings.of(workload.spec(setting, 0))["steps"]
+        product = expected * seconds_a_step(steps, setting).middle
+        clock = run["seconds"] - run["evaluating"]
+        rows.append(
+            (
+                setting.name,
+                *(f"{expected:,.0f}", f"{run['steps']:,}"),
+                *(number(product / 60), number(clock / 60), f"{clock / product:.2f}"),
+            )
+        )
+    columns = (
+        *("setting", "steps, simulated", "steps, whole", "steps x seconds, min"),
+        *("by the clock, min", "clock / product"),
+    )
+    notes = ("The fastest contenders here. Seed 0, to the target, evaluations left out on both sides.",)
+    return Table(f"{workload.name} over {link}, whole runs", columns, rows, notes)
+
+
+def introduced(searches: Sequence[Search], seeds: Sequence[int], *, auto: bool) -> str:
+    """What was done, in a few sentences."""
+    workload = searches[0].workload
+    return INTRODUCTION.format(
+        hosts=workload.hosts,
+        cores=len(os.sched_getaffinity(0)),
+        each=", ".join(f"{each.contender.name} {len(each.found)} trainings" for each in searches),
+        patience=PATIENCE,
+        ddp=workload.ddp,
+        longest=workload.longest,
+        slack=SLACK,
+        seeds=len(seeds),
+        evaluate=workload.base["training"]["evaluate_every"],
+        enough=ENOUGH,
+        least=workload.least_steps,
+        skipped=SKIPPED,
+        auto=AUTO if auto else NO_AUTO,
+    )
+
+
+def measure(
+    searches: Sequence[Search],
+    chosen: Mapping[str, Setting],
+    seeds: Sequence[int],
+    trainings: Trainings,
+    cells: Cells,
+) -> tuple[list[Table], dict[str, dict[str, float]]]:
+    """What the searches found, and what `auto` chose for each link if it was asked, over the links.
+
+    Returns:
+        The tables, and minutes to the target by link and contender.
+    """
+    workload, links = searches[0].workload, searches[0].links
+    whole = WHOLE_LINK if WHOLE_LINK in links else links[0]
+    over = {link: [(setting, each) for each in searches for setting in each.settings(link)] for link in links}
+    kinds = {setting.name: each.contender.name for pairs in over.values() for setting, each in pairs}
+    kinds |= {setting.name: AUTO_KIND for setting in chosen.values()}
+    here = {link: [s for s, _ in over[link]] + [chosen[at] for at in chosen if at == link] for link in links}
+    settings = {setting.name: setting for of_link in here.values() for setting in of_link}
+    specs = [(workload.spec(s, seed), workload.longest) for seed in seeds for s in settings.values()]
+    train_all(trainings, specs, print)
+    tables = [each.table() for each in searches]
+    tables.append(steps_table(workload, list(settings.values()), seeds, trainings))
+    minutes: dict[str, dict[str, float]] = {}
+    totals: dict[str, Mapping[str, float]] = {}
+    for link in links:
+        rows = rows_over(workload, here[link], seeds, trainings, cells, link)
+        tables.append(time_table(workload, link, rows, kinds))
+        totals[link] = totals_of(rows)
+        minutes[link] = best_of_kinds(totals[link], kinds)
+    if chosen:
+        tables.append(choices_table(workload, totals, chosen))
+    fastest: dict[str, Setting] = {}
+    for name in sorted(totals[whole], key=totals[whole].__getitem__):
+        fastest.setdefault(kinds[name], settings[name])
+    tables.append(whole_table(workload, list(fastest.values())[:WHOLE_RUNS], trainings, cells, whole))
+    return tables, minutes
+
+
+def main(arguments: Sequence[str]) -> int:
+    parts = (*WORKLOADS, "auto")
+    options = read_options("network.network_target", __doc__.partition("\n")[0], arguments, parts=parts)
+    if reason := why_not():
+        print(f"no network can be made here: {reason}", file=sys.stderr)
+        return 2
+    before = load()
+    workloads = {name: WORKLOADS[name] for name in options.parts if name in WORKLOADS}
+    links, seeds = LINKS, range(SEEDS)
+    if options.quick:
+        workloads, links, seeds = {"gpt": quick(GPT)}, QUICK_LINKS, range(1)
+    trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
+    cells = Cells(kept_in("network_target_cells", quick=options.quick))
+    for name, workload in workloads.items():
+        searches = searched(workload, links, trainings, print)
+        chosen: Mapping[str, Setting] = {}
+        if options.quick:
+            chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
+        elif "auto" in options.parts:
+            chosen = Choices(kept_in("network_target_choices", quick=False)).choose(workload, links)
+        tables, minutes = measure(searches, chosen, seeds, trainings, cells)
+        introduction = introduced(searches, seeds, auto=bool(chosen))
+        publish(f"network_target_{name}", options, introduction, tables, before)
+        if options.folder == RESULTS:
+            show(keep(workload.name, Measured.now(_target(workload), minutes, options)))
+        elif options.folder is not None:
+            draw(options.folder.with_suffix(".png"), {workload.name: minutes})
+    return 0
+
+
+def show(measured: Mapping[str, Measured]) -> None:
+    """Draws the picture of the first screen, and says what it shows."""
+    draw(PICTURE, {workload: each.minutes for workload, each in measured.items()})
+    for place, folder in PLACES.items():
+        pages = ", ".join(
+            f"[{workload.name}]({folder}results/{measured[workload.name].date}-network_target_{key}.md)"
+            for key, workload in WORKLOADS.items()
+            if workload.name in measured
+        )
+        said = f"({caption(measured)} All settings: {pages}. {credit(measured)})"
+        said = fill(said, 115, break_long_words=False, break_on_hyphens=False)
+        picture = f"![Time to the same accuracy over slow links]({folder}images/{PICTURE.name})"
+        place.fill(f"{picture}\n\n{said}")
+
+
+def quick(workload: Workload) -> Workload:
+    """A small model, an easy target, two contenders with two trainings each, two hosts, a few steps."""
+    model = {"kind": "gpt", "layers": 1, "heads": 4, "width": 16}
+    training = {**workload.base["training"], "iterations": 100, "evaluate_every": 10}
+    contenders = (replace(HALF, trainings=2), replace(STROM, starts=STROM.starts[1:2], trainings=2))
+    base = {**workload.base, "model": model, "training": training}
+    return Workload(workload.name, base, workload.metric, 5.5, 10, contenders, least_steps=20, hosts=2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

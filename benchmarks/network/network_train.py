@@ -1,0 +1,114 @@
+"""What a host of network/network_target.py does: trains a spec with the platform's trainer.
+
+Neither Ray nor MLflow takes part.
+"""
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from taugrad.compressors.protocols import all_reduce
+from taugrad.platform.tracking import names
+
+from ..harness.in_process import Following, fit
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Narrow:
+    """In place of torch.distributed: all-reduces in 16 bits, as torch's fp16_compress_hook makes them."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def all_reduce(self, buffer: Tensor, group: dist.ProcessGroup, *, async_op: bool) -> "Widened":
+        """Begins one; the buffer has its result when the future has."""
+        assert async_op
+        work = dist.all_reduce(buffer.to(self._dtype), group=group, async_op=True)
+        assert work is not None
+        return Widened(work, buffer)
+
+
+class Widened:
+    """An all-reduce in 16 bits whose result is 32 bits wide."""
+
+    def __init__(self, work: dist.Work, buffer: Tensor) -> None:
+        self._work, self._buffer = work, buffer
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """See `torch.distributed.Work`."""
+        narrow: Future[list[Tensor]] = self._work.get_future()
+        return narrow.then(lambda done: [self._buffer.copy_(done.value()[0])])
+
+    def wait(self) -> bool:
+        """See `torch.distributed.Work`."""
+        return bool(self._work.wait())
+
+
+class Timing(Following):
+    """Notes when each step was done, how long it computed, and how long evaluations took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[float] = []
+        self.computing: list[float] = []
+        self.evaluating = 0.0
+        self.began = 0.0
+
+    def stage(self, name: str) -> None:
+        """Begins to watch when the first step does."""
+        if name == "first iteration":
+            trainer = self.trainer
+            trainer.sync.iterate = self._noting(trainer.sync.iterate)  # type: ignore[method-assign]
+            trainer._evaluated = self._timing(trainer._evaluated)  # type: ignore[method-assign]
+            dist.barrier()
+            self.began = perf_counter()
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Keeps the time of computing."""
+        if names.TIME_COMPUTE in metrics:
+            self.computing.append(metrics[names.TIME_COMPUTE])
+
+    def _noting(self, iterate: Callable[..., float]) -> Callable[..., float]:
+        def noted(*arguments: Any) -> float:
+            loss = iterate(*arguments)
+            self.done.append(perf_counter())
+            return loss
+
+        return noted
+
+    def _timing(self, evaluate: Callable[[], Any]) -> Callable[[], Any]:
+        def timed() -> Any:
+            began = perf_counter()
+            found = evaluate()
+            self.evaluating += perf_counter() - began
+            return found
+
+        return timed
+
+
+def train(spec: str, half: str) -> dict[str, Any]:
+    """Trains a spec, which is JSON: when its steps were done, and what it came to.
+
+    With `half`, fp16 or bf16, all-reduces are in these, as torch's hooks make them.
+    """
+    if half:
+        all_reduce.dist = Narrow(DTYPES[half])  # type: ignore[assignment]
+    listener = Timing()
+    trainer = fit(spec, listener)
+    ended = perf_counter()  # after the last evaluation, which is among those that are timed
+    return {
+        "done": [each - listener.began for each in listener.done],
+        "computing": listener.computing,
+        "seconds": ended - listener.began,
+        "evaluating": listener.evaluating,
+        "steps": trainer.done,
+        "reached": trainer.reached,
+        "wire": trainer.sync.totals.wire_bytes,
+        "received": trainer.sync.totals.received_bytes,
+    }

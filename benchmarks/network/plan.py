@@ -1,0 +1,169 @@
+"""What `taugrad plan` predicts beside what is measured over links of a given rate and delay.
+
+    python -m benchmarks.network.plan [--quick] [--write]
+
+Hosts are network namespaces (benchmarks/network), which needs root. Can be stopped and continued:
+build/plan.jsonl has the cells that were measured.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taugrad.compressors.config import read_config
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import AllGatherSync
+from taugrad.search.plan.calibrated import HALF, Calibration
+from taugrad.search.plan.calibration import calibrate
+from taugrad.search.plan.candidate import Candidate
+from taugrad.search.plan.link import Link as PlannedLink
+from taugrad.search.plan.planning import predict
+
+from ..harness.report import Spread, Table, load, number, publish, read_options
+from . import Link, Network, uniform, why_not
+from .network_workers import found_by
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = (
+    "none",
+    HALF,
+    str(read_config("powersgd(rank=4)")),
+    str(read_config("strom(density(0.01)) | golomb_rice")),
+    str(read_config("linear(bits=8)")),
+)
+MODELS: dict[str, dict[str, Any]] = {
+    "lenet": {"model": {"kind": "lenet"}, "data": {"kind": "mnist5k"}},
+    "nin": {"model": {"kind": "nin"}, "data": {"kind": "mnist5k"}},
+}
+BATCH = 8
+"""Examples of a host in a step."""
+LINKS = ("50mbit,0ms", "200mbit,0ms", "1gbit,0ms", "50mbit,10ms", "200mbit,10ms", "1gbit,50ms")
+QUICK_LINKS = ("100mbit,10ms",)
+HOSTS = (2, 4)
+STEPS, QUICK_STEPS = 24, 8
+WITHIN = 0.2
+"""How far a prediction may be from what is measured."""
+JUMBO_BITS = 200e6
+PLAIN_HEADERS, JUMBO_HEADERS = 0.045, 0.008
+"""Share that TCP's and IP's headers take of these links' frames of 1,500 and 9,000 bytes, as `tc` counts."""
+INTRODUCTION = (
+    "Seconds of a training step through DDP, {batch} examples per host. Every host is a network namespace "
+    "with one thread, and all share this machine's {cores} cores. Measured: {steps} steps of the slowest "
+    "host, after 8 that are not counted, as means of 4; their median, and in brackets the 10th to the 90th "
+    "percentile. Predicted: from a calibration with as many processes computing at once as there are hosts, "
+    "and from the rate and delay that the link was configured with. Delays are one way. Error: predicted "
+    "over measured, less 1."
+)
+
+
+def spec_of(model: str, hosts: int) -> RunSpec:
+    """What is trained."""
+    return RunSpec.model_validate(
+        {
+            **MODELS[model],
+            "training": {
+                "batch_per_worker": BATCH,
+                "optimizer": {"kind": "sgd", "lr": 0.01, "momentum": 0.9},
+            },
+            "workers": {"count": hosts},
+        }
+    )
+
+
+def predicted(calibration: Calibration, method: str, link: str, hosts: int) -> float:
+    """Seconds of a step."""
+    asked = PlannedLink.parse(link)
+    headers = JUMBO_HEADERS if asked.rate >= JUMBO_BITS else PLAIN_HEADERS
+    planned = asked.model_copy(update={"headers": headers})
+    return predict(calibration, Candidate(method, AllGatherSync()), planned, hosts).seconds
+
+
+def measured(spec: RunSpec, link: str, steps: int) -> dict[str, list[float]]:
+    """Seconds of each step by each method, on one network."""
+    with Network(uniform(spec.workers.count, Link.parse(link))) as network:
+        asked = {"spec": spec.model_dump(mode="json"), "methods": METHODS, "steps": steps}
+        found: dict[str, list[float]] = found_by(network, "plan", **asked)
+    return found
+
+
+def cell(model: str, link: str, hosts: int, steps: int) -> dict[str, Any]:
+    """Measures all methods on one network, and predicts them."""
+    spec = spec_of(model, hosts)
+    calibration = calibrate(spec, [each for each in METHODS if each != HALF], sharing=hosts)
+    seconds = measured(spec, link, steps)
+    return {
+        "model": model,
+        "link": link,
+        "hosts": hosts,
+        "steps": steps,
+        "seconds": seconds,
+        "predicted": {method: predicted(calibration, method, link, hosts) for method in METHODS},
+    }
+
+
+def error_of(cell: Mapping[str, Any], method: str) -> float:
+    """Predicted over measured, less 1."""
+    return float(cell["predicted"][method] / np.median(cell["seconds"][method]) - 1)
+
+
+def rows_of(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A line for each method."""
+    return [
+        (
+            *(cell["model"], cell["link"], str(cell["hosts"]), f"`{method}`"),
+            str(Spread.of([1000 * each for each in cell["seconds"][method]])),
+            number(1000 * cell["predicted"][method]),
+            f"{100 * error_of(cell, method):+.0f}",
+        )
+        for method in METHODS
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = read_options("network.plan", "What is predicted of a step, and what is measured.", arguments)
+    if reason := why_not():
+        print(f"no network can be made here: {reason}", file=sys.stderr)
+        return 2
+    load_before = load()
+    steps = QUICK_STEPS if options.quick else STEPS
+    wanted = (
+        [("lenet", link, 2) for link in QUICK_LINKS]
+        if options.quick
+        else [(model, link, hosts) for model in MODELS for hosts in HOSTS for link in LINKS]
+    )
+    kept = ROOT / "build" / ("plan-quick.jsonl" if options.quick else "plan.jsonl")
+    kept.parent.mkdir(exist_ok=True)
+    known = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    cells = []
+    for model, link, hosts in wanted:
+        asked = {"model": model, "link": link, "hosts": hosts, "steps": steps}
+        found = next((each for each in known if each.items() >= asked.items()), None)
+        if found is None or options.quick:
+            print(f"{model}, {hosts} hosts, {link} ...", flush=True)
+            found = cell(model, link, hosts, steps)
+            with kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
+        cells.append(found)
+    errors = np.abs([error_of(each, method) for each in cells for method in METHODS])
+    near = int((errors <= WITHIN).sum())
+    table = Table(
+        "A step, measured and predicted",
+        ("model", "link", "hosts", "method", "measured ms", "predicted ms", "error %"),
+        [row for each in cells for row in rows_of(each)],
+        (
+            f"Within {100 * WITHIN:.0f}%: {near} of {len(errors)} cells; median error "
+            f"{100 * float(np.median(errors)):.0f}%, largest {100 * float(errors.max()):.0f}%.",
+        ),
+    )
+    introduction = INTRODUCTION.format(batch=BATCH, cores=os.cpu_count(), steps=steps)
+    publish("plan", options, introduction, [table], load_before)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""The figure of network/network_target.py: minutes to the target, by link, of each kind of exchange."""
+
+from collections.abc import Mapping
+from math import inf, isfinite
+from pathlib import Path
+
+from taugrad.dashboards.figures import save
+from taugrad.dashboards.style import WIDE, Key, log_axis, new_panels
+
+from ..harness.report import number
+from .target_times import Measured
+
+COLORS = {
+    "DDP, float32": "#BBBBBB",
+    "DDP, 16 bits": "#777777",
+    "PowerSGD": "#E69F00",
+    "DiLoCo": "#0072B2",
+    "SparseLoCo": "#56B4E9",
+    "linear (ours)": "#CC79A7",
+    "strom (ours)": "#D55E00",
+    "auto --link (ours)": "#000000",
+}
+"""By contender, Okabe and Ito's."""
+_LEAST_MINUTES = 20
+"""If every time is shorter, the axis has seconds."""
+_MARKERS = dict(zip(COLORS, ("o", "s", "^", "D", "v", "P", "o", "x"), strict=True))
+
+
+def best_of_kinds(seconds: Mapping[str, float], kinds: Mapping[str, str]) -> dict[str, float]:
+    """The least minutes of each contender's settings; who did not come to the target is left out.
+
+    Args:
+        seconds: by setting.
+        kinds: by setting, the contender's name.
+    """
+    found: dict[str, float] = {}
+    for name, value in seconds.items():
+        if isfinite(value):
+            found[kinds[name]] = min(value / 60, found.get(kinds[name], inf))
+    return found
+
+
+def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    """Draws a panel for each workload.
+
+    Args:
+        path: the file, .png or .svg.
+        minutes: by workload, link and kind.
+    """
+    everything = [found for by_link in minutes.values() for found in by_link.values()]
+    kinds = {kind for found in everything for kind in found}
+    longest = max(value for found in everything for value in found.values())
+    unit, factor = ("minutes", 1) if longest >= _LEAST_MINUTES else ("seconds", 60)
+    figure, panels = new_panels(
+        f"{unit.capitalize()} to the same loss or accuracy, four hosts",
+        "each line: a contender at its best on each link, steps x measured seconds per step; "
+        "below: the link's rate per second and its delay one way",
+        "",
+        f"{unit} (logarithmic)",
+        [(workload, "black") for workload in minutes],
+        WIDE,
+        sharey=False,
+        key=[Key(kind, color) for kind, color in COLORS.items() if kind in kinds],
+    )
+    for axes, by_link in zip(panels, minutes.values(), strict=True):
+        links = list(by_link)
+        drawn = [factor * value for found in by_link.values() for value in found.values()]
+        for kind, color in COLORS.items():
+            places = [place for place, link in enumerate(links) if kind in by_link[link]]
+            values = [factor * by_link[links[place]][kind] for place in places]
+            axes.plot(
+                *(places, values, f"{_MARKERS[kind]}-"),
+                color=color,
+                markersize=5,
+                linewidth=1,
+                zorder=3,
+            )
+        log_axis(axes.yaxis, min(drawn) / 1.5, max(drawn) * 1.5, "", most=4)
+        short = [_label(link).replace("/s", "") for link in links]
+        axes.set_xticks(range(len(links)), short, fontsize=7)
+        axes.set_xlim(-0.4, len(links) - 0.6)
+    save(figure, path)
+
+
+def _label(link: str) -> str:
+    rate, _, delay = link.partition(",")
+    return f"{rate.replace('mbit', ' Mbit/s').replace('gbit', ' Gbit/s')}\n{delay.replace('ms', ' ms')}"
+
+
+def caption(measured: Mapping[str, Measured]) -> str:
+    """What each panel's first and last links say, in words."""
+    said = [
+        "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and "
+        "strom have had the same number of trainings each, the others a search of learning rates. taugrad "
+        "has all of them."
+    ]
+    for workload, found in measured.items():
+        first, last = next(iter(found.minutes)), next(reversed(found.minutes))
+        told = f"{workload}, to {found.target}: {_said(first, found.minutes[first])}"
+        said.append(told + ("." if first == last else f"; {_said(last, found.minutes[last])}."))
+    return " ".join(said)
+
+
+def _said(link: str, minutes: Mapping[str, float]) -> str:
+    """The times over a link, the fastest first."""
+    times = (f"{kind} {number(60 * minutes[kind])} s" for kind in sorted(minutes, key=minutes.__getitem__))
+    return f"at {_label(link).replace(chr(10), ' and ')}, {', '.join(times)}"

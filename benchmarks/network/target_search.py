@@ -1,0 +1,140 @@
+"""The same search for each contender: its local steps, its learning rate and its own knobs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from statistics import fmean
+
+from taugrad.platform.spec import RunSpec
+
+from ..harness.report import Table, number
+from ..harness.trainings import Trainings
+from . import Link
+from .target_settings import Contender, Point, Setting, Workload
+
+PATIENCE = 1.1
+"""A training ends where it would take so many times as long as the best, were bytes free, on each link."""
+SLACK = 1.15
+"""A setting is measured on a link where it may take so many times what the contender's best may take."""
+STEP_S, EXCHANGE_S = 0.042, 0.040
+"""Seconds of a step's computing and of an exchange of nothing, about: they only say what to try next."""
+Say = Callable[[str], None]
+Found = Mapping[str, float]
+
+
+def known(trainings: Trainings, spec: RunSpec, most: int) -> Found | None:
+    """What a training of at most so many steps came to, or None where it is not done yet."""
+    found = trainings.known(spec)
+    return found if found and (isfinite(found["steps"]) or found.get("within", inf) >= most) else None
+
+
+def train(trainings: Trainings, asked: Iterable[tuple[RunSpec, int]], say: Say) -> None:
+    """Trains what is not known, until the target or for so many steps, and keeps it."""
+    shorter = [
+        (
+            spec,
+            most,
+            spec.model_copy(update={"training": spec.training.model_copy(update={"iterations": most})}),
+        )
+        for spec, most in asked
+        if known(trainings, spec, most) is None
+    ]
+    trainings.train([short for *_, short in shorter], say, every=1)
+    for spec, most, short in shorter:
+        trainings.keep(spec, {**trainings.of(short), "within": float(most)})
+
+
+@dataclass
+class Search:
+    """Of a contender's settings, with the first seed."""
+
+    workload: Workload
+    contender: Contender
+    links: Sequence[str]
+    trainings: Trainings
+    found: dict[Point, Found] = field(default_factory=dict)
+    """What was tried, in this order."""
+
+    def next(self) -> Point | None:
+        """What to try: the starts, then a neighbour of the best setting of each link in turn.
+
+        Not what would be too slow even if it took as few steps as DDP.
+        """
+        if len(self.found) == self.contender.trainings:
+            return None
+        link = self.links[len(self.found) % len(self.links)]
+        best = sorted(self.found, key=lambda point: self.seconds(point, link))
+        near = (each for point in best for each in self.contender.neighbours(point))
+        new = (each for each in (*self.contender.starts, *near) if each not in self.found)
+        return next((each for each in new if self.asked(each)[1] >= self.workload.ddp), None)
+
+    def asked(self, point: Point) -> tuple[RunSpec, int]:
+        """A training, and how many steps it may take: a number at which the workload is evaluated."""
+        spec = self.workload.spec(self.contender.setting(point), 0)
+        spent = {
+            link: min((each["steps"] * _handling(at, link) for at, each in self.found.items()), default=inf)
+            for link in self.links
+        }
+        most = max(PATIENCE * seconds / _handling(point, link) for link, seconds in spent.items())
+        interval = spec.training.evaluate_every
+        return spec, int(min(most, self.workload.longest) // interval) * interval
+
+    def tell(self, point: Point) -> None:
+        """The training is done."""
+        found = known(self.trainings, *self.asked(point))
+        assert found is not None
+        self.found[point] = found
+
+    def seconds(self, point: Point, link: str) -> float:
+        """About how long it takes to the target over a link."""
+        found = self.found[point]
+        if not isfinite(found["steps"]):
+            return inf
+        sent = 8 * (self.workload.hosts - 1) * found["bytes"] / Link.parse(link).rate
+        return found["steps"] * (_handling(point, link) + sent)
+
+    def over(self, link: str) -> list[Point]:
+        """What may be among the fastest on a link; of settings with one label, the best over all links."""
+        best: dict[str, Point] = {}
+        for point in sorted(self.found, key=self._mean_seconds):
+            best.setdefault(self.contender.setting(point).name, point)
+        least = min(self.seconds(point, link) for point in best.values())
+        return [each for each in best.values() if self.seconds(each, link) <= SLACK * least < inf]
+
+    def _mean_seconds(self, point: Point) -> float:
+        return fmean(self.seconds(point, link) for link in self.links)
+
+    def settings(self, link: str) -> list[Setting]:
+        """Of `over`."""
+        return [self.contender.setting(point) for point in self.over(link)]
+
+    def table(self) -> Table:
+        """All that was tried."""
+        measured = {point for link in self.links for point in self.over(link)}
+        rate = self.workload.base["training"]["optimizer"]["lr"]
+        rows = []
+        for point, found in self.found.items():
+            every, factor, *own = point
+            reached = isfinite(found["steps"])
+            steps = f"{found['steps']:,.0f}" if reached else f"not within {found['within']:,.0f}"
+            kilobytes = number(found["bytes"] / 1000) if reached else ""
+            values = (f"{each:g}" for each in (every, factor * rate, *own))
+            rows.append((*values, steps, kilobytes, "yes" if point in measured else ""))
+        columns = ("every", "learning rate", *tuple(self.contender.knobs)[2:])
+        title = f"{self.workload.name}: {self.contender.name}, {len(rows)} trainings"
+        return Table(title, (*columns, "steps, seed 0", "KB a step and host", "measured"), rows)
+
+
+def _handling(point: Point, link: str) -> float:
+    """About the seconds of a step if bytes cost nothing."""
+    return STEP_S + (EXCHANGE_S + 2 * Link.parse(link).delay) / point[0]
+
+
+def searched(workload: Workload, links: Sequence[str], trainings: Trainings, say: Say) -> list[Search]:
+    """The searches of all contenders, done."""
+    searches = [Search(workload, contender, links, trainings) for contender in workload.contenders]
+    while todo := [(each, point) for each in searches if (point := each.next()) is not None]:
+        train(trainings, [each.asked(point) for each, point in todo], say)
+        for each, point in todo:
+            each.tell(point)
+    return searches

@@ -1,0 +1,276 @@
+"""What network/network_target.py trains: two workloads, and who competes."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch.nn.functional import avg_pool2d, pad
+
+from taugrad.platform.data import DataSet
+from taugrad.platform.data import load as load_data
+from taugrad.platform.data.config import Mnist5k
+from taugrad.platform.spec import RunSpec
+
+HOSTS = 4
+NEVER = 10**6
+
+
+Point = tuple[float, ...]
+"""A value for each of a contender's knobs, in their order; the first is `every`, the second `rate`."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train."""
+
+    line: str
+    """The compressor."""
+    sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "allgather"})
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the optimizer that differ."""
+    rate: float = 1.0
+    """The learning rate, as a multiple of the workload's own."""
+    name: str = ""
+    processes: bool = False
+    """Whether it takes a process for each worker to train, where it cannot be simulated."""
+    half: str = ""
+    """fp16: over links it goes by torch's hook, which all-reduces in 16 bits. A simulation of the compressor
+    of that name tells its steps."""
+
+    @property
+    def every(self) -> int:
+        """Steps from one exchange to the next."""
+        return int(self.sync.get("every", 1))
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A kind of exchange, with the values that its search may take."""
+
+    name: str
+    label: str
+    """Of a setting; what it names tells settings apart that are measured side by side."""
+    knobs: Mapping[str, Sequence[float]]
+    make: Callable[..., Setting]
+    """A setting from a value for each knob."""
+    starts: Sequence[Point]
+    """What is tried first: each number of local steps, and what was known before there was this search."""
+    trainings: int
+    """How many settings may be tried."""
+    ours: bool = False
+
+    def setting(self, point: Point) -> Setting:
+        """What a point of the search means."""
+        values = dict(zip(self.knobs, point, strict=True))
+        return replace(self.make(**values), rate=values["rate"], name=self.label.format(**values))
+
+    def neighbours(self, point: Point) -> Iterator[Point]:
+        """The next larger and the next smaller value of one knob: its own, then the rate, then `every`."""
+        for place in (*range(2, len(point)), 1, 0):
+            values = tuple(self.knobs.values())[place]
+            at = values.index(point[place])
+            for other in (*values[at + 1 : at + 2], *values[max(0, at - 1) : at]):
+                yield (*point[:place], other, *point[place + 1 :])
+
+
+RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+EVERY = (1, 2, 4, 10, 30)
+TRAININGS = 15
+"""Of each contender that takes local steps."""
+
+
+def _by_hook(name: str, label: str, line: str, half: str = "") -> Contender:
+    return Contender(
+        *(name, label, {"every": (1,), "rate": RATES}),
+        lambda every, rate: Setting(line, half=half),
+        ((1, 1.0),),
+        3,
+    )
+
+
+def _power_sgd(every: int, rate: float, rank: int) -> Setting:
+    return Setting(f"powersgd({rank})", processes=True)
+
+
+def _linear(every: int, rate: float, bits: int) -> Setting:
+    return Setting(f"linear({bits})")
+
+
+def _diloco(every: int, rate: float, outer: float, momentum: float, bits: int) -> Setting:
+    optimizer = {"lr": outer, "momentum": momentum, "nesterov": momentum > 0}
+    sync = {"mode": "weights", "every": every, "outer": optimizer}
+    return Setting("none" if bits == 32 else f"linear({bits})", sync)
+
+
+def _sparseloco(every: int, rate: float, unsent: float, keep: int, decay: float) -> Setting:
+    line = f"chunked_topk(keep={keep}, decay={decay}) | quantile(bits=2) | chunked"
+    return Setting(line, {"mode": "weights", "every": every, "unsent": unsent})
+
+
+def _strom(every: int, rate: float, percent: float, unsent: float) -> Setting:
+    line = f"strom(density({percent / 100:g}, every=1)) | golomb_rice"
+    return Setting(line, {"mode": "weights", "every": every, "unsent": unsent})
+
+
+DDP = _by_hook("DDP, float32", "DDP, float32", "none")
+HALF = _by_hook("DDP, 16 bits", "DDP, fp16 hook", "fp16", "fp16")
+POWER_SGD = Contender(
+    *("PowerSGD", "PowerSGD, rank {rank}"),
+    {"every": (1,), "rate": RATES, "rank": (2, 4, 8, 16)},
+    _power_sgd,
+    ((1, 1.0, 4), (1, 0.5, 4), (1, 2.0, 4)),
+    3,
+)
+DILOCO = Contender(
+    *("DiLoCo", "DiLoCo, every {every}, {bits} bits"),
+    {
+        **{"every": EVERY, "rate": RATES, "outer": (0.5, 0.7, 1.0), "momentum": (0.0, 0.5, 0.8, 0.9)},
+        "bits": (4, 8, 32),
+    },
+    _diloco,
+    (
+        *((30, rate, 0.7, 0.9, 8) for rate in (0.25, 0.5, 1.0)),
+        (30, 0.5, 0.7, 0.9, 32),
+        *((10, rate, 0.7, 0.9, 8) for rate in (0.25, 0.5, 1.0)),
+        *((every, 0.5, 0.7, 0.9, 8) for every in (4, 2, 1)),
+    ),
+    TRAININGS,
+)
+"""arXiv 2311.08105, whose outer optimizer has 0.7 and 0.9."""
+SPARSELOCO = Contender(
+    *("SparseLoCo", "SparseLoCo, every {every}"),
+    {
+        **{"every": EVERY, "rate": RATES, "unsent": (0.0, 0.25, 0.5)},
+        **{"keep": (16, 32, 64, 128, 256), "decay": (0.9, 0.95, 0.99)},
+    },
+    _sparseloco,
+    (
+        (30, 1.0, 0.0, 64, 0.95),
+        *((10, rate, 0.0, 64, 0.95) for rate in (1.0, 2.0)),
+        *((every, 2.0, 0.0, 64, 0.95) for every in (4, 2, 1)),
+    ),
+    TRAININGS,
+)
+"""Its message has 64 of 4,096 elements, a decay of 0.95 and 2 bits as published."""
+LINEAR = Contender(
+    *("linear (ours)", "`linear`, {bits} bits"),
+    {"every": (1,), "rate": RATES, "bits": (2, 3, 4, 8)},
+    _linear,
+    ((1, 1.0, 4), (1, 0.5, 4), (1, 2.0, 4)),
+    3,
+    ours=True,
+)
+STROM = Contender(
+    *("strom (ours)", "`strom`, every {every}"),
+    {"every": EVERY, "rate": RATES, "percent": (1, 2, 5, 10, 20), "unsent": (0.0, 0.25, 0.5)},
+    _strom,
+    (
+        *((10, rate, 2, 0.25) for rate in (1.0, 2.0)),
+        *((4, rate, 10, 0.25) for rate in (1.0, 2.0)),
+        *((2, rate, 20, 0.25) for rate in (0.5, 1.0, 2.0)),
+        (30, 1.0, 5, 0.25),
+        (1, 1.0, 20, 0.25),
+    ),
+    TRAININGS,
+    ours=True,
+)
+"""What docs/adamw.md recommends: local steps, whose sums meet a threshold."""
+CONTENDERS = (DDP, HALF, POWER_SGD, DILOCO, SPARSELOCO, LINEAR, STROM)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, its data, and what a run has to reach."""
+
+    name: str
+    base: Mapping[str, Any]
+    """Fields of the spec."""
+    metric: str
+    target: float
+    ddp: int
+    """The steps that DDP takes in float32."""
+    contenders: Sequence[Contender] = CONTENDERS
+    least_steps: int = 40
+    """How many steps are timed, at least."""
+    hosts: int = HOSTS
+
+    @property
+    def longest(self) -> int:
+        """After so many steps a training ends."""
+        return 2 * self.ddp
+
+    def spec(self, setting: Setting, seed: int) -> RunSpec:
+        """A training until the target, simulated where that can be."""
+        sync = dict(setting.sync) if setting.processes else {"mode": "simulated", "of": dict(setting.sync)}
+        return self._spec(setting, sync, seed, {"until": {self.metric: self.target}})
+
+    def whole(self, setting: Setting, seed: int) -> RunSpec:
+        """The same by real workers."""
+        return self._spec(setting, dict(setting.sync), seed, {"until": {self.metric: self.target}})
+
+    def steps(self, setting: Setting, iterations: int) -> RunSpec:
+        """So many steps of real workers, with one evaluation, after them."""
+        until = {"iterations": iterations, "evaluate_every": iterations}
+        return self._spec(setting, dict(setting.sync), 0, until)
+
+    def _spec(self, setting: Setting, sync: Mapping[str, Any], seed: int, more: Mapping[str, Any]) -> RunSpec:
+        training = {**self.base["training"], **more}
+        optimizer = {**training["optimizer"], **setting.training}
+        training["optimizer"] = {**optimizer, "lr": setting.rate * optimizer["lr"]}
+        return RunSpec.model_validate(
+            {
+                **self.base,
+                "training": training,
+                "compressor": "none" if setting.half and sync["mode"] == "allgather" else setting.line,
+                "sync": sync,
+                "workers": {"count": self.hosts},
+                "checkpoint": {"interval": NEVER},
+                "seed": seed,
+            }
+        )
+
+
+def digits16() -> DataSet:
+    """MNIST's digits at half their size, with a border of one pixel: 16 x 16."""
+    small = load_data(Mnist5k())
+    assert isinstance(small, DataSet)
+    blank = float(min(small.train_inputs.min(), small.test_inputs.min()))
+    train, test = (
+        pad(avg_pool2d(each, 2), (1, 1, 1, 1), value=blank)
+        for each in (small.train_inputs, small.test_inputs)
+    )
+    return DataSet(train, small.train_labels, test, small.test_labels, small.classes)
+
+
+GPT = Workload(
+    "GPT, 4 x 128",
+    {
+        "task": {"kind": "language_model"},
+        "model": {"kind": "gpt", "layers": 4, "heads": 4, "width": 128},
+        "data": {"kind": "text", "context": 64},
+        "training": {
+            "iterations": 3000,
+            "evaluate_every": 25,
+            "batch_per_worker": 3,
+            "optimizer": {"kind": "adamw", "lr": 2e-3, "betas": [0.9, 0.99], "weight_decay": 0.1},
+            "warmup": {"iterations": 50},
+            "clip": {"norm": 1.0},
+        },
+    },
+    *("loss", 2.2, 425),
+)
+NIN = Workload(
+    "Network in Network",
+    {
+        "model": {"kind": "nin", "dropout": 0, "width_multiplier": 0.5},
+        "data": {"kind": "custom", "factory": "target_settings:digits16"},
+        "training": {
+            "iterations": 2000,
+            "evaluate_every": 10,
+            "batch_per_worker": 8,
+            "optimizer": {"kind": "adamw", "lr": 1e-3},
+        },
+    },
+    *("accuracy", 0.85, 200),
+)
+WORKLOADS = {"gpt": GPT, "nin": NIN}

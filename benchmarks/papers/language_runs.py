@@ -1,0 +1,164 @@
+"""A GPT on the source of Python's standard library: settings, seeds, their table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import real
+from taugrad.platform.tracking import names
+from taugrad.search import adaptive
+
+from ..harness.crew import train_by
+from ..harness.in_process import fit
+from ..harness.paired import interval
+from ..harness.report import Options, Table, number
+from ..harness.sync_runs import Silent
+from ..harness.trainings import Trainings, kept_in
+
+SIXTEEN = 2
+"""How many times fewer bytes a 16-bit exchange sends than float32."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train.
+
+    Attributes:
+        name: for the table.
+        line: the compressor.
+        sync: the mode.
+        optimizer: fields that differ from the others'.
+        real: by a process for each worker, where the method cannot be simulated.
+    """
+
+    name: str
+    line: str
+    sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "allgather"})
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    real: bool = False
+
+    def spec(self, size: "Size", seed: int) -> RunSpec:
+        """The run with a seed."""
+        return RunSpec.model_validate(
+            {
+                "task": {"kind": "language_model"},
+                "model": {"kind": "gpt", "layers": size.layers, "heads": 4, "width": size.width},
+                "data": {"kind": "text", "context": 64},
+                "training": {
+                    "iterations": size.iterations,
+                    "evaluate_every": size.iterations,
+                    "batch_per_worker": size.batch,
+                    "optimizer": {
+                        "kind": "adamw",
+                        "lr": 2e-3,
+                        "betas": [0.9, 0.99],
+                        "weight_decay": 0.1,
+                        **self.optimizer,
+                    },
+                    "schedule": {"kind": "cosine"},
+                    "warmup": {"iterations": size.iterations // 12},
+                    "clip": {"norm": 1.0},
+                },
+                "compressor": self.line,
+                "sync": dict(self.sync) if self.real else {"mode": "simulated", "of": dict(self.sync)},
+                "workers": {"count": size.workers},
+                "seed": seed,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much to train."""
+
+    workers: int
+    iterations: int = 600
+    batch: int = 12
+    """Examples of a worker."""
+    layers: int = 4
+    width: int = 128
+
+
+QUICK = Size(2, iterations=12, layers=1, width=16)
+
+
+def measured(name: str, options: Options, size: Size, wanted: Sequence[tuple[Setting, int]]) -> Trainings:
+    """Trains settings with seeds that are not in the benchmark's file yet, in this order."""
+    trainings = Trainings(kept_in(name, quick=options.quick), train, lambda _: 1)
+    specs = [setting.spec(size, seed) for setting, seed in wanted]
+    trainings.train(specs, print, every=1)
+    return trainings
+
+
+def train(text: str) -> dict[str, float]:
+    """A run's last validation loss, and how many times fewer bytes than float32 it sent."""
+    return train_by(RunSpec.model_validate_json(text).processes, _trained, text)
+
+
+def _trained(text: str) -> dict[str, float]:
+    listener = Silent()
+    trainer = fit(text, listener)
+    return {"loss": listener.last[names.EVAL_LOSS], "smaller": trainer.sync.totals.compression_ratio}
+
+
+def tried_by_auto(setting: Setting, size: Size) -> list[Setting]:
+    """What `taugrad auto` tries with a run, by the function that it uses."""
+    bare = setting.spec(size, 1)
+    found = []
+    for every, density in adaptive.STEPS:
+        spec = adaptive.local_steps(bare, every, density)
+        sync = real(spec.sync).model_dump(mode="json")
+        name = f"auto: every {every}, {100 * density:g}%, rate {spec.training.optimizer.lr:g}"
+        found.append(Setting(name, str(spec.compressor), sync, {"lr": spec.training.optimizer.lr}))
+    return found
+
+
+def table(
+    title: str,
+    size: Size,
+    settings: Sequence[Setting],
+    seeds: Sequence[int],
+    trainings: Trainings,
+    bases: Mapping[str, Setting],
+    notes: tuple[str, ...] = (),
+) -> Table:
+    """Every setting's loss and bytes; a column of differences for each base, seed by seed."""
+    rows = []
+    for setting in settings:
+        found = [trainings.of(setting.spec(size, seed)) for seed in seeds]
+        smaller = fmean(each["smaller"] for each in found)
+        rows.append(
+            (
+                setting.name,
+                f"{fmean(each['loss'] for each in found):.3f}",
+                *(_more(found, base, size, seeds, trainings) for base in bases.values()),
+                f"{number(smaller)}x",
+                f"{number(smaller / SIXTEEN)}x",
+            )
+        )
+    columns = (
+        "setting",
+        "validation loss, nats",
+        *(f"more than {name} (95%)" for name in bases),
+        "than float32",
+        "than 16 bits",
+    )
+    return Table(title, columns, rows, notes)
+
+
+def _more(
+    found: Sequence[Mapping[str, float]],
+    base: Setting,
+    size: Size,
+    seeds: Sequence[int],
+    trainings: Trainings,
+) -> str:
+    others = [trainings.of(base.spec(size, seed)) for seed in seeds]
+    return interval([each["loss"] - other["loss"] for each, other in zip(found, others, strict=True)])
+
+
+def seeds_of(options: Options, most: int) -> list[int]:
+    """One in a quick run."""
+    return list(range(1 if options.quick else most))

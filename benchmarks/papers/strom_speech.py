@@ -1,0 +1,313 @@
+"""Strom's tables 3 and 4 on speech that `taugrad data speech` makes: thresholds, also without waiting; nets.
+
+    python -m benchmarks.papers.strom_speech [--quick] [--write]
+
+Can be stopped and continued: the speech and finished trainings are in build/.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking import names
+
+from ..harness.in_process import fit
+from ..harness.paired import interval
+from ..harness.report import Table, load, number, publish, read_options
+from ..harness.trainings import BUILD, Trainings, kept_in
+from ..platform.async_runs import Watching
+
+WORKERS, LOCAL_BATCH, EPOCHS, SEEDS = 8, 64, 4, 3
+TAUS = (0.5, 1.0, 2.0, 4.0, 6.0, 9.0)
+"""Against sums over a worker's frames, as Strom's."""
+TAU = 2.0
+"""With which nets of several sizes are compared."""
+UNCOMPRESSED = "none"
+BEHIND, DELAY = 8, (0.0, 1.0)
+"""Of workers that do not wait: how many steps one may be ahead; how much of a step a message takes."""
+
+
+@dataclass(frozen=True)
+class Net:
+    """Hidden layers and how wide they are."""
+
+    depth: int
+    width: int
+
+
+SMALL = Net(5, 256)
+NETS = (SMALL, Net(5, 128), Net(8, 256), Net(5, 512))
+
+INTRODUCTION = (
+    "{minutes:g} minutes of speech by espeak-ng (docs/speech.md), windows of 17 frames of 20 features, 49 "
+    "phoneme classes; stacks of sigmoid layers by SGD without momentum, the learning rate halved after each "
+    "of {epochs} epochs (section 3.3). {workers} simulated workers with {batch} frames each. The loss is "
+    "their sum, as the paper's threshold expects, and updates are added up. {seeds} seeds. `strom(tau) | "
+    "golomb_rice`. The paper: 40 machines with 1,024 frames each, 1,000 hours of speech, 14.6 million "
+    "weights, word errors."
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much to train."""
+
+    minutes: float
+    epochs: int
+    seeds: int
+    taus: tuple[float, ...]
+    unwaited: tuple[float, ...]
+    """Those of workers that do not wait."""
+    nets: tuple[Net, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where the speech is."""
+        return BUILD / f"speech-{self.minutes:g}"
+
+
+FULL = Size(30, EPOCHS, SEEDS, TAUS, (1.0, 2.0, 4.0, 6.0), NETS)
+QUICK = Size(1, 1, 2, (TAU, 6.0), (TAU,), (Net(2, 16), Net(2, 32)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Speaks and trains what is not there yet, and publishes."""
+    options = read_options("papers.strom_speech", __doc__.partition("\n")[0], arguments)
+    before, size = load(), QUICK if options.quick else FULL
+    speak(size)
+    trainings = Trainings(kept_in("strom_speech", quick=options.quick), train, _work)
+    trainings.train(all_specs(size), print)
+    introduction = INTRODUCTION.format(
+        minutes=size.minutes, epochs=size.epochs, workers=WORKERS, batch=LOCAL_BATCH, seeds=size.seeds
+    )
+    publish(
+        "strom_speech",
+        options,
+        introduction,
+        [taus_table(size, trainings), unwaited_table(size, trainings), nets_table(size, trainings)],
+        before,
+    )
+    return 0
+
+
+def speak(size: Size) -> None:
+    """Makes the speech; does nothing where it is there."""
+    command = [sys.executable, "-m", "taugrad", "data", "speech"]
+    command += ["--minutes", f"{size.minutes:g}", "--out", str(size.folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def all_specs(size: Size) -> list[RunSpec]:
+    """Every training of both tables."""
+    small = size.nets[0]
+    lines = [UNCOMPRESSED, *(line(tau) for tau in size.taus)]
+    seeds = range(1, size.seeds + 1)
+    by_tau = [spec_of(size, small, each, seed) for each in lines for seed in seeds]
+    unwaited = [
+        spec_of(size, small, line(tau), seed, ASYNC, growth)
+        for tau in size.unwaited
+        for seed in seeds
+        for growth in (AT_ONCE, STAGED)
+    ]
+    by_net = [
+        spec_of(size, net, each, seed)
+        for net in size.nets[1:]
+        for each in (UNCOMPRESSED, line(TAU))
+        for seed in seeds
+    ]
+    return by_tau + unwaited + by_net
+
+
+def line(tau: float) -> str:
+    """Strom's method."""
+    return f"strom({tau:g}, reduction='sum') | golomb_rice"
+
+
+ALLGATHER: Mapping[str, Any] = {"mode": "allgather"}
+ASYNC: Mapping[str, Any] = {"mode": "async", "most_behind": BEHIND, "delay": DELAY}
+AT_ONCE: Mapping[str, Any] = {"kind": "constant"}
+STAGED: Mapping[str, Any] = {
+    "kind": "staged",
+    "stages": [
+        {"until": 1 / 6, "workers": WORKERS // 4, "batch_size": WORKERS // 4 * LOCAL_BATCH // 2},
+        {"until": 1, "workers": WORKERS // 2, "batch_size": WORKERS // 2 * LOCAL_BATCH},
+    ],
+}
+"""Table 1's start: fewer workers in the first epoch; still fewer, with smaller batches, in its first part."""
+
+
+def spec_of(
+    size: Size,
+    net: Net,
+    compressor: str,
+    seed: int,
+    mode: Mapping[str, Any] = ALLGATHER,
+    growth: Mapping[str, Any] = AT_ONCE,
+) -> RunSpec:
+    """A run."""
+    return RunSpec.model_validate(
+        {
+            "model": {"kind": "sigmoid_stack", "depth": net.depth, "width": net.width},
+            "data": {"kind": "frames", "path": str(size.folder)},
+            "training": {
+                "epochs": size.epochs,
+                "batch_per_worker": LOCAL_BATCH,
+                "batch_growth": growth,
+                "loss_reduction": "sum",
+                "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
+                "schedule": {"kind": "halving", "epochs": 1},
+            },
+            "sync": {"mode": "simulated", "of": mode},
+            "workers": {"count": WORKERS},
+            "compressor": "none(reduction='sum')" if compressor == UNCOMPRESSED else compressor,
+            "seed": seed,
+        }
+    )
+
+
+RATE = 4e-3
+"""For sums over all workers' frames."""
+
+
+def train(text: str) -> dict[str, float]:
+    """What a training came to."""
+    listener = Watching()
+    trainer = fit(text, listener)
+    totals = trainer.sync.totals
+    return {
+        "accuracy": listener.last[names.EVAL_ACCURACY],
+        "weights": float(sum(each.numel() for each in trainer.model.parameters())),
+        "bytes": totals.wire_bytes / totals.steps / trainer.sync.workers,
+        "smaller": totals.compression_ratio,
+        "bits": 8 * totals.wire_bytes / max(1, totals.sent),
+        "staleness": fmean(listener.staleness or (0.0,)),
+    }
+
+
+def _work(spec: RunSpec) -> float:
+    width, depth = getattr(spec.model, "width", 1), getattr(spec.model, "depth", 1)
+    return float(width * (340 + depth * width))
+
+
+def taus_table(size: Size, trainings: Trainings) -> Table:
+    """Table 3."""
+    small, seeds = size.nets[0], range(1, size.seeds + 1)
+    bare = [trainings.of(spec_of(size, small, UNCOMPRESSED, seed)) for seed in seeds]
+    rows = [("none", f"{_percent(bare):.2f}", "", "", "1.00x", "0.500x", "")]
+    for tau in size.taus:
+        runs = [trainings.of(spec_of(size, small, line(tau), seed)) for seed in seeds]
+        smaller = fmean(run["smaller"] for run in runs)
+        rows.append(
+            (
+                f"{tau:g}",
+                f"{_percent(runs):.2f}",
+                _points(runs, bare),
+                number(fmean(run["bytes"] for run in runs) / 1000),
+                f"{number(smaller)}x",
+                f"{number(smaller / 2)}x",
+                f"{fmean(run['bits'] for run in runs):.2f}",
+            )
+        )
+    columns = (
+        "tau",
+        "frame accuracy %",
+        "points more than none (95%)",
+        "kB a worker and mini-batch",
+        "than float32",
+        "than 16 bits",
+        "bits an update",
+    )
+    notes = ("The paper: 278x at tau = 2, 846x at 4, 1,770x at 6, 3,893x at 9; words are lost from 12 on.",)
+    return Table(f"Thresholds (table 3): {small.depth} hidden layers of {small.width}", columns, rows, notes)
+
+
+def unwaited_table(size: Size, trainings: Trainings) -> Table:
+    """Table 3 with asynchronous updates, as the paper has them, beside workers that wait."""
+    small, seeds, rows = size.nets[0], range(1, size.seeds + 1), []
+    for tau in size.unwaited:
+        waited = [trainings.of(spec_of(size, small, line(tau), seed)) for seed in seeds]
+        for start, growth in (("at once", AT_ONCE), ("in stages", STAGED)):
+            runs = [trainings.of(spec_of(size, small, line(tau), seed, ASYNC, growth)) for seed in seeds]
+            ratio = fmean(run["bytes"] / other["bytes"] for run, other in zip(runs, waited, strict=True))
+            rows.append(
+                (
+                    f"{tau:g}",
+                    start,
+                    f"{_percent(waited):.2f}",
+                    f"{_percent(runs):.2f}",
+                    _points(runs, waited),
+                    f"{fmean(run['staleness'] for run in runs):.2f}",
+                    f"{ratio:.3f}",
+                )
+            )
+    columns = (
+        "tau",
+        "all workers begin",
+        "frame accuracy %, allgather",
+        "async",
+        "points more than allgather (95%)",
+        "staleness",
+        "bytes a step, async / allgather",
+    )
+    notes = (
+        f"Simulated: a message takes {DELAY[0]:g} to {DELAY[1]:g} of a step, and nobody is more than "
+        f"{BEHIND} steps ahead. Staleness: updates that a message's gradient did not know of.",
+        f"In stages, as table 1 has it: {WORKERS // 4} workers with half the batch in the first sixth of the "
+        f"first epoch, then {WORKERS // 2}, and all from the second epoch on. `allgather` begins at once.",
+    )
+    return Table(
+        f"Without waiting (async): {small.depth} hidden layers of {small.width}", columns, rows, notes
+    )
+
+
+def nets_table(size: Size, trainings: Trainings) -> Table:
+    """Table 4."""
+    seeds, rows = range(1, size.seeds + 1), []
+    for net in size.nets:
+        bare = [trainings.of(spec_of(size, net, UNCOMPRESSED, seed)) for seed in seeds]
+        runs = [trainings.of(spec_of(size, net, line(TAU), seed)) for seed in seeds]
+        smaller = fmean(run["smaller"] for run in runs)
+        rows.append(
+            (
+                f"{net.depth} layers of {net.width}",
+                f"{bare[0]['weights']:,.0f}",
+                f"{_percent(bare):.2f}",
+                f"{_percent(runs):.2f}",
+                _points(runs, bare),
+                number(fmean(run["bytes"] for run in runs) / 1000),
+                f"{number(smaller)}x",
+                f"{fmean(run['bits'] for run in runs):.2f}",
+            )
+        )
+    columns = (
+        "hidden",
+        "weights",
+        "frame accuracy %, none",
+        "with tau",
+        "points more than none (95%)",
+        "kB a worker and mini-batch",
+        "than float32",
+        "bits an update",
+    )
+    notes = (
+        "The paper: 846x with 14.6 million weights, 998x with 8 layers, 1,436x and 2,871x with wider ones.",
+    )
+    return Table(f"Sizes of the net (table 4), tau = {TAU:g}", columns, rows, notes)
+
+
+def _percent(runs: Sequence[Mapping[str, float]]) -> float:
+    return 100 * fmean(run["accuracy"] for run in runs)
+
+
+def _points(runs: Sequence[Mapping[str, float]], bare: Sequence[Mapping[str, float]]) -> str:
+    pairs = zip(runs, bare, strict=True)
+    return interval([100 * (run["accuracy"] - other["accuracy"]) for run, other in pairs], 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,274 @@
+"""Hybrid parallelism's schemes a, b, c beside data parallelism: bytes, messages, memory, and where it wins.
+
+    python -m benchmarks.platform.hybrid [--quick] [--write] [--times]
+
+Workers are processes on the loopback interface, or simulated in one. Bytes and messages are exact and do not
+depend on how busy the machine is, memory hardly; --times adds overlap and a figure of a step, which do.
+"""
+
+import dataclasses
+import io
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from taugrad.platform.data.shape import Shape
+from taugrad.platform.models import build
+from taugrad.platform.spec import RunSpec
+
+from ..harness.report import RESULTS, Place, Table, load, number, publish, read_options
+from . import hybrid_formulas as formulas
+from .hybrid_formulas import Net
+from .hybrid_runs import Case, Measured, measure
+from .hybrid_timeline import draw
+
+PLACE = Place(
+    RESULTS.parent / "synchronization.md",
+    "<!-- benchmarks/platform/hybrid.py writes from here -->",
+    "<!-- to here: hybrid -->",
+)
+FIGURE = RESULTS.parent / "images" / "hybrid-timeline.svg"
+SPARSE_BYTES = 8
+"""Of an element by `topk(...) | packed32`."""
+APART = 1.25
+"""How far from the crossing's density both sides are measured."""
+Steps = dict[tuple[str, str], Measured]
+"""By model and mode."""
+VALUE_BYTES = {"fp32": 4, "bf16": 2}
+INTRODUCTION = (
+    "AlexNet and VGG16 with {sizes} million parameters, SGD with momentum, random images of {image} and "
+    '{classes:,} classes; bytes do not depend on what is learned. "Received" is what arrives at a worker in '
+    "a step, as the mean of the workers, including headers and the numbers told before rounds. The formulas "
+    "are those of the section on hybrid, and do not include headers."
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much to measure."""
+
+    models: dict[str, dict[str, Any]]
+    shape: Shape
+    examples: dict[str, int]
+    """Of a worker, by model."""
+    simulated: tuple[int, ...]
+    """Numbers of workers besides 2 real ones."""
+    batches: tuple[int, ...]
+    """Of a worker, for which crossings are computed."""
+    workers: tuple[int, ...]
+    """Likewise."""
+
+
+FULL = Sizes(
+    models={
+        "alexnet": {"kind": "alexnet", "form": "imagenet"},
+        "vgg16": {"kind": "vgg16", "form": "imagenet"},
+    },
+    shape=Shape.image(3, 224, 224, 1000),
+    examples={"alexnet": 8, "vgg16": 4},
+    simulated=(4,),
+    batches=(32, 128),
+    workers=(2, 4, 8),
+)
+QUICK = Sizes(
+    models={
+        "alexnet": {"kind": "alexnet", "width_multiplier": 0.25},
+        "vgg16": {"kind": "vgg16", "form": "imagenet", "width_multiplier": 0.0625},
+    },
+    shape=Shape.image(3, 32, 32, 10),
+    examples={"alexnet": 4, "vgg16": 4},
+    simulated=(4,),
+    batches=(32,),
+    workers=(2, 4),
+)
+ROWS = (
+    ("data parallel, sharded", {"mode": "sharded"}),
+    ("hybrid a, fp32", {"mode": "hybrid", "scheme": "a"}),
+    ("hybrid b, fp32", {"mode": "hybrid", "scheme": "b"}),
+    ("hybrid c, fp32", {"mode": "hybrid", "scheme": "c"}),
+    ("hybrid b, bf16", {"mode": "hybrid", "scheme": "b", "activations": "bf16"}),
+)
+
+
+def case(
+    sizes: Sizes, model: str, sync: dict[str, str], workers: int, line: str = "none", *, real: bool = True
+) -> Case:
+    """A few steps of one mode."""
+    spec = RunSpec.model_validate(
+        {
+            "model": sizes.models[model],
+            "sync": sync if real else {"mode": "simulated", "of": sync},
+            "compressor": line,
+            "workers": {"count": workers},
+            "training": {"optimizer": {"kind": "sgd", "lr": 1e-4}},
+        }
+    )
+    return Case(spec, sizes.shape, sizes.examples[model], 2)
+
+
+def expected(net: Net, sync: dict[str, str], workers: int, each: int) -> tuple[float, int, float]:
+    """Received bytes, messages, and bytes kept, by the formulas."""
+    if sync["mode"] == "sharded":
+        whole = formulas.synchronized(formulas.FLOAT_BYTES * (net.conv + net.fc), workers)
+        return whole, 2 * workers * (workers - 1), formulas.kept_bytes(net, workers, hybrid=False)
+    value = VALUE_BYTES[sync.get("activations", "fp32")]
+    payload = formulas.FLOAT_BYTES * net.conv
+    kept = formulas.kept_bytes(net, workers, hybrid=True)
+    kept += formulas.turn_bytes(net, workers, each, sync["scheme"])
+    arriving = formulas.received(net, workers, workers * each, value, payload)
+    return arriving, formulas.messages(net, workers, sync["scheme"]), kept
+
+
+def measure_bytes(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], None]) -> tuple[Table, Steps]:
+    """Every scheme with both models."""
+    rows: list[tuple[str, ...]] = []
+    found: Steps = {}
+    for model, net in nets.items():
+        each = sizes.examples[model]
+        counts = [(2, True)] + [(count, False) for count in sizes.simulated if model == next(iter(nets))]
+        for workers, real in counts:
+            say(f"{model}, {workers} workers")
+            steps = measure([case(sizes, model, sync, workers, real=real) for _, sync in ROWS])
+            for (name, sync), measured in zip(ROWS, steps, strict=True):
+                arriving, messages, kept = expected(net, sync, workers, each)
+                rows.append(
+                    (
+                        *(model, f"{workers} {'real' if real else 'simulated'}", str(each), name),
+                        *(_mb(measured.received), _mb(arriving)),
+                        *(number(measured.messages), str(messages)),
+                        *((_mb(measured.peak) if real else ""), _mb(kept)),
+                    )
+                )
+                if real:
+                    found[model, name] = measured
+    columns = (
+        *("model", "K", "B", "mode", "received, MB", "formula", "messages", "formula"),
+        *("peak memory, MB", "kept, formula"),
+    )
+    notes = (
+        'B: examples per worker. "Peak memory" is that of the process with the highest peak, in the second '
+        'step, above its memory before the model was built; only for real workers. "Kept, formula": '
+        "weights, gradients and momentum (12 bytes per parameter), and the features of the turns. The rest "
+        "are the convolutions' activations, and buffers and messages of the exchange.",
+    )
+    return Table("A step of each scheme beside data parallelism", columns, rows, notes), found
+
+
+def crossings(sizes: Sizes, nets: dict[str, Net]) -> Table:
+    """By formula, how strongly data parallelism must compress."""
+    rows = []
+    for model, net in nets.items():
+        for each in sizes.batches:
+            for workers in sizes.workers:
+                n = workers * each
+                ratios = [
+                    crossing(net, workers, n, value)
+                    for crossing in (formulas.crossing_ratio, formulas.crossing_ratio_to_all)
+                    for value in VALUE_BYTES.values()
+                ]
+                rows.append((model, str(each), str(workers), *(f"{ratio:.1f}" for ratio in ratios)))
+    columns = ("model", "B", "K", "sharded, fp32", "sharded, bf16", "all-gather, fp32", "all-gather, bf16")
+    notes = (
+        "By formula: how many times smaller than float32 the messages of data parallelism must be, so that "
+        "a worker receives as little as with hybrid, with the convolutions' gradients compressed alike. "
+        "With less compression, hybrid has fewer bytes; with more, data parallelism has. fp32, bf16: "
+        "hybrid's activations.",
+    )
+    return Table("The crossing: by what ratio data parallelism has to be compressed", columns, rows, notes)
+
+
+def measure_crossing(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], None]) -> Table:
+    """Both sides of it, with real workers and a method whose bytes have a formula."""
+    rows = []
+    model, net = next(iter(nets.items()))
+    workers, each = 2, sizes.examples[model]
+    crossing = formulas.crossing_ratio(net, workers, workers * each, VALUE_BYTES["bf16"])
+    at = formulas.FLOAT_BYTES / SPARSE_BYTES / crossing
+    for density in (at * APART, at / APART):
+        line = f"topk(density={density:.6f}) | packed32"
+        hybrid = {"mode": "hybrid", "scheme": "b", "activations": "bf16"}
+        say(f"{model}, {line}")
+        steps = measure([case(sizes, model, sync, workers, line) for sync in ({"mode": "sharded"}, hybrid)])
+        both = [each.received for each in steps]
+        fewer = "hybrid" if both[1] < both[0] else "data parallelism"
+        ratio = formulas.FLOAT_BYTES / SPARSE_BYTES / density
+        rows.append((f"`{line}`", f"{ratio:.0f}", f"{crossing:.0f}", _mb(both[0]), _mb(both[1]), fewer))
+    columns = (
+        "method",
+        "times smaller",
+        "crossing",
+        "data parallel, MB",
+        "hybrid b, bf16, MB",
+        "fewer bytes",
+    )
+    notes = (
+        f"{model}, {workers} real workers with {each} examples each: received by a worker in a step. Data "
+        f"parallel: sharded. {SPARSE_BYTES} bytes an element sent, and headers.",
+    )
+    return Table("On both sides of the crossing, measured", columns, rows, notes)
+
+
+def times(found: Steps) -> Table:
+    """What was on its way while something was computed."""
+    rows = []
+    for (model, name), measured in found.items():
+        if measured.exchange_s:
+            hidden = 1 - measured.blocked_s / measured.exchange_s
+            rows.append(
+                (
+                    *(model, name, f"{1000 * measured.exchange_s:.1f}", f"{1000 * measured.blocked_s:.1f}"),
+                    f"{100 * hidden:.0f}",
+                )
+            )
+    columns = ("model", "mode", "in flight, ms", "waited, ms", "overlap, %")
+    notes = (
+        "Activations and their gradients, worker 0, the second step: the time while any were under way, "
+        "from posting to fetching; the part of it in which nothing was computed; and the rest of it, in "
+        "percent.",
+    )
+    return Table("Overlap", columns, rows, notes)
+
+
+def _mb(size: float) -> str:
+    return number(size / 1e6)
+
+
+def main(arguments: Sequence[str]) -> None:
+    timed = "--times" in arguments or "--quick" in arguments
+    left = [each for each in arguments if each != "--times"]
+    options = read_options("platform.hybrid", "Hybrid parallelism beside data parallelism.", left)
+    if "--times" in arguments:
+        options = dataclasses.replace(options, command=f"{options.command} --times")
+    sizes = QUICK if options.quick else FULL
+    load_before, started = load(), perf_counter()
+
+    def say(what: str) -> None:
+        print(f"{perf_counter() - started:4.0f} s: {what}", file=sys.stderr)
+
+    nets = {}
+    for name in sizes.models:
+        nets[name] = Net.of(build(case(sizes, name, {"mode": "sharded"}, 2).spec.model, sizes.shape))
+    table, found = measure_bytes(sizes, nets, say)
+    tables = [table, crossings(sizes, nets), measure_crossing(sizes, nets, say)]
+    if timed:
+        tables.append(times(found))
+        first = next(iter(nets))
+        steps = {
+            name.split()[1][0]: each.bars
+            for (model, name), each in found.items()
+            if model == first and each.bars and "fp32" in name
+        }
+        target: Path | io.BytesIO = FIGURE if options.folder == RESULTS else io.BytesIO()
+        draw(target, steps, f"A step of {first}, 2 workers with {sizes.examples[first]} examples each")
+    weights = " and ".join(f"{(net.conv + net.fc) / 1e6:.1f}" for net in nets.values())
+    introduction = INTRODUCTION.format(
+        sizes=weights, image=" x ".join(map(str, sizes.shape.inputs)), classes=sizes.shape.outputs
+    )
+    publish("hybrid", options, introduction, tables, load_before, PLACE)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,274 @@
+"""Faults at seeded moments of runs, and whether each run ends, bit for bit, as one that nothing happened to.
+
+    python -m benchmarks.platform.soak [--quick] [--write]
+
+At least 10 faults of each kind: some hours. It goes on where it was stopped (build/soak.jsonl). Cut links and
+full disks need root.
+"""
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taugrad.platform.tracking.store import open_client
+
+from ..harness.report import RESULTS, Options, Table, load, publish
+from ..network import why_not
+from .faults.cases import RESTARTS, Kept, NotBegun, Result, Undisturbed, strike, undisturbed
+from .faults.commands import RayHost, clean_environment
+from .faults.kinds import (
+    CheckpointDamaged,
+    DiskFull,
+    DriverKilled,
+    Fault,
+    LinkCut,
+    NodeKilled,
+    Stopped,
+    StoreGone,
+    TooLate,
+    WorkerKilled,
+)
+from .faults.machines import Machines, OnMachines
+from .faults.mlflow_server import Server
+from .faults.places import JobHead, OnHead, OwnRay, Place, SharedRay, WithServer
+from .faults.scenarios import AUTO, MODES, SEARCH, SUBMIT, Scenario, train
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
+EACH = 10
+"""Faults of each kind."""
+MOST_TOO_LATE = 3
+"""Times that a fault may come when all is over, before a scenario is left out."""
+
+SCHEDULE: dict[type[Fault], list[Scenario]] = {
+    NodeKilled: [
+        *train("allgather"),
+        *train("allgather", place="two machines"),
+        SEARCH,
+        *train("weights", place="two machines"),
+        *train("hybrid"),
+    ],
+    DiskFull: train("allgather", "sharded", "simulated", place="shared Ray"),
+    StoreGone: train("allgather", "weights", "async", place="MLflow server"),
+    DriverKilled: [
+        SUBMIT,
+        *train("allgather", "sharded", "weights", "hybrid", "async", "simulated"),
+        AUTO,
+        SEARCH,
+    ],
+    WorkerKilled: [*train(*MODES, place="shared Ray"), SEARCH, AUTO, SUBMIT],
+    CheckpointDamaged: [
+        *train("weights", "hybrid", "async", place="shared Ray"),
+        *train("allgather", "sharded", place="own Ray"),
+    ],
+    LinkCut: train("allgather", "sharded", "weights", "ring", place="two machines"),
+    Stopped: train(*(mode for mode in MODES if mode != "simulated"), place="shared Ray"),
+}
+"""By kind, what it strikes, one after the other."""
+NEED_ROOT: tuple[type[Fault], ...] = (LinkCut, DiskFull)
+
+INTRODUCTION = (
+    "A fault hits a run at a moment that follows from a seed. The run recovers by itself "
+    "(`workers.max_restarts`), or is continued as its message says. It is then compared with an undisturbed "
+    "run: the weights, optimizer, residuals and ledgers of its last checkpoint bit for bit, every point of "
+    "every metric except times, and that each point is there once. Runs have 2 workers and 1,150 iterations "
+    "on digits (`platform/faults/scenarios.py`). The trials and the front of a search are compared in the "
+    "same way, and so are all trainings of `taugrad auto`."
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.platform.soak", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="one fault of each kind, to see that it works")
+    parser.add_argument("--write", nargs="?", type=Path, const=RESULTS, metavar="FOLDER")
+    parser.add_argument("--only", help="kinds of faults whose names have this", default="")
+    parser.add_argument("--mode", help="scenarios whose names have this", default="")
+    parser.add_argument("--publish", action="store_true", help="what has been run so far, and no more")
+    given = parser.parse_args(arguments)
+    options = Options(
+        given.quick, given.write, shlex.join(["python", "-m", "benchmarks.platform.soak", *arguments])
+    )
+    before = load()
+    kept = Kept(BUILD / ("soak-quick.jsonl" if given.quick else "soak.jsonl"), anew=given.quick)
+    if not given.publish:
+        with Soak(kept, BUILD / "soak", quick=given.quick) as soak:
+            soak.run(given.only, given.mode)
+    if not kept.results:
+        print("nothing was run", file=sys.stderr)
+        return 2
+    publish("soak", options, INTRODUCTION, tables(kept.results), before)
+    return int(any(each.lost for each in kept.results))
+
+
+@dataclass
+class Soak:
+    """The places, made when they are first needed, and what is known."""
+
+    kept: Kept
+    folder: Path
+    quick: bool
+    _whole: dict[str, Undisturbed] = field(default_factory=dict)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _server: Server | None = None
+    _head: JobHead | None = None
+    _machines: Machines | None = None
+    _host: RayHost | None = None
+
+    def __enter__(self) -> "Soak":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._template = self.folder / "empty.db"
+        if not self._template.exists():
+            unfinished = self.folder / "unfinished.db"
+            unfinished.unlink(missing_ok=True)
+            open_client(f"sqlite:///{unfinished}")
+            unfinished.rename(self._template)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, only: str = "", mode: str = "") -> None:
+        """Faults of all kinds in turn, until there are enough of each.
+
+        Args:
+            only: kinds whose names have this.
+            mode: scenarios whose names have this.
+        """
+        schedule: dict[type[Fault], list[Scenario]] = {}
+        for make, scenarios in SCHEDULE.items():
+            chosen = [each for each in scenarios if mode in each.name]
+            if only not in make.name or not chosen:
+                continue
+            rooted = make in NEED_ROOT or any(each.place == "two machines" for each in chosen)
+            if rooted and (reason := why_not()):
+                print(f"{make.name}: left out: {reason}", flush=True)
+            else:
+                schedule[make] = chosen
+        for number in range(1 if self.quick else max(EACH, *map(len, SCHEDULE.values()))):
+            for make, scenarios in schedule.items():
+                if number < max(EACH, len(scenarios)):
+                    self._one(make, scenarios[number % len(scenarios)], number)
+
+    def _one(self, make: type[Fault], scenario: Scenario, number: int) -> None:
+        """One case, unless it is done."""
+        if self.kept.has(make.name, scenario.name, number):
+            return
+        for attempt in range(MOST_TOO_LATE):
+            try:
+                self._strike(make, scenario, number, attempt)
+                return
+            except TooLate:
+                print("  too late: it was over", flush=True)
+            except NotBegun as problem:
+                print(f"  did not begin: {problem}", flush=True)
+
+    def _strike(self, make: type[Fault], scenario: Scenario, number: int, attempt: int) -> None:
+        whole = self.whole(scenario)
+        print(f"{make.name} {number}: {scenario.name}, {scenario.place}", flush=True)
+        folder = self.folder / f"{make.__name__}-{number}-{attempt}"
+        shutil.rmtree(folder, ignore_errors=True)
+        result = strike(
+            self._place(folder, scenario),
+            lambda place, chance: make(place, chance, short=self.quick),
+            f"{make.__name__} {scenario.name} {number} {attempt}",
+            number,
+            whole,
+            lambda text: print(text, flush=True),
+        )
+        self.kept.add(result)
+        how = "by itself" if result.starts == 1 else f"{result.starts} commands"
+        print(f"  {result.seconds:.0f} s, {how}: {result.lost or 'nothing lost'}", flush=True)
+        if not result.lost:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def whole(self, scenario: Scenario) -> Undisturbed:
+        """The scenario where nothing happened; run once."""
+        name = scenario.name.replace("submit", "train")
+        if name not in self._whole:
+            print(f"undisturbed: {name}", flush=True)
+            folder = self.folder / f"undisturbed-{name.replace(' ', '-')}"
+            # Where it runs changes no bit.
+            kind, mode = ("train" if scenario.kind == "submit" else scenario.kind), scenario.mode
+            there = Scenario(kind, mode, "shared Ray" if kind == "train" else "own Ray")
+            self._whole[name] = undisturbed(lambda: self._place(folder, there), folder, program())
+        return self._whole[name]
+
+    def _place(self, folder: Path, scenario: Scenario) -> Place:
+        if scenario.place == "own Ray":
+            return OwnRay(folder, scenario, RESTARTS, self._template)
+        if scenario.place == "shared Ray":
+            if self._host is None:
+                self._host = RayHost(self.folder / "shared-ray.txt")
+                self._stack.callback(self._host.close)
+            return SharedRay(folder, scenario, RESTARTS, self._template, self._host)
+        if scenario.place == "MLflow server":
+            if self._server is None:
+                (self.folder / "server").mkdir(exist_ok=True)
+                self._server = Server(self.folder / "server", clean_environment())
+                self._server.start()
+                self._stack.callback(self._server.kill)
+            return WithServer(folder, scenario, RESTARTS, self._template, self._server)
+        if scenario.place == "job head":
+            if self._head is None:
+                self._head = JobHead(self.folder / "head")
+                self._stack.callback(self._head.close)
+            return OnHead(folder, scenario, RESTARTS, self._template, self._head)
+        if self._machines is None:
+            self._machines = Machines(self.folder / "machines")
+            self._stack.callback(self._machines.close)
+        return OnMachines(folder, scenario, RESTARTS, self._template, self._machines)
+
+
+def program() -> str:
+    """Which version of the program this is: git's names of what trains."""
+    line = ["git", "-C", str(BUILD.parent), "rev-parse", "HEAD:compressors", "HEAD:platform", "HEAD:search"]
+    return " ".join(subprocess.run(line, capture_output=True, text=True, check=True).stdout.split())
+
+
+def tables(results: Sequence[Result]) -> list[Table]:
+    """By kind of fault, and by what was struck."""
+    columns = ("injected", "survived", "lost", "by itself", "gone on with", "seconds a run")
+    return [
+        Table("By fault", ("fault", *columns, "in"), _rows(results, lambda each: each.fault, places=True)),
+        Table("By what was run", ("run", *columns), _rows(results, lambda each: each.scenario, places=False)),
+        *_losses(results),
+    ]
+
+
+def _rows(results: Sequence[Result], key: Callable[[Result], str], *, places: bool) -> list[tuple[str, ...]]:
+    rows = []
+    for name in dict.fromkeys(map(key, results)):
+        those = [each for each in results if key(each) == name]
+        lost = sum(bool(each.lost) for each in those)
+        alone = sum(each.starts == 1 and not each.lost for each in those)
+        seconds = sum(each.seconds for each in those) / len(those)
+        struck = Counter(each.scenario for each in those)
+        rows.append(
+            (
+                name,
+                *map(str, (len(those), len(those) - lost, lost, alone, len(those) - lost - alone)),
+                f"{seconds:.0f}",
+                *([", ".join(struck)] if places else []),
+            )
+        )
+    return rows
+
+
+def _losses(results: Sequence[Result]) -> list[Table]:
+    lost = [each for each in results if each.lost]
+    if not lost:
+        return []
+    rows = [(f"{each.fault}, {each.scenario}, {each.number}", each.done, each.lost) for each in lost]
+    return [Table("Lost", ("case", "what was done", "what was lost"), rows)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,254 @@
+"""What each way to synchronize moves, beside its formula; what compressing again costs; 10,000 times less.
+
+    python -m benchmarks.platform.synchronization [--quick] [--write]
+
+Real workers are processes on the loopback interface; simulated ones share a process. Figures of bytes are
+exact, of accuracy those of the seeds named.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from taugrad.platform.synchronization.rounds import HEAD, NUMBER_BYTES
+
+from ..harness.report import RESULTS, Options, Place, Table, load, number, publish, read_options
+from ..harness.sync_runs import Outcome, Sizes, make_spec, train
+from .sync_error import measure_errors
+from .sync_goal import measure_goal
+
+FEW_STEPS: dict[str, Any] = {
+    "data": {"kind": "synthetic", "train_examples": 128, "test_examples": 64, "height": 28, "width": 28},
+    "training": {"epochs": 1, "batch_size": 64},
+}
+"""Bytes of a fixed share of elements do not depend on the data."""
+MODES = ("allgather", "ring", "parameter_server", "sharded")
+MANY_MODES = ("allgather", "sharded")
+"""Trained with many workers too."""
+WHOLE = "none"
+SPARSE = "topk(density=0.01) | packed32"
+"""Sends 1% of every parameter, or piece of one, in 8 bytes an element: its bytes have a formula."""
+SPARSE_BYTES = 8
+TRAINED = "topk(density=0.01, momentum=0.9) | linear(bits=4)"
+"""With momentum corrected before the selection, and none in the optimizer: what waits in two residuals is old
+by the time it is applied, and the optimizer's momentum would make it diverge."""
+TRAINED_OPTIMIZER = {"kind": "sgd", "momentum": 0}
+TRAINED_MODES = ("allgather", "parameter_server", "sharded")
+"""A ring takes no corrected momentum."""
+ERROR_LINES = (
+    "linear(bits=8)",
+    "linear(bits=4)",
+    "linear(bits=4, decay=0)",
+    "topk(density=0.01)",
+)
+PLACE = Place(
+    RESULTS.parent / "synchronization.md",
+    "<!-- benchmarks/platform/synchronization.py writes from here -->",
+    "<!-- to here -->",
+)
+INTRODUCTION = (
+    "LeNet with {parameters:,} parameters on 4,000 digits, and 1,000 others for accuracy; SGD with learning "
+    "rate 0.01 and momentum 0.9. N workers share every batch. Real workers are processes that communicate "
+    "through gloo on the loopback interface. Simulated workers are bit-identical to them, as the tests "
+    'show. "Received" is what arrives at a worker in a step, as the mean of the workers, including headers '
+    "and the numbers told before each round."
+)
+
+
+FULL = Sizes(
+    real=(2, 4, 8),
+    simulated=(8, 16, 64),
+    many=(64,),
+    epochs=2,
+    ring_workers=(2, 4, 8),
+    error_steps=None,
+    error_lines=ERROR_LINES,
+    far_epochs=10,
+    far_workers=(2, 4),
+    seeds=5,
+    data={},
+)
+QUICK = Sizes(
+    real=(2,),
+    simulated=(3,),
+    many=(3,),
+    epochs=1,
+    ring_workers=(2,),
+    error_steps=2,
+    error_lines=("linear(bits=8)", "topk(density=0.01)"),
+    far_epochs=1,
+    far_workers=(2,),
+    seeds=2,
+    data={"data": FEW_STEPS["data"]},
+)
+
+
+def received_formula(mode: str, payload: float, workers: int, *, whole: bool) -> float:
+    """Bytes that a worker receives in a step, mean of the workers, without the messages' headers.
+
+    Args:
+        mode: who sends to whom.
+        payload: bytes that a worker sends of its own gradient.
+        workers: how many there are.
+        whole: nothing is compressed; then all-gather is DDP's all-reduce, a ring of torch's.
+    """
+    others = workers - 1
+    told = HEAD.itemsize * others
+    match mode:
+        case "allgather":
+            return 2 * others / workers * payload if whole else others * (payload + NUMBER_BYTES)
+        case "ring":
+            return 2 * others / workers * payload + (2 * NUMBER_BYTES + HEAD.itemsize) * others
+    # Pieces to their owners and sums back to all; the numbers of the first round name single receivers.
+    return 2 * others / workers * payload + 2 * told + NUMBER_BYTES * others
+
+
+def messages_formula(mode: str, workers: int, *, whole: bool) -> int:
+    """Messages of all workers in a step."""
+    others = workers - 1
+    match mode:
+        case "allgather":
+            return 2 * workers * others if whole else workers * others
+        case "parameter_server":
+            return 2 * others
+    return 2 * workers * others
+
+
+def measure_modes(sizes: Sizes, say: Callable[[str], None]) -> tuple[list[Table], int]:
+    """Every mode with every number of workers: bytes beside their formulas, then bytes beside accuracy.
+
+    Returns:
+        Both tables, and how many parameters the model has.
+    """
+    by_formula: list[tuple[str, ...]] = []
+    by_workers: list[tuple[str, ...]] = []
+    outcomes: list[Outcome] = []
+    counts = [(count, False) for count in sizes.real] + [(count, True) for count in sizes.simulated]
+    for count, simulated in counts:
+        say(f"{count} workers{', simulated' if simulated else ''}")
+        trained = TRAINED_MODES if not simulated else MANY_MODES if count in sizes.many else ()
+        make = partial(make_spec, sizes, workers=count, simulated=simulated)
+        specs = [make(mode=mode, line=line, **FEW_STEPS) for mode in MODES for line in (WHOLE, SPARSE)]
+        epochs = {"epochs": sizes.epochs, "batch_size": 64, "optimizer": TRAINED_OPTIMIZER}
+        specs += [make(mode=mode, line=TRAINED, training=epochs) for mode in trained]
+        outcomes = train(specs)  # in one go: processes take long to start
+        short, long = outcomes[: 2 * len(MODES)], outcomes[2 * len(MODES) :]
+        for mode, whole, sparse in zip(MODES, short[::2], short[1::2], strict=True):
+            by_formula.append(_bytes_row(mode, whole, sparse, simulated=simulated))
+        for mode, outcome in zip(trained, long, strict=True):
+            by_workers.append(_accuracy_row(mode, outcome, simulated=simulated))
+    tables = [_formula_table(by_formula), _workers_table(by_workers, sizes.epochs)]
+    return tables, outcomes[0].parameters
+
+
+def _formula_table(rows: list[tuple[str, ...]]) -> Table:
+    notes = (
+        f"1%: `{SPARSE}`, {SPARSE_BYTES} bytes an element. Formulas count payloads and the numbers told "
+        "before rounds; what is measured above them is messages' headers and padding.",
+        "allgather without compression is DDP's all-reduce. Gloo does not report what it moves, so both "
+        'columns show the ring\'s formula. "Busiest" is the worker that receives most, at 1%, without told '
+        "numbers. DDP's hook sends a message for each bucket, and DDP may cut more than one bucket; a "
+        "simulated all-gather counts one message, as the formula does.",
+    )
+    columns = (
+        *("mode", "N", "workers", "whole, kB", "formula", "1%, kB", "formula"),
+        *("busiest, kB", "messages", "formula"),
+    )
+    return Table("Received by a worker in a step", columns, rows, notes)
+
+
+def _bytes_row(mode: str, whole: Outcome, sparse: Outcome, *, simulated: bool) -> tuple[str, ...]:
+    workers = whole.workers
+    payload = SPARSE_BYTES * sparse.elements / workers / sparse.steps
+    busiest = sparse.busiest_bytes / sparse.steps
+    return (
+        mode,
+        str(workers),
+        "simulated" if simulated else "real",
+        _kb(whole.received_a_step),
+        _kb(received_formula(mode, 4 * whole.parameters, workers, whole=True)),
+        _kb(sparse.received_a_step),
+        _kb(received_formula(mode, payload, workers, whole=False)),
+        _kb(busiest) if busiest else "",
+        number(sparse.messages_a_step),
+        str(messages_formula(mode, workers, whole=False)),
+    )
+
+
+def _accuracy_row(mode: str, outcome: Outcome, *, simulated: bool) -> tuple[str, ...]:
+    return (
+        mode,
+        str(outcome.workers),
+        "simulated" if simulated else "real",
+        _kb(outcome.received_a_step),
+        _kb(outcome.wire_bytes / outcome.workers / outcome.steps),
+        f"{outcome.compression_ratio:.0f}",
+        f"{100 * outcome.accuracy:.1f}",
+    )
+
+
+def _workers_table(rows: list[tuple[str, ...]], epochs: int) -> Table:
+    columns = ("mode", "N", "workers", "received, kB", "handed over, kB", "times smaller", "accuracy %")
+    notes = (
+        f"`{TRAINED}`, no momentum in the optimizer, batches of 64, {epochs} epochs, one seed. Received and "
+        "handed over: by a worker in a step; what goes to all is handed over once. Times smaller: 4 bytes "
+        "a parameter a worker a step over wire bytes (docs/accounting.md).",
+    )
+    return Table(
+        "With the number of workers: what a worker receives, and accuracy",
+        columns,
+        rows,
+        notes,
+    )
+
+
+def measure_recompression(sizes: Sizes, say: Callable[[str], None]) -> Table:
+    """What compressing sums again does to them."""
+    most = max(sizes.ring_workers)
+    cases = [("allgather", most), ("sharded", most)] + [("ring", count) for count in sizes.ring_workers]
+    rows: list[tuple[str, ...]] = []
+    for line in sizes.error_lines:
+        for pattern, count in cases:
+            say(f"error, {line}, {pattern} of {count}")
+            errors = measure_errors(pattern, line, count, 1, sizes.error_steps)
+            rows.append(
+                (
+                    f"`{line}`",
+                    f"{pattern}, N = {count}",
+                    f"{100 * errors.step:.2f}",
+                    f"{100 * errors.total:.2f}",
+                    f"{100 * errors.accuracy:.1f}",
+                )
+            )
+    notes = (
+        '"Error of a step" is the norm of what the workers agreed on less the true mean of their gradients, '
+        'over the norm of that mean, as the mean over the steps of one epoch. "Of the sum" is the same for '
+        "the sums over the epoch, which is what residuals still hold. Without a residual (`decay=0`), "
+        "nothing is kept, and errors add up.",
+    )
+    columns = ("method", "pattern", "error of a step, %", "of the sum, %", "accuracy %")
+    return Table("The cost of compressing again", columns, rows, notes)
+
+
+def _kb(size: float) -> str:
+    return number(size / 1e3)
+
+
+def main(arguments: Sequence[str]) -> None:
+    options: Options = read_options("platform.synchronization", "What ways to synchronize move.", arguments)
+    sizes = QUICK if options.quick else FULL
+    load_before, started = load(), perf_counter()
+
+    def say(what: str) -> None:
+        print(f"{perf_counter() - started:4.0f} s: {what}", file=sys.stderr)
+
+    tables, parameters = measure_modes(sizes, say)
+    tables += [measure_recompression(sizes, say), measure_goal(sizes, say)]
+    introduction = INTRODUCTION.format(parameters=parameters)
+    publish("synchronization", options, introduction, tables, load_before, PLACE)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
