@@ -15,7 +15,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, start_run
 
 from .objective import Objective, Outcome
-from .training import Standing, train
+from .run_trial import Standing, train
 
 FIRST_VALUE, SECOND_VALUE = "objective_1", "objective_2"
 """What the sampler reads from a report."""

@@ -5,7 +5,7 @@ import yaml
 
 from taugrad import cli
 from taugrad.platform.launching import command as training
-from taugrad.search import running
+from taugrad.search import command as searching
 from taugrad.search.auto_link import command as linking
 from taugrad.search.plan import command as planning
 
@@ -34,14 +34,14 @@ def stop(*_, **__):
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for module in (training, running, linking):
+    for module in (training, searching, linking):
         monkeypatch.setattr(module, "check", lambda *_, **__: None)
-    for module in (training, running):
+    for module in (training, searching):
         monkeypatch.setattr(module, "probe", lambda *_, **__: None)
     monkeypatch.setattr(training, "_warned", set())
     monkeypatch.setattr(training, "_started", stop)
-    monkeypatch.setattr(running, "_check", lambda *_: None)
-    monkeypatch.setattr(running, "_alone", stop)
+    monkeypatch.setattr(searching, "_check", lambda *_: None)
+    monkeypatch.setattr(searching, "_alone", stop)
     monkeypatch.setattr(linking, "_find", stop)
     monkeypatch.setattr(planning, "calibrated", stop)
     path = tmp_path / "spec.yaml"

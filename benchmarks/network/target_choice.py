@@ -8,9 +8,9 @@ from pathlib import Path
 
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
-from taugrad.search.auto_link.courses import courses_of
 from taugrad.search.auto_link.finding import find
-from taugrad.search.auto_link.wishes import PROBE_SECONDS
+from taugrad.search.auto_link.probe_runs import probe_runs_of
+from taugrad.search.auto_link.request import PROBE_SECONDS
 from taugrad.search.plan.link import Link
 
 from .target_settings import HOSTS, Setting, Workload
@@ -47,11 +47,17 @@ class Choices:
         # The calibration's processes must find the workload's own data.
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self._path.parent.mkdir(exist_ok=True)
-        with courses_of(spec, load(spec.data)) as courses:
+        with probe_runs_of(spec, load(spec.data)) as probe_runs:
             for link in links:
                 print(f"{link}: auto --link ...", flush=True)
                 found = find(
-                    spec, "target_settings.py", Link.parse(link), PROBE_SECONDS, courses, print, sharing=HOSTS
+                    spec,
+                    "target_settings.py",
+                    Link.parse(link),
+                    PROBE_SECONDS,
+                    probe_runs,
+                    print,
+                    sharing=HOSTS,
                 )
                 best = found.choice.best
                 entry = {

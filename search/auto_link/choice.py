@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from taugrad.platform.spec import RunSpec
 
 from ..ways import with_rate
-from .prospects import Dropped, Prospect, by_advice
-from .worth import Curve, expected_worth, learned, pace_of, worth_of
+from .shortlist import Dropped, Prospect, by_advice
+from .step_value import Curve, expected_worth, learned, pace_of, worth_of
 
 LEAST_STEPS, LEAST_EXCHANGES, SHARE = 100, 5, 0.05
 """Of a probe, where the time that it may take allows them: steps, exchanges, the share of the run's steps."""
@@ -38,7 +38,7 @@ _DEARER = 1.5
 """Simulated steps that compress take this much longer than those that do not, about."""
 
 Take = Callable[[RunSpec, int, int], Curve]
-"""`courses.Courses.take`: trains a run so far, with so many steps between evaluations."""
+"""`probe_runs.ProbeRuns.take`: trains a run so far, with so many steps between evaluations."""
 
 
 @dataclass(frozen=True)

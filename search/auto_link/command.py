@@ -25,14 +25,14 @@ from ..plan.table import number
 from ..ways import Way, simulated, uncompressed
 from . import words
 from .finding import Found, find
-from .wishes import Wishes, refusal
+from .request import Request, refusal
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
     from taugrad.platform.data import Data
 
-    from .courses import Courses
+    from .probe_runs import ProbeRuns
 
 ARTIFACT = "choice.md"
 """Of the run in MLflow: what was compared, and why."""
@@ -41,13 +41,13 @@ Train = Callable[[RunSpec], int]
 """Trains a spec as `taugrad train` does; returns 0 if it finished."""
 
 
-def run_auto_link(spec: RunSpec, source: str, wishes: Wishes, train: Train) -> int:
+def run_auto_link(spec: RunSpec, source: str, request: Request, train: Train) -> int:
     """Chooses how to train a spec over a link, and trains it until it has reached a target.
 
     Args:
         spec: the run.
         source: its file's name, for messages.
-        wishes: target and link.
+        request: target and link.
         train: trains.
 
     Returns:
@@ -62,27 +62,27 @@ def run_auto_link(spec: RunSpec, source: str, wishes: Wishes, train: Train) -> i
     if warning := warning_of([(source, spec)]):
         say(console, warning, "yellow")
     reference = uncompressed(spec)
-    client = None if wishes.plan_only else usable_store()
-    check(simulated(reference) if wishes.plan_only else reference, source, local=is_local())
-    found, metric = _find(spec, source, wishes, console)
+    client = None if request.plan_only else usable_store()
+    check(simulated(reference) if request.plan_only else reference, source, local=is_local())
+    found, metric = _find(spec, source, request, console)
     choice = found.choice
-    chosen = _to_train(spec, choice.best.prospect.way, wishes)
+    chosen = _to_train(spec, choice.best.prospect.way, request)
     rows = words.rows_of(choice, found.half)
     why = words.reason(choice, found.link, spec.workers.count, found.half)
     console.print()
-    console.print(words.shown(rows, f"To {metric.label} {metric.shown(wishes.value)}"))
+    console.print(words.shown(rows, f"To {metric.label} {metric.shown(request.value)}"))
     for each in words.left_out(choice):
         say(console, each, "dim")
     say(console, f"{why}.", "bold")
-    if wishes.output is not None:
-        _write(wishes.output, chosen, why)
-        say(console, f"{short(wishes.output.absolute())}: the chosen spec")
+    if request.output is not None:
+        _write(request.output, chosen, why)
+        say(console, f"{short(request.output.absolute())}: the chosen spec")
     if client is None:
         return OK
     check(chosen, source, local=is_local())
     if train(chosen) != OK:
         return FAILED
-    return _conclude(client, chosen, metric, wishes, found, words.markdown(rows, [f"{why}."]), console)
+    return _conclude(client, chosen, metric, request, found, words.markdown(rows, [f"{why}."]), console)
 
 
 def _check_run(spec: RunSpec, source: str) -> None:
@@ -94,47 +94,49 @@ def _check_run(spec: RunSpec, source: str) -> None:
         raise SpecError(source, ["workers.count = 1: nothing goes over a link; must be at least 2"])
 
 
-def _find(spec: RunSpec, source: str, wishes: Wishes, console: Console) -> tuple[Found, Metric]:
+def _find(spec: RunSpec, source: str, request: Request, console: Console) -> tuple[Found, Metric]:
     """The choice, and the target's metric."""
     from taugrad.platform.data import load  # noqa: PLC0415 - torch takes seconds
 
-    from .courses import courses_of  # noqa: PLC0415
+    from .probe_runs import probe_runs_of  # noqa: PLC0415
 
     data = load(spec.data)
-    with courses_of(spec, data) as courses:
-        metric = _check_target(spec, source, wishes, data, courses)
-        link = wishes.link
+    with probe_runs_of(spec, data) as probe_runs:
+        metric = _check_target(spec, source, request, data, probe_runs)
+        link = request.link
         if link is None:
-            say(console, f"measuring the link to {', '.join(wishes.hosts)} ...")
-            link = measured_link(wishes.hosts)
+            say(console, f"measuring the link to {', '.join(request.hosts)} ...")
+            link = measured_link(request.hosts)
             say(console, f"the slowest: {link}, as payload")
         found = find(
             spec,
             source,
             link,
-            wishes.probe_seconds,
-            courses,
+            request.probe_seconds,
+            probe_runs,
             lambda text: say(console, text),
-            calibration=wishes.calibration,
-            sharing=wishes.sharing,
+            calibration=request.calibration,
+            sharing=request.sharing,
         )
     return found, metric
 
 
-def _check_target(spec: RunSpec, source: str, wishes: Wishes, data: "Data", courses: "Courses") -> Metric:
+def _check_target(
+    spec: RunSpec, source: str, request: Request, data: "Data", probe_runs: "ProbeRuns"
+) -> Metric:
     """The target's metric; refuses what is none, what cannot be reached and what is reached already."""
     from taugrad.platform.tasks import build_task  # noqa: PLC0415 - torch takes seconds
 
     metrics = {metric.name: metric for metric in build_task(spec.task, data.shape).metrics}
-    target = f"--target {wishes.metric}={wishes.value:g}"
-    metric = metrics.get(wishes.metric)
+    target = f"--target {request.metric}={request.value:g}"
+    metric = metrics.get(request.metric)
     if metric is None:
         has = ", ".join(metrics)
         raise refusal(f"{target}: no metric of task.kind = {spec.task.kind}, which has {has}")
-    if metric.is_share and not 0 < wishes.value <= 1:
+    if metric.is_share and not 0 < request.value <= 1:
         raise refusal(f"{target}: must be above 0 and at most 1, such as 0.95 for 95%")
-    untrained = courses.untrained(uncompressed(spec), data.test)[metric.name]
-    if not metric.is_better(wishes.value, untrained):
+    untrained = probe_runs.untrained(uncompressed(spec), data.test)[metric.name]
+    if not metric.is_better(request.value, untrained):
         raise refusal(
             f"{target}: the untrained model of {source} has {metric.name} {untrained:.4g} already; give a "
             f"{'larger' if metric.more_is_better else 'smaller'} one"
@@ -142,10 +144,10 @@ def _check_target(spec: RunSpec, source: str, wishes: Wishes, data: "Data", cour
     return metric
 
 
-def _to_train(spec: RunSpec, way: Way, wishes: Wishes) -> RunSpec:
+def _to_train(spec: RunSpec, way: Way, request: Request) -> RunSpec:
     """The chosen way as a run until the target, simulated where the given one is."""
     tree = way.spec.model_dump(mode="json")
-    tree["training"]["until"] = {wishes.metric: wishes.value}
+    tree["training"]["until"] = {request.metric: request.value}
     if isinstance(spec.sync, SimulatedSync):
         tree["sync"] = {"mode": "simulated", "of": tree["sync"]}
     return RunSpec.model_validate({**tree, "name": f"{spec.name}: {way}"[:200] if spec.name else ""})
@@ -164,7 +166,7 @@ def _conclude(
     client: "MlflowClient",
     spec: RunSpec,
     metric: Metric,
-    wishes: Wishes,
+    request: Request,
     found: Found,
     text: str,
     console: Console,
@@ -180,7 +182,7 @@ def _conclude(
     if names.TOTAL_ITERATIONS_TO_TARGET not in metrics:
         say(
             console,
-            f"{metric.label} {metric.shown(wishes.value)} was not reached: the run ended at "
+            f"{metric.label} {metric.shown(request.value)} was not reached: the run ended at "
             f"{metric.shown(known.value)}; train longer",
         )
         return FAILED

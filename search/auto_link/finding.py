@@ -17,10 +17,10 @@ from ..plan.link import Link
 from ..plan.step_model import StepTime
 from ..ways import left_out, tuned_references, ways_of
 from .choice import Choice, Run, Take, choose, shortlist
-from .prospects import half_all_reduce, prospects_of, sift
+from .shortlist import half_all_reduce, prospects_of, sift
 
 if TYPE_CHECKING:
-    from .courses import Courses
+    from .probe_runs import ProbeRuns
 
 _TIMED_STEPS = 5
 """By which it is found how long a probe may be, after as many."""
@@ -41,7 +41,7 @@ def find(
     source: str,
     link: Link,
     probe_seconds: float,
-    courses: "Courses",
+    probe_runs: "ProbeRuns",
     tell: Callable[[str], None],
     *,
     calibration: Path | None = None,
@@ -55,7 +55,7 @@ def find(
         source: its file's name, for messages.
         link: of every worker.
         probe_seconds: for all probes together; no step of a training begins later.
-        courses: trains beginnings of it.
+        probe_runs: trains beginnings of it.
         tell: told what is done.
         calibration: a file instead of measuring; ways that it does not know are left out.
         sharing: how many workers share this machine.
@@ -80,13 +80,13 @@ def find(
     def late() -> bool:
         return clock() >= until
 
-    take, busy, others = partial(courses.take, late=late), "", OthersWork()
+    take, busy, others = partial(probe_runs.take, late=late), "", OthersWork()
     if prospects:
         if busy := busy_now():
             tell(busy)
         until = clock() + probe_seconds
         tell(f"probing for at most {probe_seconds:g} s, after which what is not trained is left out")
-        step_s = _step_seconds(courses, run, take)
+        step_s = _step_seconds(probe_runs, run, take)
         prospects, more, steps = shortlist(run, exact, prospects, step_s, probe_seconds)
         dropped += more
     choice = choose(run, exact, prospects, dropped, steps, take, tell, late=late)
@@ -95,7 +95,7 @@ def find(
     return Found(choice, link, half_all_reduce(known, link, workers))
 
 
-def _step_seconds(courses: "Courses", run: Run, take: Take | None = None) -> float:
+def _step_seconds(probe_runs: "ProbeRuns", run: Run, take: Take | None = None) -> float:
     """What a simulated uncompressed step takes; infinite where the time was over before.
 
     The first few do not count: they load what they need.
@@ -103,8 +103,8 @@ def _step_seconds(courses: "Courses", run: Run, take: Take | None = None) -> flo
     before = seconds = 0.0
     for until in (_TIMED_STEPS, 2 * _TIMED_STEPS):
         if until <= max(_TIMED_STEPS, run.iterations):
-            (take or courses.take)(run.reference, until, _TIMED_STEPS)
-            before, seconds = seconds, until * courses.step_seconds(run.reference)
+            (take or probe_runs.take)(run.reference, until, _TIMED_STEPS)
+            before, seconds = seconds, until * probe_runs.step_seconds(run.reference)
     return (seconds - before) / _TIMED_STEPS if math.isfinite(seconds) else math.inf
 
 

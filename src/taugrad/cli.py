@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from taugrad.platform.spec import RunSpec
     from taugrad.platform.spec.fields import FieldHelp
     from taugrad.search.auto import Goal
-    from taugrad.search.auto_link.wishes import Wishes
+    from taugrad.search.auto_link.request import Request
     from taugrad.search.plan.planning import Comparison
     from taugrad.search.progress import Point, Progress
 
@@ -489,7 +489,7 @@ def _search(options: argparse.Namespace, overrides: list[str]) -> int:
     from taugrad.search.reading import read_search  # noqa: PLC0415
 
     search = read_search(options.spec, overrides)
-    from taugrad.search.running import run_search  # noqa: PLC0415
+    from taugrad.search.command import run_search  # noqa: PLC0415
 
     return run_search(search, _draw_front)
 
@@ -497,7 +497,7 @@ def _search(options: argparse.Namespace, overrides: list[str]) -> int:
 def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
     from taugrad.search.auto import run_auto  # noqa: PLC0415
     from taugrad.search.auto_link.command import run_auto_link  # noqa: PLC0415
-    from taugrad.search.auto_link.wishes import Wishes  # noqa: PLC0415
+    from taugrad.search.auto_link.request import Request  # noqa: PLC0415
 
     spec, goal = _read_auto(options, overrides)
     source = str(options.spec)
@@ -514,7 +514,7 @@ def _auto(options: argparse.Namespace, overrides: list[str]) -> int:
                     f"{wish}\n  auto itself does not continue: the same command starts it from the beginning"
                 ) from None
 
-        if isinstance(goal, Wishes):
+        if isinstance(goal, Request):
             return run_auto_link(spec, source, goal, train_next)
         return run_auto(spec, source, goal, train_next)
 
@@ -531,7 +531,7 @@ _OF_A_TARGET: dict[str, object] = {
 """Options of `taugrad auto --target`, and their values if they are not given."""
 
 
-def _read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSpec, Goal | Wishes]":
+def _read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSpec, Goal | Request]":
     from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
     from taugrad.search.auto import Goal  # noqa: PLC0415
 
@@ -541,8 +541,8 @@ def _read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunS
     return read_spec(options.spec, overrides), goal
 
 
-def _read_target(options: argparse.Namespace) -> "Wishes":
-    from taugrad.search.auto_link.wishes import PROBE_SECONDS, Wishes  # noqa: PLC0415
+def _read_target(options: argparse.Namespace) -> "Request":
+    from taugrad.search.auto_link.request import PROBE_SECONDS, Request  # noqa: PLC0415
 
     others = [f"--{name}" for name in ("budget", "tolerance", "law") if getattr(options, name) is not None]
     others += ["--once"] * options.once
@@ -552,7 +552,7 @@ def _read_target(options: argparse.Namespace) -> "Wishes":
         _refuse(f"{option} with {others[0]}: {option} needs --target; leave one out")
     if others:
         _refuse(f"--target {options.target} with {others[0]}: these cannot be combined; leave one out")
-    return Wishes.read(
+    return Request.read(
         options.target,
         options.link,
         options.measure,

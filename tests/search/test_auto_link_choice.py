@@ -18,7 +18,7 @@ from taugrad.search.auto_link.choice import (
     probe_steps,
     shortlist,
 )
-from taugrad.search.auto_link.prospects import (
+from taugrad.search.auto_link.shortlist import (
     MOST_WORTH,
     MOST_WORTH_LONGER,
     Prospect,
@@ -26,7 +26,7 @@ from taugrad.search.auto_link.prospects import (
     prospects_of,
     sift,
 )
-from taugrad.search.auto_link.worth import Curve, expected_worth, falling, pace_of, worth_of
+from taugrad.search.auto_link.step_value import Curve, expected_worth, falling, pace_of, worth_of
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.link import Link
 from taugrad.search.plan.step_model import StepTime

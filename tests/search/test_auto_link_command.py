@@ -17,8 +17,8 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
 from taugrad.search.auto_link import command, finding
 from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
-from taugrad.search.auto_link.courses import courses_of
-from taugrad.search.auto_link.wishes import Wishes
+from taugrad.search.auto_link.probe_runs import probe_runs_of
+from taugrad.search.auto_link.request import Request
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.link import Link
 from taugrad.search.ways import ways_of
@@ -164,15 +164,15 @@ def test_a_plan_alone_leaves_a_spec_that_can_be_trained(file, calibration, tmp_p
 # With a stub in place of training
 
 
-def wishes(calibration, **fields) -> Wishes:
+def request(calibration, **fields) -> Request:
     link = Link.parse("1mbit,1ms")
     given = {"metric": "loss", "value": 0.3, "link": link, "calibration": calibration, "probe_seconds": 1e6}
-    return Wishes(**given | fields)
+    return Request(**given | fields)
 
 
 def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
     train = Train(uri)
-    assert run_auto_link(spec(), "digits.yaml", wishes(calibration), train) == OK
+    assert run_auto_link(spec(), "digits.yaml", request(calibration), train) == OK
     (one,) = train.specs
     assert one.training.until == {"loss": 0.3}
     assert one.compressor.kind == "strom"
@@ -189,7 +189,7 @@ def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
     ("fields", "said"), [({"steps": None}, "was not reached"), ({"status": "FAILED"}, "")]
 )
 def test_a_training_that_does_not_come_to_the_target_fails(uri, calibration, capsys, fields, said):
-    assert run_auto_link(spec(), "digits.yaml", wishes(calibration), Train(uri, **fields)) == FAILED
+    assert run_auto_link(spec(), "digits.yaml", request(calibration), Train(uri, **fields)) == FAILED
     assert said in capsys.readouterr().out
 
 
@@ -211,14 +211,16 @@ def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
     one = spec()
     data = load(one.data)
     local = next(way for way in ways_of(one) if way.every == 4).spec
-    with courses_of(one, data) as courses:
-        first = courses.take(local, 12, 4)
-        step_s = courses.step_seconds(local)
-        parts = courses.take(local, 24, 4)
-        assert 24 * courses.step_seconds(local) > 12 * step_s > 0  # all that it took; time does not run back
-        assert courses.take(local, 20, 4) == parts  # nothing is trained twice
-    with courses_of(one, data) as courses:
-        assert courses.take(local, 24, 4) == parts
+    with probe_runs_of(one, data) as probe_runs:
+        first = probe_runs.take(local, 12, 4)
+        step_s = probe_runs.step_seconds(local)
+        parts = probe_runs.take(local, 24, 4)
+        assert (
+            24 * probe_runs.step_seconds(local) > 12 * step_s > 0
+        )  # all that it took; time does not run back
+        assert probe_runs.take(local, 20, 4) == parts  # nothing is trained twice
+    with probe_runs_of(one, data) as probe_runs:
+        assert probe_runs.take(local, 24, 4) == parts
     assert first.steps == (0, 4, 8, 12)
     assert parts.steps == (0, 4, 8, 12, 16, 20, 24)
     assert parts.losses[:4] == first.losses
@@ -227,6 +229,6 @@ def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
 
 def test_a_training_that_breaks_counts_as_nothing_learned():
     one = spec(training=DIGITS["training"] | {"optimizer": {"kind": "sgd", "lr": 1e38}})
-    with courses_of(one, load(one.data)) as courses:
-        curve = courses.take(one, 10, 5)
+    with probe_runs_of(one, load(one.data)) as probe_runs:
+        curve = probe_runs.take(one, 10, 5)
     assert curve.losses[-1] == float("inf") or curve.losses[-1] != curve.losses[-1]

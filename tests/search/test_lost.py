@@ -7,11 +7,11 @@ import pytest
 from ray.exceptions import ActorDiedError
 from rich.console import Console
 
-from taugrad.search import running
+from taugrad.search import command as searching
 from taugrad.search.console import LiveSearch
 from taugrad.search.lost import MOST, run_all
 from taugrad.search.progress import Progress
-from taugrad.search.tuning import process_died
+from taugrad.search.tune import process_died
 from taugrad.search.verdict import tell
 
 TAUS = [0.01, 0.02, 0.03]
@@ -101,7 +101,9 @@ def test_a_search_ends_in_mlflow_where_a_tag_of_a_training_is_not_taken(start, m
         raise OSError("no answer")
 
     ended: list[str] = []
-    monkeypatch.setattr(running, "tag_endings", away)
-    monkeypatch.setattr(running, "finish_parent", lambda client, run_id, files, status: ended.append(status))
-    running._leave(start("--search.trials", "3"), None, lambda progress, path: None, "FINISHED")
+    monkeypatch.setattr(searching, "tag_endings", away)
+    monkeypatch.setattr(
+        searching, "finish_parent", lambda client, run_id, files, status: ended.append(status)
+    )
+    searching._leave(start("--search.trials", "3"), None, lambda progress, path: None, "FINISHED")
     assert ended == ["FINISHED"]

@@ -146,7 +146,7 @@ def test_a_training_whose_loss_is_no_number_has_failed(surroundings):
 
 def test_accuracy_per_byte_of_a_loss_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("taugrad.search.running.check", lambda *_, **__: None)
+    monkeypatch.setattr("taugrad.search.command.check", lambda *_, **__: None)
     text = "task: {kind: language_model}\ncompressor: 'strom({''log'': [0.1, 1]})'\n"
     (tmp_path / "find.yaml").write_text(text)
     arguments = ["search", "find.yaml", "--search.objective", "accuracy_per_wire_gb"]

@@ -16,8 +16,8 @@ from .lost import MOST
 from .objective import Outcome
 from .progress import Progress
 from .pruning import Pruner
+from .run_trial import in_own_process
 from .sampling import make_sampler
-from .training import in_own_process
 from .trial import FIRST_VALUE, SECOND_VALUE, Surroundings, Task, run_task
 
 if TYPE_CHECKING:

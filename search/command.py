@@ -29,11 +29,11 @@ from .lost import run_all
 from .measured import MetricError, common_metric
 from .outputs import folder_of, write_outputs
 from .progress import Progress
+from .run_trial import in_own_process
 from .search import Search, corner_specs
 from .tracked import Status, finish_parent, reconcile, reopen_parent, start_parent, tag_endings
-from .training import in_own_process
 from .trial import Surroundings
-from .tuning import reason_of, run_baseline, run_trials
+from .tune import reason_of, run_baseline, run_trials
 from .verdict import tell
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ PROBE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Request:
     """What to reach, and over which link.
 
     Attributes:
@@ -50,8 +50,8 @@ class Wishes:
         calibration: Path | None = None,
         plan_only: bool = False,
         output: Path | None = None,
-    ) -> "Wishes":
-        """The wishes that a command line gives; the arguments are as above, `target` is METRIC=NUMBER.
+    ) -> "Request":
+        """The request that a command line gives; the arguments are as above, `target` is METRIC=NUMBER.
 
         Raises:
             SpecError: one cannot be, or they do not go together.

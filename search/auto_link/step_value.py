@@ -15,7 +15,7 @@ _LEAST_OF_A_PACE = 2
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses of the same examples in the course of a training.
+    """Losses of the same examples in the probe_run of a training.
 
     Attributes:
         steps: done at each evaluation, ascending.

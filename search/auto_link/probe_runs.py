@@ -26,9 +26,9 @@ from taugrad.platform.training.evaluation import Evaluation, evaluate
 from taugrad.platform.training.reporting import Progress
 from taugrad.platform.training.trainer import Trainer
 
-from ..training import group_of_one
+from ..run_trial import group_of_one
 from ..ways import simulated
-from .worth import Curve
+from .step_value import Curve
 
 _LEAST_JUDGES, _BATCHES = 128, 8
 """Losses are of so many test examples at least, and of so many batches' worth: an evaluation is to take no
@@ -36,7 +36,7 @@ longer than a few steps. The same examples judge all, so that which ones they ar
 
 
 @dataclass
-class _Course:
+class _ProbeRun:
     """The state of a training."""
 
     folder: Path
@@ -55,8 +55,8 @@ class _Enough(Exception):
 class _Recorder:
     """A listener that writes losses down and ends the training at a checkpoint, or when the time is over."""
 
-    def __init__(self, course: _Course, until: int, late: Callable[[], bool] = lambda: False) -> None:
-        self._course, self._until, self._late = course, until, late
+    def __init__(self, run: _ProbeRun, until: int, late: Callable[[], bool] = lambda: False) -> None:
+        self._course, self._until, self._late = run, until, late
 
     def stage(self, name: str) -> None:
         """Nobody watches."""
@@ -85,7 +85,7 @@ class _Recorder:
         return []
 
 
-class Courses:
+class ProbeRuns:
     """Trainings of one run's data that can be taken further."""
 
     def __init__(self, data: Data, judges: int, folder: Path) -> None:
@@ -99,7 +99,7 @@ class Courses:
         chosen = np.unique(np.linspace(0, len(data.test) - 1, judges).astype(np.int64))
         self._data = Parts(data.train, _Some(data.test, chosen), data.shape)
         self._folder = folder
-        self._courses: dict[str, _Course] = {}
+        self._runs: dict[str, _ProbeRun] = {}
 
     def take(self, spec: RunSpec, steps: int, every: int, late: Callable[[], bool] = lambda: False) -> Curve:
         """Trains a run, from its beginning or from where it was left.
@@ -113,48 +113,46 @@ class Courses:
         Returns:
             Its losses from step 0 on, as far as it came; infinite ones where it came to what is no number.
         """
-        course = self._courses.setdefault(spec.fingerprint(), _Course(self._folder / str(len(self._courses))))
-        if not course.broken and course.done < steps and not late():
+        run = self._runs.setdefault(spec.fingerprint(), _ProbeRun(self._folder / str(len(self._runs))))
+        if not run.broken and run.done < steps and not late():
             try:
-                self._train(spec, course, steps, every, late)
+                self._train(spec, run, steps, every, late)
             except NonFiniteGradient:
-                course.broken = True
-        if course.broken:
-            course.points[steps] = float("inf")
-        points = sorted(course.points.items())
+                run.broken = True
+        if run.broken:
+            run.points[steps] = float("inf")
+        points = sorted(run.points.items())
         return Curve(tuple(step for step, _ in points), tuple(loss for _, loss in points))
 
     def untrained(self, spec: RunSpec, examples: Examples) -> Evaluation:
         """What a run begins with, by all of these examples."""
-        nobody = _Recorder(_Course(self._folder), 0)
+        nobody = _Recorder(_ProbeRun(self._folder), 0)
         return _evaluated(Trainer(simulated(spec), self._data, torch.device("cpu"), nobody), examples)
 
     def step_seconds(self, spec: RunSpec) -> float:
         """What a step of a run took so far, with its share of evaluations; infinite before the first part."""
-        course = self._courses[spec.fingerprint()]
-        return course.seconds / course.done if course.done else math.inf
+        run = self._runs[spec.fingerprint()]
+        return run.seconds / run.done if run.done else math.inf
 
-    def _train(
-        self, spec: RunSpec, course: _Course, steps: int, every: int, late: Callable[[], bool]
-    ) -> None:
+    def _train(self, spec: RunSpec, run: _ProbeRun, steps: int, every: int, late: Callable[[], bool]) -> None:
         training = spec.training.model_copy(update={"evaluate_every": every, "until": {}, "compile": False})
         checkpoint = spec.checkpoint.model_copy(update={"interval": steps})
         tracking = spec.tracking.model_copy(update={"flush_interval": 1})  # the recorder looks at the clock
         part = simulated(spec).model_copy(
             update={"training": training, "checkpoint": checkpoint, "tracking": tracking}
         )
-        recorder = _Recorder(course, steps, late)
-        trainer = Trainer(part, self._data, torch.device("cpu"), recorder, resumes=course.done > 0)
-        if course.done:
-            shared, own = (unpack((course.folder / name).read_bytes()) for name in (SHARED, worker_file(0)))
+        recorder = _Recorder(run, steps, late)
+        trainer = Trainer(part, self._data, torch.device("cpu"), recorder, resumes=run.done > 0)
+        if run.done:
+            shared, own = (unpack((run.folder / name).read_bytes()) for name in (SHARED, worker_file(0)))
             trainer.resume(Saved(shared, own))
         else:
-            course.points[0] = _evaluated(trainer, self._data.test)[LOSS.name]
+            run.points[0] = _evaluated(trainer, self._data.test)[LOSS.name]
         with suppress(_Enough):
             trainer.fit()
         if trainer.done >= steps:  # else there is no checkpoint of it
-            course.done = trainer.done
-            course.seconds = trainer.seconds  # those before the checkpoint included
+            run.done = trainer.done
+            run.seconds = trainer.seconds  # those before the checkpoint included
 
 
 def _evaluated(trainer: Trainer, examples: Examples) -> Evaluation:
@@ -190,7 +188,7 @@ def judges_of(spec: RunSpec) -> int:
 
 
 @contextmanager
-def courses_of(spec: RunSpec, data: Data) -> Iterator[Courses]:
+def probe_runs_of(spec: RunSpec, data: Data) -> Iterator[ProbeRuns]:
     """Trainings in this process, which is in no process group; what they leave on the disk is removed."""
     with TemporaryDirectory(prefix="taugrad-") as folder, group_of_one():
-        yield Courses(data, judges_of(spec), Path(folder))
+        yield ProbeRuns(data, judges_of(spec), Path(folder))
