@@ -120,8 +120,10 @@ def test_the_first_screens_sentence_begins_with_the_fastest(monkeypatch, tmp_pat
     assert both == times.known(path) == {"NiN": nin, "GPT": gpt}
 
     said = figure.caption(both)
-    at_50 = "at 50 Mbit/s and 0 ms, SparseLoCo 54 s, strom (ours) 60 s, DiLoCo 120 s, DDP, 16 bits 240 s"
-    at_1000 = "at 1 Gbit/s and 20 ms, strom (ours) 21 s, SparseLoCo 21.6 s, DDP, 16 bits 24 s, DiLoCo 30 s"
+    at_50 = "at 50 Mbit/s and 0 ms, SparseLoCo 54.0 s, strom (ours) 60.0 s, DiLoCo 120 s, DDP, 16 bits 240 s"
+    at_1000 = (
+        "at 1 Gbit/s and 20 ms, strom (ours) 21.0 s, SparseLoCo 21.6 s, DDP, 16 bits 24.0 s, DiLoCo 30.0 s"
+    )
     assert f"NiN, to loss at most 2: {at_50}; {at_1000}." in said
     assert f"GPT, to loss at most 3: {at_1000}." in said
     assert times.credit(both) == "`b`, 2026-01-01, M. `a`, 2026-01-02, M."
