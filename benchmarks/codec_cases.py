@@ -13,14 +13,14 @@ from codec_peers import ans, nibbles, packbits, packed_lines, zstd, zstd_gaps
 from numpy.typing import NDArray
 
 from taugrad.compressors.ops.cpu import bitpack, golomb_rice, huffman
-from taugrad.compressors.ops.cpu.ops import CPU
-from taugrad.compressors.ops.returns import Returns, run
-from taugrad.compressors.quantizers.base import Work
+from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.segments import Segments
+from taugrad.compressors.quantizers.base import Given, Work
 from taugrad.compressors.quantizers.linear import LinearLink
-from taugrad.compressors.wire.codecs import codec_by_name
-from taugrad.compressors.wire.codecs.base import Head, PositionCodec
-from taugrad.compressors.wire.quantized import Quantized
-from taugrad.compressors.wire.update import NO_TAU, Chunks, Update
+from taugrad.compressors.wire.codec import Head
+from taugrad.compressors.wire.positions import codec_by_name
+from taugrad.compressors.wire.update import Chunks, Update
 
 DENSITIES = (0.1, 0.01, 0.001, 0.0001)
 LEAST_FOR_RATE = 50_000
@@ -76,7 +76,7 @@ def position_cases(arena: Arena) -> Iterator[Case]:
         name, bound = f"{100 * density:g}%", n * entropy(np.array([k, n - k]))
         golomb, goals = rice(f"golomb_rice {name}", words, n), (Goal("rate", 300), Goal("over", 1.5))
         yield from cases(words, golomb, (zstd_gaps(words, 1), zstd_gaps(words, 3)), bound, goals)
-        update = Update("f32", n, NO_TAU, words, np.empty(0, np.float32))
+        update = Update("f32", Segments.side_by_side([n]), words, np.array([k]))
         if density >= 0.01:
             yield from cases(
                 words, of_codec("bitmap", f"bitmap {name}", update), (packbits(words, n),), bound
@@ -84,7 +84,8 @@ def position_cases(arena: Arena) -> Iterator[Case]:
         if density == 0.01:
             yield from cases(words, of_codec("packed32", f"packed32 {name}", update), (), bound)
     words = chunked_words(arena.elements)
-    update = Update("f32", arena.elements, NO_TAU, words, np.empty(0, np.float32), CHUNKS)
+    segments = Segments.side_by_side([arena.elements])
+    update = Update("f32", segments, words, np.array([words.size]), chunks=CHUNKS)
     yield from cases(words, of_codec("chunked", f"chunked {CHUNKS.chunk}/{CHUNKS.keep}", update))
 
 
@@ -120,26 +121,28 @@ def chunked_words(n: int) -> NDArray[np.uint32]:
 
 def symbols_of(arena: Arena, bits: int) -> Array:
     """The gradient's linear symbols, the whole of it one block."""
-    returns, config = Returns(CPU), LinearLink(bits=bits, block=0)
-    values = run(returns, config.apply(None, arena.gradient, Work(CPU, returns, returns))).values
-    assert isinstance(values, Quantized)
-    return values.symbols
+    readback = Readback(CPU)
+    made = LinearLink(bits=bits, block=0).quantize(
+        [Given(None, arena.gradient)], Work(CPU, readback, readback)
+    )
+    symbols: Array = made.values
+    return symbols
 
 
 def of_codec(codec_name: str, name: str, update: Update) -> Coding:
     """The positions of a codec."""
     codec = codec_by_name(codec_name)
-    assert isinstance(codec, PositionCodec)
-    head = Head(update.form, update.n, update.k, update.tau, "raw")
+    head = Head(update.form, update.segments, update.k)
 
     def encode(threads: int) -> Array:
-        measured = codec.measure([update], CPU)
-        payload = CPU.payload(measured.sizes[0])
-        measured.write([0], payload, [0], CPU)
-        return payload.array
+        section = codec.measure(update, threads)
+        assert section is not None
+        written = np.zeros(section.size, np.uint8)
+        section.write(written)
+        return written
 
     def decode(section: Array, threads: int) -> Array:
-        words: Array = codec.read_positions(section, head, CPU)[0]
+        words: Array = codec.read(section, head, threads)[0]
         return words
 
     return Coding(name, encode, decode, (1,))
@@ -149,13 +152,13 @@ def rice(name: str, words: NDArray[np.uint32], n: int) -> Coding:
     """Golomb-Rice."""
 
     def encode(threads: int) -> Array:
-        size, block_log2 = golomb_rice.shortest(words, False, threads)
-        section = np.empty(size, np.uint8)
-        golomb_rice.encode(words, False, section, threads, block_log2)
+        planned = golomb_rice.plan(words, False, threads)
+        section = np.empty(planned.size, np.uint8)
+        golomb_rice.write(planned, section, threads)
         return section
 
     return Coding(
-        name, encode, lambda section, threads: golomb_rice.decode(section, n, words.size, False, threads)
+        name, encode, lambda section, threads: golomb_rice.read(section, n, words.size, False, threads)[0]
     )
 
 
@@ -163,16 +166,18 @@ def huffman_coding(symbols: Array, bits: int) -> Coding:
     """Huffman, its code found anew."""
 
     def encode(threads: int) -> Array:
-        plan = huffman.plan(symbols, bits, threads)
-        section = np.empty(plan.size, np.uint8)
-        huffman.encode(plan, symbols, section, threads)
+        code = huffman.Code.of(huffman.histogram(symbols, bits, threads))
+        planned = huffman.plan(symbols, code, threads)
+        section = np.empty(planned.size, np.uint8)
+        huffman.encode(planned, section, threads)
         return section
 
-    return Coding(
-        f"huffman {bits} bit",
-        encode,
-        lambda section, threads: huffman.decode(section, bits, symbols.size, threads),
-    )
+    def decode(section: Array, threads: int) -> Array:
+        found = np.empty_like(symbols)
+        huffman.decode(section, bits, found, threads)
+        return found
+
+    return Coding(f"huffman {bits} bit", encode, decode)
 
 
 def packing(symbols: Array, bits: int) -> Coding:

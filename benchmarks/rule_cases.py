@@ -14,11 +14,11 @@ from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import CompressedMethod, read_config
 from taugrad.compressors.ops.cpu import avx512
-from taugrad.compressors.ops.cpu.ops import CpuOps
+from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.cpu.threads import run_all, shares
 from taugrad.compressors.ops.cpu.threshold import threshold_pass
-from taugrad.compressors.ops.returns import Returns, run
-from taugrad.compressors.rules.base import Context, Turn
+from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.rules.base import BucketInput, Context
 
 CHUNK, KEEP = 4096, 41
 GOAL_DENSITY = 0.01
@@ -134,14 +134,14 @@ def make(line: str) -> Compressor:
 def rule_pass(arena: Arena, line: str) -> Callable[[int], object]:
     """A rule at work on the whole arena as one parameter."""
     compressor = make(line)
-    (unit,) = compressor.layout(["all"], [arena.elements]).units
+    segments = compressor.layout(["all"], [arena.elements]).sent
     parts = [Part("all", arena.gradient, arena.residual)]
     context, ops = Context(), {threads: CpuOps(threads) for threads in (1, 2)}
 
     def work(threads: int) -> object:
-        returns = Returns(ops[threads])
-        turn = Turn([unit], parts, {0}, context, ops[threads], returns, returns)
-        return run(returns, compressor.rule.run(turn))
+        readback = Readback(ops[threads])
+        given = BucketInput(segments, parts, {0}, context, ops[threads], readback, readback)
+        return compressor.rule.run(given)
 
     return work
 

@@ -9,7 +9,7 @@ from rule_cases import CHUNK, KEEP, make
 
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.ops.cpu.ops import CpuOps
+from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 

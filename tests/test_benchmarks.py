@@ -14,7 +14,7 @@ from forked import run_script
 from needs import missing
 
 from taugrad.compressors.config.registry import RULES as METHODS
-from taugrad.compressors.wire.codecs.registry import OURS
+from taugrad.compressors.wire.positions import OURS
 from taugrad.compressors.wire.sealing import TAG_BYTES
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -191,8 +191,8 @@ def _read_header(message: Bytes) -> _Header:
         raise CorruptMessage("the checksum does not match")
     if form not in FORM_OF_CODE:
         raise CorruptMessage(f"form {form} is unknown; known are {sorted(FORM_OF_CODE)}")
-    if zero:
-        raise CorruptMessage("the reserved byte is not 0")
+    if zero or n > LARGEST_N:
+        raise CorruptMessage(f"the reserved byte is {zero}, or n = {n} is out of range")
     if flags == _NONFINITE:
         if codec or bits or message.size > HEADER_BYTES:
             raise CorruptMessage("a message without an update has a body, a codec or bits")

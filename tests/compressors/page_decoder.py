@@ -171,10 +171,10 @@ def golomb_rice(body: Body, form: str, sizes: list[int], k: int) -> tuple[list[i
     (s,) = body.unpack("B")
     require(4 <= s <= 14, "s")
     m = -(-k // 2**s)
-    lasts, sizes = body.unpack("I", m), body.unpack("H", m)
+    lasts, lengths = body.unpack("I", m), body.unpack("H", m)
     positions, signs = list[int](), list[int]()
     signed, before = int(form in WITH_TAU), -1
-    for i, (last, size) in enumerate(zip(lasts, sizes, strict=True)):
+    for i, (last, size) in enumerate(zip(lasts, lengths, strict=True)):
         c = min(2**s, k - i * 2**s)
         require(last < sum(sizes) and last - before >= c, "the table")
         b = parameter(last - before, c)
@@ -255,9 +255,7 @@ def check_floats(found: np.ndarray) -> None:
     require(np.isfinite(found).all(), "a float that is not finite")
 
 
-def values(
-    body: Body, form: str, counts: list[int], b: int, *, coded: bool, own: bool
-) -> list[np.float32]:
+def values(body: Body, form: str, counts: list[int], b: int, *, coded: bool, own: bool) -> list[np.float32]:
     """One for each element sent; multiples of tau where there is one."""
     k = sum(counts)
     if form not in ("qgt", *QUANTIZED) or not k:
@@ -305,9 +303,7 @@ def blocks_of(count: int, block: int) -> int:
     return -(-count // block) if block else min(count, 1)
 
 
-def read_tables(
-    body: Body, form: str, counts: list[int], bits: list[int]
-) -> tuple[int, list[np.ndarray]]:
+def read_tables(body: Body, form: str, counts: list[int], bits: list[int]) -> tuple[int, list[np.ndarray]]:
     (block,) = body.unpack("I")
     require(block == 0 or block < max(counts), "block")
     m = sum(blocks_of(count, block) for count in counts)
@@ -315,7 +311,9 @@ def read_tables(
         lows, steps = (np.frombuffer(body.take(4 * m), "<f4") for _ in range(2))
         require(all(low.tobytes() != b"\0\0\0\x80" for low in lows), "low -0")
         require(all(s.tobytes() == bytes(4) or s >= F32(2.0**-126) for s in steps), "a step")
-        tops = [2**b - 1 for b, count in zip(bits, counts, strict=True) for _ in range(blocks_of(count, block))]
+        tops = [
+            2**b - 1 for b, count in zip(bits, counts, strict=True) for _ in range(blocks_of(count, block))
+        ]
         with np.errstate(over="ignore", invalid="ignore"):
             largest = [linear(*each) for each in zip(lows, steps, tops, strict=True)]
         check_floats(np.concatenate([lows, np.array(largest, F32)]))

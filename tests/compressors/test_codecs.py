@@ -110,7 +110,15 @@ def test_positions_up_to_31_bits_are_told_apart(
     random = random_update(codec, form, 3, 3, np.random.default_rng(1), Segments.side_by_side([1, 2]))
     words = words_of([0, 2**31 - 3, 2**31 - 2]) | (random.words & 1 if FORMS[form].has_tau else 0)
     update = Update(
-        form, segments, words, random.counts, random.values, random.taus, random.bits, random.block, random.tables
+        form,
+        segments,
+        words,
+        random.counts,
+        random.values,
+        random.taus,
+        random.bits,
+        random.block,
+        random.tables,
     )
     assert_same_update(message.read(write(update, codec), segments), update)
 
@@ -191,7 +199,9 @@ def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter
         assert bool(written[5] & 2) == own
         both = [low, second] if own else [values]
         entropy = sum(
-            float((n * np.log2(n.sum() / n)).sum()) for each in both for n in [np.bincount(each)[np.unique(each)]]
+            float((n * np.log2(n.sum() / n)).sum())
+            for each in both
+            for n in [np.bincount(each)[np.unique(each)]]
         )
         positions = message.write(update, symbols="raw").size - values.size
         assert written.size - positions < 1.02 * entropy / 8 + 200

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 from cases import in_turn
+from taugrad.compressors.wire.codecs import OURS, codec_by_name
+from taugrad.compressors.wire.quantized import Quantiles, ScaledFloats, Uniform
 
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.codecs import OURS, codec_by_name
 from taugrad.compressors.wire.forms import FORMS, Form
-from taugrad.compressors.wire.quantized import Quantiles, ScaledFloats, Uniform
 from taugrad.compressors.wire.update import NO_TAU, Chunks, Update
 
 AssertSame = Callable[[Update, Update], None]

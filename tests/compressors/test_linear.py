@@ -6,6 +6,7 @@ import torch
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import write_amounts
 from numpy.typing import NDArray
 
 from taugrad.compressors.ops.cpu import blockwise
@@ -14,7 +15,6 @@ from taugrad.compressors.ops.cpu.linear import (
     extremes,
     linear_pass,
     linear_tables_valid,
-    linear_values,
 )
 from taugrad.compressors.ops.cpu.linear_ranges import extremes_of_each, quantize_between
 from taugrad.compressors.ops.interface import Addends
@@ -96,7 +96,7 @@ def quantized(
     report = linear_pass(residual, gradient, bits, block, fenced[1 : n + 1], lows, steps, threads)
     assert fenced[0] == fenced[-1] == 0xA5
     if not report.nonfinite:
-        linear_values(fenced[1 : n + 1], block, bits, lows, steps, values, False, threads)
+        write_amounts("linear", fenced[1 : n + 1], block, (lows, steps), values)
     return fenced[1 : n + 1], lows, steps, values, report
 
 
@@ -165,7 +165,7 @@ def test_values_are_added() -> None:
     a = np.linspace(-1, 1, 5000, dtype=F32)
     symbols, lows, steps, values, _ = quantized(None, a, 5, 700)
     out = a.copy()
-    linear_values(symbols, 700, 8, lows, steps, out, True)
+    write_amounts("linear", symbols, 700, (lows, steps), out, add=True)
     assert bits_of(out) == bits_of(a + values)
 
 
