@@ -173,8 +173,7 @@ def huffman_coding(symbols: Array, bits: int) -> Coding:
         return section
 
     def decode(section: Array, threads: int) -> Array:
-        found = np.empty_like(symbols)
-        huffman.decode(section, bits, found, threads)
+        found: Array = huffman.decode(section, bits, symbols.size, threads)[0]
         return found
 
     return Coding(f"huffman {bits} bit", encode, decode)

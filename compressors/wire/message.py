@@ -48,6 +48,7 @@ _CRC = struct.Struct("<I")
 _CRC_AT = HEADER_BYTES - 4
 _FLAGS_AT = 5
 _HUFFMAN, _OWN_CODES, _OWN_TAUS, _NONFINITE = 1, 2, 4, 128
+_LEAST_TAU, _MOST_TAU = np.array([SMALLEST_TAU, LARGEST_TAU], np.float32).view(np.uint32)
 
 
 @dataclass(frozen=True)
@@ -268,8 +269,9 @@ def _read_taus(body: Bytes, header: _Header, parameters: int) -> tuple[NDArray[n
     size = 4 * (parameters if own else 1)
     need(body, size, "taus")
     taus = aligned(body[:size], "<f4")
-    if not ((taus >= np.float32(SMALLEST_TAU)) & (taus <= np.float32(LARGEST_TAU))).all():
-        raise CorruptMessage(f"tau is out of range: {taus.min()} to {taus.max()}")
-    if own and (taus == taus[0]).all():
+    bits = taus.view(np.uint32)  # floats above 0 are ordered as their bits are; others are larger
+    if not ((bits >= _LEAST_TAU) & (bits <= _MOST_TAU)).all():
+        raise CorruptMessage(f"tau is out of range, 0x{int(bits.min()):08x} to 0x{int(bits.max()):08x}")
+    if own and (bits == bits[0]).all():
         raise CorruptMessage("flags: all parameters have the same tau")
     return taus if own else np.full(parameters, taus[0], np.float32), body[size:]

@@ -10,6 +10,7 @@ from ..config.registry import CODECS
 from ..errors import CorruptMessage
 from ..ops.array import Array, Bytes, aligned, host
 from ..ops.cpu import chunked, golomb_rice, sparse
+from ..ops.cpu.amounts import any_has
 from ..ops.segments import Numbers, Segments
 from .codec import Codec, Head, Section, Words, mask_bytes, need, read_mask, write_mask
 from .forms import FORMS
@@ -157,8 +158,9 @@ class Raw(Codec):
         """See `Codec.values`."""
         sent = aligned(section, FORMS[head.form].dense_dtype)[words >> 1]
         if head.form == "f32":
-            if not sent.all() or not np.isfinite(sent).all():
-                raise CorruptMessage("raw: a value is -0.0, or not finite")
+            bits = sent.view(np.uint32)
+            if any_has(bits, np.uint32(0x7F800000)) or (bits == 0x80000000).any():
+                raise CorruptMessage("raw: a value is not finite, or -0.0")
             floats: Array = sent
             return floats
         magnitudes = np.abs(sent.astype(np.int32))

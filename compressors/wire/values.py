@@ -275,28 +275,23 @@ def _read_symbols(
     body: Bytes, counts: Numbers, bits: Numbers, coded: NDArray[np.bool_], *, by_parameter: bool, threads: int
 ) -> NDArray[np.uint8 | np.uint16]:
     """Symbols of all parameters, all of the body."""
-    k, sent = int(counts.sum()), np.flatnonzero(counts)
-    most = int(bits.max())
+    k, most = int(counts.sum()), int(bits.max())
     if not by_parameter and not coded.any():
         return bitpack.unpack(body, most, k, threads)
-    if int(bitpack.packed_bytes(counts, bits)[~coded].sum()) > body.size:
-        raise CorruptMessage(f"symbols: {body.size} bytes cannot hold them")
-    symbols = np.empty(k, bitpack.symbol_type(most))
-    ends = np.cumsum(counts)
     if not by_parameter:
-        used = huffman.decode(body, most, symbols, threads)
+        symbols, used = huffman.decode(body, most, k, threads)
     else:
-        used = 0
-        for i in sent.tolist():
-            width, own = int(bits[i]), symbols[ends[i] - counts[i] : ends[i]]
+        pieces, used, dtype = [], 0, bitpack.symbol_type(most)
+        for i in np.flatnonzero(counts).tolist():
+            width, count = int(bits[i]), int(counts[i])
             if coded[i]:
-                used += huffman.decode(body[used:], width, own, threads)
+                own, size = huffman.decode(body[used:], width, count, threads, dtype)
             else:
-                size = bitpack.packed_bytes(own.size, width)
-                own[:] = bitpack.unpack(
-                    body[used : used + size], width, own.size, threads, symbols.dtype.type
-                )
-                used += size
+                size = bitpack.packed_bytes(count, width)
+                own = bitpack.unpack(body[used : used + size], width, count, threads, dtype)
+            pieces.append(own)
+            used += size
+        symbols = np.concatenate(pieces)
     if used != body.size:
         raise CorruptMessage(f"symbols: they end {body.size - used} bytes before the message does")
     return symbols

@@ -71,7 +71,7 @@ def method(request: pytest.FixtureRequest) -> str:
 
 
 def random_values(form: Form, counts: NDArray[np.int64], rng: np.random.Generator) -> dict[str, Any]:
-    """What an update's fields for values may hold: floats, levels, bits of short floats, or symbols and tables."""
+    """What an update's fields for values may hold: floats, levels, bits of short floats, or symbols."""
     k = int(counts.sum())
     if form == "f32":
         magnitudes = (10 ** (6 * rng.random(k) - 3)).astype(np.float32)

@@ -259,7 +259,8 @@ def format_name(data: bytes) -> str:
     """form, codec and symbols of a message, from its header."""
     if data[5] & 128:
         return f"{FORM_OF_CODE[data[3]]} refusal"
-    return f"{FORM_OF_CODE[data[3]]} {'every' if data[4] == EVERY else codec_by_code(data[4]).name}{' huffman' if data[5] & 1 else ''}"
+    codec = "every" if data[4] == EVERY else codec_by_code(data[4]).name
+    return f"{FORM_OF_CODE[data[3]]} {codec}{' huffman' if data[5] & 1 else ''}"
 
 
 class Fuzzer:

@@ -54,7 +54,8 @@ def test_any_other_error_than_a_refusal_is_reported_with_the_bytes(
 ) -> None:
     ready = fuzzing.originals(1)  # which reads, too
     monkeypatch.setattr(fuzzing, "originals", lambda seed: ready)
-    monkeypatch.setattr(fuzzing.message, "read", Raising(error))
+    for each in ("read", "read_nonfinite"):
+        monkeypatch.setattr(fuzzing.message, each, Raising(error))
     with pytest.raises(type(error)) as raised:
         fuzzing.fuzz(100, seed=1)
     assert raised.value is error
@@ -64,7 +65,8 @@ def test_any_other_error_than_a_refusal_is_reported_with_the_bytes(
 def test_a_refusal_of_everything_is_counted(fuzzing: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     ready = fuzzing.originals(1)  # which reads, too
     monkeypatch.setattr(fuzzing, "originals", lambda seed: ready)
-    monkeypatch.setattr(fuzzing.message, "read", Raising(CorruptMessage("no")))
+    for each in ("read", "read_nonfinite"):
+        monkeypatch.setattr(fuzzing.message, each, Raising(CorruptMessage("no")))
     summary = fuzzing.fuzz(300, seed=1)
     assert summary.accepted == Counter()
     assert summary.tried.total() == 300

@@ -362,7 +362,7 @@ CONSISTENT = {
     "golomb_rice in shorter blocks": forged("bgt", "golomb_rice", 11, 3, bytes.fromhex("040a00000002002623")),
     "chunked f32": forged("f32", "chunked", 4, 1, bytes.fromhex("0400000001000000 01 03") + floats(1)),
     "packed32 bgt": forged("bgt", "packed32", 9, 2, words(~3, 4)),
-    "packed32 wgt at tau": forged("f32", "packed32", 9, 2, words(~3, 8) + floats(-0.25, 3e38)),
+    "packed32 f32 minus": forged("f32", "packed32", 9, 2, words(3, 8) + floats(-0.25, 3e38)),
     "packed32 qgt": forged("qgt", "packed32", 9, 2, words(~3, 8) + b"\x01\xff", bits=8),
     "bitmap bgt": forged("bgt", "bitmap", 9, 2, b"\x01\x01\x03"),
     "bitmap wgt": forged("f32", "bitmap", 9, 1, b"\x00\x01" + floats(-0.25)),

@@ -36,8 +36,9 @@ from .threads import run_all, shares
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
 """Short blocks follow layers of different density more closely, long ones say less about themselves."""
-BLOCK_LOG2S_OF_MANY = (14, 10)
-"""For more than FEW words: looking at every length would take half as long as writing, and gain little."""
+BLOCK_LOG2S_OF_MANY = (14, 12, 10)
+"""For more than FEW words: each up to the first that is not shorter. Looking at every length would take half
+as long as writing, and gain little."""
 FEW = 2**16
 
 LEAST_LOG2, MOST_LOG2 = 4, 14  # a longer block could pass 65535 bytes
@@ -169,11 +170,15 @@ def plan(words: Words, signed: bool, threads: int = 1, block_log2: int | None = 
     if words.size == 0:
         return RicePlan(words, signed, MOST_LOG2, np.empty(0, np.int64))
     several = BLOCK_LOG2S if words.size <= FEW else BLOCK_LOG2S_OF_MANY
-    plans = [
-        RicePlan(words, signed, log2, _block_sizes(words, signed, log2, threads))
-        for log2 in (several if block_log2 is None else (block_log2,))
-    ]
-    return min(plans, key=lambda each: each.size)
+    best: RicePlan | None = None
+    for log2 in several if block_log2 is None else (block_log2,):
+        found = RicePlan(words, signed, log2, _block_sizes(words, signed, log2, threads))
+        if best is None or found.size < best.size:
+            best = found
+        elif several is BLOCK_LOG2S_OF_MANY:
+            break
+    assert best is not None
+    return best
 
 
 def _block_sizes(words: Words, signed: bool, block_log2: int, threads: int) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
 from ..array import Bytes
-from .bitpack import Symbols, check_symbols
+from .bitpack import Symbols, check_symbols, symbol_type
 from .bits import load64, store64
 from .huffman_code import (
     LENGTH_BITS,
@@ -349,33 +349,36 @@ def _bits_of(lengths: NDArray[np.uint8]) -> int:
     return lengths.size.bit_length() - 1
 
 
-def decode(body: Bytes, bits: int, symbols: Symbols, threads: int = 1) -> int:
+def decode(
+    body: Bytes, bits: int, k: int, threads: int = 1, dtype: type[np.uint8 | np.uint16] | None = None
+) -> tuple[Symbols, int]:
     """Reads the section that a body begins with.
 
     Args:
         body: uint8, contiguous, untrusted; may go on behind the section.
         bits: of a symbol, 1 to 16.
-        symbols: uint8 or uint16 [k], k at least 1; receives the symbols, each below 2^bits.
+        k: how many symbols, at least 1.
         threads: how many may work at once.
+        dtype: theirs; by default the one that `bits` asks for.
 
     Returns:
-        Bytes of the section.
+        The symbols [k], each below 2^bits, and bytes of the section.
 
     Raises:
-        CorruptMessage: no section of k symbols.
+        CorruptMessage: no section of k symbols; then nothing was made for them.
     """
     lengths, at = read_codebook(body, 1 << bits, longest(bits))
-    table_end = at + 2 * _streams(symbols.size, lengths)
+    table_end = at + 2 * _streams(k, lengths)
     if table_end > body.size:
         raise CorruptMessage(f"symbols: the table of stream lengths ends at byte {table_end} of {body.size}")
     # Through bytes: a table may begin at an odd address.
     starts = _starts(table_end, np.frombuffer(body[at:table_end].tobytes(), "<u2"))
     end = int(starts[-1])
-    if starts.size == 1:
-        symbols[:] = lengths.argmax()
-        return end
     if end > body.size:
         raise CorruptMessage(f"symbols: {body.size} bytes of Huffman codes, their table says {end}")
+    if starts.size == 1:
+        return np.full(k, lengths.argmax(), dtype or symbol_type(bits)), end
+    symbols: Symbols = np.empty(k, dtype or symbol_type(bits))
     table, section = decode_table(lengths), body[:end]
     work = [
         partial(_read_streams, section, starts, *piece, table, _group_of(bits), symbols)
@@ -383,4 +386,4 @@ def decode(body: Bytes, bits: int, symbols: Symbols, threads: int = 1) -> int:
     ]
     if not all(run_all(work, threads)):
         raise CorruptMessage("symbols: a stream of Huffman codes does not end where its length says")
-    return end
+    return symbols, end
