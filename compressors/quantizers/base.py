@@ -16,23 +16,12 @@ if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torc
     from ..ops.array import Array
     from ..ops.interface import Ops
     from ..ops.readback import Pending, Readback
-    from ..ops.results import QuantizedPass
+    from ..ops.results import QuantizedPass, Quantizing
     from ..tau.by_law import Law
     from ..wire.forms import Form
 
 Bits = Annotated[int, Field(ge=1, le=16)]
 Block = Annotated[int, Field(ge=0, le=2**31 - 1)]
-
-
-class Work(NamedTuple):
-    """Where a quantizer works, and what it waits for."""
-
-    ops: "Ops"
-    """Where residuals and gradients are."""
-    readback: "Readback"
-    """What a quantizer asks for, and fetches, to go on."""
-    returned: "Readback"
-    """Receives what passes come to; somebody else fetches it."""
 
 
 class Given(NamedTuple):
@@ -46,6 +35,26 @@ class Given(NamedTuple):
     """Of the loss's gradient, where something else is quantized in its place."""
     number: float | None = None
     """What a law says for the parameter, where the method has a law."""
+
+
+class Work(NamedTuple):
+    """Where a quantizer works, and what it waits for."""
+
+    ops: "Ops"
+    """Where residuals and gradients are."""
+    readback: "Readback"
+    """What a quantizer asks for, and fetches, to go on."""
+    returned: "Readback"
+    """Receives what passes come to; somebody else fetches it."""
+
+    def room(self, given: "Sequence[Given]", bits: int, block: int) -> "Quantizing":
+        """A pass over parameters, with room for their symbols of at most so many bits."""
+        from ..ops.cpu.bitpack import symbol_type  # noqa: PLC0415 (reading a configuration needs no numba)
+        from ..ops.results import Quantizing  # noqa: PLC0415
+
+        gradients = [each.gradient for each in given]
+        symbols = self.ops.empty(sum(each.numel() for each in gradients), symbol_type(bits))
+        return Quantizing([each.residual for each in given], gradients, symbols, bits, block)
 
 
 @dataclass(slots=True)

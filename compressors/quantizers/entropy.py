@@ -68,7 +68,6 @@ class EntropyFields(Quantizer):
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         from ..ops.interface import Addends  # noqa: PLC0415 (torch)
-        from .in_one_call import with_room  # noqa: PLC0415
 
         ops = work.ops
         if not given:
@@ -78,7 +77,7 @@ class EntropyFields(Quantizer):
         ranges = ops.extremes(added, work.readback, work.returned)
         bits_by = self._bits_by_rms if self.form == "rms" else self._bits_by_entropy
         bits = bits_by(given, added, ranges, work)
-        asked = with_room(given, max(bits), 0, ops)
+        asked = work.room(given, max(bits), 0)
         lows, steps = (ops.empty(len(given), np.float32) for _ in range(2))
         passed = ops.linear_between(asked, bits, ranges, lows, steps)
         return Quantized(bits, asked.symbols, passed, 0, (lows, steps))

@@ -20,9 +20,7 @@ class Float8Fields(Blocks, Quantizer):
         """See `Quantizer.quantize`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        from .in_one_call import with_room  # noqa: PLC0415
-
-        asked = with_room(given, 8, self.block, work.ops)
+        asked = work.room(given, 8, self.block)
         exponents = work.ops.empty(asked.offsets.all_blocks, np.int8)
         passed = work.ops.fp8_pass(asked, exponents, work.returned)
         return Quantized([8] * len(given), asked.symbols, passed, self.block, (exponents,))

@@ -24,9 +24,7 @@ class _Half(Quantizer):
 
     def quantize(self, given: "Sequence[Given]", work: Work) -> Quantized:
         """See `Quantizer.quantize`."""
-        from .in_one_call import with_room  # noqa: PLC0415 (NumPy)
-
-        asked = with_room(given, 16, 0, work.ops)
+        asked = work.room(given, 16, 0)
         passed = work.ops.half_pass(self.makes, asked, work.returned)
         return Quantized([16] * len(given), asked.symbols, passed)
 

@@ -19,9 +19,7 @@ class LinearFields(Bins):
         """See `Quantizer.quantize`: bins of equal width between a block's extremes."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        from .in_one_call import with_room  # noqa: PLC0415
-
-        asked = with_room(given, self.bits, self.block, work.ops)
+        asked = work.room(given, self.bits, self.block)
         lows, steps = (work.ops.empty(asked.offsets.all_blocks, np.float32) for _ in range(2))
         passed = work.ops.linear_pass(asked, lows, steps, work.returned)
         return Quantized([self.bits] * len(given), asked.symbols, passed, self.block, (lows, steps))

@@ -19,10 +19,8 @@ class QuantileFields(Bins):
         """See `Quantizer.quantize`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        from .in_one_call import with_room  # noqa: PLC0415
-
         bits, ops = self.bits, work.ops
-        asked = with_room(given, bits, self.block, ops)
+        asked = work.room(given, bits, self.block)
         blocks = asked.offsets.all_blocks
         means, exponents = ops.empty(blocks << bits, np.uint16), ops.empty(blocks, np.int8)
         passed = ops.quantile_pass(asked, means, exponents, work.returned)

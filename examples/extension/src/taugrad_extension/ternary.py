@@ -38,7 +38,8 @@ class Ternary(QuantizerLink):
             passed.append(came_to)
         steps = np.array(scales, np.float32)
         symbols = torch.cat(signs) if signs else torch.empty(0, dtype=torch.uint8)
-        tables = tuple(work.ops.place_all([np.float32(-1.5) * steps, steps]))
+        lows = np.float32(-1.5) * steps + np.float32(0)  # 0.0, not -0.0, which readers refuse
+        tables = tuple(work.ops.place_all([lows, steps]))
         return Quantized([BITS] * len(given), work.ops.array(symbols), lambda: passed, 0, tables)
 
 
