@@ -35,7 +35,9 @@ def applied(
         if passed.nonfinite:
             told.append((passed,))
         else:
-            told.append((passed, bits, made.values[symbols].tolist(), *tables))
+            # Squares are a metric; their last bits depend on how wide symbols lie, which their neighbours decide.
+            squares = "about" if line.startswith("entropy") else passed.residual_squares
+            told.append((squares, bits, made.values[symbols].tolist(), *tables))
     return told
 
 
