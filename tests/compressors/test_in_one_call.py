@@ -35,7 +35,7 @@ def applied(
         if passed.nonfinite:
             told.append((passed,))
         else:
-            # Squares are a metric; their last bits depend on how wide symbols lie, which their neighbours decide.
+            # Squares are a metric; their last bits depend on how wide neighbours' symbols are.
             squares = "about" if line.startswith("entropy") else passed.residual_squares
             told.append((squares, bits, made.values[symbols].tolist(), *tables))
     return told

@@ -53,7 +53,7 @@ def test_a_refusal_names_the_first_parameter_and_loses_nothing(
     gradients = gradients_with(value, ordinals, workbench)
     step = worker.step(gradients)
     assert step.refused == [ordinals[0]]
-    assert len(step.payloads[0]) == 32
+    assert len(step.payloads[0]) == 28
     check_refused(worker, before, gradients, step)
     worker.put_back(step)  # which took nothing out
     check_refused(worker, before, gradients, step)
