@@ -122,9 +122,7 @@ def chunked_words(n: int) -> NDArray[np.uint32]:
 def symbols_of(arena: Arena, bits: int) -> Array:
     """The gradient's linear symbols, the whole of it one block."""
     readback = Readback(CPU)
-    made = LinearLink(bits=bits, block=0).quantize(
-        [Given(None, arena.gradient)], Work(CPU, readback, readback)
-    )
+    made = LinearLink(bits=bits, block=0).apply([Given(None, arena.gradient)], Work(CPU, readback, readback))
     symbols: Array = made.values
     return symbols
 

@@ -82,7 +82,7 @@ class Quantizer(Settings):
     """Whether that are symbols, which a Huffman code may shorten."""
 
     @abstractmethod
-    def quantize(self, given: "Sequence[Given]", work: Work) -> Quantized:
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
         """Quantizes residual + gradient of all parameters of a bucket, each for itself.
 
         Args:

@@ -63,7 +63,7 @@ class EntropyFields(Quantizer):
         assert not isinstance(number, LawFloor), "a law decides by gradients"
         return number if given.number is None else min(max(number, LOWEST_FLOOR), HIGHEST_FLOOR)
 
-    def quantize(self, given: "Sequence[Given]", work: Work) -> Quantized:
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
         """Oland-Raj, Algorithm 1: the bits of each layer first, then uniform bins over the whole layer."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 

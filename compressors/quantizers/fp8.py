@@ -16,8 +16,8 @@ class Float8Fields(Blocks, Quantizer):
     first_field = "block"
     makes = "fp8"
 
-    def quantize(self, given: "Sequence[Given]", work: Work) -> Quantized:
-        """See `Quantizer.quantize`."""
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
+        """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         asked = work.room(given, 8, self.block)

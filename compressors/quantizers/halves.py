@@ -22,8 +22,8 @@ class _Half(Quantizer):
         """See `Quantizer.value_bits`."""
         return 16.0
 
-    def quantize(self, given: "Sequence[Given]", work: Work) -> Quantized:
-        """See `Quantizer.quantize`."""
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
+        """See `Quantizer.apply`."""
         asked = work.room(given, 16, 0)
         passed = work.ops.half_pass(self.makes, asked, work.returned)
         return Quantized([16] * len(given), asked.symbols, passed)

@@ -15,8 +15,8 @@ class LinearFields(Bins):
 
     makes = "linear"
 
-    def quantize(self, given: "Sequence[Given]", work: Work) -> Quantized:
-        """See `Quantizer.quantize`: bins of equal width between a block's extremes."""
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
+        """See `Quantizer.apply`: bins of equal width between a block's extremes."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         asked = work.room(given, self.bits, self.block)

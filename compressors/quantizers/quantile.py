@@ -15,8 +15,8 @@ class QuantileFields(Bins):
 
     makes = "quantile"
 
-    def quantize(self, given: "Sequence[Given]", work: Work) -> Quantized:
-        """See `Quantizer.quantize`."""
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
+        """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
         bits, ops = self.bits, work.ops

@@ -28,7 +28,7 @@ class DenseRule(Rule):
         active = [i for i, ordinal in enumerate(segments.ordinals) if ordinal in given.active]
         own, passes = [parts[segments.ordinals[i]] for i in active], Readback(given.ops)
         numbers = self._numbers(own, given)
-        quantized = self.config.quantize(
+        quantized = self.config.apply(
             [
                 Given(part.residual, part.gradient, part.rms, number)
                 for part, number in zip(own, numbers, strict=True)

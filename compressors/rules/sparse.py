@@ -177,7 +177,7 @@ class SparseRule(Rule):
         counts = update.counts[sent].tolist()
         errors = torch.zeros(sum(counts), dtype=torch.float32, device=ops.device)
         pairs = zip(torch.split(errors, counts), torch.split(ops.tensor(update.values), counts), strict=True)
-        quantized = quantizer.quantize(
+        quantized = quantizer.apply(
             [Given(error, values) for error, values in pairs] if counts else [],
             Work(ops, given.readback, given.returned),
         )

@@ -256,7 +256,7 @@ from taugrad.compressors.quantizers.base import QuantizerLink
 class Mine(QuantizerLink):
     kind: str = "{name}"
 """
-QUANTIZING = "    def quantize(self, given, work): ...\n"
+APPLYING = "    def apply(self, given, work): ...\n"
 POLICY = """
 from taugrad.compressors.tau.base import Policy
 class Mine(Policy):
@@ -286,10 +286,10 @@ WRONG = {
         *("unfirst(3)", "Mine.first_field = x is none of its fields"),
     ),
     "unsent": ("rules", THRESHOLDED, "unsent(1)", "Mine needs sends, what stands for an element"),
-    "passless": ("quantizers", QUANTIZER, "wgt(1) | passless", "passless:Mine lacks quantize"),
+    "passless": ("quantizers", QUANTIZER, "wgt(1) | passless", "passless:Mine lacks apply"),
     "formless": (
         "quantizers",
-        QUANTIZER + QUANTIZING,
+        QUANTIZER + APPLYING,
         "wgt(1) | formless",
         "Mine needs makes, the form of",
     ),

@@ -26,7 +26,7 @@ def applied(
     ops, config = CpuOps(threads), read_config(line)
     readback = Readback(ops)
     given = [Given(*pair) for pair in zip(kept, gradients, strict=True)]
-    made = config.quantize(given, Work(ops, readback, readback))
+    made = config.apply(given, Work(ops, readback, readback))
     offsets = Offsets.of(np.array([each.numel() for each in gradients]), made.block)
     told = []
     of_each = zip(made.passed(), made.bits, offsets.symbols, offsets.tables, strict=True)

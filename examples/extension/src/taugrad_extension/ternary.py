@@ -28,8 +28,8 @@ class Ternary(QuantizerLink):
         """See `Quantizer.value_bits`."""
         return float(BITS)
 
-    def quantize(self, given: Sequence[Given], work: Work) -> Quantized:
-        """See `Quantizer.quantize`."""
+    def apply(self, given: Sequence[Given], work: Work) -> Quantized:
+        """See `Quantizer.apply`."""
         signs, scales, passed = list[Tensor](), list[float](), list[QuantizedPass]()
         for each in given:
             own, scale, came_to = ternary(each.residual, each.gradient)
