@@ -38,13 +38,14 @@ def put_back(update: Update, parts: Sequence[Part], ops: Ops, leaving_out: Colle
 
     Args:
         update: on the device.
-        parts: of the whole bucket.
+        parts: of the whole bucket; their gradients are not looked at.
         ops: of the device.
         leaving_out: ordinals of parameters of which the update says nothing that is right.
     """
-    total = torch.zeros(sum(part.elements for part in parts), dtype=torch.float32, device=ops.device)
-    add_update(update, total, ops)
     segments = update.segments
+    end = int(segments.starts[-1] + segments.sizes[-1])
+    total = torch.zeros(end, dtype=torch.float32, device=ops.device)
+    add_update(update, total, ops)
     for ordinal, start, size in zip(segments.ordinals, segments.starts, segments.sizes, strict=True):
         residual = parts[ordinal].residual
         if residual is not None and ordinal not in leaving_out:

@@ -62,7 +62,7 @@ class _Run:
 
     @property
     def packed_bytes(self) -> int:
-        return bitpack.packed_bytes(self.symbols.size, self.bits)
+        return int(bitpack.packed_bytes(self.symbols.size, self.bits))
 
     def estimate(self, code: huffman.Code | None, wanted: str) -> float:
         """About how many bytes `best` takes."""
