@@ -21,7 +21,7 @@ from taugrad.platform.training.growing import ConstantBatch
 SPARSEST, DENSEST = 1e-5, 0.1
 """The densities that a budget may lead to. Above the last one, a sign and tau represent values badly."""
 
-_HEADER_BYTES = 32.0
+_HEADER_BYTES, _TAU_BYTES = 28.0, 4.0
 _TABLE_BYTES = 8.0
 """Of a message that holds anything: the length of Golomb-Rice blocks, one block's entry, its last bits."""
 SWING = 1.3
@@ -44,7 +44,7 @@ class Cost:
         layers: elements of each parameter that is compressed.
         whole: elements that are sent as float32 in each step.
         buckets: number of buckets of a step's gradient.
-        own_messages: whether each parameter has a message of its own, instead of one for each bucket.
+        taus: whether messages say the tau of each parameter.
         value_bits: bits of an element sent, in addition to its position.
         sendings: how often messages are handed over by all workers in all steps; workers x steps if nobody
             forwards messages.
@@ -54,7 +54,7 @@ class Cost:
     layers: tuple[int, ...]
     whole: int
     buckets: int
-    own_messages: bool
+    taus: bool
     value_bits: float
     sendings: int
     swing: float = SWING
@@ -69,16 +69,16 @@ class Cost:
         sizes = np.array(self.layers, np.float64)
         sent = np.full(sizes.shape, density)
         positions_and_values = float((sizes * bits_per_element(sent, self.value_bits)).sum()) / 8
-        expected = sizes * density if self.own_messages else np.full(self.buckets, sizes.sum() * density)
+        expected = np.full(self.buckets, sizes.sum() * density)
         # An empty message has no table; the number of elements in one has a Poisson distribution.
         tables = _TABLE_BYTES * float(-np.expm1(-expected).sum())
         a_step = self._headers() + self.swing * (positions_and_values * (density > 0) + tables)
         return self.sendings * a_step
 
     def _headers(self) -> float:
-        messages = len(self.layers) if self.own_messages else self.buckets
         whole = _HEADER_BYTES * self.buckets + 4.0 * self.whole if self.whole else 0.0
-        return messages * _HEADER_BYTES + self.buckets * SIZE_BYTES + whole
+        taus = _TAU_BYTES * len(self.layers) if self.taus else 0.0
+        return self.buckets * (_HEADER_BYTES + SIZE_BYTES) + taus + whole
 
     def density(self, wire_bytes: float) -> float:
         """The largest density, SPARSEST to DENSEST, at which a run is expected to stay within a budget.
@@ -128,7 +128,7 @@ def cost_of(spec: RunSpec) -> Cost:
         layers=layers,
         whole=whole,
         buckets=_buckets(4 * (sum(layers) + whole)),
-        own_messages=method.kind != "wgt" or method.quantizer is not None,
+        taus=method.kind != "wgt",
         value_bits=method.value_bits,
         sendings=_sendings(sync, spec.workers.count) * BatchPlan(spec.training, len(data.train)).iterations,
     )

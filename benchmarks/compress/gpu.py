@@ -242,7 +242,7 @@ def crossing_cases(arena: Arena) -> Iterator[Case]:
     dense = runtime.array(arena.residual)
     yield Case("words and values to the host", lambda: runtime.fetch_all([words, values]), 8 * k, k)
     yield Case("words to the GPU", lambda: runtime.place_all([on_host]), 4 * k, k)
-    yield Case("adding values at positions", lambda: add_values(runtime, words, values, dense), 16 * k, k)
+    yield Case("adding values at positions", lambda: add_values(runtime, words, values, 0, dense), 16 * k, k)
 
 
 def resnet50_sizes() -> list[int]:

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.bucket.incoming import Received
-from taugrad.compressors.bucket.layout import Part, Unit
+from taugrad.compressors.bucket.layout import Part
+from taugrad.compressors.bucket.reader import Received
 from taugrad.compressors.config import CompressedMethod, read_config
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import NonFinite
-from taugrad.compressors.wire.quantized import Quantized
 from taugrad.compressors.wire.update import Update
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order
@@ -68,7 +67,7 @@ INTRODUCTION = (
     "LeNet ({parameters:,} parameters) on 5,000 MNIST digits, one worker, batches of {batch}, {iterations} "
     "iterations with each method from the same weights. Figures are sums over iterations {first} to "
     "{iterations}, every {every}th. All parameters are one bucket. The bound treats positions as "
-    "independent events with each layer's density, signs and symbols by their frequencies in each message, "
+    "independent events with each layer's density, signs and symbols by their frequencies in each layer, "
     "and floats and tables as they are. If positions cluster within a layer, a code can be below the bound."
 )
 
@@ -104,28 +103,21 @@ def entropy_bits(counts: NDArray[np.int64]) -> float:
     return float((counts * np.log2(counts.sum() / counts)).sum())
 
 
-def bound(update: Update, unit: Unit) -> float:
+def bound(update: Update) -> float:
     """The entropy of what an update says, in bits."""
-    if update.words is None:
-        return _values_bound(update, update.values)
-    total = 0.0
-    positions = update.words >> 1
-    for place, elements in unit.slices(every=False):
-        low, high = np.searchsorted(positions, [elements.start, elements.stop])
-        total += entropy_bits(np.array([high - low, place.elements - (high - low)]))
-        if FORMS[update.form].sign_apart:
+    total, traits, ends = 0.0, FORMS[update.form], np.cumsum(update.counts)
+    sizes, begins = update.segments.sizes.tolist(), (ends - update.counts).tolist()
+    for size, low, high in zip(sizes, begins, ends.tolist(), strict=True):
+        sent = high - low
+        if update.words is not None:
+            total += entropy_bits(np.array([sent, size - sent]))
+        if traits.has_tau:
             signs = int((update.words[low:high] & 1).sum())
-            total += entropy_bits(np.array([signs, high - low - signs]))
-        if update.form == "qgt":
+            total += entropy_bits(np.array([signs, sent - signs]))
+        if traits.symbols:
             total += entropy_bits(np.bincount(update.values[low:high]))
-    return total if update.form == "qgt" or not update.k else total + _values_bound(update, update.values)
-
-
-def _values_bound(update: Update, values: NDArray[np.generic] | Quantized) -> float:
-    if isinstance(values, Quantized):
-        tables = 8 * sum(table.nbytes for table in values.tables())
-        return tables + entropy_bits(np.bincount(values.symbols))
-    return 0.0 if FORMS[update.form].sign_apart else float(FORMS[update.form].paper_bits * update.k)
+    tables = 8.0 * sum(table.nbytes for table in update.tables)
+    return total + tables + (0.0 if traits.symbols or traits.has_tau else update.paper_bits)
 
 
 class Learner:
@@ -186,8 +178,8 @@ def measure_method(line: str, sizes: Sizes) -> Tally:
         if iteration >= sizes.first and (iteration - sizes.first) % sizes.every == 0:
             tally.elements += learner.layout.bucket_elements
             tally.wire_bits += 8 * size
-            tally.sent += sum(update.k for update, _ in incoming)
-            tally.bound_bits += sum(bound(update, unit) for update, unit in incoming)
+            tally.sent += sum(update.k for update in incoming)
+            tally.bound_bits += sum(map(bound, incoming))
     return tally
 
 

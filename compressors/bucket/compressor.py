@@ -4,29 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..config.methods import CompressedMethod, Exempt, Method
-from ..ops.array import Bytes
-from ..ops.cpu.ops import CpuOps
-from ..ops.cpu.wire import find_messages
+from ..ops.array import Bytes, host
+from ..ops.cpu.passes import CpuOps
 from ..ops.interface import Ops
-from ..ops.returns import Returns, run
-from ..rules.base import Context, Ran, Rule, Turn
+from ..ops.readback import Readback
+from ..rules.base import BucketInput, Context, Rule, RuleOutput
 from ..wire import message
-from ..wire.codecs import codec_by_name
-from ..wire.columns.updates import UpdateColumns
-from ..wire.columns.writing import plan as plan_columns
 from ..wire.forms import FORMS
-from ..wire.message import NonFinite, Planned
-from ..wire.update import NO_TAU, Update
-from .adding import add_all, put_back, sum_all
-from .crossing import to_device, to_host
-from .incoming import Incoming, Received
-from .layout import Layout, Part, PartTally, Unit, lay_out
-from .reader import FEW, Reader
+from ..wire.message import NonFinite
+from ..wire.positions import codec_by_name
+from ..wire.update import Update
+from .adding import add_update, put_back, sum_all
+from .layout import Layout, Part, PartTally, lay_out
+from .reader import Incoming, Reader, Received
 
 
 @dataclass(frozen=True)
@@ -35,8 +29,8 @@ class Outgoing:
 
     payload: Bytes
     """uint8, the messages one after the other; in the CPU's memory."""
-    units: list[Unit]
-    """What its messages that took something out of residuals are about; they come first."""
+    layout: Layout
+    """What they are about."""
     tallies: list[PartTally]
     """Of every parameter, in order."""
 
@@ -63,10 +57,9 @@ class Compressor(Reader):
         self.config = config
         self.rule: Rule = config.build()
         self.ops = CpuOps(threads) if ops is None else ops
-        super().__init__(self.rule.form, self.ops if isinstance(self.ops, CpuOps) else CpuOps(threads))
-        self._codec, self._symbols = config.position_codec, config.symbol_codec
-        if self._codec != "auto":
-            codec_by_name(self._codec)  # from now on, readers of messages know it
+        super().__init__(self.rule.form, self.ops.threads if isinstance(self.ops, CpuOps) else threads)
+        if config.position_codec != "auto":
+            codec_by_name(config.position_codec)  # from now on, readers of messages know it
         self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
         """Whether parameters that are not exempt have a residual."""
         self.corrects_momentum = bool(config.own_momentum)
@@ -81,12 +74,12 @@ class Compressor(Reader):
         if method is self.config:
             return self
         assert isinstance(method, CompressedMethod)
-        return Compressor(method, self.ops, self.wire.threads)
+        return Compressor(method, self.ops, self.threads)
 
     def layout(self, names: Sequence[str], sizes: Sequence[int]) -> Layout:
-        """How a bucket of these parameters is cut into messages."""
+        """What the messages of a bucket of these parameters are about."""
         exempt = [is_exempt(self.config.exempt, name, size) for name, size in zip(names, sizes, strict=True)]
-        return lay_out(sizes, exempt.__getitem__, by_parameter=self.rule.by_parameter)
+        return lay_out(sizes, exempt.__getitem__)
 
     def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:
         """Runs the rule over every parameter and writes what is sent.
@@ -105,40 +98,31 @@ class Compressor(Reader):
             for part in parts:
                 if part.residual is not None:
                     part.residual.mul_(self.config.decay)
-        awake, looks, returned = self._awake(parts, context), Returns(ops), Returns(ops)
-        turn = Turn(layout.units, parts, awake, context, ops, looks, returned)
-        whole = [] if layout.exempt is None else [parts[place.ordinal] for place in layout.exempt.places]
-        wide = [part.gradient.float() for part in whole]
-        finite = ops.finite(wide, looks) if wide else list
-        ran = run(looks, self.rule.run(turn))
-        refused = [] if ran.refused is None else [ran.refused]
-        if layout.exempt is not None:
-            places = zip(layout.exempt.places, finite(), strict=True)
-            refused += [place.ordinal for place, good in places if not good][:1]
+        readback, returned = Readback(ops), Readback(ops)
+        whole = [parts[ordinal].gradient.float() for ordinal in layout.whole.ordinals]
+        finite = ops.finite(whole, readback) if whole else list
+        given = BucketInput(
+            layout.sent, parts, self._active(parts, context), context, ops, readback, returned
+        )
+        output = self.rule.run(given) if len(layout.sent) else None
+        readback.fetch()
+        refused = [] if output is None else list(output.refused)
+        refused += [at for at, good in zip(layout.whole.ordinals, finite(), strict=True) if not good]
         if refused:
-            return self._refuse(min(refused), ran, parts, layout, returned)
-        groups: list[Sequence[Update]] = [ran.updates]
-        if layout.exempt is not None:
-            values = ops.array(wide[0] if len(wide) == 1 else torch.cat(wide))
-            groups.append([Update("f32", layout.exempt.n, NO_TAU, None, values)])
+            return self._refuse(min(refused), output, parts, layout, returned)
+        updates = [] if output is None else [(output.update, self._codec_of(output.update))]
+        if whole:
+            values = ops.array(whole[0] if len(whole) == 1 else torch.cat(whole))
+            updates.append((Update("f32", layout.whole, None, layout.whole.sizes, values), "auto"))
         if ops.on_host:
             returned.fetch()
         else:
-            groups = to_host(groups, returned)
-        payload = message.write_planned([self._plan(updates) for updates in groups], self.wire)
-        return Outgoing(payload, ran.units, self._tallies(parts, whole, turn))
+            arrays = returned.fetch_with([array for update, _ in updates for array in update.arrays()])
+            updates = [(update.with_arrays(arrays), codec) for update, codec in updates]
+        payload = message.write_all(updates, self.config.symbol_codec, self.threads)
+        return Outgoing(payload, layout, self._tallies(parts, layout, given))
 
-    def _plan(self, updates: Sequence[Update]) -> Planned:
-        """How updates are going to be written."""
-        if isinstance(updates, UpdateColumns) and len(updates) >= FEW:
-            planned = plan_columns(updates, self._codec, self._symbols, self.wire.threads)
-            if planned is not None:
-                return planned
-        each = list(updates)
-        codecs = [self._codec_of(update) for update in each]
-        return message.plan_all(each, codecs, self._symbols, self.wire)
-
-    def _awake(self, parts: Sequence[Part], context: Context) -> set[int]:
+    def _active(self, parts: Sequence[Part], context: Context) -> set[int]:
         """Ordinals of the parameters that are not held back."""
         if not context.hold_back_zeros:
             return set(range(len(parts)))
@@ -146,55 +130,53 @@ class Compressor(Reader):
         return {ordinal for ordinal, found in enumerate(nonzero) if found}
 
     def _codec_of(self, update: Update) -> str:
-        # What is sent whole has no positions, and a parameter that is held back no chunks.
-        whole = update.form == "f32" and update.words is None
-        return "auto" if whole or (self._codec == "chunked" and update.chunks is None) else self._codec
+        return "auto" if update.words is None else self.config.position_codec
 
-    def _tallies(self, parts: Sequence[Part], whole: Sequence[Part], turn: Turn) -> list[PartTally]:
-        found, bits = turn.tallies.settle(), FORMS["f32"].paper_bits
-        sent_whole = {part.name for part in whole}
-        tallies = []
-        for ordinal, part in enumerate(parts):
-            if part.name in sent_whole:
-                tallies.append(
-                    PartTally(part.name, part.elements, part.elements, 0.0, None, bits * part.elements)
-                )
-            else:
-                tallies.append(found.get(ordinal) or PartTally(part.name, part.elements, 0, 0.0))
-        return tallies
+    def _tallies(self, parts: Sequence[Part], layout: Layout, given: BucketInput) -> list[PartTally]:
+        found, bits = given.tallies.settle(), FORMS["f32"].paper_bits
+        for ordinal in layout.whole.ordinals:
+            n = parts[ordinal].elements
+            found[ordinal] = PartTally(parts[ordinal].name, n, n, 0.0, None, bits * n)
+        return [
+            found.get(ordinal) or PartTally(part.name, part.elements, 0, 0.0)
+            for ordinal, part in enumerate(parts)
+        ]
 
     def _refuse(
-        self, refused: int, ran: Ran, parts: Sequence[Part], layout: Layout, returned: Returns
+        self,
+        refused: int,
+        output: RuleOutput | None,
+        parts: Sequence[Part],
+        layout: Layout,
+        returned: Readback,
     ) -> Outgoing:
         """What is sent instead of updates, which go back to where they came from."""
-        for update, unit in zip(ran.updates, ran.units, strict=True):
-            put_back(update, unit, parts, self.ops)
+        if output is not None:
+            # Whoever sends parameters whole has quantized nothing where a sum was not finite.
+            leaving_out = output.refused if output.update.words is None else ()
+            put_back(output.update, parts, self.ops, leaving_out)
         kept = [self.ops.squares(part.residual, returned) for part in parts]
-        payload = message.write_nonfinite(self.refusal(layout, refused))
+        payload = message.write_nonfinite(NonFinite(self.form, layout.bucket_elements, refused))
         returned.fetch()
         tallies = [
             PartTally(part.name, part.elements, 0, squares())
             for part, squares in zip(parts, kept, strict=True)
         ]
-        return Outgoing(payload, [], tallies)
+        return Outgoing(payload, layout, tallies)
 
     def put_back(self, outgoing: Outgoing, parts: Sequence[Part]) -> None:
         """Adds what was taken out for a step that is left out to the residuals it came from."""
-        units, payload = outgoing.units, outgoing.payload
-        mine = find_messages(payload, len(units) + 1)[: len(units)]  # what was sent whole comes after them
-        read = message.read_all(mine, [unit.n for unit in units], self.wire)
-        updates = [update for update in read if isinstance(update, Update)]
-        for update, unit in self._here(list(zip(updates, units, strict=True))):
-            put_back(update, unit, parts, self.ops)
+        sent = self.read(outgoing.payload, outgoing.layout)
+        if not isinstance(sent, NonFinite):
+            for update in self._here(sent):
+                put_back(update, parts, self.ops)
 
     def _here(self, received: Received) -> Received:
-        """Updates on the device of the gradients."""
-        return received if self.ops.on_host else to_device(received, self.ops)
-
-    def refusal(self, layout: Layout, ordinal: int) -> NonFinite:
-        """What is sent instead of updates if a parameter is not finite."""
-        tau = np.float32(1) if FORMS[self.rule.form].has_tau else NO_TAU
-        return NonFinite(self.rule.form, layout.bucket_elements, tau, ordinal)
+        """Updates on the device of the gradients. Does not wait."""
+        if self.ops.on_host:
+            return received
+        placed = self.ops.place_all([host(array) for update in received for array in update.arrays()])
+        return [update.with_arrays(placed) for update in received]
 
     def total(self, incoming: Sequence[Incoming], divisor: int, total: Tensor) -> None:
         """Fills a bucket with the sum of workers' updates, added in their order, over a divisor.
@@ -209,7 +191,8 @@ class Compressor(Reader):
 
     def add(self, incoming: Received, total: Tensor) -> None:
         """Adds one worker's updates to a bucket, float32 [bucket elements]."""
-        add_all(self._here(incoming), total, self.ops)
+        for update in self._here(incoming):
+            add_update(update, total, self.ops)
 
 
 def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:

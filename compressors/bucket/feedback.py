@@ -10,13 +10,13 @@ from torch import Tensor
 from ..backend import compressor_for
 from ..config.methods import CompressedMethod, Method
 from ..ops.array import Bytes
-from ..ops.returns import Returns
+from ..ops.readback import Readback
 from ..rules.base import Context
 from ..tau.base import ALL, Memory
 from .compressor import Compressor, Outgoing
-from .incoming import Incoming
 from .layout import Layout, Part, PartTally
 from .memory_order import MemoryOrder
+from .reader import Incoming
 
 _NO_GRADIENT = torch.empty(0)
 _PARTS = ("residuals", "velocities", "memories")
@@ -65,11 +65,11 @@ class Feedback:
             layout: of these.
             compressor: its method says what is kept.
         """
-        exempt = {place.ordinal for place in layout.exempt.places} if layout.exempt else set()
+        whole = set(layout.whole.ordinals)
         keeps, moves = compressor.keeps_residuals, compressor.corrects_momentum
         parts = []
         for ordinal, (name, gradient) in enumerate(gradients):
-            if ordinal in exempt:
+            if ordinal in whole:
                 parts.append(Part(name, gradient))
                 continue
             residual = _zeros_once(self.residuals, name, gradient) if keeps else None
@@ -245,9 +245,9 @@ class FeedbackCompressor:
     def residual_squares(self) -> float:
         """Sum of squares of all residuals."""
         ops = self.compressor.ops
-        returns = Returns(ops)
-        found = [ops.squares(residual, returns) for residual in self.feedback.residuals.values()]
-        returns.fetch()
+        readback = Readback(ops)
+        found = [ops.squares(residual, readback) for residual in self.feedback.residuals.values()]
+        readback.fetch()
         return sum(each() for each in found)
 
     def read(self, payload: Bytes) -> Incoming:

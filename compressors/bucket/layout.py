@@ -1,16 +1,16 @@
-"""What a bucket of gradients consists of, and how it is cut into messages."""
+"""What a bucket of gradients consists of, and what its messages are about."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 from torch import Tensor
 
-from ..ops.offsets import Numbers
+from ..ops.segments import Segments
 
 
-@dataclass(slots=True)  # not frozen: see `wire.update.Update`
+@dataclass(slots=True)
 class Part:
     """One parameter's share of a bucket."""
 
@@ -30,7 +30,7 @@ class Part:
         return self.gradient.numel()
 
 
-@dataclass(slots=True)  # not frozen: see `wire.update.Update`
+@dataclass(slots=True)
 class PartTally:
     """What one parameter sent."""
 
@@ -44,80 +44,35 @@ class PartTally:
     """Value bits of what was sent."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """A parameter in its bucket."""
-
-    ordinal: int
-    """Index among the bucket's parameters, from 0."""
-    start: int
-    """Its first element in the bucket."""
-    elements: int
-
-
-@dataclass(frozen=True)
-class Unit:
-    """What one message is about, or several messages with the same coordinates.
-
-    A sparse update's positions count from the bucket's element `base`. An update of every element has the
-    elements of the places, one place after the other.
-    """
-
-    n: int
-    """Elements of its updates."""
-    base: int
-    places: tuple[Place, ...]
-
-    def slices(self, *, every: bool) -> list[tuple[Place, slice]]:
-        """The range of each place among the unit's n elements.
-
-        Args:
-            every: for an update of every element, in which place follows place.
-        """
-        found, behind = [], 0
-        for place in self.places:
-            start = behind if every else place.start - self.base
-            found.append((place, slice(start, start + place.elements)))
-            behind += place.elements
-        return found
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
-    """How a bucket is cut into messages. Every worker knows this without being told."""
+    """Which parameters of a bucket its messages are about. Every worker knows this without being told."""
 
-    units: tuple[Unit, ...]
-    exempt: Unit | None
-    """Parameters that are sent whole, in one message after the others."""
+    sent: Segments
+    """Parameters that the method compresses: one message, if there are any."""
+    whole: Segments
+    """Parameters that are exempt: another message behind it, if there are any."""
     bucket_elements: int
 
-    @cached_property
-    def n(self) -> Numbers:
-        """int64, elements of each unit."""
-        return np.array([unit.n for unit in self.units], np.int64)
 
-    @cached_property
-    def starts(self) -> Numbers:
-        """int64, the first element in the bucket of each unit's first place."""
-        return np.array([unit.places[0].start for unit in self.units], np.int64)
-
-
-def lay_out(sizes: Sequence[int], exempt: Callable[[int], bool], *, by_parameter: bool) -> Layout:
-    """Cuts a bucket into units.
+def lay_out(sizes: Sequence[int], exempt: Callable[[int], bool]) -> Layout:
+    """The layout of a bucket.
 
     Args:
         sizes: elements of its parameters, in their order.
         exempt: by ordinal, whether a parameter is sent whole.
-        by_parameter: one unit for each parameter that is not exempt, instead of one for all of them.
     """
-    places, start = [], 0
+    starts = [0, *accumulate(sizes)]
+    groups: tuple[list[int], list[int]] = [], []
     for ordinal, size in enumerate(sizes):
-        places.append(Place(ordinal, start, size))
-        start += size
-    whole = tuple(place for place in places if exempt(place.ordinal) and place.elements)
-    others = tuple(place for place in places if not exempt(place.ordinal))
-    if by_parameter:
-        units = tuple(Unit(place.elements, place.start, (place,)) for place in others if place.elements)
-    else:
-        units = (Unit(start, 0, others),) if others else ()
-    return Layout(units, Unit(sum(place.elements for place in whole), 0, whole) if whole else None, start)
+        if size:
+            groups[exempt(ordinal)].append(ordinal)
+    sent, whole = (
+        Segments(
+            tuple(group),
+            np.array([starts[ordinal] for ordinal in group], np.int64),
+            np.array([sizes[ordinal] for ordinal in group], np.int64),
+        )
+        for group in groups
+    )
+    return Layout(sent, whole, starts[-1])

@@ -210,13 +210,13 @@ POLICIES = Family(
 CODECS = Family(
     "codec",
     "taugrad.codecs",
-    "wire.codecs.base:Codec",
+    "wire.codec:Codec",
     {
-        "raw": "wire.codecs.raw:Raw",
-        "packed32": "wire.codecs.packed32:Packed32",
-        "bitmap": "wire.codecs.bitmap:Bitmap",
-        "golomb_rice": "wire.codecs.golomb_rice:GolombRice",
-        "chunked": "wire.codecs.chunked:Chunked",
+        "raw": "wire.positions:Raw",
+        "packed32": "wire.positions:Packed32",
+        "bitmap": "wire.positions:Bitmap",
+        "golomb_rice": "wire.positions:GolombRice",
+        "chunked": "wire.positions:Chunked",
     },
 )
 """The codecs of positions."""

@@ -22,7 +22,7 @@ def aligned(data: Bytes, dtype: Any) -> NDArray[Any]:
     return array if array.flags.aligned else array.copy()
 
 
-def host(array: Array) -> NDArray[Any]:
+def host(array: Array | None) -> NDArray[Any]:
     """An array that lies in the CPU's memory, as NumPy's."""
     assert isinstance(array, np.ndarray)
     return array

@@ -1,7 +1,7 @@
 """The passes over gradients and residuals that methods are made of, and arrays, on one kind of device.
 
-`cpu.ops.CpuOps` and `cuda.ops.CudaOps` implement them. For the same input they write the same bits. Only
-fetches of `Returns` wait for a device, and the methods that say so. If a result is needed on the host, it is
+`cpu.passes.CpuOps` and `cuda.ops.CudaOps` implement them. For the same input they write the same bits. Only
+fetches of `Readback` wait for a device, and the methods that say so. If a result is needed on the host, it is
 requested first, and is there after the fetch. On the CPU, it is there at once.
 
 Legend: n elements of a parameter, k of them sent, whose words are position << 1 | sign, uint32 [k], positions
@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
-from .returns import Pending, Returns
+from .readback import Pending, Readback
+from .results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target, ThresholdRule
 
 
 class Ranges(Protocol):
@@ -26,7 +26,7 @@ class Ranges(Protocol):
 
     @property
     def nonfinite(self) -> bool:
-        """Whether any is not finite, once `looks` was fetched."""
+        """Whether any is not finite, once `readback` was fetched."""
 
 
 class Addends(NamedTuple):
@@ -96,15 +96,15 @@ class Ops(ABC):
         """Whether an element of each gradient is not zero (NaN is not). Waits once."""
 
     @abstractmethod
-    def finite(self, gradients: Sequence[Tensor], returns: Returns) -> Pending[list[bool]]:
+    def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
         """Whether all elements of each float32 gradient are finite."""
 
     @abstractmethod
-    def squares(self, residual: Tensor | None, returns: Returns) -> Pending[float]:
+    def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
         """The sum of squares of a float32 tensor as it is now, in any order; 0 without one."""
 
     @abstractmethod
-    def ordered_sum_of_squares(self, gradient: Tensor, returns: Returns) -> Pending[float]:
+    def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
         """The sum of squares of a float32 tensor in one order on every device: `ops.cpu.ordered_sum`."""
 
     @abstractmethod
@@ -116,7 +116,7 @@ class Ops(ABC):
     # Sparse passes
 
     @abstractmethod
-    def advance(
+    def apply_momentum(
         self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
     ) -> list[Tensor]:
         """velocity = momentum * velocity + gradient, float32.
@@ -127,19 +127,19 @@ class Ops(ABC):
 
     @abstractmethod
     def take_by_threshold(
-        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returns: Returns
-    ) -> Pending[Taken]:
+        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returned: Readback
+    ) -> Pending[Selected]:
         """Adds gradients to residuals, moves what reaches tau (strom: exceeds it) out, keeps the rest.
 
         Args:
             rule: what stands for an element.
             batch: the parameters.
             taus: theirs, each a float32's value greater than 0.
-            returns: receives what the passes come to.
+            returned: receives what the passes come to.
         """
 
     @abstractmethod
-    def take_largest(self, batch: Batch, counts: Sequence[int], returns: Returns) -> Pending[Taken]:
+    def take_largest(self, batch: Batch, counts: Sequence[int], returned: Readback) -> Pending[Selected]:
         """The same for the largest magnitudes of each parameter, at most `counts` of them.
 
         Of equal magnitudes the lower positions are sent; fewer where fewer reach the smallest tau, and none
@@ -147,32 +147,30 @@ class Ops(ABC):
         """
 
     @abstractmethod
-    def take_largest_of_chunks(self, batch: Batch, chunk: int, keep: int, returns: Returns) -> Pending[Taken]:
+    def take_largest_of_chunks(
+        self, batch: Batch, chunk: int, keep: int, returned: Readback
+    ) -> Pending[Selected]:
         """The same for the `keep` largest magnitudes of every `chunk` elements, a power of two."""
 
     @abstractmethod
     def clear(self, words: Any, base: int, dense: Tensor) -> None:
         """Sets to zero the elements of float32 [n] that words name; dense[0] has position `base`."""
 
-    @abstractmethod
-    def drop_signs(self, words: Any) -> None:
-        """Takes the signs from words, uint32 [k]."""
-
     # Quantizing passes: residuals become what symbols leave out; None for zeros that nobody keeps
 
     @abstractmethod
-    def extremes(self, given: Sequence[Addends], looks: Returns, returns: Returns) -> list[Ranges]:
+    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[Ranges]:
         """Adds gradients to residuals, and finds the smallest and the largest element of each parameter.
 
         Args:
             given: the parameters, each with at least one element.
-            looks: to be fetched before the ranges are looked at.
-            returns: receives the reports of the passes that go by them.
+            readback: to be fetched before the ranges are looked at.
+            returned: receives the reports of the passes that go by them.
         """
 
     @abstractmethod
     def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], looks: Returns
+        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
     ) -> Pending[list[NDArray[np.int64]]]:
         """How often each symbol occurs in stratified samples that are quantized uniformly between ranges.
 
@@ -180,12 +178,12 @@ class Ops(ABC):
             samples: of each parameter, all of whose values are in its ranges.
             bits: of a symbol.
             ranges: of the parameters. Where they are not finite, counts mean nothing.
-            looks: receives the counts, int64 [2^bits] each.
+            readback: receives the counts, int64 [2^bits] each.
         """
 
     @abstractmethod
     def linear_pass(
-        self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Sequence[Ranges] = ()
+        self, work: Quantizing, lows: Any, steps: Any, returned: Readback
     ) -> Pending[list[QuantizedPass]]:
         """Quantizes residual + gradient uniformly; `ops.cpu.linear` defines it.
 
@@ -193,14 +191,26 @@ class Ops(ABC):
             work: what is quantized, and to what.
             lows: float32 [offsets.blocks]; receives the smallest element of each.
             steps: float32 [offsets.blocks]; receives the width of a bin.
-            returns: receives what the passes come to, unless `ranges` has it.
-            ranges: what `extremes` found of the parameters, each one block, all finite; their residuals hold
-                the gradients then, which are not added again.
+            returned: receives what the passes come to.
+        """
+
+    @abstractmethod
+    def linear_between(
+        self, work: Quantizing, bits: Sequence[int], ranges: Sequence[Ranges], lows: Any, steps: Any
+    ) -> Pending[list[QuantizedPass]]:
+        """The same of parameters that are one block each and have bits of their own.
+
+        Args:
+            work: what is quantized; residuals hold the gradients already.
+            bits: of the symbols of each parameter; of those whose range is not finite, it does not matter.
+            ranges: what `extremes` found of the parameters. What the passes come to goes where that went.
+            lows: float32 [parameters].
+            steps: float32 [parameters].
         """
 
     @abstractmethod
     def quantile_pass(
-        self, work: Quantizing, means: Any, exponents: Any, returns: Returns
+        self, work: Quantizing, means: Any, exponents: Any, returned: Readback
     ) -> Pending[list[QuantizedPass]]:
         """Quantizes to bins of equal population; `ops.cpu.quantile` defines it.
 
@@ -209,49 +219,73 @@ class Ops(ABC):
         """
 
     @abstractmethod
-    def fp8_pass(self, work: Quantizing, exponents: Any, returns: Returns) -> Pending[list[QuantizedPass]]:
+    def fp8_pass(self, work: Quantizing, exponents: Any, returned: Readback) -> Pending[list[QuantizedPass]]:
         """Rounds to float8 e4m3fn scaled by a power of two a block, in `exponents`, int8 [offsets.blocks]."""
 
     @abstractmethod
-    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[list[QuantizedPass]]:
+    def half_pass(
+        self, kind: HalfFormat, work: Quantizing, returned: Readback
+    ) -> Pending[list[QuantizedPass]]:
         """Rounds to a 16-bit float, whose bits are the symbols."""
 
-    # What symbols stand for: written to float32 [k], or added
+    # What is sent, in float32 arrays
 
     @abstractmethod
-    def linear_values(
-        self, symbols: Any, block: int, bits: int, lows: Any, steps: Any, out: Any, add: bool
+    def write_values(
+        self,
+        form: str,
+        symbols: Any,
+        block: int,
+        tables: tuple[Any, ...],
+        rows: NDArray[np.int64],
+        out: Any,
+        starts: NDArray[np.int64],
+        add: bool,
     ) -> None:
-        """Of `linear_pass`."""
+        """Writes, or adds, what values of some parameters, or pieces of them, stand for.
+
+        Args:
+            form: of the values: `f32`, `fp16`, `bf16`, `fp8`, `linear` or `quantile`.
+            symbols: of all.
+            block: elements that share tables (0: a block for each row).
+            tables: of all blocks, in the order of a message's.
+            rows: int64 [r, 4], where each row's symbols begin, how many; the first of its blocks, how many.
+            out: float32.
+            starts: int64 [r], where each one's values begin there.
+            add: add to `out` instead of overwriting it.
+        """
 
     @abstractmethod
-    def quantile_values(
-        self, symbols: Any, block: int, bits: int, tables: Any, exponents: Any, out: Any, add: bool
+    def add_words(
+        self,
+        words: Any,
+        ends: NDArray[np.int64],
+        shifts: NDArray[np.int64],
+        taus: NDArray[np.float32] | None,
+        values: Any,
+        total: Any,
     ) -> None:
-        """Of `quantile_pass`."""
+        """Adds what words stand for to float32 [n].
+
+        Args:
+            words: uint32 [k], position << 1 | sign, positions distinct.
+            ends: int64 [m], where the words of each parameter end.
+            shifts: int64 [m], what has to be added to their positions to have elements of `total`.
+            taus: float32 [m]: +-tau is added, by the words' signs, or levels times tau; None for values.
+            values: float32 [k], uint8 [k] levels, or nothing beside taus alone.
+            total: receives it.
+        """
 
     @abstractmethod
-    def fp8_values(self, symbols: Any, block: int, exponents: Any, out: Any, add: bool) -> None:
-        """Of `fp8_pass`."""
+    def add_to_each(
+        self, words: Any, counts: Sequence[int], firsts: Sequence[int], values: Any, dense: Sequence[Tensor]
+    ) -> None:
+        """Adds float32 values to several float32 [n] tensors.
 
-    @abstractmethod
-    def half_values(self, kind: HalfFormat, symbols: Any, out: Any, add: bool) -> None:
-        """Of `half_pass`."""
-
-    # Adding what is sent to float32 [n]; words are uint32 [k], positions distinct
-
-    @abstractmethod
-    def add_taus(self, words: Any, tau: Any, dense: Any) -> None:
-        """Adds +tau or -tau, by the words' signs."""
-
-    @abstractmethod
-    def add_levels(self, words: Any, levels: Any, tau: Any, dense: Any) -> None:
-        """Adds uint8 levels times tau, signed."""
-
-    @abstractmethod
-    def add_to_each(self, words: Any, counts: Sequence[int], values: Any, dense: Sequence[Tensor]) -> None:
-        """Adds float32 values to several float32 [n] tensors: to each at as many words as `counts` says."""
-
-    @abstractmethod
-    def add_values(self, words: Any, values: Any, dense: Any) -> None:
-        """Adds float32 values, whatever the words' signs."""
+        Args:
+            words: uint32 [k], whatever their signs.
+            counts: how many words are about each tensor.
+            firsts: the position of its first element.
+            values: float32 [k].
+            dense: the tensors.
+        """

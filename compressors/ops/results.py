@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from .array import Array
-from .offsets import Offsets, offsets_of
+from .segments import Offsets
 
 ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
 """What is sent by a threshold, and what stands for it (Anoosheh, section 2.1; Strom, section 2.6)."""
@@ -58,11 +59,11 @@ class Quantizing(NamedTuple):
     @property
     def offsets(self) -> Offsets:
         """Where symbols and tables stand."""
-        return offsets_of(self.sizes, self.block)
+        return Offsets.of(np.array(self.sizes, np.int64), self.block)
 
 
 @dataclass(frozen=True)
-class Taken:
+class Selected:
     """What sparse passes over some parameters came to, by parameter."""
 
     ends: list[int]
@@ -75,7 +76,7 @@ class Taken:
     """What was sent by, each a float32's value; the smallest tau for chunks, which have none."""
 
 
-@dataclass(slots=True)  # not frozen: see `wire.update.Update`
+@dataclass(slots=True)
 class QuantizedPass:
     """What one quantizing pass over one parameter came to."""
 

@@ -19,9 +19,9 @@ from torch.futures import Future
 from ..backend import compressor_for
 from ..bucket.compressor import Outgoing
 from ..bucket.feedback import Feedback
-from ..bucket.incoming import Incoming, sent_in
 from ..bucket.layout import Layout, Part
 from ..bucket.ledger import Step
+from ..bucket.reader import Incoming
 from ..config.methods import CompressedMethod
 from ..errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
 from ..gloo_threads import Once
@@ -222,9 +222,8 @@ class AllGather(Protocol):
                     if isinstance(each, NonFinite):
                         step.skip(parts[each.ordinal].name, rank)
                         continue
-                    sent, bits = sent_in(each)
-                    step.sent += sent
-                    step.paper_bits += bits
+                    step.sent += sum(update.k for update in each)
+                    step.paper_bits += sum(update.paper_bits for update in each)
             times.arrived(step, gathering.started, received, bucket.title)
             return buffer
 

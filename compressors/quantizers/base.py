@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -15,47 +15,13 @@ if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torc
 
     from ..ops.array import Array
     from ..ops.interface import Ops
-    from ..ops.results import QuantizedPass
-    from ..ops.returns import Pending, Returns, Steps
+    from ..ops.readback import Pending, Readback
+    from ..ops.results import QuantizedPass, Quantizing
     from ..tau.by_law import Law
     from ..wire.forms import Form
-    from ..wire.quantized import Quantized
 
 Bits = Annotated[int, Field(ge=1, le=16)]
 Block = Annotated[int, Field(ge=0, le=2**31 - 1)]
-
-
-@dataclass(slots=True)  # not frozen: see `wire.update.Update`
-class Outcome:
-    """A quantizing pass."""
-
-    values: "Array | Quantized"
-    """uint16 bits of 16-bit floats, or symbols and tables; without meaning if the pass was not finite."""
-    passed: "Pending[QuantizedPass]"
-    """What it came to."""
-
-
-@dataclass(slots=True)  # not frozen: see `wire.update.Update`
-class Outcomes:
-    """Quantizing passes over some parameters."""
-
-    values: "Sequence[Array | Quantized]"
-    """Of each; see `Outcome.values`."""
-    passed: "Pending[list[QuantizedPass]]"
-    """What they came to."""
-
-
-class Work(NamedTuple):
-    """Where a quantizer works, and what its steps wait for."""
-
-    ops: "Ops"
-    """Where residuals and gradients are."""
-    looks: "Returns"
-    """What the steps wait for."""
-    returned: "Returns"
-    """Receives what the pass comes to."""
-    rms: float | None = None
-    """Of the loss's gradient, where something else is quantized in its place."""
 
 
 class Given(NamedTuple):
@@ -67,6 +33,44 @@ class Given(NamedTuple):
     """Contiguous [n], n at least 1, of any float type."""
     rms: float | None = None
     """Of the loss's gradient, where something else is quantized in its place."""
+    number: float | None = None
+    """What a law says for the parameter, where the method has a law."""
+
+
+class Work(NamedTuple):
+    """Where a quantizer works, and what it waits for."""
+
+    ops: "Ops"
+    """Where residuals and gradients are."""
+    readback: "Readback"
+    """What a quantizer asks for, and fetches, to go on."""
+    returned: "Readback"
+    """Receives what passes come to; somebody else fetches it."""
+
+    def room(self, given: "Sequence[Given]", bits: int, block: int) -> "Quantizing":
+        """A pass over parameters, with room for their symbols of at most so many bits."""
+        from ..ops.cpu.bitpack import symbol_type  # noqa: PLC0415 (reading a configuration needs no numba)
+        from ..ops.results import Quantizing  # noqa: PLC0415
+
+        gradients = [each.gradient for each in given]
+        symbols = self.ops.empty(sum(each.numel() for each in gradients), symbol_type(bits))
+        return Quantizing([each.residual for each in given], gradients, symbols, bits, block)
+
+
+@dataclass(slots=True)
+class Quantized:
+    """What passes over some parameters made; each parameter's stands behind that of the one before."""
+
+    bits: "Sequence[int]"
+    """Of a symbol, or of a short float, of each parameter."""
+    values: "Array"
+    """Symbols, uint8 where all have up to 8 bits, otherwise uint16; or the bits of 16-bit floats."""
+    passed: "Pending[list[QuantizedPass]]"
+    """What the passes came to. Where one was not finite, symbols and tables mean nothing."""
+    block: int = 0
+    """Values that share tables, the last ones of a parameter may be fewer; 0: one block a parameter."""
+    tables: "tuple[Array, ...]" = ()
+    """Ranges or tables of all blocks (`wire.forms.table_layout`)."""
 
 
 class Quantizer(Settings):
@@ -78,28 +82,13 @@ class Quantizer(Settings):
     """Whether that are symbols, which a Huffman code may shorten."""
 
     @abstractmethod
-    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """Quantizes residual + gradient.
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
+        """Quantizes residual + gradient of all parameters of a bucket, each for itself.
 
         Args:
-            residual: contiguous float32 [n]; becomes what the symbols leave out. None for zeros that nobody
-                keeps.
-            gradient: contiguous [n], n at least 1, of any float type.
+            given: the parameters; there may be none.
             work: where, and what is waited for.
         """
-
-    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[Outcomes]":
-        """`apply` to all parameters of a bucket; by default one by one.
-
-        Args:
-            given: the parameters.
-            work: where, and what is waited for.
-        """
-        from ..ops.returns import together  # noqa: PLC0415 (NumPy)
-
-        return joined(
-            together(self.apply(each.residual, each.gradient, work._replace(rms=each.rms)) for each in given)
-        )
 
     @property
     def value_bits(self) -> float:
@@ -111,10 +100,6 @@ class Quantizer(Settings):
         """The law that decides something for each parameter, if one does."""
         return None
 
-    def decided(self, number: float) -> Self:
-        """The same with what the law said for a parameter."""
-        return self
-
     @classmethod
     def problem(cls, name: str) -> str:
         """See `Settings.problem`."""
@@ -122,35 +107,6 @@ class Quantizer(Settings):
 
         wanted = f"{cls.__name__} needs makes, the form of its values: one of {', '.join(FORMS)}"
         return super().problem(name) or ("" if getattr(cls, "makes", None) in FORMS else wanted)
-
-
-class InOneCall(Quantizer):
-    """A quantizer whose pass takes all parameters in one call, and waits for nothing."""
-
-    @abstractmethod
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
-        """See `Quantizer.apply_all`.
-
-        Args:
-            given: the parameters; there may be none.
-            work: where.
-        """
-
-    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.apply`."""
-        outcomes = yield from self.apply_all([Given(residual, gradient)], work)
-        return Outcome(outcomes.values[0], lambda: outcomes.passed()[0])
-
-    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[Outcomes]":
-        """See `Quantizer.apply_all`."""
-        yield from ()
-        return self.quantize_all(given, work)
-
-
-def joined(works: "Steps[list[Outcome]]") -> "Steps[Outcomes]":
-    """The outcomes of parameters that were quantized one by one."""
-    found = yield from works
-    return Outcomes([each.values for each in found], lambda: [each.passed() for each in found])
 
 
 class QuantizerLink(Quantizer):
@@ -167,7 +123,7 @@ class Blocks(Settings):
     """Number of elements that share a range or table; 0: the whole layer is one block."""
 
 
-class Bins(Blocks, InOneCall):
+class Bins(Blocks, Quantizer):
     """Values in 2^bits bins a block."""
 
     first_field = "bits"

@@ -1,7 +1,7 @@
 """entropy: bins of equal width, as many as a layer's entropy or RMS gradient asks for (Oland-Raj)."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
@@ -9,15 +9,12 @@ from ..config.base import Symbols
 from ..config.calls import expand
 from ..config.methods import DenseMethod
 from ..tau.by_law import Law
-from .base import Given, Outcome, Outcomes, Quantizer, QuantizerLink, Work
+from .base import Given, Quantized, Quantizer, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
-
-    from ..ops.interface import Ranges
-    from ..ops.returns import Steps
+    from ..ops.interface import Addends, Ranges
 
 LOWEST_FLOOR, HIGHEST_FLOOR = -16.0, 16.0
 
@@ -60,88 +57,68 @@ class EntropyFields(Quantizer):
         """See `Quantizer.law`."""
         return self.floor if isinstance(self.floor, Law) else None
 
-    def decided(self, number: float) -> Self:
-        """See `Quantizer.decided`: the floor is the number."""
-        return self.model_copy(update={"floor": min(max(number, LOWEST_FLOOR), HIGHEST_FLOOR)})
+    def _floor_of(self, given: Given) -> float:
+        """Of a parameter: the law's number for it, or that of all."""
+        number = self.floor if given.number is None else given.number
+        assert not isinstance(number, LawFloor), "a law decides by gradients"
+        return number if given.number is None else min(max(number, LOWEST_FLOOR), HIGHEST_FLOOR)
 
-    @property
-    def given_floor(self) -> float:
-        """The floor where it is a number; a law has to be asked first."""
-        assert not isinstance(self.floor, LawFloor), "a law decides by gradients"
-        return self.floor
-
-    def apply(self, residual: "Tensor | None", gradient: "Tensor", work: Work) -> "Steps[Outcome]":
-        """See `Quantizer.apply`."""
-        outcomes = yield from self.apply_all([Given(residual, gradient, work.rms)], work)
-        return Outcome(outcomes.values[0], lambda: outcomes.passed()[0])
-
-    def apply_all(self, given: "Sequence[Given]", work: Work) -> "Steps[Outcomes]":
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
         """Oland-Raj, Algorithm 1: the bits of each layer first, then uniform bins over the whole layer."""
-        from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size  # noqa: PLC0415 (numba)
-        from ..ops.interface import Addends, Sample  # noqa: PLC0415 (torch)
+        import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
+        from ..ops.interface import Addends  # noqa: PLC0415 (torch)
+
+        ops = work.ops
         if not given:
-            return Outcomes([], list)
-        ops, looks = work.ops, work.looks
+            return Quantized([], ops.empty(0, np.uint8), list)
         gradients = [each.gradient.float() for each in given]
         added = [Addends(each.residual, gradient) for each, gradient in zip(given, gradients, strict=True)]
-        ranges = ops.extremes(added, looks, work.returned)
-        n = [each.numel() for each in gradients]
-        if self.form == "rms":
-            squares = [
-                ops.ordered_sum_of_squares(gradient, looks) if each.rms is None else None
-                for each, gradient in zip(given, gradients, strict=True)
-            ]
-            yield
-            found = [
-                math.sqrt(each() / size) if each is not None else one.rms or 0.0
-                for one, each, size in zip(given, squares, n, strict=True)
-            ]
-            finite = [not each.nonfinite for each in ranges]
-            bits = [
-                rms_bits(rms, c0=self.c0, c1=self.given_floor) if good else 0
-                for rms, good in zip(found, finite, strict=True)
-            ]
-        else:
-            samples = [
-                Sample(gradient if residual is None else residual, sample_size(size, self.fraction))
-                for (residual, gradient), size in zip(added, n, strict=True)
-            ]
-            counts = ops.count_samples(samples, self.sample_bits, ranges, looks)
-            yield
-            bits = [
-                0 if each.nonfinite else bits_of_sample(own, self.given_floor)
-                for each, own in zip(ranges, counts(), strict=True)
-            ]
-        return _by_bits(given, bits, ranges, work)
+        ranges = ops.extremes(added, work.readback, work.returned)
+        bits_by = self._bits_by_rms if self.form == "rms" else self._bits_by_entropy
+        bits = bits_by(given, added, ranges, work)
+        asked = work.room(given, max(bits), 0)
+        lows, steps = (ops.empty(len(given), np.float32) for _ in range(2))
+        passed = ops.linear_between(asked, bits, ranges, lows, steps)
+        return Quantized(bits, asked.symbols, passed, 0, (lows, steps))
 
+    def _bits_by_rms(
+        self, given: "Sequence[Given]", added: "Sequence[Addends]", ranges: "Sequence[Ranges]", work: Work
+    ) -> list[int]:
+        """Section 3.2; 1 where a range is not finite."""
+        from ..ops.cpu.entropy_bits import rms_bits  # noqa: PLC0415 (numba)
 
-def _by_bits(
-    given: "Sequence[Given]", bits: "Sequence[int]", ranges: "Sequence[Ranges]", work: Work
-) -> Outcomes:
-    """Quantizes parameters, all of the same bits at once; those of 0 bits are not finite."""
-    from ..ops.results import QuantizedPass  # noqa: PLC0415 (torch)
-    from .uniform import quantize_uniformly  # noqa: PLC0415 (NumPy)
-
-    found: dict[int, tuple[Outcomes, int]] = {}
-    for each in sorted({*bits} - {0}):
-        mine = [number for number, own in enumerate(bits) if own == each]
-        outcomes = quantize_uniformly(
-            [given[number] for number in mine], each, 0, work, [ranges[number] for number in mine]
-        )
-        if len(mine) == len(given):
-            return outcomes
-        found |= {number: (outcomes, place) for place, number in enumerate(mine)}
-    none, refused = work.ops.empty(0, "u2"), QuantizedPass(0.0, True)
-    values = [found[i][0].values[found[i][1]] if i in found else none for i in range(len(given))]
-
-    def passed() -> list[QuantizedPass]:
-        all_passed = {id(outcomes): outcomes.passed() for outcomes, _ in found.values()}
+        squares = [
+            work.ops.ordered_sum_of_squares(gradient, work.readback) if each.rms is None else None
+            for each, (_, gradient) in zip(given, added, strict=True)
+        ]
+        work.readback.fetch()
+        found = [
+            (one.rms or 0.0) if total is None else math.sqrt(total() / gradient.numel())
+            for one, (_, gradient), total in zip(given, added, squares, strict=True)
+        ]
         return [
-            all_passed[id(found[i][0])][found[i][1]] if i in found else refused for i in range(len(given))
+            1 if own.nonfinite else rms_bits(rms, c0=self.c0, c1=self._floor_of(one))
+            for one, rms, own in zip(given, found, ranges, strict=True)
         ]
 
-    return Outcomes(values, passed)
+    def _bits_by_entropy(
+        self, given: "Sequence[Given]", added: "Sequence[Addends]", ranges: "Sequence[Ranges]", work: Work
+    ) -> list[int]:
+        """Section 3.4; 1 where a range is not finite."""
+        from ..ops.cpu.entropy_bits import bits_of_sample, sample_size  # noqa: PLC0415 (numba)
+        from ..ops.interface import Sample  # noqa: PLC0415 (torch)
+
+        samples = [
+            Sample(gradient if residual is None else residual, sample_size(gradient.numel(), self.fraction))
+            for residual, gradient in added
+        ]
+        counts = work.ops.count_samples(samples, self.sample_bits, ranges, work.readback)
+        work.readback.fetch()
+        return [
+            1 if own.nonfinite else bits_of_sample(counted, self._floor_of(one))
+            for one, counted, own in zip(given, counts(), ranges, strict=True)
+        ]
 
 
 class EntropyLink(EntropyFields, QuantizerLink):

@@ -4,28 +4,26 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Blocks, Given, InOneCall, Outcomes, QuantizerLink, Work
+from .base import Blocks, Given, Quantized, Quantizer, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Float8Fields(Blocks, InOneCall):
+class Float8Fields(Blocks, Quantizer):
     """8-bit floats (e4m3), scaled by a power of two for each block."""
 
     first_field = "block"
     makes = "fp8"
 
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
-        """See `InOneCall.quantize_all`."""
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
+        """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        from .in_one_call import outcomes, with_room  # noqa: PLC0415
-
-        asked = with_room(given, 8, self.block, work.ops)
+        asked = work.room(given, 8, self.block)
         exponents = work.ops.empty(asked.offsets.all_blocks, np.int8)
         passed = work.ops.fp8_pass(asked, exponents, work.returned)
-        return outcomes("fp8", asked, passed, (exponents,))
+        return Quantized([8] * len(given), asked.symbols, passed, self.block, (exponents,))
 
 
 class Float8Link(Float8Fields, QuantizerLink):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from ..config.methods import DenseMethod
-from .base import Given, InOneCall, Outcomes, QuantizerLink, Work
+from .base import Given, Quantized, Quantizer, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..ops.results import HalfFormat
 
 
-class _Half(InOneCall):
+class _Half(Quantizer):
     makes: ClassVar["HalfFormat"]
     has_symbols = False
 
@@ -22,13 +22,11 @@ class _Half(InOneCall):
         """See `Quantizer.value_bits`."""
         return 16.0
 
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
-        """See `InOneCall.quantize_all`."""
-        from .in_one_call import outcomes, with_room  # noqa: PLC0415 (NumPy)
-
-        asked = with_room(given, 16, 0, work.ops)
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
+        """See `Quantizer.apply`."""
+        asked = work.room(given, 16, 0)
         passed = work.ops.half_pass(self.makes, asked, work.returned)
-        return outcomes(self.makes, asked, passed)
+        return Quantized([16] * len(given), asked.symbols, passed)
 
 
 class _HalfMethod(DenseMethod, _Half):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Bins, Given, Outcomes, QuantizerLink, Work
+from .base import Bins, Given, Quantized, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,11 +15,14 @@ class LinearFields(Bins):
 
     makes = "linear"
 
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
-        """See `InOneCall.quantize_all`."""
-        from .uniform import quantize_uniformly  # noqa: PLC0415 (NumPy)
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
+        """See `Quantizer.apply`: bins of equal width between a block's extremes."""
+        import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        return quantize_uniformly(given, self.bits, self.block, work)
+        asked = work.room(given, self.bits, self.block)
+        lows, steps = (work.ops.empty(asked.offsets.all_blocks, np.float32) for _ in range(2))
+        passed = work.ops.linear_pass(asked, lows, steps, work.returned)
+        return Quantized([self.bits] * len(given), asked.symbols, passed, self.block, (lows, steps))
 
 
 class LinearLink(LinearFields, QuantizerLink):

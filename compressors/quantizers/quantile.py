@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..config.base import Symbols
 from ..config.methods import DenseMethod
-from .base import Bins, Given, Outcomes, QuantizerLink, Work
+from .base import Bins, Given, Quantized, QuantizerLink, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,18 +15,17 @@ class QuantileFields(Bins):
 
     makes = "quantile"
 
-    def quantize_all(self, given: "Sequence[Given]", work: Work) -> Outcomes:
-        """See `InOneCall.quantize_all`."""
+    def apply(self, given: "Sequence[Given]", work: Work) -> Quantized:
+        """See `Quantizer.apply`."""
         import numpy as np  # noqa: PLC0415 (reading a configuration needs none of it)
 
-        from .in_one_call import outcomes, with_room  # noqa: PLC0415
-
         bits, ops = self.bits, work.ops
-        asked = with_room(given, bits, self.block, ops)
+        asked = work.room(given, bits, self.block)
         blocks = asked.offsets.all_blocks
         means, exponents = ops.empty(blocks << bits, np.uint16), ops.empty(blocks, np.int8)
         passed = ops.quantile_pass(asked, means, exponents, work.returned)
-        return outcomes("quantile", asked, passed, (exponents, means))
+        tables = exponents, means
+        return Quantized([bits] * len(given), asked.symbols, passed, self.block, tables)
 
 
 class QuantileLink(QuantileFields, QuantizerLink):

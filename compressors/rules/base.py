@@ -4,9 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..bucket.layout import Part, PartTally, Unit
+from ..bucket.layout import Part, PartTally
 from ..ops.interface import Ops
-from ..ops.returns import Pending, Returns, Steps
+from ..ops.readback import Pending, Readback
+from ..ops.segments import Segments
 from ..tau.base import Memory
 from ..wire.forms import Form
 from ..wire.update import Update
@@ -25,17 +26,15 @@ class Context:
     """What the threshold policy remembers, by parameter name."""
 
 
-@dataclass(slots=True)  # not frozen: see `wire.update.Update`
-class Ran:
+@dataclass(slots=True)
+class RuleOutput:
     """What a rule made of a bucket."""
 
-    units: list[Unit]
-    """What each update is about; a unit may have several."""
-    updates: Sequence[Update]
-    """In the coordinates of their units, and in their order."""
-    refused: int | None = None
-    """The ordinal of the first parameter whose residual + gradient was not finite somewhere. The updates are
-    to be put back then: residuals have gained every finite element of the gradient but what was taken out."""
+    update: Update
+    """On the device of the gradients."""
+    refused: Sequence[int] = ()
+    """Ordinals of the parameters whose residual + gradient was not finite somewhere. The update is to be put
+    back then: residuals have gained every finite element of the gradient but what was taken out."""
 
 
 class Tallies:
@@ -59,39 +58,39 @@ class Tallies:
 
 
 @dataclass(slots=True)
-class Turn:
+class BucketInput:
     """A bucket on its way through a rule."""
 
-    units: Sequence[Unit]
+    segments: Segments
+    """The parameters that the rule is about."""
     parts: Sequence[Part]
     """Of the whole bucket, by ordinal; residuals and velocities change in place."""
-    awake: set[int]
+    active: set[int]
     """Ordinals of the parameters that are not held back."""
     context: Context
     ops: Ops
-    looks: Returns
-    """What steps wait for."""
-    returned: Returns
-    """To be fetched before tallies are settled."""
+    readback: Readback
+    """What a rule asks for, and fetches, to go on."""
+    returned: Readback
+    """What is needed later only: it is fetched before tallies are settled."""
     tallies: Tallies = field(default_factory=Tallies)
 
 
 class Rule(ABC):
-    """Decides what a bucket sends. State is in the parts and the context, never in the rule."""
+    """Decides what a bucket sends. State is in the parts and the context, never in the rule.
+
+    The result for a parameter must not depend on its neighbours: DDP rebuilds its buckets.
+    """
 
     form: Form
-    """Of its messages."""
-    by_parameter: bool = False
-    """Whether every parameter is its own unit. This is required if a value depends on its neighbours: DDP
-    rebuilds its buckets, and results must not depend on them."""
-
+    """Of its updates."""
     needs_residual: bool = False
     """Whether it needs a residual even if nothing is kept in it."""
 
     @abstractmethod
-    def run(self, turn: Turn) -> Steps[Ran]:
+    def run(self, given: BucketInput) -> RuleOutput:
         """Adds gradients to residuals, takes out what is sent, keeps the rest.
 
         Returns:
-            What it sends. `turn.tallies` gains those of all parameters of the units.
+            What it sends. `given.tallies` gains those of all parameters.
         """

@@ -13,8 +13,8 @@ from .selection import Memories, Selection
 if TYPE_CHECKING:
     from ..bucket.layout import Part
     from ..ops.interface import Ops
-    from ..ops.results import Batch, Taken
-    from ..ops.returns import Pending, Returns
+    from ..ops.readback import Pending, Readback
+    from ..ops.results import Batch, Selected
 
     Positions = str
 else:
@@ -76,8 +76,13 @@ class ByChunk(Selection):
         return [SMALLEST_TAU] * len(parts)
 
     def take(
-        self, batch: "Batch", samples: Sequence["Part"], aims: Sequence[float], ops: "Ops", returns: "Returns"
-    ) -> "Pending[Taken]":
+        self,
+        batch: "Batch",
+        samples: Sequence["Part"],
+        aims: Sequence[float],
+        ops: "Ops",
+        readback: "Readback",
+    ) -> "Pending[Selected]":
         """See `Selection.take`."""
         assert self.chunks is not None
-        return ops.take_largest_of_chunks(batch, self.chunks.chunk, self.chunks.keep, returns)
+        return ops.take_largest_of_chunks(batch, self.chunks.chunk, self.chunks.keep, readback)

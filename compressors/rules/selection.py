@@ -10,8 +10,8 @@ if TYPE_CHECKING:  # the rules' fields are read without torch
     from ..bucket.layout import Part
     from ..config.sparse import ThresholdedMethod
     from ..ops.interface import Ops
-    from ..ops.results import Batch, Taken, ThresholdRule
-    from ..ops.returns import Pending, Returns
+    from ..ops.readback import Pending, Readback
+    from ..ops.results import Batch, Selected, ThresholdRule
     from ..wire.update import Chunks
 
 Memories = dict[str, Memory]
@@ -31,7 +31,7 @@ class Selection(ABC):
         """Decides a tau, or a density, for the pass of each part.
 
         Args:
-            parts: of one unit; a part that `needs_sample` may be a sample of its magnitudes.
+            parts: of one bucket; a part that `needs_sample` may be a sample of its magnitudes.
             iteration: backward passes before this one.
             memories: receives those of the parts.
         """
@@ -42,8 +42,13 @@ class Selection(ABC):
 
     @abstractmethod
     def take(
-        self, batch: "Batch", samples: Sequence["Part"], aims: Sequence[float], ops: "Ops", returns: "Returns"
-    ) -> "Pending[Taken]":
+        self,
+        batch: "Batch",
+        samples: Sequence["Part"],
+        aims: Sequence[float],
+        ops: "Ops",
+        readback: "Readback",
+    ) -> "Pending[Selected]":
         """Starts the passes.
 
         Args:
@@ -51,7 +56,7 @@ class Selection(ABC):
             samples: the parameters, or samples of their magnitudes; see `aims`.
             aims: the tau or density of each one's pass.
             ops: of their device.
-            returns: receives the results of the passes.
+            readback: receives the results of the passes.
         """
 
     def note(  # noqa: B027 (only policies learn)
@@ -69,9 +74,9 @@ class ByThreshold(Selection):
 
     def aims(self, parts: Sequence["Part"], iteration: int, memories: Memories) -> list[float]:
         """See `Selection.aims`."""
-        turn = self._memories(parts, memories)
-        self.policy.settle(turn, iteration, memories)
-        return self.policy.taus(parts, iteration, turn)
+        own = self._memories(parts, memories)
+        self.policy.settle(own, iteration, memories)
+        return self.policy.taus(parts, iteration, own)
 
     def needs_sample(self, part: "Part", iteration: int, memories: Memories) -> bool:
         """See `Selection.needs_sample`."""
@@ -82,10 +87,15 @@ class ByThreshold(Selection):
         self.policy.note(parts, sent, iteration, self._memories(parts, memories))
 
     def take(
-        self, batch: "Batch", samples: Sequence["Part"], aims: Sequence[float], ops: "Ops", returns: "Returns"
-    ) -> "Pending[Taken]":
+        self,
+        batch: "Batch",
+        samples: Sequence["Part"],
+        aims: Sequence[float],
+        ops: "Ops",
+        readback: "Readback",
+    ) -> "Pending[Selected]":
         """See `Selection.take`."""
-        return ops.take_by_threshold(self.rule, batch, aims, returns)
+        return ops.take_by_threshold(self.rule, batch, aims, readback)
 
     def _memories(self, parts: Sequence["Part"], memories: Memories) -> list[Memory]:
         """Those of some parts, made where there are none."""

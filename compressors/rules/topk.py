@@ -13,8 +13,8 @@ from .selection import Memories, Selection
 if TYPE_CHECKING:
     from ..bucket.layout import Part
     from ..ops.interface import Ops
-    from ..ops.results import Batch, Taken
-    from ..ops.returns import Pending, Returns
+    from ..ops.readback import Pending, Readback
+    from ..ops.results import Batch, Selected
 
 
 class TopK(WholeValues):
@@ -74,14 +74,19 @@ class ByRank(Selection):
         return self.config.sampled
 
     def take(
-        self, batch: "Batch", samples: Sequence["Part"], aims: Sequence[float], ops: "Ops", returns: "Returns"
-    ) -> "Pending[Taken]":
+        self,
+        batch: "Batch",
+        samples: Sequence["Part"],
+        aims: Sequence[float],
+        ops: "Ops",
+        readback: "Readback",
+    ) -> "Pending[Selected]":
         """See `Selection.take`."""
         from ..tau.sampling import sampled_tau  # noqa: PLC0415 (torch)
 
         if self.config.sampled:
             taus = [float(sampled_tau(part, aim)) for part, aim in zip(samples, aims, strict=True)]
-            return ops.take_by_threshold(self.rule, batch, taus, returns)
+            return ops.take_by_threshold(self.rule, batch, taus, readback)
         sizes = [each.numel() for each in batch.gradients]
         counts = [max(1, int(aim * size)) for aim, size in zip(aims, sizes, strict=True)]
-        return ops.take_largest(batch, counts, returns)
+        return ops.take_largest(batch, counts, readback)

@@ -1,66 +1,54 @@
-"""A message: one update as bytes, with a header that describes it and a checksum over both.
+"""A message: one update as bytes. It describes itself, but for the parameters that it is about.
 
-Header, 32 bytes, little endian:
+Header, 28 bytes, little endian:
 
 | offset | type | field |
 | --- | --- | --- |
 | 0 | 2 bytes | magic, `tg` |
-| 2 | u8 | version, 1 |
-| 3 | u8 | form: 1 wgt, 2 bgt, 3 qgt, 4 strom, 5 f32, 6 fp16, 7 bf16, 8 fp8, 9 linear, 10 quantile |
+| 2 | u8 | version, 2 |
+| 3 | u8 | form: 2 bgt, 3 qgt, 4 strom, 5 f32, 6 fp16, 7 bf16, 8 fp8, 9 linear, 10 quantile |
 | 4 | u8 | codec: 0 raw, 1 packed32, 2 bitmap, 3 golomb_rice, 4 every, 5 chunked; 128 to 255 others' |
-| 5 | u8 | state: 0 an update; 1 a gradient that was not finite, without a body |
-| 6 | u8 | symbols: 0 bit-packed (or none), 1 Huffman coded |
+| 5 | u8 | flags: 1 Huffman coded, 2 codes by parameter, 4 taus by parameter; 128 a gradient was not finite |
+| 6 | u8 | bits of a symbol; 0 where there are none, or each parameter has its own |
 | 7 | u8 | 0 |
-| 8 | u32 | n, elements of the gradient |
-| 12 | u32 | k, elements sent; in state 1 the ordinal of the parameter that was not finite |
-| 16 | f32 | tau; 0 for the forms 5 to 10 |
-| 20 | u64 | length of the body |
-| 28 | u32 | CRC-32 of header (with 0 here) and body |
+| 8 | u32 | n, elements of the parameters |
+| 12 | u32 | k, elements sent; without an update the ordinal of the parameter that was not finite |
+| 16 | u64 | length of the body |
+| 24 | u32 | CRC-32 of header (with 0 here) and body |
+
+The body: taus, one float32 for all, or one for each parameter, of forms that have one; positions, by the
+codec; values.
 """
 
-import math
 import struct
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..config.base import LARGEST_TAU, SMALLEST_TAU
 from ..errors import CorruptMessage
-from ..ops.array import Bytes
-from ..ops.cpu.ops import CPU, CpuOps
-from ..ops.cpu.wire import Payload, check_crc
-from .codecs import OURS, PlannedValues, codec_by_code, codec_by_name, plan_values
-from .codecs.base import Codec, Head, Measured
-from .codecs.values import Symbols
+from ..ops.array import Bytes, aligned
+from ..ops.segments import Segments
+from .codec import Codec, Head, Section, need
 from .forms import FORM_OF_CODE, FORMS, Form
+from .positions import EVERY, OURS, codec_by_code, codec_by_name, every_section, read_every
 from .update import Update
+from .values import PlannedValues, copied, joined, plan_values, read_values
 
-VERSION = 1
+VERSION = 2
 LARGEST_N = 2**31 - 1
-_HEADER = struct.Struct("<2sBBBBBBIIfQI")
-HEADER_BYTES = _HEADER.size
-HEADER = np.dtype(
-    [
-        *(("magic", "S2"), ("version", "u1"), ("form", "u1"), ("codec", "u1"), ("state", "u1")),
-        *(("symbols", "u1"), ("zero", "u1"), ("n", "<u4"), ("k", "<u4"), ("tau", "<f4")),
-        *(("length", "<u8"), ("crc", "<u4")),
-    ]
-)
-"""The same for many headers at once."""
-_CRC = struct.Struct("<I")
-_STATE_AT = 5
-_CRC_AT = HEADER_BYTES - 4
-_LENGTH = struct.Struct("<Q")
-LENGTH_AT = 20
-"""Where in a header the length of the body stands."""
 MAGIC = b"tg"
-_UPDATE, _NONFINITE = 0, 1
-SYMBOLS: tuple[Symbols, ...] = ("raw", "huffman")
+_HEADER = struct.Struct("<2sBBBBBBIIQI")
+HEADER_BYTES = _HEADER.size
+_CRC = struct.Struct("<I")
+_CRC_AT = HEADER_BYTES - 4
+_FLAGS_AT = 5
+_HUFFMAN, _OWN_CODES, _OWN_TAUS, _NONFINITE = 1, 2, 4, 128
+_LEAST_TAU, _MOST_TAU = np.array([SMALLEST_TAU, LARGEST_TAU], np.float32).view(np.uint32)
 
 
 @dataclass(frozen=True)
@@ -69,19 +57,19 @@ class NonFinite:
 
     form: Form
     n: int
-    tau: np.float32
+    """Elements of the bucket."""
     ordinal: int
     """Which of the bucket's parameters, from 0."""
 
 
-def write(update: Update, codec: str = "auto", symbols: str = "auto", ops: CpuOps = CPU) -> Bytes:
+def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:
     """The update as a message.
 
     Args:
-        update: at most LARGEST_N elements.
+        update: at most LARGEST_N elements, in the CPU's memory.
         codec: a codec's name, or `auto` for the smallest.
         symbols: `raw`, `huffman`, or `auto` for the smaller.
-        ops: of the CPU.
+        threads: how many may work at once; the bytes do not depend on it.
 
     Returns:
         uint8 in the CPU's memory, HEADER_BYTES and the body.
@@ -89,268 +77,201 @@ def write(update: Update, codec: str = "auto", symbols: str = "auto", ops: CpuOp
     Raises:
         ValueError: the update has more elements than a message can hold, or the codec cannot write it.
     """
-    return write_planned([plan_all([update], [codec], symbols, ops)], ops)
+    return write_all([(update, codec)], symbols, threads)
 
 
-class Planned(ABC):
-    """Messages that are ready to be written, one after the other."""
-
-    sizes: list[int]
-    """Bytes of each, with its header."""
-
-    @abstractmethod
-    def write(self, payload: Payload, begin: int, ops: CpuOps) -> None:
-        """Writes them from byte `begin` on, but for their checksums."""
-
-
-def write_planned(plans: Sequence[Planned], ops: CpuOps) -> Bytes:
-    """Messages one after the other, uint8."""
-    sizes = [size for planned in plans for size in planned.sizes]
-    ends = list(accumulate(sizes))
-    payload, begin = ops.payload(ends[-1] if ends else 0), 0
-    for planned in plans:
-        planned.write(payload, begin, ops)
-        begin += sum(planned.sizes)
-    payload.seal([0, *ends][: len(ends)], ends)
-    return payload.array
+def write_all(updates: Sequence[tuple[Update, str]], symbols: str, threads: int = 1) -> Bytes:
+    """Several messages, one after the other: each update, and the name of its codec; see `write`."""
+    planned = [_plan(update, codec, symbols, threads) for update, codec in updates]
+    payload, at = np.zeros(sum(HEADER_BYTES + each.body.size for each in planned), np.uint8), 0
+    for each in planned:
+        message = payload[at : at + HEADER_BYTES + each.body.size]
+        each.body.write(message[HEADER_BYTES:])
+        _HEADER.pack_into(message.data, 0, MAGIC, VERSION, *each.fields, each.body.size, 0)
+        _seal(message)
+        at += message.size
+    return payload
 
 
-@dataclass(frozen=True, eq=False)
-class _Listed(Planned):
-    """Updates of any kind."""
-
-    updates: Sequence[Update]
-    measured: Sequence[Measured]
-    chosen: "Sequence[tuple[Measured, int, int]]"
-    """By update; see `_choose`."""
-    values: Sequence[PlannedValues]
-    """By update."""
-    sizes: list[int]
-
-    def write(self, payload: Payload, begin: int, ops: CpuOps) -> None:
-        """See `Planned.write`."""
-        ends = [begin + end for end in accumulate(self.sizes)]
-        for one in self.measured:
-            mine = [
-                (number, end - size)
-                for (by, number, size), end in zip(self.chosen, ends, strict=True)
-                if by is one
-            ]
-            if mine:
-                one.write([number for number, _ in mine], payload, [at for _, at in mine], ops)
-        # What follows the positions is written after them: a section may have overwritten it.
-        for update, (by, _, size), planned, end in zip(
-            self.updates, self.chosen, self.values, ends, strict=True
-        ):
-            codec = by.codec
-            if codec.with_values and planned.size:
-                planned.write(payload, end - planned.size, ops)
-            coded = planned.symbols if codec.with_values else "raw"
-            fields = _fields(update.form, codec.code, _UPDATE, coded, update.n, update.k, update.tau)
-            payload.put(_HEADER.pack(*fields, size, 0), end - size - HEADER_BYTES)
+class _Planned(NamedTuple):
+    fields: tuple[int, ...]
+    """From the form to k."""
+    body: Section
 
 
-def plan_all(updates: Sequence[Update], codecs: Sequence[str], symbols: str, ops: CpuOps) -> Planned:
-    """How updates are going to be written.
-
-    Args:
-        updates: what to write.
-        codecs: of each, a name or `auto`.
-        symbols: of all, `raw`, `huffman` or `auto`.
-        ops: of the CPU.
-
-    Raises:
-        ValueError: see `write`.
-    """
-    groups = _able(updates, codecs)
-    values = [
-        plan_values(update, "raw" if name == "raw" else symbols, ops)
-        for update, name in zip(updates, codecs, strict=True)
-    ]
-    measured = [codec.measure([updates[i] for i in mine], ops) for codec, mine in groups]
-    chosen = _choose(groups, measured, values)
-    return _Listed(updates, measured, chosen, values, [HEADER_BYTES + size for _, _, size in chosen])
-
-
-_Groups = list[tuple[Codec, list[int]]]
-"""Codecs, and which updates, all with signs apart or none, each may write."""
+def _plan(update: Update, codec: str, symbols: str, threads: int) -> _Planned:
+    if update.n > LARGEST_N:
+        raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
+    values = plan_values(update, "raw" if codec == "raw" else symbols, threads)
+    code, positions = EVERY, every_section(update)
+    if update.words is not None:
+        chosen, positions = _shortest(update, codec, values, threads)
+        code = chosen.code
+        if chosen.with_values:
+            values = PlannedValues(joined([]))
+    elif codec != "auto":
+        raise ValueError(f"{codec} cannot write an update without positions")
+    flags = _HUFFMAN * values.huffman + _OWN_CODES * (values.own is not None)
+    sections = [positions, values.section]
+    if update.taus is not None:
+        own = bool((update.taus != update.taus[0]).any())
+        flags += _OWN_TAUS * own
+        sections.insert(0, copied(update.taus if own else update.taus[:1]))
+    fields = (FORMS[update.form].code, code, flags, values.bits, 0, update.n, update.k)
+    return _Planned(fields, joined(sections))
 
 
-def _able(updates: Sequence[Update], codecs: Sequence[str]) -> _Groups:
-    """Which codecs may write which updates."""
-    able: dict[tuple[int, str, bool], tuple[Codec, list[int]]] = {}
-    for i, (update, name) in enumerate(zip(updates, codecs, strict=True)):
-        if update.n > LARGEST_N:
-            raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
-        among = OURS if name == "auto" else (codec_by_name(name),)
-        fitting = [codec for codec in among if codec.fits(update)]
-        if not fitting:
-            raise ValueError(f"{name} cannot write an update of {update.k} of {update.n} {update.form}")
-        for codec in fitting:
-            key = codec.turn, codec.name, FORMS[update.form].sign_apart
-            able.setdefault(key, (codec, []))[1].append(i)
-    return [able[key] for key in sorted(able)]
-
-
-def _choose(
-    groups: _Groups, measured: Sequence[Measured], values: Sequence[PlannedValues]
-) -> list[tuple[Measured, int, int]]:
-    """The shortest body for each update, the first of several: by what, its number there, and its size."""
-    best: dict[int, tuple[Measured, int, int]] = {}
-    for (_, mine), one in zip(groups, measured, strict=True):
-        for number, i in enumerate(mine):
-            size = one.sizes[number] + (values[i].size if one.codec.with_values else 0)
-            if i not in best or size < best[i][2]:
-                best[i] = one, number, size
-    return [best[i] for i in range(len(best))]
+def _shortest(update: Update, codec: str, values: PlannedValues, threads: int) -> tuple[Codec, Section]:
+    """The codec of the shortest body, the first of several, and what it writes."""
+    best: tuple[int, Codec, Section] | None = None
+    for each in OURS if codec == "auto" else (codec_by_name(codec),):
+        section = each.measure(update, threads)
+        if section is not None:
+            size = section.size + (0 if each.with_values else values.section.size)
+            if best is None or size < best[0]:
+                best = size, each, section
+    if best is None:
+        raise ValueError(f"{codec} cannot write an update of {update.k} of {update.n} {update.form}")
+    return best[1:]
 
 
 def write_nonfinite(refusal: NonFinite) -> Bytes:
     """A message that says why there is no update; uint8 [HEADER_BYTES]."""
     message = np.empty(HEADER_BYTES, np.uint8)
-    fields = _fields(refusal.form, 0, _NONFINITE, "raw", refusal.n, refusal.ordinal, refusal.tau)
-    _HEADER.pack_into(message.data, 0, *fields, 0, 0)
-    _CRC.pack_into(message.data, _CRC_AT, zlib.crc32(message.data))
+    fields = FORMS[refusal.form].code, 0, _NONFINITE, 0, 0, refusal.n, refusal.ordinal
+    _HEADER.pack_into(message.data, 0, MAGIC, VERSION, *fields, 0, 0)
+    _seal(message)
     return message
+
+
+def _seal(message: Bytes) -> None:
+    _CRC.pack_into(message.data, _CRC_AT, zlib.crc32(message.data))
 
 
 def is_refusal(message: Bytes) -> bool:
     """Whether these bytes claim to be what `write_nonfinite` writes; nothing else of them is checked."""
-    return message.size >= HEADER_BYTES and int(message[_STATE_AT]) == _NONFINITE
+    return message.size >= HEADER_BYTES and bool(message[_FLAGS_AT] & _NONFINITE)
 
 
-def is_alone(payload: Bytes) -> bool:
-    """Whether the first message's length, if there is one, says that it ends with the payload."""
-    if payload.size < HEADER_BYTES:
-        return False
-    (length,) = _LENGTH.unpack_from(payload.data, LENGTH_AT)
-    return bool(HEADER_BYTES + length == payload.size)
-
-
-def _fields(
-    form: Form, codec: int, state: int, symbols: Symbols, n: int, k: int, tau: np.float32
-) -> tuple[Any, ...]:
-    """A header's, up to the length."""
-    return MAGIC, VERSION, FORMS[form].code, codec, state, SYMBOLS.index(symbols), 0, n, k, tau
-
-
-@dataclass(slots=True)  # not frozen: see `wire.update.Update`
-class Header:
-    """The fields of a header as they stand there, whatever they are, but for magic, version and length."""
-
-    form: int
+class _Header(NamedTuple):
+    form: Form
     codec: int
-    state: int
-    symbols: int
-    zero: int
+    flags: int
+    bits: int
     n: int
     k: int
-    tau: float
-    crc: int
 
 
-def open_header(header: Bytes, length: int) -> Header:
-    """Takes a header apart.
-
-    Args:
-        header: uint8, HEADER_BYTES or more.
-        length: of the body behind it.
+def length_of(payload: Bytes) -> int:
+    """Bytes of the message that a payload begins with, by its header.
 
     Raises:
-        CorruptMessage: it is none of this version, or of a body of another length.
+        CorruptMessage: it does not begin with a header of this version, or ends before its message does.
     """
-    magic, version, form, codec, state, symbols, zero, n, k, tau, said, crc = _HEADER.unpack_from(header.data)
+    if payload.size < HEADER_BYTES:
+        raise CorruptMessage(f"{payload.size} bytes are less than a header, which has {HEADER_BYTES}")
+    magic, version, *_, length, _ = _HEADER.unpack_from(payload.data)
     if magic != MAGIC:
         raise CorruptMessage(f"it begins with {bytes(magic)!r}, a message with {MAGIC!r}")
     if version != VERSION:
         raise CorruptMessage(f"version {version}; this program reads version {VERSION}")
-    if said != length:
-        raise CorruptMessage(f"the header says {said} bytes of body, there are {length}")
-    return Header(form, codec, state, symbols, zero, n, k, tau, crc)
+    if length > payload.size - HEADER_BYTES:
+        raise CorruptMessage(
+            f"length: the header says {length} bytes of body, there are {payload.size - HEADER_BYTES}"
+        )
+    return HEADER_BYTES + int(length)
 
 
-def interpret(header: Header, length: int, n: int) -> tuple[Codec, Head] | NonFinite:
-    """What a header says of its body, or that there is none because a gradient was not finite.
+def _read_header(message: Bytes) -> _Header:
+    """A header whose checksum is right and whose fields are in their ranges."""
+    if length_of(message) != message.size:
+        raise CorruptMessage(f"length: {message.size - length_of(message)} bytes follow the message")
+    _, _, form, codec, flags, bits, zero, n, k, _, said = _HEADER.unpack_from(message.data)
+    whole = message.data
+    if zlib.crc32(whole[HEADER_BYTES:], zlib.crc32(bytes(whole[:_CRC_AT]) + bytes(4))) != said:
+        raise CorruptMessage("the checksum does not match")
+    if form not in FORM_OF_CODE:
+        raise CorruptMessage(f"form {form} is unknown; known are {sorted(FORM_OF_CODE)}")
+    if zero or n > LARGEST_N:
+        raise CorruptMessage(f"the reserved byte is {zero}, or n = {n} is out of range")
+    if flags == _NONFINITE:
+        if codec or bits or message.size > HEADER_BYTES:
+            raise CorruptMessage("a message without an update has a body, a codec or bits")
+    elif flags & ~(_HUFFMAN | _OWN_CODES | _OWN_TAUS):
+        raise CorruptMessage(f"flags {flags} are unknown")
+    elif k > n:
+        raise CorruptMessage(f"k: {k} elements sent of {n}")
+    return _Header(FORM_OF_CODE[form], codec, flags, bits, n, k)
+
+
+def read_nonfinite(message: Bytes, n: int) -> NonFinite:
+    """The refusal that a message `is_refusal`.
 
     Args:
-        header: one whose checksum is right.
-        length: of the body.
-        n: elements that the update must have.
+        message: uint8, exactly the message.
+        n: elements of the bucket.
 
     Raises:
-        CorruptMessage: a field is out of its range, or n is another.
+        CorruptMessage: it is nothing that `write_nonfinite` makes, or of another bucket.
     """
-    if header.form not in FORM_OF_CODE:
-        raise CorruptMessage(f"form {header.form} is unknown; known are {sorted(FORM_OF_CODE)}")
-    form, k, tau = FORM_OF_CODE[header.form], header.k, header.tau
-    if header.zero or header.symbols >= len(SYMBOLS) or header.n > LARGEST_N:
-        raise CorruptMessage(f"reserved bits are set, or n = {header.n} is out of range")
+    header = _read_header(message)
+    if header.flags != _NONFINITE:
+        raise CorruptMessage("flags: a refusal has no others")
     if header.n != n:
-        raise CorruptMessage(f"an update of {header.n} elements where {n} are due")
-    no_tau = tau == 0 and math.copysign(1, tau) > 0
-    if not (SMALLEST_TAU <= tau <= LARGEST_TAU if FORMS[form].has_tau else no_tau):
-        raise CorruptMessage(f"tau = {tau} is out of range for {form}")
-    if header.state == _NONFINITE:
-        if length or header.codec or header.symbols:
-            raise CorruptMessage("a message without an update has a body or a codec")
-        return NonFinite(form, n, np.float32(tau), k)
-    if header.state != _UPDATE:
-        raise CorruptMessage(f"state {header.state} is unknown")
-    codec = codec_by_code(header.codec)
-    if k > n:
-        raise CorruptMessage(f"{k} elements sent of {n}")
-    return codec, Head(form, n, k, np.float32(tau), SYMBOLS[header.symbols])
+        raise CorruptMessage(f"n: a refusal of {header.n} elements where {n} are due")
+    return NonFinite(header.form, n, header.k)
 
 
-def read(message: Bytes, n: int, ops: CpuOps = CPU) -> Update | NonFinite:
+def read(message: Bytes, segments: Segments, threads: int = 1) -> Update:
     """The update that a message holds, checked in every part.
 
     Args:
-        message: uint8, exactly the message. The update may share its memory.
-        n: elements that the update must have. Nothing larger than them and the message is allocated.
-        ops: of the CPU.
+        message: uint8, exactly the message, untrusted. The update may share its memory.
+        segments: the parameters that the update must be about. Nothing larger than them and the message is
+            allocated.
+        threads: how many may work at once.
 
     Raises:
-        CorruptMessage: it is no message that `write` or `write_nonfinite` could have made, or of another n.
+        CorruptMessage: it is no message that `write` could have made, or of other parameters.
     """
-    if message.size < HEADER_BYTES:
-        raise CorruptMessage(f"{message.size} bytes are less than a header, which has {HEADER_BYTES}")
-    return read_all([message], [n], ops)[0]
+    header, body = _read_header(message), message[HEADER_BYTES:]
+    if header.flags == _NONFINITE:
+        raise CorruptMessage("a refusal where an update is due")
+    if header.n != segments.n:
+        raise CorruptMessage(f"n: an update of {header.n} elements where {segments.n} are due")
+    taus, body = _read_taus(body, header, len(segments))
+    form, words, said = header.form, None, header.flags
+    if header.codec == EVERY:
+        if FORMS[form].has_tau:
+            raise CorruptMessage(f"codec: {form} needs positions")
+        counts, used = read_every(body, segments, header.k)
+    else:
+        codec, head = codec_by_code(header.codec), Head(form, segments, header.k)
+        words, used = codec.read(body, head, threads)
+        counts = segments.counts_of(words)
+        if codec.with_values:
+            if used != body.size or said & (_HUFFMAN | _OWN_CODES) or header.bits:
+                raise CorruptMessage("something follows elements that are written out")
+            return Update(form, segments, words, counts, codec.values(body[:used], head, words), taus)
+    coded, own = bool(said & _HUFFMAN), bool(said & _OWN_CODES)
+    found = read_values(body[used:], form, counts, (header.bits, coded, own), threads)
+    values, bits, block, tables = found
+    return Update(form, segments, words, counts, values, taus, bits, block, tables)
 
 
-def read_all(
-    messages: Sequence[Bytes], elements: Sequence[int], ops: CpuOps = CPU
-) -> list[Update | NonFinite]:
-    """The updates of many messages.
-
-    Args:
-        messages: uint8, HEADER_BYTES or more each.
-        elements: n of each one's update.
-        ops: of the CPU.
-
-    Raises:
-        CorruptMessage: see `read`; about one of those that are not valid.
-    """
-    opened = [_open(*each) for each in zip(messages, elements, strict=True)]
-    updates: list[Update | NonFinite] = []
-    for way, group in groupby(zip(opened, messages, strict=True), key=lambda each: _way(each[0])):
-        mine = list(group)
-        if way is None:
-            updates += [what for what, _ in mine if isinstance(what, NonFinite)]
-            continue
-        heads = [what[1] for what, _ in mine if not isinstance(what, NonFinite)]
-        updates += way[0].read_all([message[HEADER_BYTES:] for _, message in mine], heads, ops)
-    return updates
-
-
-def _way(what: tuple[Codec, Head] | NonFinite) -> tuple[Codec, Form] | None:
-    """What messages that are read together have in common."""
-    return None if isinstance(what, NonFinite) else (what[0], what[1].form)
-
-
-def _open(message: Bytes, n: int) -> tuple[Codec, Head] | NonFinite:
-    """What the header says."""
-    length = message.size - HEADER_BYTES
-    header = open_header(message, length)
-    check_crc(message, header.crc)
-    return interpret(header, length, n)
+def _read_taus(body: Bytes, header: _Header, parameters: int) -> tuple[NDArray[np.float32] | None, Bytes]:
+    """The taus of all parameters, of forms that have one, and what is left of the body."""
+    own = bool(header.flags & _OWN_TAUS)
+    if not FORMS[header.form].has_tau:
+        if own:
+            raise CorruptMessage(f"flags: {header.form} has no tau")
+        return None, body
+    size = 4 * (parameters if own else 1)
+    need(body, size, "taus")
+    taus = aligned(body[:size], "<f4")
+    bits = taus.view(np.uint32)  # floats above 0 are ordered as their bits are; others are larger
+    if not ((bits >= _LEAST_TAU) & (bits <= _MOST_TAU)).all():
+        raise CorruptMessage(f"tau is out of range, 0x{int(bits.min()):08x} to 0x{int(bits.max()):08x}")
+    if own and (bits == bits[0]).all():
+        raise CorruptMessage("flags: all parameters have the same tau")
+    return taus if own else np.full(parameters, taus[0], np.float32), body[size:]

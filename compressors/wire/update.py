@@ -1,9 +1,9 @@
-"""What a worker sends for one synchronization, before it is encoded.
+"""What a worker sends for one bucket, before it is encoded: columns over all of its parameters.
 
-Legend: n elements, k of them sent.
+Legend: n elements, k of them sent, m parameters.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 
 from ..ops.array import Array, host
 from ..ops.cpu.chunked import index_count
-from ..ops.cpu.ops import CPU
 from ..ops.interface import Ops
+from ..ops.segments import Numbers, Offsets, Segments
 from .forms import FORMS, Form
-from .quantized import Quantized
 
-NO_TAU = np.float32(0)
-"""The tau of forms that have none."""
+_NONE = np.empty(0, np.uint8)
+_NO_NUMBERS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """From every `chunk` consecutive elements (the last may be fewer) `keep` are sent, or all."""
+    """From every `chunk` elements of a parameter (the last may be fewer) `keep` are sent, or all."""
 
     chunk: int
     """A power of two."""
@@ -33,70 +32,93 @@ class Chunks:
         return index_count(n, self.chunk, self.keep)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # not frozen: replacing a field would take longer; nobody changes one
 class Update:
     """k of n elements, each with a position, a sign and, depending on the form, a value.
 
-    Not frozen: a frozen one takes three times as long to create, and a step has one for each threshold of
-    each worker. Nobody changes one.
-
-    Attributes:
-        form: what the values are.
-        n: elements of the gradient, at most 2^31 - 1.
-        tau: the threshold they were chosen with; part of the value for bgt, qgt and strom; 0 for forms that
-            have none.
-        words: uint32 [k], position << 1 | sign, ascending; None where all n elements are sent.
-        values: float32 [k] signed values (wgt, f32), uint8 [k] levels 1 to 255 (qgt), uint8 [0] (bgt, strom),
-            uint16 [k] the bits of 16-bit floats (fp16, bf16), or symbols and their tables.
-        chunks: what the positions are regular in, if they are.
+    A parameter alone is a column of length one.
     """
 
     form: Form
-    n: int
-    tau: np.float32
+    segments: Segments
+    """The parameters that it is about."""
     words: Array | None
-    values: Array | Quantized
+    """uint32 [k], position << 1 | sign, ascending; where values have the sign, the lowest bit means nothing.
+    None where parameters are sent whole, or not at all."""
+    counts: Numbers
+    """int64 [m], elements sent of each parameter."""
+    values: Array = field(default_factory=lambda: _NONE)
+    """[k] float32 (f32), the bits of 16-bit floats, levels 1 to 255 (qgt, uint8), or symbols: uint8 where all
+    have up to 8 bits, otherwise uint16. Nothing for bgt and strom."""
+    taus: NDArray[np.float32] | None = None
+    """float32 [m], of forms that have one."""
+    bits: Numbers = field(default_factory=lambda: _NO_NUMBERS)
+    """int64 [m], of a symbol of each parameter of quantized forms; 0 where it has none."""
+    block: int = 0
+    """Values that share tables, the last ones of a parameter may be fewer; 0: a block for each parameter."""
+    tables: tuple[Array, ...] = ()
+    """Ranges or tables of all blocks (`forms.table_layout`)."""
     chunks: Chunks | None = None
+    """What positions are regular in, in parameters of which anything is sent."""
+
+    @property
+    def n(self) -> int:
+        """Elements of all parameters."""
+        return self.segments.n
 
     @property
     def k(self) -> int:
         """Elements sent."""
-        return self.n if self.words is None else int(self.words.size)
+        return int(self.counts.sum())
 
     @property
-    def value_bits(self) -> int:
-        """Value bits of an element sent, as Anoosheh counts them."""
-        return self.values.bits if isinstance(self.values, Quantized) else FORMS[self.form].paper_bits
+    def offsets(self) -> Offsets:
+        """Where values and tables of each parameter stand."""
+        return Offsets.of(self.counts, self.block)
 
     @property
     def paper_bits(self) -> int:
-        """Value bits of the whole update."""
-        return self.k * self.value_bits
+        """Value bits of the update, as Anoosheh counts them."""
+        if FORMS[self.form].quantized:
+            return int((self.bits * self.counts).sum())
+        return FORMS[self.form].paper_bits * self.k
 
-    @classmethod
-    def empty(cls, form: Form, n: int, tau: np.float32 = NO_TAU, ops: Ops = CPU) -> "Update":
-        """An update in which nothing is sent."""
-        return cls(form, n, tau, ops.empty(0, np.uint32), ops.empty(0, FORMS[form].dtype))
+    def arrays(self) -> list[Array]:
+        """All that may lie on a device."""
+        return [*(() if self.words is None else (self.words,)), self.values, *self.tables]
 
-    def signed_floats(self, ops: Ops = CPU) -> Any:
-        """float32 [k], what is sent for each element, of forms whose values carry their sign."""
-        if not self.k:
-            return ops.empty(0, np.float32)
-        if isinstance(self.values, Quantized):
-            return self.values.floats(ops)
-        if self.form == "fp16" or self.form == "bf16":  # noqa: PLR1714 (mypy narrows by this form alone)
-            out = ops.empty(self.k, np.float32)
-            ops.half_values(self.form, self.values, out, False)
-            return out
-        return self.values
+    def with_arrays(self, others: list[Any]) -> "Update":
+        """The same with other arrays, in the order of `arrays`; takes them from the front of a list."""
+        words = None if self.words is None else others.pop(0)
+        values, tables = others.pop(0), tuple(others.pop(0) for _ in self.tables)
+        return replace(self, words=words, values=values, tables=tables)
 
-    def floats(self) -> NDArray[np.float32]:
-        """float32 [k], the signed amount that is sent for each element; in the CPU's memory."""
-        if self.words is None or not FORMS[self.form].sign_apart:
-            amounts: NDArray[np.float32] = self.signed_floats()
-            return amounts
-        amounts = np.full(self.k, self.tau, np.float32)
+    def signed_floats(self, ops: Ops) -> Any:
+        """float32 [k], what is sent for each element, of forms whose values have the sign."""
+        if self.form == "f32" and self.k:
+            return self.values
+        offsets, out = self.offsets, ops.empty(self.k, np.float32)
+        if self.k:
+            ops.write_values(
+                self.form, self.values, self.block, self.tables, offsets.table, out, offsets.begins, False
+            )
+        return out
+
+    def amounts(self, ops: Ops) -> NDArray[np.float32]:
+        """float32 [k], the signed amount that is sent for each element, of an update in the CPU's memory."""
+        if self.taus is None:
+            floats: NDArray[np.float32] = self.signed_floats(ops)
+            return floats
+        found = np.repeat(self.taus, self.counts)
         if self.form == "qgt":
-            assert not isinstance(self.values, Quantized)
-            amounts *= host(self.values).astype(np.float32)
-        return np.where(host(self.words) & 1, -amounts, amounts)
+            found *= host(self.values)
+        return np.where(host(self.words) & 1, -found, found)
+
+    def places(self) -> list[tuple[slice | NDArray[np.int64], slice]]:
+        """Elements of the bucket that are sent, and which of the amounts are theirs; in the CPU's memory."""
+        if self.words is not None:
+            elements = (host(self.words) >> 1).astype(np.int64) + np.repeat(self.segments.shifts, self.counts)
+            return [(elements, slice(None))]
+        ends = (self.segments.starts + self.counts).tolist()
+        there = map(slice, self.segments.starts.tolist(), ends)
+        return list(zip(there, self.offsets.symbols, strict=True))

@@ -24,18 +24,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket.adding import add_to
+from taugrad.compressors.bucket.adding import add_update
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Layout, Part
 from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.cpu.wire import find_messages
+from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.codecs import codec_by_code
 from taugrad.compressors.wire.forms import FORM_OF_CODE
 from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
-from taugrad.compressors.wire.update import Update
+from taugrad.compressors.wire.positions import EVERY, codec_by_code
+from taugrad.compressors.wire.update import Chunks, Update
 
 POSITIONS = ("packed32", "bitmap", "golomb_rice")
 QUANTIZERS = ("linear(3)", "linear(11, block=7)", "quantile(2)", "quantile(4, block=20)", "fp8(block=9)")
@@ -66,8 +67,8 @@ class Original:
     compressor: Compressor
     layout: Layout
     payload: bytes
-    messages: list[tuple[bytes, int]]
-    """Those that it is made of, each with its n."""
+    messages: list[tuple[bytes, tuple[int, ...]]]
+    """Those that it is made of, each with the sizes of the parameters that it is about."""
 
 
 def original(line: str, sizes: list[int], seed: int) -> Original:
@@ -84,10 +85,21 @@ def original(line: str, sizes: list[int], seed: int) -> Original:
         for name, gradient in zip(names, gradients, strict=True)
     ]
     written = compressor.compress(parts, layout, Context()).payload
-    messages = [
-        (piece.tobytes(), struct.unpack_from("<I", piece.data, 8)[0]) for piece in find_messages(written, 9)
-    ]
+    if message.is_refusal(written):
+        return Original(compressor, layout, written.tobytes(), [(written.tobytes(), tuple(sizes))])
+    messages, rest = [], written
+    for segments in (each for each in (layout.sent, layout.whole) if len(each)):
+        size = message.length_of(rest)
+        messages.append((rest[:size].tobytes(), tuple(segments.sizes.tolist())))
+        rest = rest[size:]
     return Original(compressor, layout, written.tobytes(), messages)
+
+
+def read(data: NDArray[np.uint8], sizes: tuple[int, ...]) -> Update | NonFinite:
+    """What a message says about parameters that fill a bucket."""
+    if message.is_refusal(data):
+        return message.read_nonfinite(data, sum(sizes))
+    return message.read(data, Segments.side_by_side(sizes))
 
 
 def originals(seed: int) -> list[Original]:
@@ -133,13 +145,12 @@ FIELDS = (
     (7, 1),
     (8, 4),
     (12, 4),
-    (16, 4),
-    (20, 8),
-    (32, 1),
+    (16, 8),
+    (28, 4),
+    (32, 4),
     (36, 4),
-    (40, 4),
 )
-"""Offset and size of the header's fields, and of a quantizer's or of chunks behind it."""
+"""Offset and size of the header's fields, and of what is behind it."""
 
 
 def damaged(data: bytes, other: bytes, rng: random.Random) -> bytearray:
@@ -173,11 +184,11 @@ def sealed(found: bytearray, rng: random.Random) -> bytearray:
     """With a fitting checksum, mostly; and with a fitting length and k, often."""
     if len(found) >= HEADER_BYTES and rng.random() < 0.95:
         if rng.random() < 0.95:
-            struct.pack_into("<Q", found, 20, len(found) - HEADER_BYTES)
+            struct.pack_into("<Q", found, 16, len(found) - HEADER_BYTES)
         if rng.random() < 0.95:
-            found[:3] = b"tg\x01"
-        struct.pack_into("<I", found, 28, 0)
-        struct.pack_into("<I", found, 28, zlib.crc32(found))
+            found[:3] = b"tg\x02"
+        struct.pack_into("<I", found, 24, 0)
+        struct.pack_into("<I", found, 24, zlib.crc32(found))
     return found
 
 
@@ -189,40 +200,37 @@ def require(holds: bool, what: str) -> None:
 
 def check_update(update: Update, n: int, room: Guarded) -> None:
     """Fails unless an update is valid and applies to n floats alone."""
-    require(update.n == n and 0 <= update.k <= n, "k or n")
-    floats = update.floats()
+    require(0 <= update.k <= n, "k or n")
+    floats = update.amounts(CPU)
     require(floats.dtype == np.float32 and floats.size == update.k, "its floats")
     require(bool(np.isfinite(floats).all()), "a value is not finite")
     expected = np.zeros(n, np.float32)
-    if update.words is None:
-        require(update.k == n, "every element")
-        expected += floats
-    else:
-        positions = (update.words >> 1).astype(np.int64)
-        require(bool((np.diff(positions) > 0).all()), "positions do not ascend")
-        require(update.k == 0 or int(positions[-1]) < n, "a position is beyond n")
-        expected[positions] += floats
+    last = -1
+    for where, own in update.places():
+        elements = np.arange(n)[where]
+        require(bool((np.diff(elements, prepend=last) > 0).all()), "positions do not ascend, or pass n")
+        expected[elements] += floats[own]
+        last = max(last, int(elements.max(initial=-1)))
     room.before(4 * n, 64)[:] = 0xA5
     dense = room.last(4 * n)
     dense[:] = 0
-    add_to(update, torch.from_numpy(dense.view(np.float32)))
+    add_update(update, torch.from_numpy(dense.view(np.float32)), CPU)
     require(dense.tobytes() == expected.tobytes(), "it is not added as what it stands for")
     require(bool((room.before(4 * n, 64) == 0xA5).all()), "something before the array was written")
 
 
 def check_rewritten(update: Update, data: bytearray) -> None:
-    """Fails unless the update, written in the same format, is read as the same update."""
-    again = message.read(
-        message.write(update, codec_by_code(data[4]).name, ("raw", "huffman")[data[6]]), update.n
-    )
-    require(isinstance(again, Update), "rewritten, it is a refusal")
-    assert isinstance(again, Update)
-    require((again.form, again.tau, again.chunks) == (update.form, update.tau, update.chunks), "form or tau")
-    same_words = again.words is update.words or (
-        again.words is not None and update.words is not None and np.array_equal(again.words, update.words)
-    )
-    require(same_words, "rewritten, it has other positions")
-    require(again.floats().tobytes() == update.floats().tobytes(), "rewritten, it has other values")
+    """Fails unless the update, written by the same codec, is read as the same update."""
+    codec = "auto" if data[4] == EVERY else codec_by_code(data[4]).name
+    chunked = codec == "chunked"
+    if chunked:
+        at = HEADER_BYTES
+        update.chunks = Chunks(*struct.unpack_from("<II", data, at))
+    again = message.read(message.write(update, codec), update.segments)
+    require(again.form == update.form, "form")
+    require(np.array_equal(again.counts, update.counts), "rewritten, it has other counts")
+    require(again.words is None or np.array_equal(again.words, update.words), "it has other positions")
+    require(again.amounts(CPU).tobytes() == update.amounts(CPU).tobytes(), "it has other values")
 
 
 @dataclass
@@ -249,9 +257,10 @@ class Summary:
 
 def format_name(data: bytes) -> str:
     """form, codec and symbols of a message, from its header."""
-    if data[5]:
+    if data[5] & 128:
         return f"{FORM_OF_CODE[data[3]]} refusal"
-    return f"{FORM_OF_CODE[data[3]]} {codec_by_code(data[4]).name}{' huffman' if data[6] else ''}"
+    codec = "every" if data[4] == EVERY else codec_by_code(data[4]).name
+    return f"{FORM_OF_CODE[data[3]]} {codec}{' huffman' if data[5] & 1 else ''}"
 
 
 class Fuzzer:
@@ -270,22 +279,23 @@ class Fuzzer:
     def one_message(self) -> None:
         """Damages a message and reads it."""
         rng = self._rng
-        data, n = rng.choice(rng.choice(self._originals).messages)
+        data, sizes = rng.choice(rng.choice(self._originals).messages)
         other, _ = rng.choice(rng.choice(self._originals).messages)
         found = sealed(damaged(data, other, rng), rng)
         if len(found) >= HEADER_BYTES and rng.random() < 0.5:
             due = struct.unpack_from("<I", found, 8)[0]
-            n = due if due < 100_000 else n
+            if 0 < due - sum(sizes) + sizes[-1] < 100_000:
+                sizes = (*sizes[:-1], due - sum(sizes) + sizes[-1])
         name = format_name(data)
         self.summary.tried[name] += 1
-        update = self._timed(found, lambda given: message.read(given, n))
+        update = self._timed(found, lambda given: read(given, sizes))
         if update is None:
             return
         self.summary.accepted[name] += 1
         if isinstance(update, NonFinite):
             require(message.write_nonfinite(update).tobytes() == found, "a refusal is written otherwise")
             return
-        check_update(update, n, self._dense)
+        check_update(update, sum(sizes), self._dense)
         check_rewritten(update, found)
 
     def one_payload(self) -> None:
@@ -311,8 +321,8 @@ class Fuzzer:
         self.summary.accepted["payloads"] += 1
         if isinstance(incoming, NonFinite):
             return
-        for update, unit in incoming:
-            check_update(update, unit.n, self._dense)
+        for update in incoming:
+            check_update(update, source.layout.bucket_elements, self._dense)
         total = self._dense.last(4 * source.layout.bucket_elements)
         total[:] = 0
         source.compressor.add(incoming, torch.from_numpy(total.view(np.float32)))

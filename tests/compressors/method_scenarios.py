@@ -42,7 +42,7 @@ def _noting(self: Exchange, own: Tensor, *where: Any) -> Gathering:
     sent, at, payload = [], 0, own.numpy()
     while at < payload.size:
         sent.append(int(payload[at + 12 : at + 16].view("<u4")[0]))
-        at += 32 + int(payload[at + 20 : at + 28].view("<u8")[0])
+        at += 28 + int(payload[at + 16 : at + 24].view("<u8")[0])
     _payloads.append({"size": payload.size, "sent": sent})
     return _start(self, own, *where)
 

@@ -5,14 +5,16 @@ Slow on purpose: one bit at a time. Its sections are the page's.
 
 import struct
 import zlib
+from bisect import bisect_right
+from itertools import accumulate
 from math import isqrt
+from typing import Any
 
 import numpy as np
 
 FORMS = ["", "wgt", "bgt", "qgt", "strom", "f32", "fp16", "bf16", "fp8", "linear", "quantile"]
 CODECS = ["raw", "packed32", "bitmap", "golomb_rice", "every", "chunked"]
-WITH_TAU = ("wgt", "bgt", "qgt", "strom")
-SIGNS_APART = ("bgt", "qgt", "strom")
+WITH_TAU = ("bgt", "qgt", "strom")
 QUANTIZED = ("linear", "quantile", "fp8")
 F32 = np.float32
 
@@ -75,56 +77,79 @@ class Bits:
             require(not self.one(), "a spare bit is set")
 
 
-def decode(message: bytes, n: int) -> tuple[list[int], list[np.float32]] | int:
-    """The positions and amounts of an update of n elements, or which parameter was not finite.
+def decode(message: bytes, sizes: list[int]) -> tuple[list[int], list[np.float32]] | int:
+    """The positions and amounts of an update of parameters of such sizes, or which one was not finite.
 
     Raises:
         Invalid: it is none.
     """
-    require(len(message) >= 32, "no header")
-    magic, version, form_code, codec_code, state, symbols, zero = struct.unpack_from("<2sBBBBBB", message)
-    n_said, k, tau, length, crc = struct.unpack_from("<IIfQI", message, 8)
-    require((magic, version) == (b"tg", 1) and length == len(message) - 32, "magic, version or length")
-    require(crc == zlib.crc32(message[:28] + bytes(4) + message[32:]), "CRC-32")
-    require(1 <= form_code <= 10 and not zero and symbols <= 1, "form, symbols or reserved")
+    n = sum(sizes)
+    require(len(message) >= 28, "no header")
+    magic, version, form_code, codec_code, flags, b, zero = struct.unpack_from("<2sBBBBBB", message)
+    n_said, k, length, crc = struct.unpack_from("<IIQI", message, 8)
+    require((magic, version) == (b"tg", 2) and length == len(message) - 28, "magic, version or length")
+    require(crc == zlib.crc32(message[:24] + bytes(4) + message[28:]), "CRC-32")
+    require(2 <= form_code <= 10 and not zero, "form or reserved")
     require(n_said == n, "n")
-    form, tau = FORMS[form_code], F32(tau)
-    if form in WITH_TAU:
-        require(F32(2.0**-126) <= tau <= F32(2.0**119), "tau")
-    else:
-        require(message[16:20] == bytes(4), "tau")
-    if state == 1:
-        require(not (length or codec_code or symbols), "a refusal with a body")
+    form, body = FORMS[form_code], Body(message[28:])
+    if flags == 128:
+        require(not (length or codec_code or b), "a refusal with a body")
         return k
-    require(state == 0 and codec_code < len(CODECS) and k <= n, "state, codec or k")
-    codec, body = CODECS[codec_code], Body(message[32:])
+    require(flags < 8 and codec_code < len(CODECS) and k <= n, "flags, codec or k")
+    coded, own_codes, own_taus = (bool(flags >> i & 1) for i in range(3))
+    taus = read_taus(body, form, sizes, own=own_taus)
+    codec = CODECS[codec_code]
     if codec == "raw":
-        require(form in WITH_TAU and not symbols, "raw of this form")
-        return raw(body, form, n, k, tau)
-    positions, signs = READERS[codec](body, form, n, k)
-    require(positions == sorted(set(positions)) and all(each < n for each in positions), "positions")
-    amounts = values(body, form, k, tau, signs, huffman=bool(symbols))
-    if form == "wgt" and codec == "packed32":
-        require([a < 0 for a in amounts] == [s == 1 for s in signs], "signs")
-    return positions, amounts
+        require(not (coded or own_codes or b), "symbols of raw")
+        return raw(body, form, sizes, k, taus)
+    positions, signs = READERS[codec](body, form, sizes, k)
+    require(len(positions) == k and positions == sorted(set(positions)), "positions")
+    require(all(each < n for each in positions), "positions")
+    edges = [0, *accumulate(sizes)]
+    owners = [bisect_right(edges, each) - 1 for each in positions]
+    counts = [owners.count(i) for i in range(len(sizes))]
+    found = values(body, form, counts, b, coded=coded, own=own_codes)
+    require(not body.data, "bytes behind the values")
+    if form in WITH_TAU:
+        found = [taus[owner] * each for owner, each in zip(owners, found, strict=True)]
+        found = [-each if sign else each for each, sign in zip(found, signs, strict=True)]
+    return positions, found
+
+
+def read_taus(body: Body, form: str, sizes: list[int], *, own: bool) -> list[np.float32]:
+    if form not in WITH_TAU:
+        require(not own, "taus of this form")
+        return []
+    taus = list(np.frombuffer(body.take(4 * len(sizes) if own else 4), "<f4"))
+    require(all(F32(2.0**-126) <= tau <= F32(2.0**119) for tau in taus), "tau")
+    require(not own or len(set(taus)) > 1, "one tau would do")
+    return taus if own else taus * len(sizes)
+
+
+def read_mask(body: Body, sizes: list[int]) -> list[bool]:
+    bits = Bits(body.take(-(-len(sizes) // 8)))
+    sent = [bool(bits.one()) for _ in sizes]
+    bits.end()
+    return sent
 
 
 # Positions
 
 
-def packed32(body: Body, form: str, n: int, k: int) -> tuple[list[int], list[int]]:
+def packed32(body: Body, form: str, sizes: list[int], k: int) -> tuple[list[int], list[int]]:
     words = body.unpack("I", k)
-    if form not in (*SIGNS_APART, "wgt"):
+    if form not in WITH_TAU:
         require(not any(word & 1 for word in words), "a sign where none belongs")
     return [word >> 1 for word in words], [word & 1 for word in words]
 
 
-def bitmap(body: Body, form: str, n: int, k: int) -> tuple[list[int], list[int]]:
+def bitmap(body: Body, form: str, sizes: list[int], k: int) -> tuple[list[int], list[int]]:
+    n = sum(sizes)
     bits = Bits(body.take(-(-n // 8)))
     positions = [i for i in range(n) if bits.one()]
     bits.end()
     require(len(positions) == k, "k")
-    if form not in SIGNS_APART:
+    if form not in WITH_TAU:
         return positions, [0] * k
     bits = Bits(body.take(-(-k // 8)))
     signs = [bits.one() for _ in range(k)]
@@ -140,18 +165,18 @@ def parameter(span: int, c: int) -> int:
     return b
 
 
-def golomb_rice(body: Body, form: str, n: int, k: int) -> tuple[list[int], list[int]]:
+def golomb_rice(body: Body, form: str, sizes: list[int], k: int) -> tuple[list[int], list[int]]:
     if k == 0:
         return [], []
     (s,) = body.unpack("B")
     require(4 <= s <= 14, "s")
     m = -(-k // 2**s)
-    lasts, sizes = body.unpack("I", m), body.unpack("H", m)
+    lasts, lengths = body.unpack("I", m), body.unpack("H", m)
     positions, signs = list[int](), list[int]()
-    signed, before = int(form in SIGNS_APART), -1
-    for i, (last, size) in enumerate(zip(lasts, sizes, strict=True)):
+    signed, before = int(form in WITH_TAU), -1
+    for i, (last, size) in enumerate(zip(lasts, lengths, strict=True)):
         c = min(2**s, k - i * 2**s)
-        require(last < n and last - before >= c, "the table")
+        require(last < sum(sizes) and last - before >= c, "the table")
         b = parameter(last - before, c)
         block = Body(body.take(size))
         fields = Bits(block.take(-(-c * (b + signed) // 8)))
@@ -169,26 +194,31 @@ def golomb_rice(body: Body, form: str, n: int, k: int) -> tuple[list[int], list[
     return positions, signs
 
 
-def chunked(body: Body, form: str, n: int, k: int) -> tuple[list[int], list[int]]:
-    require(form not in SIGNS_APART, "chunked of this form")
+def chunked(body: Body, form: str, sizes: list[int], k: int) -> tuple[list[int], list[int]]:
+    require(form not in WITH_TAU, "chunked of this form")
     chunk, keep = body.unpack("I", 2)
     bits = chunk.bit_length() - 1
     require(2 <= chunk <= 65536 and chunk == 2**bits and 1 <= keep <= chunk, "chunk or keep")
-    counts = [min(keep, n - low, chunk) for low in range(0, n, chunk)]
-    require(sum(counts) == k, "k")
+    sent, positions, first = read_mask(body, sizes), list[int](), 0
     indices = Bits(body.take(-(-k * bits // 8)))
-    positions = []
-    for number, count in enumerate(counts):
-        here = [indices.number(bits) for _ in range(count)]
-        require(here == sorted(set(here)), "indices of a chunk")
-        positions += [number * chunk + index for index in here]
+    for size, is_sent in zip(sizes, sent, strict=True):
+        for low in range(0, size if is_sent else 0, chunk):
+            here = [indices.number(bits) for _ in range(min(keep, size - low, chunk))]
+            require(here == sorted(set(here)) and here[-1] < size - low, "indices of a chunk")
+            positions += [first + low + index for index in here]
+        first += size
+    require(len(positions) == k, "k")
     indices.end()
     return positions, [0] * k
 
 
-def every(body: Body, form: str, n: int, k: int) -> tuple[list[int], list[int]]:
-    require(k == n > 0 and form not in WITH_TAU, "not every element")
-    return list(range(n)), [0] * k
+def every(body: Body, form: str, sizes: list[int], k: int) -> tuple[list[int], list[int]]:
+    require(form not in WITH_TAU, "not every element")
+    sent = [True] * len(sizes) if k == sum(sizes) else read_mask(body, sizes)
+    edges = [0, *accumulate(sizes)]
+    positions = [i for i in range(edges[-1]) if sent[bisect_right(edges, i) - 1]]
+    require(len(positions) == k, "k")
+    return positions, [0] * k
 
 
 READERS = {
@@ -200,83 +230,110 @@ READERS = {
 }
 
 
-def raw(body: Body, form: str, n: int, k: int, tau: np.float32) -> tuple[list[int], list[np.float32]]:
-    dtype = {"wgt": "<f4", "qgt": "<i2"}.get(form, "i1")
+def raw(
+    body: Body, form: str, sizes: list[int], k: int, taus: list[np.float32]
+) -> tuple[list[int], list[np.float32]]:
+    require(form in (*WITH_TAU, "f32"), "raw of this form")
+    dtype, n = {"f32": "<f4", "qgt": "<i2"}.get(form, "i1"), sum(sizes)
     dense = np.frombuffer(body.take(n * np.dtype(dtype).itemsize), dtype)
     require(not body.data, "bytes behind the elements")
     positions = [i for i in range(n) if dense[i].tobytes() != bytes(dense.itemsize)]
     require(len(positions) == k, "k")
-    if form == "wgt":
-        check_floats(dense[positions], tau)
+    if form == "f32":
+        check_floats(dense)
+        require(dense[positions].all(), "-0")
         return positions, list(dense[positions])
     require(np.abs(dense.astype(int)).max(initial=0) <= (255 if form == "qgt" else 1), "a level")
-    return positions, [F32(each) * tau for each in dense[positions]]
+    edges = [0, *accumulate(sizes)]
+    return positions, [F32(dense[i]) * taus[bisect_right(edges, i) - 1] for i in positions]
 
 
 # Values
 
 
-def check_floats(found: np.ndarray, tau: np.float32 | None = None) -> None:
+def check_floats(found: np.ndarray) -> None:
     require(np.isfinite(found).all(), "a float that is not finite")
-    require(tau is None or (np.abs(found) >= tau).all(), "a magnitude below tau")
 
 
-def values(
-    body: Body, form: str, k: int, tau: np.float32, signs: list[int], *, huffman: bool
-) -> list[np.float32]:
-    require(not huffman or (k and form in ("qgt", *QUANTIZED)), "no symbols to decode")
-    found: list[np.float32] = []
-    if form in ("bgt", "strom"):
-        found = [tau] * k
-    elif form == "qgt" and k:
-        levels = symbols_of(body, 8, k, huffman=huffman)
-        require(all(levels), "level 0")
-        found = [F32(level) * tau for level in levels]
-    elif form in QUANTIZED and k:
-        found = quantized(body, form, k, huffman=huffman)
-    elif form in ("wgt", "f32"):
-        floats = np.frombuffer(body.take(4 * k), "<f4")
-        check_floats(floats, tau if form == "wgt" else None)
-        found = list(floats)
-    elif form == "fp16":
-        found = list(np.frombuffer(body.take(2 * k), "<f2").astype(F32))
-    elif form == "bf16":
-        found = list((np.frombuffer(body.take(2 * k), "<u2").astype("<u4") << 16).view(F32))
-    require(not body.data, "bytes behind the values")
-    check_floats(np.array(found, F32))
-    if form in SIGNS_APART:
-        found = [-each if sign else each for each, sign in zip(found, signs, strict=True)]
-    return found
+def values(body: Body, form: str, counts: list[int], b: int, *, coded: bool, own: bool) -> list[np.float32]:
+    """One for each element sent; multiples of tau where there is one."""
+    k = sum(counts)
+    if form not in ("qgt", *QUANTIZED) or not k:
+        require(not (coded or own or b), "no symbols to decode")
+        if form in WITH_TAU:
+            return [F32(1)] * k
+        dtype = {"fp16": "<f2", "bf16": "<u2"}.get(form, "<f4") if k else "u1"
+        found = np.frombuffer(body.take(k * np.dtype(dtype).itemsize), dtype)
+        floats = (found.astype("<u4") << 16).view(F32) if form == "bf16" else found.astype(F32)
+        check_floats(floats)
+        return list(floats)
+    bits = [b if count else 0 for count in counts]
+    are_coded = [coded] * len(counts)
+    if own:
+        require(not (b or coded), "the header speaks for all")
+        said = body.unpack("B", len(counts))
+        bits, are_coded = [each & 127 for each in said], [each >= 128 for each in said]
+        require(all(count or not each for count, each in zip(counts, said, strict=True)), "bits of nothing")
+    sent = [each for each, count in zip(bits, counts, strict=True) if count]
+    require(all(1 <= each <= 16 for each in sent), "bits")
+    require(form not in ("qgt", "fp8") or set(sent) == {8}, "8 bits")
+    require(form == "linear" or len(set(sent)) == 1, "bits that differ")
+    block, tables = (0, []) if form == "qgt" else read_tables(body, form, counts, bits)
+    if own:
+        symbols = [
+            each
+            for count, width, is_coded in zip(counts, bits, are_coded, strict=True)
+            if count
+            for each in symbols_of(body, width, count, huffman=is_coded)
+        ]
+    else:
+        symbols = symbols_of(body, max(bits), k, huffman=coded)
+    if form == "qgt":
+        require(all(symbols), "level 0")
+        return [F32(each) for each in symbols]
+    require(form != "fp8" or all(q & 0x7F != 0x7F for q in symbols), "a NaN")
+    numbers, before = list[int](), 0
+    for count in counts:
+        numbers += [before + i // (block or count) for i in range(count)]
+        before += blocks_of(count, block)
+    return [amount(form, q, [table[j] for table in tables]) for q, j in zip(symbols, numbers, strict=True)]
 
 
-def quantized(body: Body, form: str, k: int, *, huffman: bool) -> list[np.float32]:
-    b, *zeros = body.unpack("B", 4)
+def blocks_of(count: int, block: int) -> int:
+    return -(-count // block) if block else min(count, 1)
+
+
+def read_tables(body: Body, form: str, counts: list[int], bits: list[int]) -> tuple[int, list[np.ndarray]]:
     (block,) = body.unpack("I")
-    require(1 <= b <= 16 and not any(zeros) and block < k and (form != "fp8" or b == 8), "bits or block")
-    m, length = -(-k // block) if block else 1, block or k
+    require(block == 0 or block < max(counts), "block")
+    m = sum(blocks_of(count, block) for count in counts)
     if form == "linear":
         lows, steps = (np.frombuffer(body.take(4 * m), "<f4") for _ in range(2))
         require(all(low.tobytes() != b"\0\0\0\x80" for low in lows), "low -0")
         require(all(s.tobytes() == bytes(4) or s >= F32(2.0**-126) for s in steps), "a step")
+        tops = [
+            2**b - 1 for b, count in zip(bits, counts, strict=True) for _ in range(blocks_of(count, block))
+        ]
         with np.errstate(over="ignore", invalid="ignore"):
-            largest = [linear(low, step, 2**b - 1) for low, step in zip(lows, steps, strict=True)]
+            largest = [linear(*each) for each in zip(lows, steps, tops, strict=True)]
         check_floats(np.concatenate([lows, np.array(largest, F32)]))
-        symbols = symbols_of(body, b, k, huffman=huffman)
-        return [linear(lows[i // length], steps[i // length], q) for i, q in enumerate(symbols)]
-    exponents = body.unpack("b", m)
+        return block, [lows, steps]
+    exponents = np.array(body.unpack("b", m))
     least, most = (-126, 119) if form == "fp8" else (-128, 113)
     require(all(least <= e <= most for e in exponents), "an exponent")
     if form == "fp8":
-        symbols = symbols_of(body, 8, k, huffman=huffman)
-        require(all(q & 0x7F != 0x7F for q in symbols), "a NaN")
-        return [F32(np.ldexp(e4m3(q), exponents[i // length])) for i, q in enumerate(symbols)]
-    means = np.frombuffer(body.take(2 * m * 2**b), "<f2").reshape(m, 2**b)
+        return block, [exponents]
+    means = np.frombuffer(body.take(2 * m * 2 ** max(bits)), "<f2").reshape(m, -1)
     require((np.abs(means) <= np.float16(32752)).all(), "a mean")
-    symbols = symbols_of(body, b, k, huffman=huffman)
-    return [
-        F32(np.ldexp(np.float64(means[i // length, q]), exponents[i // length]))
-        for i, q in enumerate(symbols)
-    ]
+    return block, [exponents, means]
+
+
+def amount(form: str, q: int, tables: list[Any]) -> np.float32:
+    if form == "linear":
+        return linear(tables[0], tables[1], q)
+    if form == "fp8":
+        return F32(np.ldexp(e4m3(q), tables[0]))
+    return F32(np.ldexp(np.float64(tables[1][q]), tables[0]))
 
 
 def linear(low: np.float32, step: np.float32, q: int) -> np.float32:

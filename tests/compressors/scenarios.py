@@ -28,6 +28,7 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.ops.array import Bytes
+from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import exchange, message
 from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
 from taugrad.compressors.wire.gathering import Gathering
@@ -563,8 +564,9 @@ def nonfinite_skipped() -> Result:
 def corrupt_messages() -> Result:
     """Worker 0 damages what it sends in the fourth step."""
     start = Exchange.start
-    other = message.write(Update.empty("wgt", 3, np.float32(1)))
-    stranger = message.write_nonfinite(message.NonFinite("wgt", 0, np.float32(1), 99))
+    nothing = np.empty(0, np.uint32), np.zeros(1, np.int64)
+    other = message.write(Update("f32", Segments.side_by_side([3]), *nothing))
+    stranger = message.write_nonfinite(message.NonFinite("f32", 0, 99))
 
     def flip(own: Bytes) -> Bytes:
         own[-1] ^= 4
@@ -572,7 +574,7 @@ def corrupt_messages() -> Result:
 
     def name_a_stranger(own: Bytes) -> Bytes:
         n = int(own[8:12].view(np.uint32)[0])
-        return message.write_nonfinite(message.NonFinite("wgt", n, np.float32(1), 99))
+        return message.write_nonfinite(message.NonFinite("f32", n, 99))
 
     tampers: dict[str, Callable[[Bytes], Bytes]] = {
         "flipped bit": flip,

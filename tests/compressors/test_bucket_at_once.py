@@ -1,22 +1,18 @@
 """All of a bucket in one call against one parameter, message or update after the other."""
 
-import zlib
+from collections.abc import Callable
 
-import messages
 import numpy as np
 import pytest
 import torch
 from cases import in_turn
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from taugrad.compressors.bucket.adding import sum_sparse
+from taugrad.compressors.bucket.adding import add_update, sum_all
 from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.bucket.layout import Part, Place, Unit
+from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
-from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.cpu import avx512, golomb_rice
-from taugrad.compressors.ops.cpu.golomb_rice_sections import measured
+from taugrad.compressors.ops.cpu import avx512
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.cpu.rows import table
 from taugrad.compressors.ops.cpu.threshold import (
     SPARE,
@@ -26,9 +22,9 @@ from taugrad.compressors.ops.cpu.threshold import (
     threshold_pass,
     threshold_rows,
 )
-from taugrad.compressors.ops.faults import CORRUPT
+from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.rules.base import Context
-from taugrad.compressors.wire import message
+from taugrad.compressors.wire.forms import Form
 from taugrad.compressors.wire.message import is_refusal
 from taugrad.compressors.wire.update import Update
 
@@ -83,95 +79,66 @@ def test_a_pass_over_a_bucket_is_that_over_each_parameter(
         assert mine.tobytes() == theirs.tobytes()
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=6),
-    signed=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_sections_at_once_are_those_of_the_encoder(sizes: list[int], signed: bool, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    words = [words_below(100_000, k, rng) for k in sizes]
-    sections = measured(words, signed)
-    each = [golomb_rice.shortest(one, signed) for one in words]
-    assert sections.sizes == [size for size, _ in each]
-    gaps = rng.integers(0, 40, len(words))
-    begins = np.cumsum(gaps) + np.concatenate(([0], np.cumsum(sections.sizes)[:-1]))
-    out = np.zeros(int(gaps.sum()) + sum(sections.sizes), np.uint8)
-    sections.write(range(len(words)), out, begins.tolist())
-    for one, begin, (size, log2) in zip(words, begins, each, strict=True):
-        alone = np.empty(size, np.uint8)
-        golomb_rice.encode(one, signed, alone, block_log2=log2)
-        assert out[begin : begin + size].tobytes() == alone.tobytes()
+def sparse(form: Form, segments: Segments, density: float, rng: np.random.Generator) -> Update:
+    words = words_below(segments.n, int(density * segments.n), rng)
+    values = {
+        "f32": rng.standard_normal(words.size).astype(np.float32),
+        "qgt": rng.integers(1, 256, words.size).astype(np.uint8),
+    }.get(form, np.empty(0, np.uint8))
+    taus = None if form == "f32" else rng.uniform(1e-3, 1, len(segments)).astype(np.float32)
+    return Update(form, segments, words, segments.counts_of(words), values, taus)
 
 
-def test_sections_of_positions_that_do_not_ascend_are_refused() -> None:
-    good = np.array([2, 4, 8], np.uint32)
-    with pytest.raises(ValueError, match="ascend"):
-        measured([good, np.array([8, 4], np.uint32)], False)
-
-
-@in_turn("form", ["strom", "wgt", "qgt"])
-@in_turn("broken", [0, 2, 4])
-def test_of_many_messages_the_broken_one_is_told(form: str, broken: int) -> None:
-    rng = np.random.default_rng(broken)
-    updates = []
-    for k in (5, 400, 0, 77, 2000):
-        words = words_below(10_000, max(k, 1), rng)
-        values = {
-            "wgt": np.where(words & 1, -2.0, 2.0).astype(np.float32),
-            "qgt": rng.integers(1, 9, words.size).astype(np.uint8),
-        }.get(form, np.empty(0, np.uint8))
-        updates.append(Update(form, 10_000, np.float32(1), words, values))  # type: ignore[arg-type]
-    written = messages.write_all(updates, ["golomb_rice"] * 5)
-    ns = [10_000] * 5
-    for update, read in zip(updates, message.read_all(written, ns), strict=True):
-        assert isinstance(read, Update)
-        assert np.array_equal(read.words, update.words)
-        assert np.array_equal(read.values, update.values)
-    alone = written[broken].copy()
-    alone[message.HEADER_BYTES] = 99  # blocks of 2^99 words
-    alone[28:32] = 0
-    alone[28:32] = np.array([zlib.crc32(alone.data)], "<u4").view(np.uint8)
-    with pytest.raises(CorruptMessage) as by_itself:
-        message.read(alone, 10_000)
-    damaged = [alone if i == broken else each for i, each in enumerate(written)]
-    with pytest.raises(CorruptMessage) as among_others:
-        message.read_all(damaged, ns)
-    assert str(among_others.value) == str(by_itself.value)
-    assert str(by_itself.value) == CORRUPT[8]
-
-
+@in_turn("form", ["strom", "qgt", "f32", "bgt"])
 @in_turn("divisor", [1, 2, 3, 7, 8])
 @in_turn("density", [0.0005, 0.02, 0.4])
-def test_a_sum_in_one_pass_is_zeros_added_to_and_divided(divisor: int, density: float) -> None:
-    rng = np.random.default_rng(divisor)
-    n, updates = 50_000, []
-    unit = Unit(n - 9000, 9000, (Place(0, 9000, n - 9000),))
-    whole = Unit(n, 0, (Place(0, 0, n),))
-    for about in (whole, unit, whole, unit, whole):
-        for form in ("strom", "qgt", "wgt", "bgt"):
-            words = words_below(about.n, int(density * about.n), rng)
-            tau = np.float32(rng.uniform(1e-3, 1))
-            values = {
-                "wgt": rng.standard_normal(words.size).astype(np.float32),
-                "qgt": rng.integers(1, 256, words.size).astype(np.uint8),
-            }.get(form, np.empty(0, np.uint8))
-            updates.append((Update(form, about.n, tau, words, values), about))  # type: ignore[arg-type]
+def test_a_sum_in_one_pass_is_zeros_added_to_and_divided(form: Form, divisor: int, density: float) -> None:
+    """Also where parameters that are sent otherwise lie between."""
+    rng, n = np.random.default_rng(divisor), 50_000
+    whole = Segments.side_by_side([1, 20_000, 9000, n - 29_001])
+    some = Segments((1, 3), whole.starts[[1, 3]], whole.sizes[[1, 3]])
+    updates = [sparse(form, segments, density, rng) for segments in (whole, some, whole, some, whole)]
     expected = np.zeros(n, np.float32)
-    for update, about in updates:
+    for update in updates:
         assert update.words is not None
-        np.add.at(expected, (update.words >> 1).astype(np.int64) + about.base, update.floats())
+        positions, owners = update.words >> 1, np.repeat(np.arange(len(update.segments)), update.counts)
+        starts, firsts = update.segments.starts, np.cumsum(update.segments.sizes) - update.segments.sizes
+        np.add.at(expected, positions - firsts[owners] + starts[owners], update.amounts(CPU))
     expected /= np.float32(divisor)
-    total = np.full(n, np.nan, np.float32)
-    sum_sparse([updates], divisor, total)
-    assert total.tobytes() == expected.tobytes()
+    total = torch.full((n,), torch.nan)
+    sum_all([[update] for update in updates], divisor, total, CPU)
+    assert total.numpy().tobytes() == expected.tobytes()
+    one_by_one = torch.zeros(n)
+    for update in updates:
+        add_update(update, one_by_one, CPU)
+    if divisor == 1:
+        assert one_by_one.numpy().tobytes() == expected.tobytes()
+
+
+@in_turn("form", ["linear", "quantile", "fp8", "fp16", "bf16", "f32"])
+def test_whole_parameters_are_summed_as_they_are_added(
+    form: Form, random_update: Callable[..., Update]
+) -> None:
+    """Some of them held back by one worker or by all; the bucket larger than what is summed together."""
+    segments, rng = Segments.side_by_side([300_000, 7, 4000, 90_000]), np.random.default_rng(1)
+    updates = [random_update("every", form, segments.n, 0, rng, segments) for _ in range(3)]
+    for several in (updates, [updates[0]] * 3):
+        due = np.zeros(segments.n, np.float32)
+        for update in several:
+            for where, own in update.places():
+                due[where] += update.amounts(CPU)[own]
+        total = torch.full((segments.n,), torch.nan)
+        sum_all([[update] for update in several], 3, total, CPU)
+        assert total.numpy().tobytes() == (due / np.float32(3)).tobytes()
 
 
 def test_a_sum_of_nothing_is_zeros() -> None:
-    total = np.full(10, np.nan, np.float32)
-    sum_sparse([[(Update.empty("wgt", 10, np.float32(1)), Unit(10, 0, ()))]], 2, total)
-    assert total.tobytes() == bytes(40)
+    total = torch.full((10,), torch.nan)
+    nothing = np.empty(0, np.uint32), np.zeros(1, np.int64)
+    sum_all([[Update("f32", Segments.side_by_side([10]), *nothing)]], 2, total, CPU)
+    assert total.numpy().tobytes() == bytes(40)
+    sum_all([], 2, total.fill_(1), CPU)
+    assert total.numpy().tobytes() == bytes(40)
 
 
 @in_turn("dtype", [torch.float32, torch.bfloat16])

@@ -256,7 +256,7 @@ from taugrad.compressors.quantizers.base import QuantizerLink
 class Mine(QuantizerLink):
     kind: str = "{name}"
 """
-APPLYING = "    def apply(self, residual, gradient, work): ...\n"
+APPLYING = "    def apply(self, given, work): ...\n"
 POLICY = """
 from taugrad.compressors.tau.base import Policy
 class Mine(Policy):

@@ -10,8 +10,8 @@ import pytest
 from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.wire.codecs import OURS
 from taugrad.compressors.wire.forms import FORMS
+from taugrad.compressors.wire.positions import OURS
 
 MESSAGES = 100_000
 
@@ -22,7 +22,7 @@ def test_damaged_messages_of_every_format_are_refused_or_valid(fuzzing: ModuleTy
     sparse = [(form, codec) for form in FORMS for codec in fuzzing.POSITIONS]
     sparse += [(form, "raw") for form in FORMS if FORMS[form].dense_dtype]
     whole = [(form, codec) for form in FORMS if not FORMS[form].has_tau for codec in ("every", "chunked")]
-    assert {codec for _, codec in sparse + whole} == {codec.name for codec in OURS}
+    assert {codec for _, codec in sparse + whole} == {"every", *(codec.name for codec in OURS)}
     expected = {f"{form} {codec}" for form, codec in sparse + whole}
     expected |= {
         f"{form} {codec} huffman" for form, codec in sparse + whole if FORMS[form].symbols and codec != "raw"
@@ -54,7 +54,8 @@ def test_any_other_error_than_a_refusal_is_reported_with_the_bytes(
 ) -> None:
     ready = fuzzing.originals(1)  # which reads, too
     monkeypatch.setattr(fuzzing, "originals", lambda seed: ready)
-    monkeypatch.setattr(fuzzing.message, "read_all", Raising(error))
+    for each in ("read", "read_nonfinite"):
+        monkeypatch.setattr(fuzzing.message, each, Raising(error))
     with pytest.raises(type(error)) as raised:
         fuzzing.fuzz(100, seed=1)
     assert raised.value is error
@@ -64,7 +65,8 @@ def test_any_other_error_than_a_refusal_is_reported_with_the_bytes(
 def test_a_refusal_of_everything_is_counted(fuzzing: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     ready = fuzzing.originals(1)  # which reads, too
     monkeypatch.setattr(fuzzing, "originals", lambda seed: ready)
-    monkeypatch.setattr(fuzzing.message, "read_all", Raising(CorruptMessage("no")))
+    for each in ("read", "read_nonfinite"):
+        monkeypatch.setattr(fuzzing.message, each, Raising(CorruptMessage("no")))
     summary = fuzzing.fuzz(300, seed=1)
     assert summary.accepted == Counter()
     assert summary.tried.total() == 300

@@ -236,7 +236,7 @@ def expected_size(rule: str, codec: str, k: int) -> int:
         "bitmap": -(-ELEMENTS // 8) + (0 if rule == "wgt" else -(-k // 8)) + value_bytes * k,
         "raw": dense_bytes * ELEMENTS,
     }
-    return 32 + sizes[codec]
+    return 28 + (0 if rule == "wgt" else 4) + sizes[codec]  # a tau
 
 
 @every_rule
@@ -371,7 +371,7 @@ def test_a_tau_above_everything_sends_nothing_and_stops_nothing(rule: str, any_n
         assert all(gradient.count_nonzero() == 0 for gradient in result["gradients"].values())
         assert result["totals"]["sent"] == 0
         assert result["totals"]["elements"] == 3 * workers * ELEMENTS
-        assert result["totals"]["wire_bytes"] == 3 * workers * (32 + 8)
+        assert result["totals"]["wire_bytes"] == 3 * workers * (28 + (0 if rule == "wgt" else 4) + 8)
         for name, kept in result["residuals"].items():
             expected = result["local"][name].flatten().float()
             torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-7)

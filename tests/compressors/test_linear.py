@@ -6,6 +6,7 @@ import torch
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import write_amounts
 from numpy.typing import NDArray
 
 from taugrad.compressors.ops.cpu import blockwise
@@ -14,7 +15,6 @@ from taugrad.compressors.ops.cpu.linear import (
     extremes,
     linear_pass,
     linear_tables_valid,
-    linear_values,
 )
 from taugrad.compressors.ops.cpu.linear_ranges import extremes_of_each, quantize_between
 from taugrad.compressors.ops.interface import Addends
@@ -96,7 +96,7 @@ def quantized(
     report = linear_pass(residual, gradient, bits, block, fenced[1 : n + 1], lows, steps, threads)
     assert fenced[0] == fenced[-1] == 0xA5
     if not report.nonfinite:
-        linear_values(fenced[1 : n + 1], block, bits, lows, steps, values, False, threads)
+        write_amounts("linear", fenced[1 : n + 1], block, (lows, steps), values)
     return fenced[1 : n + 1], lows, steps, values, report
 
 
@@ -129,7 +129,7 @@ def test_the_pass_does_what_the_definition_says(
         assert bits_of(values[at]) == bits_of(expected[3])
     assert not report.nonfinite
     assert np.isfinite(values).all()
-    assert linear_tables_valid(bits, lows, steps)
+    assert linear_tables_valid(np.full(lows.size, bits), lows, steps)
     if kept is None:
         assert report.residual_squares == 0.0
     else:
@@ -165,7 +165,7 @@ def test_values_are_added() -> None:
     a = np.linspace(-1, 1, 5000, dtype=F32)
     symbols, lows, steps, values, _ = quantized(None, a, 5, 700)
     out = a.copy()
-    linear_values(symbols, 700, 8, lows, steps, out, True)
+    write_amounts("linear", symbols, 700, (lows, steps), out, add=True)
     assert bits_of(out) == bits_of(a + values)
 
 
@@ -235,7 +235,7 @@ def test_ranges_of_many_layers_are_found_and_gone_by_in_one_call(threads: int, k
     work = Quantizing(tensors, given, np.empty(0, np.uint8), 8)
     symbols = np.empty(work.offsets.all_symbols, np.uint8)
     lows, steps = (np.empty(work.offsets.all_blocks, F32) for _ in range(2))
-    passed = quantize_between(work._replace(symbols=symbols), ranges, lows, steps, threads)
+    passed = quantize_between(work._replace(symbols=symbols), [8] * 4, ranges, lows, steps, threads)
     for i, (kept, added) in enumerate(zip(alone, gradients, strict=True)):
         total = added if kept is None else kept + added
         assert (ranges[i].lows[0], ranges[i].highs[0]) == (total.min(), total.max())
@@ -308,9 +308,9 @@ def test_pieces_cover_every_element_once(n: int, block: int, most: int) -> None:
 )
 def test_tables_that_no_pass_writes_are_told(low: float, step: float) -> None:
     good = np.array([-1.0, 0.0], F32), np.array([0.01, 0.0], F32)
-    assert linear_tables_valid(8, *good)
+    assert linear_tables_valid(np.full(good[0].size, 8), *good)
     good[0][1], good[1][1] = low, step
-    assert not linear_tables_valid(8, *good)
+    assert not linear_tables_valid(np.full(good[0].size, 8), *good)
 
 
 BITS = st.integers(0, 2**32 - 1) | st.sampled_from(
@@ -333,4 +333,4 @@ def test_tables_are_valid_where_each_step_and_low_and_highest_value_is(
             and np.isfinite(F32(2) * (low / F32(2) + step / F32(2) * F32(2**bits - 0.5)))
             for low, step in table
         )
-    assert linear_tables_valid(bits, *np.ascontiguousarray(table.T)) == expected
+    assert linear_tables_valid(np.full(len(table), bits), *np.ascontiguousarray(table.T)) == expected

@@ -55,7 +55,7 @@ def test_a_bucket_may_be_exempt_as_a_whole(method: str, workbench: ModuleType) -
     gradients = workbench.random_gradients(1)
     step = worker.step(gradients)
     assert all(found.tobytes() == due.tobytes() for found, due in zip(step.decoded, gradients, strict=True))
-    assert len(step.payloads[0]) == 32 + 4 * sum(workbench.SIZES)
+    assert len(step.payloads[0]) == 28 + 4 * sum(workbench.SIZES)
 
 
 def test_names_and_sizes_that_are_exempt() -> None:

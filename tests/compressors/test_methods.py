@@ -16,11 +16,10 @@ from pydantic import ValidationError
 
 from taugrad.compressors.config import chain, read_config
 from taugrad.compressors.config.registry import QUANTIZERS, RULES
-from taugrad.compressors.ops.cpu.wire import find_messages
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.chunked_topk import ChunkedTopK
 from taugrad.compressors.rules.topk import TopK
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.quantized import Quantized
 from taugrad.compressors.wire.update import Update
 
 Floats = NDArray[np.float32]
@@ -38,18 +37,16 @@ def test_messages_of_every_method_come_back(
     worker = workbench.Worker(method)
     for seed in range(3):
         step = worker.step(workbench.random_gradients(seed))
-        for (update, _), piece in zip(
-            step.incoming[0], find_messages(np.frombuffer(step.payloads[0], np.uint8), 9), strict=True
-        ):
-            codec, symbols = (
-                worker.config.model_dump().get("codec", "auto"),
-                getattr(worker.config, "symbols", "auto"),
-            )
+        rest, symbols = np.frombuffer(step.payloads[0], np.uint8), worker.config.symbol_codec
+        for update in step.incoming[0]:
+            codec = "auto" if update.words is None else worker.config.position_codec
+            if codec == "chunked":
+                update.chunks = worker.compressor.rule.selection.chunks
             written = message.write(update, codec, symbols)
-            assert written.tobytes() == piece.tobytes()
-            again = message.read(written, update.n)
-            assert isinstance(again, Update)
-            assert_same_update(again, update)
+            assert written.tobytes() == rest[: written.size].tobytes()
+            assert_same_update(message.read(written, update.segments), update)
+            rest = rest[written.size :]
+        assert not rest.size
 
 
 RICH = [
@@ -180,10 +177,8 @@ def selected(config: Any, name: str, total: Floats, transcription: ModuleType, t
 
 def quantized(quantizer: Any, values: Floats) -> Floats:
     """What a quantizer makes of one array alone; the kernels' own tests say that this is right."""
-    made = messages.symbols_of(quantizer, np.zeros_like(values), values)
-    if isinstance(made, Quantized):
-        return made.floats()
-    return Update(quantizer.kind, values.size, np.float32(0), None, made).floats()
+    made = messages.quantized(quantizer, np.zeros_like(values), values)
+    return messages.update_of(quantizer.makes, made).amounts(CPU)
 
 
 def test_buckets_hold_what_the_definition_says_of_each_parameter(
@@ -220,10 +215,8 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(
 
 def quantized_dense(config: Any, residual: Floats, gradient: Floats) -> Floats:
     """What a method that sends everything makes of one parameter."""
-    made = messages.symbols_of(config, residual.copy(), gradient)
-    if isinstance(made, Quantized):
-        return made.floats()
-    return Update(config.kind, gradient.size, np.float32(0), None, made).floats()
+    made = messages.quantized(config, residual.copy(), gradient)
+    return messages.update_of(config.makes, made).amounts(CPU)
 
 
 def test_gradients_of_zero_are_held_back_when_asked(method: str, workbench: ModuleType) -> None:

@@ -9,6 +9,7 @@ import torch
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import write_amounts
 from numpy.typing import NDArray
 
 from taugrad.compressors.ops.cpu import blockwise
@@ -17,9 +18,7 @@ from taugrad.compressors.ops.cpu.minifloat import (
     FP8_EXPONENTS,
     HalfFormat,
     fp8_pass,
-    fp8_values,
     half_pass,
-    half_values,
 )
 from taugrad.compressors.ops.results import QuantizedPass
 
@@ -55,9 +54,9 @@ def test_halves_are_what_torch_makes_of_them(kind: HalfFormat) -> None:
     assert half_pass(kind, None, a, symbols) == QuantizedPass(0.0, False)
     expected = torch.from_numpy(a).clamp(-LARGEST[kind], LARGEST[kind]).to(TORCH[kind])
     assert (symbols == expected.view(torch.uint16).numpy()).all()
-    half_values(kind, symbols, values, False)
+    write_amounts(kind, symbols, 0, (), values)
     assert (bits_of(values) == bits_of(expected.float().numpy())).all()
-    half_values(kind, symbols, values, True)
+    write_amounts(kind, symbols, 0, (), values, add=True)
     assert (bits_of(values) == bits_of((expected.float() + expected.float()).numpy())).all()
 
 
@@ -68,7 +67,7 @@ def test_what_a_half_leaves_out_is_kept(kind: HalfFormat) -> None:
     a = residual + gradient
     symbols, values = np.empty(a.size, np.uint16), np.empty(a.size, F32)
     report = half_pass(kind, residual, gradient, symbols)
-    half_values(kind, symbols, values, False)
+    write_amounts(kind, symbols, 0, (), values)
     assert (bits_of(residual) == bits_of(a - values)).all()
     assert (values.astype(np.float64) + residual == a).all()  # these formats leave out exact numbers
     assert report.residual_squares == pytest.approx(np.square(residual, dtype=np.float64).sum(), rel=1e-5)
@@ -88,7 +87,7 @@ def test_fp8_is_what_torch_makes_of_it() -> None:
     assert exponents.tolist() == [0]
     expected = torch.from_numpy(a).to(torch.float8_e4m3fn)
     assert (symbols == expected.view(torch.uint8).numpy()).all()
-    fp8_values(symbols, 0, exponents, values, False)
+    write_amounts("fp8", symbols, 0, (exponents,), values)
     assert (bits_of(values) == bits_of(expected.float().numpy())).all()
 
 
@@ -139,7 +138,7 @@ def test_scaled_fp8_does_what_the_definition_says(listed: list[float], block: in
     symbols, exponents, values = np.empty(a.size, np.uint8), np.empty(blocks, np.int8), np.empty(a.size, F32)
     kept = np.full(a.size, -0.0, F32) if keep else None
     report = fp8_pass(kept, a, block, symbols, exponents)
-    fp8_values(symbols, block, exponents, values, False)
+    write_amounts("fp8", symbols, block, (exponents,), values)
     length = block or max(a.size, 1)
     for b, first in enumerate(range(0, a.size, length)):
         at = slice(first, first + length)
@@ -227,7 +226,7 @@ def test_threads_and_pieces_change_no_half() -> None:
         for threads in (1, 2, 3):
             residual, symbols, values = before.copy(), np.empty(MANY, np.uint16), np.empty(MANY, F32)
             assert not half_pass(kind, residual, gradient, symbols, threads).nonfinite
-            half_values(kind, symbols, values, False, threads)
+            write_amounts(kind, symbols, 0, (), values)
             assert symbols.tobytes() == due.view(torch.uint16).numpy().tobytes()
             assert values.tobytes() == due.float().numpy().tobytes()
             assert residual.tobytes() == kept.tobytes()
@@ -250,7 +249,7 @@ def test_threads_and_pieces_change_no_fp8(block: int) -> None:
         residual, symbols, values = before.copy(), np.empty(MANY, np.uint8), np.empty(MANY, F32)
         exponents = np.empty(starts.size, np.int8)
         assert not fp8_pass(residual, gradient, block, symbols, exponents, threads).nonfinite
-        fp8_values(symbols, block, exponents, values, False, threads)
+        write_amounts("fp8", symbols, block, (exponents,), values)
         assert exponents.tolist() == due_exponents.tolist()
         assert symbols.tobytes() == due.view(torch.uint8).numpy().tobytes()
         assert values.tobytes() == due_values.tobytes()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.config import read_config
 from taugrad.compressors.ops.cpu.threshold import ThresholdRule
+from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.tau.allocation import (
     CHOICES,
     REACH,
@@ -139,8 +140,9 @@ def test_any_sample_has_a_curve(rule: ThresholdRule, values: list[float]) -> Non
 def test_bits_are_those_of_a_codec(density: float) -> None:
     n = 4_000_000
     words = (np.flatnonzero(np.random.default_rng(0).random(n) < density) << 1).astype(np.uint32)
-    update = Update("strom", n, np.float32(0.1), words, np.empty(0, np.uint8))
-    written = len(message.write(update)) - 32  # the header is not of the elements
+    taus = np.full(1, 0.1, np.float32)
+    update = Update("strom", Segments.side_by_side([n]), words, np.array([words.size]), taus=taus)
+    written = len(message.write(update)) - message.HEADER_BYTES - 4  # header and tau are not of the elements
     assert float(bits_per_element(np.array([density]), 1.0)[0]) == pytest.approx(8 * written / n, rel=0.06)
 
 

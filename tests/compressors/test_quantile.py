@@ -8,6 +8,7 @@ import pytest
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import write_amounts
 from numpy.typing import NDArray
 
 from taugrad.compressors.ops.cpu import blockwise
@@ -15,7 +16,6 @@ from taugrad.compressors.ops.cpu.quantile import (
     LARGEST_MEAN,
     quantile_pass,
     quantile_tables_valid,
-    quantile_values,
 )
 from taugrad.compressors.ops.results import QuantizedPass
 
@@ -73,7 +73,7 @@ def quantized(
     report = quantile_pass(residual, gradient, bits, block, symbols, tables, exponents, threads)
     assert fenced[0] == fenced[-1] == 0xA5
     if not report.nonfinite:
-        quantile_values(symbols, block, bits, tables, exponents, values, False, threads)
+        write_amounts("quantile", symbols, block, (exponents, tables), values)
     return symbols, tables, exponents, values, report
 
 
@@ -161,7 +161,7 @@ def test_values_are_added() -> None:
     a = np.linspace(-1, 1, 5000, dtype=F32)
     symbols, tables, exponents, values, _ = quantized(None, a, 5, 700)
     out = a.copy()
-    quantile_values(symbols, 700, 5, tables, exponents, out, True)
+    write_amounts("quantile", symbols, 700, (exponents, tables), out, add=True)
     assert bits_of(out) == bits_of(a + values)
 
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket.adding import add_to
+from taugrad.compressors.bucket.adding import add_update
 from taugrad.compressors.ops.cpu import avx512, threshold
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.cpu.threshold import (
     SPARE,
     VALUE_DTYPE,
@@ -22,6 +23,8 @@ from taugrad.compressors.ops.cpu.threshold import (
     PassResult,
     ThresholdRule,
 )
+from taugrad.compressors.ops.segments import Segments
+from taugrad.compressors.wire.forms import Form
 from taugrad.compressors.wire.update import Update
 
 Pass = Callable[..., PassResult]
@@ -368,10 +371,14 @@ def test_updates_are_added_as_what_they_stand_for(
     gradient = np.clip(wild_array(rng, n, tau, 0), -1e37, 1e37)
     outcome = transcription.run(rule, np.zeros(n, np.float32), gradient, np.float32(tau))
     words = np.array(outcome.words, np.uint32)
-    update = Update(rule, n, np.float32(tau), words, outcome.values(rule))
+    form: Form = "f32" if rule == "wgt" else rule
+    segments = Segments((0,), np.array([3]), np.array([n]))
+    taus = None if rule == "wgt" else np.full(1, tau, np.float32)
+    update = Update(form, segments, words, np.array([words.size]), outcome.values(rule), taus)
     dense = (rng.standard_normal(n) * tau).astype(np.float32)
     expected = dense.copy()
     expected[outcome.positions] += np.array(outcome.sent, np.float32)
-    total = torch.from_numpy(dense.copy())
-    add_to(update, total)
-    assert_bits_equal(total.numpy(), expected)
+    total = torch.cat([torch.ones(3), torch.from_numpy(dense)])
+    add_update(update, total, CPU)
+    assert_bits_equal(total.numpy()[3:], expected)
+    assert total[:3].tolist() == [1, 1, 1]

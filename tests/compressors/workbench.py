@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.compressor import Compressor, Outgoing
-from taugrad.compressors.bucket.incoming import Incoming
 from taugrad.compressors.bucket.layout import Part, PartTally
+from taugrad.compressors.bucket.reader import Incoming
 from taugrad.compressors.config import read_config
-from taugrad.compressors.ops.cpu.ops import CpuOps
+from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.tau.base import Memory
 from taugrad.compressors.wire.message import NonFinite

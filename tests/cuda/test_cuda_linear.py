@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import in_turn
+from messages import write_amounts
 
 from taugrad.compressors.ops.cpu import blockwise, linear
 from taugrad.compressors.ops.cuda.linear import (
@@ -75,8 +76,8 @@ def check(device: Any, residual: Any, gradient: Any, bits: int, block: int, rang
     for add in (False, True):
         out = np.linspace(-1, 1, gradient.size, dtype=F32)
         device_out = device.place(out)
-        linear.linear_values(symbols, block, bits, lows, steps, out, add)
-        linear_values(device, found.symbols, block, bits, found.lows, found.steps, device_out, add)
+        write_amounts("linear", symbols, block, (lows, steps), out, add=add)
+        linear_values(device, found.symbols, block, found.lows, found.steps, device_out, add)
         assert device_out.tobytes() == out.tobytes()
 
 

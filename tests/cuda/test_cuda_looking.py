@@ -12,7 +12,7 @@ from taugrad.compressors.ops.cpu.ordered_sum import ordered_sum_of_squares
 from taugrad.compressors.ops.cpu.sampling import stratified_positions
 from taugrad.compressors.ops.cuda import looking
 from taugrad.compressors.ops.cuda.reports import Reports
-from taugrad.compressors.ops.returns import Returns, run, together
+from taugrad.compressors.ops.readback import Readback
 
 F32 = np.float32
 
@@ -71,17 +71,11 @@ def test_the_order_of_a_sum_is_the_definitions(n: int) -> None:
     assert ordered_sum_of_squares(values) == sums[0]
 
 
-def test_works_wait_together(device: Any) -> None:
-    returns, log = Returns(device), []
-
-    def work(number: int, steps: int) -> Any:
-        for step in range(steps):
-            slot = returns.take(5000, np.int32)  # more than an array has room for
-            slot.array[0] = number
-            yield
-            assert slot.values[0] == number
-            log.append((step, number))
-        return number * 10
-
-    assert run(returns, together([work(0, 2), work(1, 0), work(2, 3)])) == [0, 10, 20]
-    assert log == [(0, 0), (0, 2), (1, 0), (1, 2), (2, 2)]
+def test_results_stand_in_few_arrays_and_are_fetched_together(device: Any) -> None:
+    readback = Readback(device)
+    slots = [readback.take(size, np.int32) for size in (5000, 3, 9000)]  # more than an array has room for
+    for number, slot in enumerate(slots):
+        slot.array[0] = number
+    readback.fetch()
+    assert [slot.values[0] for slot in slots] == [0, 1, 2]
+    assert [slot.values.size for slot in slots] == [5000, 3, 9000]

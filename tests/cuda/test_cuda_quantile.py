@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import in_turn
+from messages import write_amounts
 
 from taugrad.compressors.ops.cpu import blockwise, quantile
 from taugrad.compressors.ops.cuda.quantile import quantile_pass, quantile_values
@@ -64,8 +65,8 @@ def check(device: Any, residual: Any, gradient: Any, bits: int, block: int) -> N
     for add in (False, True):
         out = np.linspace(-1, 1, gradient.size, dtype=F32)
         device_out = device.place(out)
-        quantile.quantile_values(symbols, block, bits, tables, exponents, out, add)
-        quantile_values(device, found.symbols, block, bits, found.tables, found.exponents, device_out, add)
+        write_amounts("quantile", symbols, block, (exponents, tables), out, add=add)
+        quantile_values(device, found.symbols, block, found.tables, found.exponents, device_out, add)
         assert device_out.tobytes() == out.tobytes()
 
 
@@ -123,7 +124,7 @@ def test_short_gradients_are_widened(device: Any, kind: str, block: int) -> None
 def test_no_symbol_leads_out_of_a_table(device: Any) -> None:
     tables, out = device.place(np.arange(4, dtype=np.uint16)), device.zeros(256, F32)
     symbols = device.place(np.arange(256, dtype=np.uint8))
-    quantile_values(device, symbols, 0, 2, tables, device.zeros(1, np.int8), out, False)
+    quantile_values(device, symbols, 0, tables, device.zeros(1, np.int8), out, False)
     assert out.tolist() == [2.0**-24 * (symbol % 4) for symbol in range(256)]
 
 

@@ -30,15 +30,15 @@ def test_sums_are_those_of_the_cpu(device: Any, n: int) -> None:
     for on_cpu, add in (
         (
             lambda to: sparse.add_taus(words, tau, to),
-            lambda to: sparse_add.add_taus(device, placed, float(tau), to),
+            lambda to: sparse_add.add_taus(device, placed, float(tau), 0, to),
         ),
         (
             lambda to: sparse.add_levels(words, levels, tau, to),
-            lambda to: sparse_add.add_levels(device, placed, device.place(levels), float(tau), to),
+            lambda to: sparse_add.add_levels(device, placed, device.place(levels), float(tau), 0, to),
         ),
         (
             lambda to: sparse.add_values(words, values, to),
-            lambda to: sparse_add.add_values(device, placed, device.place(values), to),
+            lambda to: sparse_add.add_values(device, placed, device.place(values), 0, to),
         ),
     ):
         expected, found = dense.copy(), device.place(dense)
@@ -50,11 +50,15 @@ def test_sums_are_those_of_the_cpu(device: Any, n: int) -> None:
 def test_values_must_be_as_many_as_words_and_positions_outside_are_passed_over(device: Any) -> None:
     words, dense = device.place(np.array([2, 8, 4_000_000_000], np.uint32)), device.zeros(4, np.float32)
     with pytest.raises(ValueError, match="needed"):
-        sparse_add.add_levels(device, words, device.zeros(2, np.uint8), 1.0, dense)
+        sparse_add.add_levels(device, words, device.zeros(2, np.uint8), 1.0, 0, dense)
     with pytest.raises(ValueError, match="needed"):
-        sparse_add.add_values(device, words, device.zeros(3, np.float64), dense)
-    sparse_add.add_taus(device, words, 1.0, dense)
+        sparse_add.add_values(device, words, device.zeros(3, np.float64), 0, dense)
+    sparse_add.add_taus(device, words, 1.0, 0, dense)
     assert device.fetch(dense).tolist() == [0, 1, 0, 0]
+    sparse_add.add_taus(device, words, 1.0, -1, dense)
+    assert device.fetch(dense).tolist() == [1, 1, 0, 1]
+    sparse_add.add_taus(device, words, 1.0, 2, dense)
+    assert device.fetch(dense).tolist() == [1, 1, 0, 2]
 
 
 @in_turn("source", ["sparse_add", "words"])

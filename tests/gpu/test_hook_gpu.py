@@ -67,7 +67,7 @@ class Worker:
         self.sizes, self.device = sizes, device
         config, rule = self.compressor.config, self.compressor.rule
         self.layout = self.compressor.layout(NAMES[: len(sizes)], sizes)
-        exempt = {place.ordinal for place in self.layout.exempt.places} if self.layout.exempt else set()
+        exempt = set(self.layout.whole.ordinals)
         keeps = [i not in exempt and (rule.needs_residual or config.decay != 0) for i in range(len(sizes))]
         moves = [i not in exempt and getattr(config, "momentum", 0) != 0 for i in range(len(sizes))]
         self.residuals = [

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.config import read_config
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.platform.synchronization.asynchronous.accumulator import Accumulator
 from taugrad.platform.synchronization.patterns.base import compressed
 
@@ -108,17 +109,11 @@ def test_it_is_what_one_process_adds_up_in_float64(line):
     expected = start_weights().astype(np.float64)
     for own in sent:
         for incoming, factor in own:
-            for update, unit in incoming:
-                for position, value in zip(_positions(update, unit), update.floats(), strict=True):
-                    expected[position] += factor * float(value)
+            for update in incoming:
+                for where, behind in update.places():
+                    expected[where] += factor * update.amounts(CPU)[behind].astype(np.float64)
     found = replica(sent, in_sequence(3, 4), start_weights()).weights()
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-
-
-def _positions(update, unit):
-    if update.words is not None:
-        return [unit.base + int(word >> 1) for word in update.words]
-    return [element for place in unit.places for element in range(place.start, place.start + place.elements)]
 
 
 def test_a_replica_is_taken_up_where_it_was():

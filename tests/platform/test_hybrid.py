@@ -202,7 +202,7 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone
     convolutions = ITERATIONS * 2 * K * (K - 1)
     told = ITERATIONS * K * (K - 1) * (2 * 48 + 8)
     assert found["totals"]["messages"] == ITERATIONS * messages + convolutions
-    expected = received + told + ITERATIONS * 2 * (K - 1) * 4 * P + 32 * convolutions
+    expected = received + told + ITERATIONS * 2 * (K - 1) * 4 * P + 28 * convolutions
     assert found["totals"]["received_bytes"] == expected
     assert found["totals"]["elements"] == ITERATIONS * K * (P + FULLY_CONNECTED)
     assert found["totals"]["sent"] == ITERATIONS * K * P

@@ -89,7 +89,7 @@ def test_what_was_sent_arrives_though_the_sender_ends():
 
 def test_a_refusal_is_heard_of_before_its_sender_is_missed():
     with pair() as (receiver, sender):
-        refusal = write_nonfinite(NonFinite("strom", 10, np.float32(1), 3))
+        refusal = write_nonfinite(NonFinite("strom", 10, 3))
         sender.send(written(Message(1, 0, -1.0, (0, 0), refusal)))
         sender.close()
         (found,) = receiver.take(up_to(2))

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.update import Update
 from taugrad.platform.data import load
@@ -46,7 +47,7 @@ costs = st.builds(
     layers=st.lists(st.integers(1, 10**7), min_size=1, max_size=20).map(tuple),
     whole=st.integers(0, 10**5),
     buckets=st.integers(1, 4),
-    own_messages=st.booleans(),
+    taus=st.booleans(),
     value_bits=st.sampled_from([1.0, 4.0, 8.0, 32.0]),
     sendings=st.integers(1, 10**6),
 )
@@ -77,21 +78,22 @@ def test_the_estimate_is_that_of_real_messages(density):
     n, rng = 400_000, np.random.default_rng(0)
     positions = np.flatnonzero(rng.random(n) < density).astype(np.uint32)
     words = positions << 1 | rng.integers(0, 2, positions.size, np.uint32)
-    update = Update("strom", n, np.float32(0.1), words, np.empty(0, np.uint8))
+    taus = np.full(1, 0.1, np.float32)
+    update = Update("strom", Segments.side_by_side([n]), words, np.array([words.size]), taus=taus)
     size = message.write(update, "golomb_rice").size + 8
-    cost = Cost((n,), whole=0, buckets=1, own_messages=True, value_bits=1.0, sendings=1, swing=1.0)
+    cost = Cost((n,), whole=0, buckets=1, taus=True, value_bits=1.0, sendings=1, swing=1.0)
     assert cost.wire_bytes(density) == pytest.approx(size, rel=0.04)
 
 
 def test_a_spec_is_counted():
     cost = cost_of(digits(compressor="strom(0.1) | golomb_rice"))
     assert cost.layers == (64 * 64, 64, 64 * 10, 10)
-    assert (cost.whole, cost.buckets, cost.own_messages, cost.value_bits) == (0, 1, True, 1.0)
+    assert (cost.whole, cost.buckets, cost.taus, cost.value_bits) == (0, 1, True, 1.0)
     assert cost.sendings % 4 == 0  # 2 workers, 2 epochs
     assert cost.sendings // 4 == pytest.approx(1797 * 0.8 / 64, abs=1)
     exempt = cost_of(digits(compressor={"kind": "wgt", "tau": 0.1, "exempt": {"smaller_than": 100}}))
     assert (exempt.layers, exempt.whole) == ((64 * 64, 64 * 10), 64 + 10)
-    assert (exempt.own_messages, exempt.value_bits) == (False, 32.0)
+    assert (exempt.taus, exempt.value_bits) == (False, 32.0)
     assert exempt.elements == cost.elements == 4810
 
 

@@ -1,52 +1,46 @@
-"""What the tests of codecs share: messages one by one."""
+"""What the tests of messages and quantizers share."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.ops.cpu.ops import CPU
-from taugrad.compressors.ops.cpu.wire import find_messages
-from taugrad.compressors.ops.returns import Returns, run
-from taugrad.compressors.quantizers.base import Work
+from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.segments import Segments
+from taugrad.compressors.quantizers.base import Given, Quantized, Work
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.codecs import Codec, PlannedValues
-from taugrad.compressors.wire.codecs.base import Head
-from taugrad.compressors.wire.message import HEADER_BYTES
 from taugrad.compressors.wire.update import Update
 
 Bytes = NDArray[np.uint8]
 
 
-def write_all(updates: Sequence[Update], codecs: Sequence[str], symbols: str = "auto") -> list[Bytes]:
-    """Each update's message."""
-    planned = message.plan_all(updates, codecs, symbols, CPU)
-    return find_messages(message.write_planned([planned], CPU), len(updates))
+def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:
+    """The message of a codec; `every` is what stands for one where there are no positions."""
+    return message.write(update, "auto" if codec == "every" else codec, symbols, threads)
 
 
-def encode(codec: Codec, update: Update, symbols: str = "auto") -> tuple[Bytes, Head]:
-    """The body that a codec writes, and the head to read it by."""
-    written = message.write(update, codec.name, symbols)
-    coded: Any = ("raw", "huffman")[int(written[6])]
-    return written[HEADER_BYTES:], Head(update.form, update.n, update.k, update.tau, coded)
-
-
-def decode(codec: Codec, body: Bytes, head: Head) -> Update:
-    """What a codec reads."""
-    (update,) = codec.read_all([body], [head], CPU)
-    return update
-
-
-def size(codec: Codec, update: Update, values: PlannedValues) -> int:
-    """Bytes of a body, exactly, without writing it."""
-    return codec.measure([update], CPU).sizes[0] + (values.size if codec.with_values else 0)
-
-
-def symbols_of(config: Any, residual: NDArray[np.float32] | None, gradient: NDArray[np.float32]) -> Any:
-    """What a quantizer makes of residual + gradient."""
-    returns = Returns(CPU)
+def quantized(config: Any, residual: NDArray[np.float32] | None, gradient: NDArray[np.float32]) -> Quantized:
+    """What a quantizer makes of residual + gradient of one parameter."""
+    readback = Readback(CPU)
     kept = None if residual is None else torch.from_numpy(residual)
-    steps = config.apply(kept, torch.from_numpy(gradient), Work(CPU, returns, returns))
-    return run(returns, steps).values
+    made: Quantized = config.quantize(
+        [Given(kept, torch.from_numpy(gradient))], Work(CPU, readback, readback)
+    )
+    return made
+
+
+def update_of(form: Any, made: Quantized) -> Update:
+    """Of one parameter that is sent whole."""
+    n = np.array([made.values.size])
+    bits = np.array(made.bits)
+    segments = Segments.side_by_side(n.tolist())
+    return Update(form, segments, None, n, made.values, bits=bits, block=made.block, tables=made.tables)
+
+
+def write_amounts(form: str, symbols: Any, block: int, tables: Any, out: Any, *, add: bool = False) -> None:
+    """Writes, or adds, what the symbols of one parameter stand for."""
+    n = int(symbols.size)
+    rows = np.array([[0, n, 0, -(-n // block) if block else min(n, 1)]])
+    CPU.write_values(form, symbols, block, tables, rows, out, np.zeros(1, np.int64), add)

@@ -6,6 +6,7 @@ lanes, which take two words).
 """
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -30,14 +31,14 @@ def symbol_type(bits: int) -> type[np.uint8] | type[np.uint16]:
 
 
 def check_symbols(symbols: Symbols, bits: int) -> None:
-    """Raises ValueError unless symbols are 1-D, contiguous and of the type that `bits` asks for."""
-    expected = np.dtype(symbol_type(bits))
-    if symbols.dtype != expected or symbols.ndim != 1 or not symbols.flags.c_contiguous:
-        raise ValueError(f"symbols of {bits} bits are a contiguous 1-D array of {expected}")
+    """Raises ValueError unless symbols are 1-D, contiguous and of a type that holds `bits` bits."""
+    wide = symbols.dtype in {np.dtype(np.uint16), np.dtype(symbol_type(bits))}
+    if not wide or symbols.ndim != 1 or not symbols.flags.c_contiguous:
+        raise ValueError(f"symbols of {bits} bits are a contiguous 1-D array of {symbol_type(bits).__name__}")
 
 
-def packed_bytes(k: int, bits: int) -> int:
-    """Bytes of k symbols."""
+def packed_bytes(k: Any, bits: Any) -> Any:
+    """Bytes of k symbols (numbers, or arrays of them)."""
     return (k * bits + 7) // 8
 
 
@@ -136,7 +137,7 @@ def _unpack16(body, bits, symbols):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def pack_words(symbols, bits, out):  # type: ignore[no-untyped-def]
+def _pack_words(symbols, bits, out):  # type: ignore[no-untyped-def]
     """Packs symbols, as many as fill out; returns the OR of eight bytes of them after the other."""
     if symbols.itemsize == 1:
         done, seen = _pack8(symbols, bits, out)
@@ -158,7 +159,7 @@ def pack_words(symbols, bits, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def unpack_words(body, bits, symbols):  # type: ignore[no-untyped-def]
+def _unpack_words(body, bits, symbols):  # type: ignore[no-untyped-def]
     """Unpacks as many symbols as body holds; returns what is left of its last byte."""
     done = _unpack8(body, bits, symbols) if symbols.itemsize == 1 else _unpack16(body, bits, symbols)
     byte = done * bits >> 3
@@ -191,11 +192,11 @@ def pack(symbols: Symbols, bits: int, out: Bytes, threads: int = 1) -> None:
     check_symbols(symbols, bits)
     if out.size != packed_bytes(symbols.size, bits):
         raise ValueError(f"{symbols.size} symbols of {bits} bits do not make {out.size} bytes")
-    if bits in {8, 16}:
+    if bits == 8 * symbols.itemsize:
         out[:] = symbols.view(np.uint8)
         return
     work = [
-        partial(pack_words, symbols[low:high], bits, out[low * bits // 8 : packed_bytes(high, bits)])
+        partial(_pack_words, symbols[low:high], bits, out[low * bits // 8 : packed_bytes(high, bits)])
         for low, high in shares(symbols.size, threads, _GROUP)
     ]
     seen = np.array(run_all(work, threads), np.uint64).view(symbols.dtype)
@@ -203,31 +204,34 @@ def pack(symbols: Symbols, bits: int, out: Bytes, threads: int = 1) -> None:
         raise ValueError(f"a symbol needs more than {bits} bits")
 
 
-def unpack(body: Bytes, bits: int, k: int, threads: int = 1) -> Symbols:
+def unpack(
+    body: Bytes, bits: int, k: int, threads: int = 1, dtype: type[np.uint8 | np.uint16] | None = None
+) -> Symbols:
     """Reads what `pack` wrote.
 
     Args:
-        body: uint8, contiguous.
+        body: uint8, contiguous, `packed_bytes(k, bits)` of them.
         bits: 1 to 16.
         k: how many symbols.
         threads: how many may work at once.
+        dtype: theirs; by default the one that `bits` asks for.
 
     Returns:
-        The symbols, uint8 (bits up to 8) or uint16 [k]. Of whole bytes they are the body's memory.
+        The symbols [k]. Of whole bytes they are the body's memory.
 
     Raises:
         CorruptMessage: body is not as long as k symbols are, or its last bits are not zero.
     """
-    dtype = symbol_type(bits)
+    wanted = np.dtype(dtype or symbol_type(bits))
     if body.size != packed_bytes(k, bits):
-        raise CorruptMessage(f"{body.size} bytes do not hold {k} symbols of {bits} bits")
-    if bits in {8, 16}:
-        return aligned(body, dtype)
-    symbols = np.empty(k, dtype)
+        raise CorruptMessage(f"symbols: {body.size} bytes do not hold {k} of {bits} bits")
+    if bits == 8 * wanted.itemsize:
+        return aligned(body, wanted)
+    symbols = np.empty(k, wanted)
     work = [
-        partial(unpack_words, body[low * bits // 8 : packed_bytes(high, bits)], bits, symbols[low:high])
+        partial(_unpack_words, body[low * bits // 8 : packed_bytes(high, bits)], bits, symbols[low:high])
         for low, high in shares(k, threads, _GROUP)
     ]
     if any(run_all(work, threads)):
-        raise CorruptMessage("bits after the last symbol are set")
+        raise CorruptMessage("symbols: bits after the last one are set")
     return symbols

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..array import host
-from ..offsets import block_length, offsets_of
 from ..results import QuantizedPass, Quantizing
+from ..segments import Offsets, block_length
 from .blockwise import PIECE, pieces, take_up
 from .rows import Rows, floats
 from .threads import portions, run_all
@@ -88,7 +88,7 @@ class _Cut:
 
 @lru_cache(256)  # every step asks for the same
 def _cut(sizes: tuple[int, ...], block: int, most: int) -> _Cut:
-    shared, rows, parameters = offsets_of(sizes, block), [], []
+    shared, rows, parameters = Offsets.of(np.array(sizes, np.int64), block), [], []
     for number, (n, symbols, tables) in enumerate(zip(sizes, shared.symbols, shared.tables, strict=True)):
         for piece in pieces(n, block, most):
             begin, elements = 4 * piece.elements.start, piece.elements.stop - piece.elements.start

@@ -19,7 +19,7 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
-from ..offsets import block_count, block_length
+from ..segments import block_count, block_length
 from .threads import Result, run_all
 
 PIECE = 1 << 20

@@ -268,103 +268,100 @@ def index_count(n: Any, chunk: int, keep: int) -> Any:
     return int(found) if isinstance(n, int) else found
 
 
-def index_bytes(n: Any, chunk: int, keep: int) -> Any:
-    """Bytes of the packed indices of n elements (a number, or an array of them).
-
-    Raises:
-        ValueError: chunk or keep is out of its range.
-    """
-    return (index_count(n, chunk, keep) * _bits(chunk) + 7) // 8
+def index_bytes(k: int, chunk: int) -> int:
+    """Bytes of k packed indices."""
+    return (k * _bits(chunk) + 7) // 8
 
 
 @njit(nogil=True, cache=True)
-def _write(words, base, chunk, bits, out):  # type: ignore[no-untyped-def]
-    waiting, width, at = np.uint64(0), np.uint64(0), 0
-    for word in words:
-        index = (np.int64(word >> np.uint32(1)) - base) & (chunk - 1)
-        waiting |= np.uint64(index) << width
-        width += np.uint64(bits)
-        while width >= np.uint64(8):
-            out[at] = np.uint8(waiting & np.uint64(255))
-            at += 1
-            waiting >>= np.uint64(8)
-            width -= np.uint64(8)
+def _write(words, firsts, counts, chunk, bits, out):  # type: ignore[no-untyped-def]
+    waiting, width, at, begin = np.uint64(0), np.uint64(0), 0, 0
+    for i in range(counts.size):
+        for word in words[begin : begin + counts[i]]:
+            index = (np.int64(word >> np.uint32(1)) - firsts[i]) & (chunk - 1)
+            waiting |= np.uint64(index) << width
+            width += np.uint64(bits)
+            while width >= np.uint64(8):
+                out[at] = np.uint8(waiting & np.uint64(255))
+                at += 1
+                waiting >>= np.uint64(8)
+                width -= np.uint64(8)
+        begin += counts[i]
     if width > np.uint64(0):
         out[at] = np.uint8(waiting)
 
 
 @njit(nogil=True, cache=True)
-def _read(body, n, chunk, keep, bits, base, words):  # type: ignore[no-untyped-def]
+def _read(body, firsts, sizes, chunk, keep, bits, words):  # type: ignore[no-untyped-def]
     """Reads the indices; whether they ascend, lie in their chunks, and only zeros follow them."""
     waiting, width, at, count, sound = np.uint64(0), np.uint64(0), 0, 0, True
-    for low in range(0, n, chunk):
-        length = min(chunk, n - low)
-        last = np.int64(-1)
-        for _ in range(min(keep, length)):
-            while width < np.uint64(bits):
-                waiting |= np.uint64(body[at]) << width
-                at += 1
-                width += np.uint64(8)
-            index = np.int64(waiting & np.uint64(chunk - 1))
-            waiting >>= np.uint64(bits)
-            width -= np.uint64(bits)
-            sound &= last < index < length
-            last = index
-            words[count] = np.uint32((base + low + index) << 1)
-            count += 1
+    for i in range(sizes.size):
+        for low in range(0, sizes[i], chunk):
+            length = min(chunk, sizes[i] - low)
+            last = np.int64(-1)
+            for _ in range(min(keep, length)):
+                while width < np.uint64(bits):
+                    waiting |= np.uint64(body[at]) << width
+                    at += 1
+                    width += np.uint64(8)
+                index = np.int64(waiting & np.uint64(chunk - 1))
+                waiting >>= np.uint64(bits)
+                width -= np.uint64(bits)
+                sound &= last < index < length
+                last = index
+                words[count] = np.uint32((firsts[i] + low + index) << 1)
+                count += 1
     return sound and waiting == np.uint64(0)
 
 
 def write_indices(
-    words: NDArray[np.uint32], n: int, chunk: int, keep: int, out: NDArray[np.uint8], *, base: int = 0
+    words: NDArray[np.uint32],
+    firsts: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    chunk: int,
+    out: NDArray[np.uint8],
 ) -> None:
-    """Packs the positions of what `chunked_pass` sent of n finite elements.
+    """Packs the positions of what `chunked_pass` sent.
 
     log2(chunk) bits an index within its chunk, lowest bit first; chunks in order, indices ascending;
     the last byte is filled up with zeros.
 
     Args:
-        words: uint32 [index_count], as `chunked_pass` wrote them.
-        n: elements the pass ran over.
+        words: uint32 [k], those of all parameters.
+        firsts: int64 [m], the first position of each parameter.
+        counts: int64 [m], how many words are of each.
         chunk: elements of a chunk.
-        keep: how many were sent of each chunk.
         out: uint8 [index_bytes], every byte of it written.
-        base: index of the first of the n elements within the update.
-
-    Raises:
-        ValueError: a length is not what n, chunk and keep make it.
     """
-    if words.size != index_count(n, chunk, keep) or out.size != index_bytes(n, chunk, keep):
-        raise ValueError(
-            f"{words.size} words do not go into {out.size} bytes: n = {n}, chunk = {chunk}, keep = {keep}"
-        )
-    _write(words, base, chunk, _bits(chunk), out)
+    _write(words, firsts, counts, chunk, _bits(chunk), out)
 
 
 def read_indices(
-    body: NDArray[np.uint8], n: int, chunk: int, keep: int, *, base: int = 0
+    body: NDArray[np.uint8],
+    firsts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    chunk: int,
+    keep: int,
 ) -> NDArray[np.uint32]:
     """Reads what `write_indices` wrote.
 
     Args:
-        body: uint8, untrusted.
-        n: elements of the update.
+        body: uint8 [index_bytes], untrusted.
+        firsts: int64 [m], the first position of each parameter of which anything was sent.
+        sizes: int64 [m], their elements.
         chunk: elements of a chunk.
         keep: how many are sent of each chunk.
-        base: index of the first of the n elements within the update.
 
     Returns:
-        uint32 [index_count], position << 1, ascending; the signs stand elsewhere.
+        uint32 [k], position << 1, ascending; the signs stand elsewhere.
 
     Raises:
-        CorruptMessage: the body has another length, an index does not follow the one before it or
-            lies beyond its chunk, or the padding is not zero.
-        ValueError: chunk or keep is out of its range.
+        CorruptMessage: an index does not follow the one before it or lies beyond its chunk, or the padding is
+            not zero.
     """
-    expected = index_bytes(n, chunk, keep)
-    if body.size != expected:
-        raise CorruptMessage(f"the packed indices are {body.size} bytes long instead of {expected}")
-    words = np.empty(index_count(n, chunk, keep), np.uint32)
-    if not _read(body, n, chunk, keep, _bits(chunk), base, words):
-        raise CorruptMessage("packed indices do not ascend within their chunks, or padding is not zero")
+    words = np.empty(int(index_count(sizes, chunk, keep).sum()), np.uint32)
+    if not _read(body, firsts, sizes, chunk, keep, _bits(chunk), words):
+        raise CorruptMessage(
+            "positions: packed indices do not ascend within their chunks, or padding is not zero"
+        )
     return words

@@ -20,6 +20,7 @@ where their number says, and quotients are found as fast as a word's set bits, s
 until the length of the one before is known. Blocks are independent: threads share them.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -28,16 +29,16 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
+from ..array import Bytes
 from .bits import SPARE
 from .golomb_rice_blocks import fields_bytes, parameter, read_block, sum_of_quotients, write_block
 from .threads import run_all, shares
 
-BLOCK_LOG2 = 12
-"""log2 of how many words the encoder puts into a block. At 10% density, half of that is 0.2% longer."""
-
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
-BLOCK_LOG2S_OF_MANY = (14, 10)
-"""For more than FEW words: looking at every length would take half as long as writing, and gain little."""
+"""Short blocks follow layers of different density more closely, long ones say less about themselves."""
+BLOCK_LOG2S_OF_MANY = (14, 12, 10)
+"""For more than FEW words: each up to the first that is not shorter. Looking at every length would take half
+as long as writing, and gain little."""
 FEW = 2**16
 
 LEAST_LOG2, MOST_LOG2 = 4, 14  # a longer block could pass 65535 bytes
@@ -49,17 +50,16 @@ _ONE = np.uint32(1)
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Words = NDArray[np.uint32]
-Bytes = NDArray[np.uint8]
 
 
 @njit(nogil=True, cache=True)
-def base_of(words, at):  # type: ignore[no-untyped-def]
+def _base_of(words, at):  # type: ignore[no-untyped-def]
     """The position before word number `at`."""
     return np.int64(words[at - 1] >> _ONE) if at else np.int64(-1)
 
 
 @njit(nogil=True, cache=True)
-def measure(words, length, signed, first, sizes):  # type: ignore[no-untyped-def]
+def _measure(words, length, signed, first, sizes):  # type: ignore[no-untyped-def]
     """Writes to sizes how many bytes each block of `length` words from number `first` on takes.
 
     Returns:
@@ -68,7 +68,7 @@ def measure(words, length, signed, first, sizes):  # type: ignore[no-untyped-def
     for s in range(sizes.size):
         start = (first + s) * length
         block = words[start : start + length]
-        base = base_of(words, start)
+        base = _base_of(words, start)
         last = np.int64(block[-1] >> _ONE)
         if last - base < block.size:
             return False
@@ -87,7 +87,7 @@ def _write_blocks(words, length, signed, starts, first, stop, out):  # type: ign
     scratch = np.empty(np.max(starts[first + 1 : stop + 1] - starts[first:stop]) + SPARE, np.uint8)
     for s in range(first, stop):
         block = words[s * length : (s + 1) * length]
-        base = base_of(words, s * length)
+        base = _base_of(words, s * length)
         b = parameter(np.int64(block[-1] >> _ONE) - base, block.size)
         size = starts[s + 1] - starts[s]
         write_block(block, base, b, signed, scratch[: size + SPARE])
@@ -95,7 +95,7 @@ def _write_blocks(words, length, signed, starts, first, stop, out):  # type: ign
 
 
 @njit(nogil=True, cache=True)
-def read_blocks(body, length, signed, lasts, starts, first, stop, words):  # type: ignore[no-untyped-def]
+def _read_blocks(body, length, signed, lasts, starts, first, stop, words):  # type: ignore[no-untyped-def]
     """Reads blocks first to stop of body; whether all are valid."""
     good = True
     for s in range(first, stop):
@@ -112,7 +112,7 @@ def read_blocks(body, length, signed, lasts, starts, first, stop, words):  # typ
 
 
 @njit(nogil=True, cache=True)
-def check_table(lasts, sizes, n, k, length, signed):  # type: ignore[no-untyped-def]
+def _check_table(lasts, sizes, n, k, length, signed):  # type: ignore[no-untyped-def]
     """Whether positions leave room for k words below n, and sizes for their fields and a bit each."""
     base = np.int64(-1)
     for s in range(lasts.size):
@@ -126,7 +126,7 @@ def check_table(lasts, sizes, n, k, length, signed):  # type: ignore[no-untyped-
     return True
 
 
-def read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
+def _read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
     """A contiguous view (or copy) that numba sees as read-only, so that kernels are compiled once."""
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
@@ -137,14 +137,57 @@ def _shares(blocks: int, threads: int) -> list[tuple[int, int]]:
     return shares(blocks, max(1, min(threads, blocks // _SHARE)))
 
 
-def _sizes(words: Words, signed: bool, block_log2: int, threads: int) -> NDArray[np.int64]:
-    """int64 [blocks], bytes that each block takes."""
+@dataclass(frozen=True, eq=False)
+class RicePlan:
+    """What is known of a section before it is written."""
+
+    words: Words
+    signed: bool
+    block_log2: int
+    block_sizes: NDArray[np.int64]
+    """int64 [blocks], bytes of each."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the section, exactly."""
+        blocks = self.block_sizes.size
+        return 1 + TABLE * blocks + int(self.block_sizes.sum()) if blocks else 0
+
+
+def plan(words: Words, signed: bool, threads: int = 1, block_log2: int | None = None) -> RicePlan:
+    """Finds the block length that makes the section the shortest; the longest of equals.
+
+    Args:
+        words: uint32 [k], position << 1 | sign; positions ascend and are below 2^31 - 1.
+        signed: whether signs are written.
+        threads: how many share the work; the plan does not depend on it.
+        block_log2: s, 4 to 14, instead of the best one.
+
+    Raises:
+        ValueError: positions do not ascend, or block_log2 is out of range.
+    """
+    words = _read_only(words)
+    if words.size == 0:
+        return RicePlan(words, signed, MOST_LOG2, np.empty(0, np.int64))
+    several = BLOCK_LOG2S if words.size <= FEW else BLOCK_LOG2S_OF_MANY
+    best: RicePlan | None = None
+    for log2 in several if block_log2 is None else (block_log2,):
+        found = RicePlan(words, signed, log2, _block_sizes(words, signed, log2, threads))
+        if best is None or found.size < best.size:
+            best = found
+        elif several is BLOCK_LOG2S_OF_MANY:
+            break
+    assert best is not None
+    return best
+
+
+def _block_sizes(words: Words, signed: bool, block_log2: int, threads: int) -> NDArray[np.int64]:
     if not LEAST_LOG2 <= block_log2 <= MOST_LOG2:
         raise ValueError(f"blocks of 2^{block_log2} words; {LEAST_LOG2} to {MOST_LOG2} are possible")
     length = 1 << block_log2
     sizes = np.empty(-(-words.size // length), np.int64)
     pieces = [
-        partial(measure, words, length, int(signed), start, sizes[start:stop])
+        partial(_measure, words, length, int(signed), start, sizes[start:stop])
         for start, stop in _shares(sizes.size, threads)
     ]
     if not all(run_all(pieces, threads)):
@@ -152,131 +195,64 @@ def _sizes(words: Words, signed: bool, block_log2: int, threads: int) -> NDArray
     return sizes
 
 
-def size(words: Words, signed: bool, threads: int = 1, block_log2: int = BLOCK_LOG2) -> int:
-    """Bytes of the section, exactly. Arguments and errors as for `encode`."""
-    if words.size == 0:
-        return 0
-    sizes = _sizes(read_only(words), signed, block_log2, threads)
-    return 1 + TABLE * sizes.size + int(sizes.sum())
-
-
-def shortest(words: Words, signed: bool, threads: int = 1) -> tuple[int, int]:
-    """The block length that makes the shortest section, of those in BLOCK_LOG2S; the longest of equals.
-
-    Short blocks follow layers of different density more closely, long ones have less to say about themselves.
-
-    Returns:
-        The section's bytes, and the logarithm of the block length.
-    """
-    found, negative_log2 = min(
-        (size(words, signed, threads, log2), -log2) for log2 in block_log2s(words.size)
-    )
-    return found, -negative_log2
-
-
-def block_log2s(k: int) -> tuple[int, ...]:
-    """The block lengths to try for k words."""
-    return BLOCK_LOG2S if k <= FEW else BLOCK_LOG2S_OF_MANY
-
-
-def encode(words: Words, signed: bool, out: Bytes, threads: int = 1, block_log2: int = BLOCK_LOG2) -> None:
-    """Writes the section.
-
-    Args:
-        words: uint32 [k], position << 1 | sign; positions ascend and are below 2^31 - 1.
-        signed: whether signs are written.
-        out: uint8, contiguous, exactly as long as `size` says; what it holds does not matter.
-        threads: how many share the work; the bytes do not depend on it.
-        block_log2: s, 4 to 14.
-
-    Raises:
-        ValueError: positions do not ascend, out is of another length, or block_log2 is out of range.
-    """
-    if words.size == 0:
-        return
-    words = read_only(words)
-    sizes = _sizes(words, signed, block_log2, threads)
-    length = 1 << block_log2
-    starts = np.concatenate(([1 + TABLE * sizes.size], sizes)).cumsum()
-    if out.size != starts[-1]:
-        raise ValueError(f"{out.size} bytes are given, the section takes {starts[-1]}")
+def write(planned: RicePlan, out: Bytes, threads: int = 1) -> None:
+    """Writes the section to uint8 [size]; the bytes do not depend on the number of threads."""
+    words, sizes, length = planned.words, planned.block_sizes, 1 << planned.block_log2
     blocks = sizes.size
+    if not blocks:
+        return
+    starts = np.concatenate(([1 + TABLE * blocks], sizes)).cumsum()
     lasts = np.append(words[length - 1 : -1 : length], words[-1]) >> 1
-    out[0] = block_log2
+    out[0] = planned.block_log2
     out[1 : 1 + 4 * blocks] = lasts.astype("<u4").view(np.uint8)
     out[1 + 4 * blocks : starts[0]] = sizes.astype("<u2").view(np.uint8)
     pieces = [
-        partial(_write_blocks, words, length, int(signed), starts, first, stop, out)
+        partial(_write_blocks, words, length, int(planned.signed), starts, first, stop, out)
         for first, stop in _shares(blocks, threads)
     ]
     run_all(pieces, threads)
 
 
-def _read_table(body: Bytes, k: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-    """Words in a block, last positions and sizes, of a body that is long enough for k > 0 words."""
-    block_log2 = int(body[0]) if body.size else 0
-    if not LEAST_LOG2 <= block_log2 <= MOST_LOG2:
-        raise CorruptMessage(f"Golomb-Rice blocks of 2^{block_log2} words, or none, in {body.size} bytes")
-    length = 1 << block_log2
-    blocks = -(-k // length)
-    split, end = 1 + 4 * blocks, 1 + TABLE * blocks
-    if body.size < end:
-        raise CorruptMessage(f"{body.size} bytes cannot hold {blocks} Golomb-Rice blocks")
-    lasts = np.frombuffer(body[1:split].tobytes(), "<u4").astype(np.int64)
-    sizes = np.frombuffer(body[split:end].tobytes(), "<u2").astype(np.int64)
-    if body.size < end + int(sizes.sum()):
-        raise CorruptMessage(f"{body.size} bytes, the Golomb-Rice blocks take {end + int(sizes.sum())}")
-    return length, lasts, sizes
-
-
-def section_bytes(body: Bytes, k: int) -> int:
-    """How many bytes the section that `body` (uint8) begins with takes; reads its table alone.
+def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[Words, int]:
+    """Reads the section that a body begins with.
 
     Args:
-        body: may go on behind the section.
-        k: words in the section.
-
-    Raises:
-        CorruptMessage: there is no such section, or it is longer than the body.
-    """
-    if k == 0:
-        return 0
-    _, _, sizes = _read_table(body, k)
-    return 1 + TABLE * sizes.size + int(sizes.sum())
-
-
-def decode(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> Words:
-    """Reads a section.
-
-    Args:
-        body: uint8, the section and nothing else.
+        body: uint8, untrusted; may go on behind the section.
         n: positions are below it; at most 2^31 - 1.
         k: how many words there are.
         signed: whether signs were written.
         threads: how many share the work.
 
     Returns:
-        uint32 [k], position << 1 | sign, sign 0 where none was written.
+        uint32 [k], position << 1 | sign, sign 0 where none was written; and bytes of the section.
 
     Raises:
-        CorruptMessage: the bytes are not what `encode` writes for any k words with positions below n.
+        CorruptMessage: the bytes are not what `write` makes of any k words with positions below n.
     """
     if k == 0:
-        if body.size:
-            raise CorruptMessage(f"{body.size} bytes of positions of no element")
-        return np.empty(0, np.uint32)
-    length, lasts, sizes = _read_table(body, k)
-    starts = np.concatenate(([1 + TABLE * sizes.size], sizes)).cumsum()
-    if body.size != starts[-1]:
-        raise CorruptMessage(f"{body.size} bytes, the Golomb-Rice blocks end at {starts[-1]}")
-    if not check_table(lasts, sizes, n, k, length, int(signed)):
-        raise CorruptMessage(f"the Golomb-Rice table is not one of {k} ascending positions below {n}")
-    body = read_only(body)
-    words = np.empty(k, np.uint32)
+        return np.empty(0, np.uint32), 0
+    block_log2 = int(body[0]) if body.size else 0
+    if not LEAST_LOG2 <= block_log2 <= MOST_LOG2:
+        raise CorruptMessage(f"positions: Golomb-Rice blocks of 2^{block_log2} words, or none at all")
+    length = 1 << block_log2
+    blocks = -(-k // length)
+    split, end = 1 + 4 * blocks, 1 + TABLE * blocks
+    if body.size < end or 8 * body.size < k:  # a word takes a bit at least: no room is made for more
+        raise CorruptMessage(f"positions: {body.size} bytes cannot hold {k} of them in Golomb-Rice code")
+    lasts = np.frombuffer(body[1:split].tobytes(), "<u4").astype(np.int64)
+    sizes = np.frombuffer(body[split:end].tobytes(), "<u2").astype(np.int64)
+    starts = np.concatenate(([end], sizes)).cumsum()
+    if body.size < starts[-1]:
+        raise CorruptMessage(f"positions: {body.size} bytes, the Golomb-Rice blocks take {starts[-1]}")
+    if not _check_table(lasts, sizes, n, k, length, int(signed)):
+        raise CorruptMessage(f"positions: the Golomb-Rice table is not one of {k} ascending ones below {n}")
+    section, words = _read_only(body[: starts[-1]]), np.empty(k, np.uint32)
     pieces = [
-        partial(read_blocks, body, length, int(signed), lasts, starts, first, stop, words)
-        for first, stop in _shares(sizes.size, threads)
+        partial(_read_blocks, section, length, int(signed), lasts, starts, first, stop, words)
+        for first, stop in _shares(blocks, threads)
     ]
     if not all(run_all(pieces, threads)):
-        raise CorruptMessage("a Golomb-Rice block does not end where its last position and its size say")
-    return words
+        raise CorruptMessage(
+            "positions: a Golomb-Rice block does not end where its last position and its size say"
+        )
+    return words, int(starts[-1])

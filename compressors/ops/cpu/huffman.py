@@ -9,10 +9,8 @@ Streams are independent: threads share them, and one thread reads four side by s
 code begins is known only when the one before it was looked up.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numba import njit
@@ -26,9 +24,7 @@ from .huffman_code import (
     LENGTH_BITS,
     code_entries,
     code_lengths,
-    codebook_of,
     decode_table,
-    lengths_of,
     longest,
     read_codebook,
     write_codebook,
@@ -46,7 +42,7 @@ _WHOLE_BYTES = np.uint64(56)
 _ONE, _THREE, _SEVEN, _EIGHT = np.uint64(1), np.uint64(3), np.uint64(7), np.uint64(8)
 
 
-def group_of(bits: int) -> tuple[int, ...]:
+def _group_of(bits: int) -> tuple[int, ...]:
     """How many codes fit a 64-bit word at any bit of its first byte, as a tuple's length.
 
     A tuple's length is part of its type, so numba unrolls the loops over a group.
@@ -128,7 +124,7 @@ def _write_stream(symbols, entries, group, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def write_streams(symbols, entries, group, starts, first, last, out):  # type: ignore[no-untyped-def]
+def _write_streams(symbols, entries, group, starts, first, last, out):  # type: ignore[no-untyped-def]
     """Writes streams first to last; whether each took exactly the bytes between its start and the next."""
     good = True
     for s in range(first, last):
@@ -217,7 +213,7 @@ def _read_four(body, starts, table, group, symbols):  # type: ignore[no-untyped-
 
 
 @njit(nogil=True, cache=True)
-def read_streams(body, starts, first, last, table, group, symbols):  # type: ignore[no-untyped-def]
+def _read_streams(body, starts, first, last, table, group, symbols):  # type: ignore[no-untyped-def]
     """Reads streams first to last; whether each ends where the next begins."""
     good = True
     s = first
@@ -233,6 +229,18 @@ def read_streams(body, starts, first, last, table, group, symbols):  # type: ign
     return good
 
 
+@njit(nogil=True, cache=True)
+def _count_all(symbols, bits):  # type: ignore[no-untyped-def]
+    """How often each symbol occurs, int64 [2^bits], and what `_count` returns."""
+    counts = np.zeros((4, 1 << bits), np.uint32)
+    seen = _count(symbols, counts)
+    total = np.zeros(1 << bits, np.int64)
+    for symbol in range(total.size):
+        for table in range(4):
+            total[symbol] += np.int64(counts[table, symbol])
+    return total, seen
+
+
 def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64]:
     """How often each of the 2^bits symbols occurs, int64 [2^bits].
 
@@ -240,89 +248,69 @@ def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64
         ValueError: symbols of another type than `bits` asks for, or one of 2^bits or more.
     """
     check_symbols(symbols, bits)
-    pieces = shares(symbols.size, threads)
-    counts = np.zeros((len(pieces), 4, 1 << bits), np.uint32)
-    work = [partial(_count, symbols[low:high], counts[t]) for t, (low, high) in enumerate(pieces)]
-    _check_seen(np.array(run_all(work, threads), np.uint64), symbols, bits)
-    total: NDArray[np.int64] = counts.sum(axis=(0, 1), dtype=np.int64)
+    total, seen = np.zeros(1 << bits, np.int64), np.uint64(0)
+    pieces = [partial(_count_all, symbols[low:high], bits) for low, high in shares(symbols.size, threads)]
+    for counts, found in run_all(pieces, threads):
+        total += counts
+        seen |= found
+    if (np.array([seen], np.uint64).view(symbols.dtype) >> bits).any():
+        raise ValueError(f"a symbol needs more than {bits} bits")
     return total
 
 
-def _check_seen(seen: NDArray[np.uint64], symbols: Symbols, bits: int) -> None:
-    if (seen.view(symbols.dtype) >> bits).any():
-        raise ValueError(f"a symbol needs more than {bits} bits")
+@dataclass(frozen=True, eq=False)
+class Code:
+    """The best code for symbols of some frequencies."""
+
+    lengths: NDArray[np.uint8]
+    """uint8 [2^bits]"""
+    codebook: Bytes
+    """The lengths written down."""
+    estimate: float
+    """Bytes of a section of these symbols, but for half a byte of padding in each stream."""
+
+    @classmethod
+    def of(cls, counts: NDArray[np.int64]) -> "Code":
+        """For frequencies, int64 [2^bits], of at least one symbol."""
+        limit, k = longest(counts.size.bit_length() - 1), int(counts.sum())
+        lengths = code_lengths(counts, limit)
+        codebook = write_codebook(lengths, limit)
+        streams = 0 if np.count_nonzero(counts) == 1 else -(-k // STREAM)
+        coded = int(counts @ lengths.astype(np.int64)) / 8 if streams else 0.0
+        return cls(lengths, codebook, codebook.size + 2.5 * streams + coded)
 
 
 @dataclass(frozen=True, eq=False)
 class HuffmanPlan:
-    """What is known of a section before it is written.
+    """What is known of a section before it is written."""
 
-    Attributes:
-        bits: of a symbol.
-        k: how many symbols.
-        lengths: uint8 [2^bits], the code's lengths.
-        codebook: uint8, the lengths written down.
-        stream_bytes: uint16 [streams]; empty where one symbol alone occurs.
-        size: bytes of the section, exactly.
-    """
-
-    bits: int
-    k: int
-    lengths: NDArray[np.uint8]
-    codebook: Bytes
+    symbols: Symbols
+    code: Code
     stream_bytes: NDArray[np.uint16]
-    size: int
+    """uint16 [streams]; empty where one symbol alone occurs."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the section, exactly."""
+        return self.code.codebook.size + self.stream_bytes.nbytes + int(self.stream_bytes.sum(dtype=np.int64))
 
 
 def _streams(k: int, lengths: NDArray[np.uint8]) -> int:
     return -(-k // STREAM) if np.count_nonzero(lengths) > 1 else 0
 
 
-def plan(symbols: Symbols, bits: int, threads: int = 1) -> HuffmanPlan:
-    """Builds the code for these symbols and measures every stream.
+def plan(symbols: Symbols, code: Code, threads: int = 1) -> HuffmanPlan:
+    """Measures every stream.
 
     Args:
-        symbols: uint8 (bits up to 8) or uint16 [k], contiguous, below 2^bits; k < 2^32.
-        bits: 1 to 16.
+        symbols: contiguous uint8 or uint16 [k], k from 1 to 2^32 - 1; all of them have a code.
+        code: theirs.
         threads: how many may work at once; the plan does not depend on it.
-
-    Raises:
-        ValueError: symbols of another type than `bits` asks for, or one of 2^bits or more.
     """
-    limit = longest(bits)
-    if threads == 1:
-        check_symbols(symbols, bits)
-        seen, lengths, codebook, stream_bytes = plan_in_one_call(symbols, bits, limit)
-        _check_seen(np.array([seen], np.uint64), symbols, bits)
-    else:
-        lengths = code_lengths(histogram(symbols, bits, threads), limit)
-        codebook = write_codebook(lengths, limit) if symbols.size else np.empty(0, np.uint8)
-        stream_bytes = np.empty(_streams(symbols.size, lengths), np.uint16)
-        pieces = shares(stream_bytes.size, threads)
-        run_all([partial(_measure, symbols, lengths, *piece, stream_bytes) for piece in pieces], threads)
-    size = codebook.size + stream_bytes.nbytes + int(stream_bytes.sum(dtype=np.int64))
-    return HuffmanPlan(bits, symbols.size, lengths, codebook, stream_bytes, size)
-
-
-@njit(nogil=True, cache=True)
-def plan_in_one_call(symbols, bits, limit):  # type: ignore[no-untyped-def]
-    """A plan's parts, for one thread: a small parameter's take longer in Python than here.
-
-    Returns:
-        The OR of all symbols, as of `_count`; lengths, codebook and stream_bytes.
-    """
-    counts = np.zeros((4, 1 << bits), np.uint32)
-    seen = _count(symbols, counts)
-    total = np.zeros(1 << bits, np.int64)
-    for symbol in range(total.size):
-        for table in range(4):
-            total[symbol] += np.int64(counts[table, symbol])
-    lengths = lengths_of(total, limit)
-    codebook = codebook_of(lengths, limit) if symbols.size else np.empty(0, np.uint8)
-    streams = -(-symbols.size // STREAM) if np.count_nonzero(lengths) > 1 else 0
-    stream_bytes = np.empty(streams, np.uint16)
-    _measure(symbols, lengths, 0, streams, stream_bytes)
-    return seen, lengths, codebook, stream_bytes
+    stream_bytes = np.empty(_streams(symbols.size, code.lengths), np.uint16)
+    pieces = shares(stream_bytes.size, threads)
+    run_all([partial(_measure, symbols, code.lengths, *piece, stream_bytes) for piece in pieces], threads)
+    return HuffmanPlan(symbols, code, stream_bytes)
 
 
 def _starts(begin: int, stream_bytes: NDArray[np.uint16]) -> NDArray[np.int64]:
@@ -330,88 +318,72 @@ def _starts(begin: int, stream_bytes: NDArray[np.uint16]) -> NDArray[np.int64]:
     return np.cumsum(np.concatenate(([begin], stream_bytes)), dtype=np.int64)
 
 
-def _all_good(work: Sequence[Any], threads: int) -> bool:
-    return all(run_all(work, threads))
-
-
-def encode(plan: HuffmanPlan, symbols: Symbols, out: Bytes, threads: int = 1) -> None:
+def encode(planned: HuffmanPlan, out: Bytes, threads: int = 1) -> None:
     """Writes the section.
 
     Args:
-        plan: of these symbols.
-        symbols: as `plan` was given.
-        out: uint8 of exactly `plan.size` bytes, whatever they are.
+        planned: of symbols that have not changed since.
+        out: uint8 of exactly `planned.size` bytes, whatever they are.
         threads: how many may work at once; the bytes do not depend on it.
 
     Raises:
-        ValueError: symbols that were not planned, or `out` of another size.
+        ValueError: symbols have changed, or `out` is of another size.
     """
-    check_symbols(symbols, plan.bits)
-    if symbols.size != plan.k or out.size != plan.size:
-        raise ValueError(f"{symbols.size} symbols into {out.size} bytes; planned: {plan.k} into {plan.size}")
-    table_end = plan.codebook.size + plan.stream_bytes.nbytes
-    out[: plan.codebook.size] = plan.codebook
-    out[plan.codebook.size : table_end] = plan.stream_bytes.astype("<u2").view(np.uint8)
-    starts = _starts(table_end, plan.stream_bytes)
-    entries = code_entries(plan.lengths)
+    if out.size != planned.size:
+        raise ValueError(f"{out.size} bytes for a section of {planned.size}")
+    codebook, symbols = planned.code.codebook, planned.symbols
+    table_end = codebook.size + planned.stream_bytes.nbytes
+    out[: codebook.size] = codebook
+    out[codebook.size : table_end] = planned.stream_bytes.astype("<u2").view(np.uint8)
+    starts = _starts(table_end, planned.stream_bytes)
+    entries, group = code_entries(planned.code.lengths), _group_of(_bits_of(planned.code.lengths))
     work = [
-        partial(write_streams, symbols, entries, group_of(plan.bits), starts, *piece, out)
-        for piece in shares(plan.stream_bytes.size, threads)
+        partial(_write_streams, symbols, entries, group, starts, *piece, out)
+        for piece in shares(planned.stream_bytes.size, threads)
     ]
-    if not _all_good(work, threads):
+    if not all(run_all(work, threads)):
         raise ValueError("these are not the symbols that were planned")
 
 
-def _read_head(body: Bytes, bits: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The code's lengths, and where each stream begins (by what the head says) and the last one ends."""
+def _bits_of(lengths: NDArray[np.uint8]) -> int:
+    return lengths.size.bit_length() - 1
+
+
+def decode(
+    body: Bytes, bits: int, k: int, threads: int = 1, dtype: type[np.uint8 | np.uint16] | None = None
+) -> tuple[Symbols, int]:
+    """Reads the section that a body begins with.
+
+    Args:
+        body: uint8, contiguous, untrusted; may go on behind the section.
+        bits: of a symbol, 1 to 16.
+        k: how many symbols, at least 1.
+        threads: how many may work at once.
+        dtype: theirs; by default the one that `bits` asks for.
+
+    Returns:
+        The symbols [k], each below 2^bits, and bytes of the section.
+
+    Raises:
+        CorruptMessage: no section of k symbols; then nothing was made for them.
+    """
     lengths, at = read_codebook(body, 1 << bits, longest(bits))
     table_end = at + 2 * _streams(k, lengths)
     if table_end > body.size:
-        raise CorruptMessage(f"the table of stream lengths ends at byte {table_end} of {body.size}")
+        raise CorruptMessage(f"symbols: the table of stream lengths ends at byte {table_end} of {body.size}")
     # Through bytes: a table may begin at an odd address.
-    return lengths, _starts(table_end, np.frombuffer(body[at:table_end].tobytes(), "<u2"))
-
-
-def section_bytes(body: Bytes, bits: int, k: int) -> int:
-    """How long the section is that `body` begins with, by its codebook and table alone.
-
-    Raises:
-        CorruptMessage: the codebook is not valid, or body ends before the table does.
-    """
-    return int(_read_head(body, bits, k)[1][-1]) if k else 0
-
-
-def decode(body: Bytes, bits: int, k: int, threads: int = 1) -> Symbols:
-    """Reads a section.
-
-    Args:
-        body: uint8, contiguous: the section and nothing else.
-        bits: of a symbol, 1 to 16.
-        k: how many symbols.
-        threads: how many may work at once.
-
-    Returns:
-        The symbols, uint8 (bits up to 8) or uint16 [k], each below 2^bits.
-
-    Raises:
-        CorruptMessage: no section of k symbols.
-    """
-    if k == 0:
-        if body.size:
-            raise CorruptMessage(f"{body.size} bytes for no symbols")
-        return np.empty(0, symbol_type(bits))
-    lengths, starts = _read_head(body, bits, k)
-    if starts[-1] != body.size:
-        raise CorruptMessage(f"{body.size} bytes of Huffman codes, their table says {starts[-1]}")
-    symbols = np.empty(k, symbol_type(bits))
+    starts = _starts(table_end, np.frombuffer(body[at:table_end].tobytes(), "<u2"))
+    end = int(starts[-1])
+    if end > body.size:
+        raise CorruptMessage(f"symbols: {body.size} bytes of Huffman codes, their table says {end}")
     if starts.size == 1:
-        symbols[:] = lengths.argmax()
-        return symbols
-    table = decode_table(lengths)
+        return np.full(k, lengths.argmax(), dtype or symbol_type(bits)), end
+    symbols: Symbols = np.empty(k, dtype or symbol_type(bits))
+    table, section = decode_table(lengths), body[:end]
     work = [
-        partial(read_streams, body, starts, *piece, table, group_of(bits), symbols)
+        partial(_read_streams, section, starts, *piece, table, _group_of(bits), symbols)
         for piece in shares(starts.size - 1, threads, _SIDE_BY_SIDE)
     ]
-    if not _all_good(work, threads):
-        raise CorruptMessage("a stream of Huffman codes does not end where its length says")
-    return symbols
+    if not all(run_all(work, threads)):
+        raise CorruptMessage("symbols: a stream of Huffman codes does not end where its length says")
+    return symbols, end

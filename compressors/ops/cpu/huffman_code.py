@@ -88,13 +88,12 @@ def code_lengths(counts: NDArray[np.int64], limit: int) -> NDArray[np.uint8]:
     used = np.count_nonzero(counts)
     if used > 1 << limit:
         raise ValueError(f"{used} symbols need codes of more than {limit} bits")
-    lengths: NDArray[np.uint8] = lengths_of(counts, limit)
+    lengths: NDArray[np.uint8] = _lengths_of(counts, limit)
     return lengths
 
 
 @njit(nogil=True, cache=True)
-def lengths_of(counts, limit):  # type: ignore[no-untyped-def]
-    """`code_lengths` for kernels, which look at nothing."""
+def _lengths_of(counts, limit):  # type: ignore[no-untyped-def]
     lengths = np.zeros(counts.size, np.uint8)
     used = np.flatnonzero(counts)
     if used.size < 2:
@@ -110,8 +109,7 @@ def lengths_of(counts, limit):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def fill_entries(lengths, entries):  # type: ignore[no-untyped-def]
-    """`code_entries` for kernels; entries are zeros."""
+def _fill_entries(lengths, entries):  # type: ignore[no-untyped-def]
     # following[l]: the next code of l bits, from how many codes are shorter.
     following = np.zeros(_LONGEST + 2, np.int64)
     for length in lengths:
@@ -134,13 +132,12 @@ def fill_entries(lengths, entries):  # type: ignore[no-untyped-def]
 def code_entries(lengths: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """The canonical code: uint32 [symbols] of code << 6 | length, 0 where the length is 0."""
     entries = np.zeros(lengths.size, np.uint32)
-    fill_entries(lengths, entries)
+    _fill_entries(lengths, entries)
     return entries
 
 
 @njit(nogil=True, cache=True)
-def fill_table(entries, table):  # type: ignore[no-untyped-def]
-    """Fills a decoder's table, [2^longest], from a code's entries."""
+def _fill_table(entries, table):  # type: ignore[no-untyped-def]
     for symbol in range(entries.size):
         length = np.int64(entries[symbol]) & _LENGTH_MASK
         if length:
@@ -158,7 +155,7 @@ def decode_table(lengths: NDArray[np.uint8]) -> NDArray[np.uint16 | np.uint32]:
         np.uint16 if lengths.size <= 1 << 16 - LENGTH_BITS else np.uint32
     )
     table = np.empty(1 << int(lengths.max()), entry_type)
-    fill_table(code_entries(lengths), table)
+    _fill_table(code_entries(lengths), table)
     return table
 
 
@@ -207,13 +204,12 @@ def _write_tokens(lengths, limit, bits):  # type: ignore[no-untyped-def]
 
 def write_codebook(lengths: NDArray[np.uint8], limit: int) -> NDArray[np.uint8]:
     """The codebook of these lengths, none above `limit`; see the module's text for the bytes."""
-    codebook: NDArray[np.uint8] = codebook_of(lengths, limit)
+    codebook: NDArray[np.uint8] = _codebook_of(lengths, limit)
     return codebook
 
 
 @njit(nogil=True, cache=True)
-def codebook_of(lengths, limit):  # type: ignore[no-untyped-def]
-    """`write_codebook` for kernels."""
+def _codebook_of(lengths, limit):  # type: ignore[no-untyped-def]
     # No token that stands for one symbol is longer: 4 bits and a gamma of at most 2 * 5 + 1.
     bits = np.zeros(16 * lengths.size + 48, np.uint8)
     used = _write_tokens(lengths, limit, bits)
@@ -246,7 +242,7 @@ def _gamma(body, at):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def read_tokens(body, limit, lengths):  # type: ignore[no-untyped-def]
+def _read_tokens(body, limit, lengths):  # type: ignore[no-untyped-def]
     """Fills lengths (zeroed); returns how many bits that took, or -1 where a token is not valid."""
     at, last, symbol = 0, limit, 0
     after_gap = False
@@ -294,14 +290,14 @@ def read_codebook(body: NDArray[np.uint8], symbols: int, limit: int) -> tuple[ND
         CorruptMessage: no valid tokens, or lengths that are not those of a complete prefix code.
     """
     lengths = np.zeros(symbols, np.uint8)
-    bits = read_tokens(body, limit, lengths)
+    bits = _read_tokens(body, limit, lengths)
     size = (bits + 7) // 8
     if bits < 0 or size > body.size:
-        raise CorruptMessage("the Huffman codebook is cut off or holds no valid lengths")
+        raise CorruptMessage("symbols: the Huffman codebook is cut off or holds no valid lengths")
     if bits % 8 and body[size - 1] >> (bits % 8):
-        raise CorruptMessage("bits after the Huffman codebook's last token are set")
+        raise CorruptMessage("symbols: bits after the Huffman codebook's last token are set")
     used = lengths[lengths > 0].astype(np.int64)
     alone = used.size == 1 and used[0] == 1
     if not alone and int((1 << (limit - used)).sum()) != 1 << limit:
-        raise CorruptMessage("the Huffman codebook's lengths make no complete prefix code")
+        raise CorruptMessage("symbols: the Huffman codebook's lengths make no complete prefix code")
     return lengths, size

@@ -85,10 +85,10 @@ def step_between(low, high, scale):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def fill_steps(lows, highs, scale, steps):  # type: ignore[no-untyped-def]
-    """Writes the width of a bin of each block."""
+def fill_steps(lows, highs, scales, steps):  # type: ignore[no-untyped-def]
+    """Writes the width of a bin of each block; scales are 2^-bits of each."""
     for b in range(lows.size):
-        steps[b] = step_between(lows[b], highs[b], scale)
+        steps[b] = step_between(lows[b], highs[b], scales[b])
 
 
 @njit(nogil=True, cache=True)
@@ -202,7 +202,7 @@ def quantize_known(residual, gradient, block, lows, steps, top, symbols):  # typ
 
 @njit(nogil=True, cache=True)
 def dequantize(symbols, block, lows, steps, out, add):  # type: ignore[no-untyped-def]
-    """`linear_values` for kernels."""
+    """Writes to out, float32 [n], or adds, what symbols [n] stand for."""
     for b in range(lows.size):
         half_low, half_step = lows[b] * _HALF, steps[b] * _HALF
         first, last = b * block, min((b + 1) * block, symbols.size)
@@ -271,7 +271,7 @@ def linear_pass(
     if ranges.nonfinite:
         return QuantizedPass(0.0, True)
     lows[:] = ranges.lows
-    fill_steps(ranges.lows, ranges.highs, scale, steps)
+    fill_steps(ranges.lows, ranges.highs, np.full(steps.size, scale), steps)
     return QuantizedPass(sum(over(pieces(gradient.size, block), quantize, threads), 0.0), False)
 
 
@@ -290,48 +290,26 @@ def linear_rows(
     return over_rows(work, quantize, put_back, threads)
 
 
-def linear_values(
-    symbols: NDArray[Any],
-    block: int,
-    bits: int,
-    lows: NDArray[np.float32],
-    steps: NDArray[np.float32],
-    out: NDArray[np.float32],
-    add: bool,
-    threads: int = 1,
-) -> None:
-    """Writes, or adds, the values that symbols stand for.
+def linear_tables_valid(
+    bits: NDArray[np.int64], lows: NDArray[np.float32], steps: NDArray[np.float32]
+) -> bool:
+    """Whether tables from the wire are such as `linear_pass` writes, and all their values finite.
 
     Args:
-        symbols: uint8 or uint16 [n].
-        block: as it was for `linear_pass`.
-        bits: of a symbol.
+        bits: int64 [blocks], of the symbols of each block.
         lows: float32 [blocks].
         steps: float32 [blocks].
-        out: contiguous float32 [n].
-        add: add to `out` instead of overwriting it.
-        threads: how many to use.
     """
-
-    def write(piece: Piece) -> None:
-        at, b = piece.elements, piece.blocks
-        dequantize(symbols[at], piece.block, lows[b], steps[b], out[at], add)
-
-    over(pieces(symbols.size, block), write, threads)
-
-
-def linear_tables_valid(bits: int, lows: NDArray[np.float32], steps: NDArray[np.float32]) -> bool:
-    """Whether tables from the wire are such as `linear_pass` writes, and all their values finite."""
-    return bool(_tables_valid(lows, steps, np.float32((1 << bits) - 0.5)))
+    return bool(_tables_valid(lows, steps, ((1 << bits) - 0.5).astype(np.float32)))
 
 
 @njit(nogil=True, cache=True)
-def _tables_valid(lows, steps, highest_bin):  # type: ignore[no-untyped-def]
+def _tables_valid(lows, steps, highest_bins):  # type: ignore[no-untyped-def]
     """In one loop: most tables are short, and NumPy would need eleven calls."""
     valid = True
     for b in range(lows.size):
         low, step = lows[b], steps[b]
-        half = low * _HALF + (step * _HALF) * highest_bin
+        half = low * _HALF + (step * _HALF) * highest_bins[b]
         step_fits = np.float32(step).view(np.uint32) == np.uint32(0) or step >= _SMALLEST_STEP
         low_fits = abs(low) <= _LARGEST and np.float32(low).view(np.uint32) != np.uint32(0x80000000)
         valid &= step_fits and low_fits and abs(half + half) <= _LARGEST

@@ -76,10 +76,10 @@ def count_samples(samples: Sequence[Sample], bits: int, ranges: Sequence[Extreme
 
 
 @njit(nogil=True, cache=True)
-def _quantize_rows(rows, all_lows, all_steps, top, all_symbols, squares):  # type: ignore[no-untyped-def]
+def _quantize_rows(rows, all_lows, all_steps, tops, all_symbols, squares):  # type: ignore[no-untyped-def]
     for i in range(rows.shape[0]):
         gradient, symbols, _, at, _ = opened(rows[i], all_symbols)
-        lows, steps, n = all_lows[at], all_steps[at], gradient.size
+        lows, steps, n, top = all_lows[at], all_steps[at], gradient.size, tops[at.start]
         if keeps(rows[i]):
             squares[i] = quantize_known(residual_of(rows[i]), gradient, n, lows, steps, top, symbols)
         else:
@@ -88,6 +88,7 @@ def _quantize_rows(rows, all_lows, all_steps, top, all_symbols, squares):  # typ
 
 def quantize_between(
     work: Quantizing,
+    bits: Sequence[int],
     ranges: Sequence[Extremes],
     lows: NDArray[np.float32],
     steps: NDArray[np.float32],
@@ -97,28 +98,29 @@ def quantize_between(
 
     Args:
         work: the parameters.
-        ranges: theirs, all finite.
-        lows: float32 [offsets.all_blocks]; receives the smallest element of each.
-        steps: float32 [offsets.all_blocks]; receives the width of a bin.
+        bits: of the symbols of each.
+        ranges: theirs; where one is not finite, nothing is quantized.
+        lows: float32 [parameters]; receives the smallest element of each.
+        steps: float32 [parameters]; receives the width of a bin.
         threads: how many to use.
     """
-    own_lows, own_highs = _side_by_side(ranges)
-    own_steps = np.empty(own_lows.size, np.float32)
-    fill_steps(own_lows, own_highs, np.float32(2.0**-work.bits), own_steps)
-    lows[work.offsets.firsts], steps[work.offsets.firsts] = own_lows, own_steps
+    widths, finite = np.array(bits, np.int64), np.array([not each.nonfinite for each in ranges])
+    lows[:], highs = _side_by_side(ranges)
+    fill_steps(lows, highs, (2.0**-widths).astype(np.float32), steps)
     rows, by, _wide = table_of(work)
+    rows, by = rows[finite[by]], by[finite[by]]
     symbols: NDArray[Any] = host(work.symbols)
-    squares, top = np.empty(len(rows)), np.int32((1 << work.bits) - 1)
+    squares, tops = np.empty(len(rows)), ((1 << widths) - 1).astype(np.int32)
     run_all(
         [
-            partial(_quantize_rows, rows[at], lows, steps, top, symbols, squares[at])
+            partial(_quantize_rows, rows[at], lows, steps, tops, symbols, squares[at])
             for at in portions(rows[:, ELEMENTS], threads)
         ],
         threads,
     )
     sums = np.zeros(len(work.gradients))
     np.add.at(sums, by, squares)  # in order
-    return [QuantizedPass(each, False) for each in sums.tolist()]
+    return list(map(QuantizedPass, sums.tolist(), (~finite).tolist()))
 
 
 def _side_by_side(ranges: Sequence[Extremes]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

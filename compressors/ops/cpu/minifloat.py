@@ -227,7 +227,7 @@ def _quantize_fp8(residual, gradient, block, exponents, symbols):  # type: ignor
 
 @njit(nogil=True, cache=True)
 def from_halves(symbols, brain, out, add):  # type: ignore[no-untyped-def]
-    """`half_values` for kernels."""
+    """Writes to out, float32 [n], or adds, the finite numbers that symbols [n] stand for."""
     if brain and add:
         for j in range(symbols.size):
             out[j] += from_bf16(symbols[j])
@@ -244,7 +244,7 @@ def from_halves(symbols, brain, out, add):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def from_fp8s(symbols, block, exponents, out, add):  # type: ignore[no-untyped-def]
-    """`fp8_values` for kernels."""
+    """Writes to out, float32 [n], or adds, what symbols [n], none of them NaN, stand for."""
     for b in range(exponents.size):
         first, last = b * block, min((b + 1) * block, symbols.size)
         s, o, up = symbols[first:last], out[first:last], power_of_two(exponents[b])
@@ -289,18 +289,6 @@ def half_rows(kind: HalfFormat, work: Quantizing, threads: int = 1) -> list[Quan
         from_halves(symbols, brain, residual, True)  # where a sum was not finite, of the residual alone
 
     return over_rows(work, quantize, put_back, threads)
-
-
-def half_values(
-    kind: HalfFormat, symbols: NDArray[np.uint16], out: NDArray[np.float32], add: bool, threads: int = 1
-) -> None:
-    """Writes to `out` (float32 [n]), or adds, the finite numbers that 16-bit symbols [n] stand for."""
-
-    def write(piece: Piece) -> None:
-        at = piece.elements
-        from_halves(symbols[at], kind == "bf16", out[at], add)
-
-    over(pieces(symbols.size, 0), write, threads)
 
 
 def fp8_pass(
@@ -349,29 +337,3 @@ def fp8_rows(work: Quantizing, exponents: NDArray[np.int8], threads: int = 1) ->
         from_fp8s(symbols, block, exponents[at], residual, True)
 
     return over_rows(work, quantize, put_back, threads)
-
-
-def fp8_values(
-    symbols: NDArray[np.uint8],
-    block: int,
-    exponents: NDArray[np.int8],
-    out: NDArray[np.float32],
-    add: bool,
-    threads: int = 1,
-) -> None:
-    """Writes, or adds, the values that float8 symbols stand for.
-
-    Args:
-        symbols: uint8 [n], none of them NaN.
-        block: as it was for `fp8_pass`.
-        exponents: int8 [blocks].
-        out: contiguous float32 [n].
-        add: add to `out` instead of overwriting it.
-        threads: how many to use.
-    """
-
-    def write(piece: Piece) -> None:
-        at, b = piece.elements, piece.blocks
-        from_fp8s(symbols[at], piece.block, exponents[b], out[at], add)
-
-    over(pieces(symbols.size, block), write, threads)

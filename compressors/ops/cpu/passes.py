@@ -12,9 +12,10 @@ from torch import Tensor
 from ...config.base import SMALLEST_TAU
 from ..array import host
 from ..interface import Addends, Ops, Ranges, Sample
-from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
-from ..returns import Pending, Returns
-from . import chunked, linear, minifloat, quantile, sparse, topk
+from ..readback import Pending, Readback
+from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target, ThresholdRule
+from . import chunked, linear, minifloat, quantile, sparse, summing, topk
+from .amounts import write_values
 from .block_rows import fits_rows
 from .blockwise import PIECE
 from .linear_ranges import count_samples, extremes_of_each, quantize_between
@@ -25,7 +26,6 @@ from .rows import table
 from .threshold import threshold_rows
 
 T = TypeVar("T")
-_DROPPED = np.uint32(0xFFFFFFFE)
 
 
 def _now(result: T) -> Pending[T]:
@@ -68,7 +68,7 @@ def _one_by_one(
         yield _kept(residual), gradient.float().numpy(), symbols[at], tables
 
 
-class CpuPasses(Ops):
+class CpuOps(Ops):
     """See `Ops`. Arrays are NumPy's, and share memory with tensors."""
 
     device = torch.device("cpu")
@@ -127,15 +127,15 @@ class CpuPasses(Ops):
         """See `Ops.nonzero`."""
         return [not sparse.all_zero(each.float().numpy()) for each in gradients]
 
-    def finite(self, gradients: Sequence[Tensor], returns: Returns) -> Pending[list[bool]]:
+    def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
         """See `Ops.finite`."""
         return _now([bool(torch.isfinite(each).all()) for each in gradients])
 
-    def squares(self, residual: Tensor | None, returns: Returns) -> Pending[float]:
+    def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
         """See `Ops.squares`."""
         return _now(0.0 if residual is None else float(residual.double().square().sum()))
 
-    def ordered_sum_of_squares(self, gradient: Tensor, returns: Returns) -> Pending[float]:
+    def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
         """See `Ops.ordered_sum_of_squares`."""
         return _now(ordered_sum_of_squares(gradient.numpy()))
 
@@ -147,10 +147,10 @@ class CpuPasses(Ops):
 
     # Sparse passes
 
-    def advance(
+    def apply_momentum(
         self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
     ) -> list[Tensor]:
-        """See `Ops.advance`; one call takes all."""
+        """See `Ops.apply_momentum`; one call takes all."""
         wide = [each.float() for each in gradients]  # copies must live until the call has returned
         ends = list(accumulate([each.numel() for each in wide]))
         out = self._room.velocities(ends[-1] if ends else 0)
@@ -161,46 +161,44 @@ class CpuPasses(Ops):
             [each.numel() for each in wide],
             begins,
         )
-        sparse.advance(rows, np.float32(momentum), out)
+        sparse.apply_momentum(rows, np.float32(momentum), out)
         return [torch.from_numpy(out[begin:end]) for begin, end in zip(begins, ends, strict=True)]
 
     def take_by_threshold(
-        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returns: Returns
-    ) -> Pending[Taken]:
+        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returned: Readback
+    ) -> Pending[Selected]:
         """See `Ops.take_by_threshold`; one call takes all."""
         rows, _wide = _table(batch)
         by, (words, values) = np.array(taus, np.float32), map(host, batch.target)
         found = threshold_rows(rule, rows, by, words, values, threads=self.threads)
-        return _now(Taken(found.ends, found.residual_squares, found.nonfinite, by.tolist()))
+        return _now(Selected(found.ends, found.residual_squares, found.nonfinite, by.tolist()))
 
-    def take_largest(self, batch: Batch, counts: Sequence[int], returns: Returns) -> Pending[Taken]:
+    def take_largest(self, batch: Batch, counts: Sequence[int], returned: Readback) -> Pending[Selected]:
         """See `Ops.take_largest`; a few calls take all."""
         rows, _wide = _table(batch)
-        return _now(Taken(*topk.topk_rows(rows, counts, *map(host, batch.target), threads=self.threads)))
+        return _now(Selected(*topk.topk_rows(rows, counts, *map(host, batch.target), threads=self.threads)))
 
-    def take_largest_of_chunks(self, batch: Batch, chunk: int, keep: int, returns: Returns) -> Pending[Taken]:
+    def take_largest_of_chunks(
+        self, batch: Batch, chunk: int, keep: int, returned: Readback
+    ) -> Pending[Selected]:
         """See `Ops.take_largest_of_chunks`; one call takes all."""
         rows, _wide = _table(batch)
         found = chunked.chunked_rows(rows, chunk, keep, *map(host, batch.target))
         taus = [SMALLEST_TAU] * len(rows)
-        return _now(Taken(found.ends, found.residual_squares, found.nonfinite, taus))
+        return _now(Selected(found.ends, found.residual_squares, found.nonfinite, taus))
 
     def clear(self, words: NDArray[np.uint32], base: int, dense: Tensor) -> None:
         """See `Ops.clear`."""
         sparse.clear(words, base, dense.numpy())
 
-    def drop_signs(self, words: NDArray[np.uint32]) -> None:
-        """See `Ops.drop_signs`."""
-        words &= _DROPPED
-
     # Quantizing passes
 
-    def extremes(self, given: Sequence[Addends], looks: Returns, returns: Returns) -> list[Ranges]:
+    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[Ranges]:
         """See `Ops.extremes`; one call takes all."""
         return list(extremes_of_each(given, self.threads))
 
     def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], looks: Returns
+        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
     ) -> Pending[list[NDArray[np.int64]]]:
         """See `Ops.count_samples`; one call takes all."""
         return _now(list(count_samples(samples, bits, _extremes(ranges))))
@@ -210,12 +208,9 @@ class CpuPasses(Ops):
         work: Quantizing,
         lows: NDArray[np.float32],
         steps: NDArray[np.float32],
-        returns: Returns,
-        ranges: Sequence[Ranges] = (),
+        returned: Readback,
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.linear_pass`; one call takes all, unless a block is very large."""
-        if ranges:
-            return _now(quantize_between(work, _extremes(ranges), lows, steps, self.threads))
         if _all_fit(work):
             return _now(linear.linear_rows(work, lows, steps, self.threads))
         bits, block = work.bits, work.block
@@ -226,8 +221,19 @@ class CpuPasses(Ops):
             ]
         )
 
+    def linear_between(
+        self,
+        work: Quantizing,
+        bits: Sequence[int],
+        ranges: Sequence[Ranges],
+        lows: NDArray[np.float32],
+        steps: NDArray[np.float32],
+    ) -> Pending[list[QuantizedPass]]:
+        """See `Ops.linear_between`; one call takes all."""
+        return _now(quantize_between(work, bits, _extremes(ranges), lows, steps, self.threads))
+
     def quantile_pass(
-        self, work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], returns: Returns
+        self, work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.quantile_pass`; a few calls take all, unless a block is very large."""
         bits, tables = work.bits, means.reshape(-1, 1 << work.bits)
@@ -243,7 +249,7 @@ class CpuPasses(Ops):
         )
 
     def fp8_pass(
-        self, work: Quantizing, exponents: NDArray[np.int8], returns: Returns
+        self, work: Quantizing, exponents: NDArray[np.int8], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.fp8_pass`; one call takes all, unless a block is very large."""
         if _all_fit(work):
@@ -255,40 +261,44 @@ class CpuPasses(Ops):
             ]
         )
 
-    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[list[QuantizedPass]]:
+    def half_pass(
+        self, kind: HalfFormat, work: Quantizing, returned: Readback
+    ) -> Pending[list[QuantizedPass]]:
         """See `Ops.half_pass`; one call takes all."""
         return _now(minifloat.half_rows(kind, work, self.threads))
 
-    # What symbols stand for, and adding
+    # What is sent
 
-    linear_values = staticmethod(linear.linear_values)
-    fp8_values = staticmethod(minifloat.fp8_values)
-    half_values = staticmethod(minifloat.half_values)
-    add_taus = staticmethod(sparse.add_taus)
-    add_levels = staticmethod(sparse.add_levels)
-    add_values = staticmethod(sparse.add_values)
+    write_values = staticmethod(write_values)
+
+    def add_words(
+        self,
+        words: NDArray[np.uint32],
+        ends: NDArray[np.int64],
+        shifts: NDArray[np.int64],
+        taus: NDArray[np.float32] | None,
+        values: NDArray[Any],
+        total: NDArray[np.float32],
+    ) -> None:
+        """See `Ops.add_words`; one call takes all."""
+        by = np.zeros(ends.size, np.float32) if taus is None else taus
+        summing.add_words(
+            summing.kind_of(values), ends, shifts, by, words, *summing.levels_and_floats(values), total
+        )
 
     def add_to_each(
         self,
         words: NDArray[np.uint32],
         counts: Sequence[int],
+        firsts: Sequence[int],
         values: NDArray[np.float32],
         dense: Sequence[Tensor],
     ) -> None:
         """See `Ops.add_to_each`; one call takes all."""
         if dense:
-            rows = ([each.data_ptr() for each in dense], [each.numel() for each in dense], counts)
+            rows = ([each.data_ptr() for each in dense], [each.numel() for each in dense], counts, firsts)
             sparse.add_to_each(np.array(rows, np.int64).T.copy(), words, values)
 
-    def quantile_values(
-        self,
-        symbols: NDArray[Any],
-        block: int,
-        bits: int,
-        tables: NDArray[np.uint16],
-        exponents: NDArray[np.int8],
-        out: NDArray[np.float32],
-        add: bool,
-    ) -> None:
-        """See `Ops.quantile_values`."""
-        quantile.quantile_values(symbols, block, bits, tables.reshape(-1, 1 << bits), exponents, out, add)
+
+CPU = CpuOps()
+"""With one thread."""

@@ -21,8 +21,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..offsets import block_length
 from ..results import QuantizedPass
+from ..segments import block_length
 from .blockwise import (
     LINE,
     Piece,
@@ -268,7 +268,7 @@ def quantile_pass(
 
 @njit(nogil=True, cache=True)
 def dequantize(symbols, block, tables, exponents, out, add):  # type: ignore[no-untyped-def]
-    """`quantile_values` for kernels."""
+    """Writes to out, float32 [n], or adds, what symbols [n] stand for."""
     values = np.empty(tables.shape[1], np.float32)
     for b in range(exponents.size):
         first, last = b * block, min((b + 1) * block, symbols.size)
@@ -280,36 +280,6 @@ def dequantize(symbols, block, tables, exponents, out, add):  # type: ignore[no-
         else:
             for j in range(s.size):
                 o[j] = values[s[j]]
-
-
-def quantile_values(
-    symbols: NDArray[Any],
-    block: int,
-    bits: int,
-    tables: NDArray[np.uint16],
-    exponents: NDArray[np.int8],
-    out: NDArray[np.float32],
-    add: bool,
-    threads: int = 1,
-) -> None:
-    """Writes, or adds, the values that symbols stand for.
-
-    Args:
-        symbols: uint8 or uint16 [n], all of them less than 2^bits.
-        block: as it was for `quantile_pass`.
-        bits: of a symbol.
-        tables: uint16 [blocks, 2^bits]; see `quantile_tables_valid`.
-        exponents: int8 [blocks].
-        out: contiguous float32 [n].
-        add: add to `out` instead of overwriting it.
-        threads: how many to use.
-    """
-
-    def write(piece: Piece) -> None:
-        at, b = piece.elements, piece.blocks
-        dequantize(symbols[at], piece.block, tables[b], exponents[b], out[at], add)
-
-    over(pieces(symbols.size, block), write, threads)
 
 
 def quantile_tables_valid(tables: NDArray[np.uint16], exponents: NDArray[np.int8]) -> bool:

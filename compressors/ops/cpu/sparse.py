@@ -1,7 +1,7 @@
 """Loops over the elements sent: applying them to a dense array, checking them, bitmaps.
 
-A word is position << 1 | sign (see `SparseUpdate`). None of these checks its input unless its name
-says so: codecs check first.
+A word is position << 1 | sign. None of these checks its input unless its name says so: readers of messages
+check first.
 """
 
 import numpy as np
@@ -39,17 +39,18 @@ def add_values(words, values, dense):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def add_to_each(rows, words, values):  # type: ignore[no-untyped-def]
-    """`add_values` to several arrays.
+    """Adds values to several arrays.
 
     Args:
-        rows: int64 [m, 3]: an array's address and elements, and how many words are its.
+        rows: int64 [m, 4]: an array's address and elements, how many words are its, its first position.
         words: uint32, of all.
         values: float32, as many.
     """
     begin = 0
     for i in range(rows.shape[0]):
-        end = begin + rows[i, 2]
-        add_values(words[begin:end], values[begin:end], floats(rows[i, 0], rows[i, 1]))
+        end, dense = begin + rows[i, 2], floats(rows[i, 0], rows[i, 1])
+        for j in range(begin, end):
+            dense[np.int64(words[j] >> _ONE) - rows[i, 3]] += values[j]
         begin = end
 
 
@@ -67,30 +68,6 @@ def check_ascending(words, n):  # type: ignore[no-untyped-def]
     for i in range(1, words.size):
         bad += (words[i] >> _ONE) <= (words[i - 1] >> _ONE)
     return bad == 0 and (words.size == 0 or np.int64(words[-1] >> _ONE) < n)
-
-
-@njit(nogil=True, cache=True)
-def check_each_ascending(words, firsts, counts, ns, unsigned):  # type: ignore[no-untyped-def]
-    """`check_ascending` for several updates; if `unsigned`, also whether no word has a sign."""
-    good = True
-    for i in range(firsts.size):
-        own = words[firsts[i] : firsts[i] + counts[i]]
-        good &= check_ascending(own, ns[i])
-        if unsigned:
-            for word in own:
-                good &= word & _ONE == 0
-    return good
-
-
-@njit(nogil=True, cache=True)
-def check_values(words, values, tau):  # type: ignore[no-untyped-def]
-    """Whether float32 values are finite, reach tau and agree in sign with their words."""
-    bad = 0
-    for i in range(words.size):
-        value = values[i]
-        bad += not (abs(value) >= tau and abs(value) < np.inf)
-        bad += (value < 0) != bool(words[i] & _ONE)
-    return bad == 0
 
 
 @njit(nogil=True, cache=True)
@@ -163,7 +140,7 @@ def all_zero(dense):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def advance(rows, momentum, out):  # type: ignore[no-untyped-def]
+def apply_momentum(rows, momentum, out):  # type: ignore[no-untyped-def]
     """velocity = momentum * velocity + gradient, where that is finite; out receives it wherever.
 
     Args:

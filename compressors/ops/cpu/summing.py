@@ -1,7 +1,11 @@
 """All workers' sparse updates into one dense array, block by block: each block is written to memory once."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from . import sparse
 
@@ -13,30 +17,52 @@ _ONE, _BIT, _ALL = np.uint32(1), np.uint64(1), np.int64(63)
 
 TAUS, LEVELS, VALUES = range(3)
 """What an update adds at its words: +tau or -tau; whole multiples of it, signed; float32 values."""
+_NO_LEVELS, _NO_FLOATS = np.empty(0, np.uint8), np.empty(0, np.float32)
+
+
+def kind_of(beside: NDArray[Any]) -> int:
+    """What is added, by what stands beside words: uint8 levels, float32 values, or nothing."""
+    if beside.dtype == np.float32:
+        return VALUES
+    return LEVELS if beside.size else TAUS
+
+
+def levels_and_floats(beside: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """What stands beside words as the two arrays that kernels take."""
+    return (_NO_LEVELS, beside) if beside.dtype == np.float32 else (beside, _NO_FLOATS)
+
+
+def joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Arrays one behind the other; one alone is not copied."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 @njit(nogil=True, cache=True)
-def _add(kind, base, tau, begin, end, words, levels, values, block):  # type: ignore[no-untyped-def]
-    """Adds an update's words from `begin` on that lie in a block, which begins behind `base`.
+def _add(kind, low, at, s, stop, ends, shifts, taus, words, levels, values, block):  # type: ignore[no-untyped-def]
+    """Adds an update's words from `at` on, of segment s, that lie in a block, which begins at `low`.
 
     Returns:
-        The first word behind the block.
+        The first word behind the block, and its segment.
     """
-    i = begin
-    if kind == TAUS:
-        while i < end and np.int64(words[i] >> _ONE) < base + block.size:
-            block[np.int64(words[i] >> _ONE) - base] += -tau if words[i] & _ONE else tau
-            i += 1
-    elif kind == LEVELS:
-        while i < end and np.int64(words[i] >> _ONE) < base + block.size:
-            value = np.float32(levels[i]) * tau
-            block[np.int64(words[i] >> _ONE) - base] += -value if words[i] & _ONE else value
-            i += 1
-    else:
-        while i < end and np.int64(words[i] >> _ONE) < base + block.size:
-            block[np.int64(words[i] >> _ONE) - base] += values[i]
-            i += 1
-    return i
+    i = at
+    while True:
+        end, base, tau = ends[s], low - shifts[s], taus[s]
+        if kind == TAUS:
+            while i < end and np.int64(words[i] >> _ONE) < base + block.size:
+                block[np.int64(words[i] >> _ONE) - base] += -tau if words[i] & _ONE else tau
+                i += 1
+        elif kind == LEVELS:
+            while i < end and np.int64(words[i] >> _ONE) < base + block.size:
+                value = np.float32(levels[i]) * tau
+                block[np.int64(words[i] >> _ONE) - base] += -value if words[i] & _ONE else value
+                i += 1
+        else:
+            while i < end and np.int64(words[i] >> _ONE) < base + block.size:
+                block[np.int64(words[i] >> _ONE) - base] += values[i]
+                i += 1
+        if i < end or s + 1 == stop:
+            return i, s
+        s += 1
 
 
 @njit(nogil=True, cache=True)
@@ -51,12 +77,15 @@ def _divide(block, divisor, factor):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _divide_at(bases, begins, ends, words, divisor, low, seen, block):  # type: ignore[no-untyped-def]
+def _divide_at(begins, segments, ats, ends, shifts, words, divisor, low, seen, block):  # type: ignore[no-untyped-def]
     """Divides a block where any update has a word: once, however many have."""
     seen[:] = np.uint64(0)
-    for u in range(bases.size):
-        for i in range(begins[u], ends[u]):
-            j = np.int64(words[i] >> _ONE) + bases[u] - low
+    for u in range(begins.size):
+        s = segments[u]
+        for i in range(begins[u], ats[u]):
+            while i >= ends[s]:
+                s += 1
+            j = np.int64(words[i] >> _ONE) + shifts[s] - low
             bit = _BIT << np.uint64(j & _ALL)
             if not seen[j >> 6] & bit:
                 seen[j >> 6] |= bit
@@ -64,37 +93,41 @@ def _divide_at(bases, begins, ends, words, divisor, low, seen, block):  # type: 
 
 
 @njit(nogil=True, cache=True)
-def add_updates(kind, ends, bases, taus, words, levels, values, total):  # type: ignore[no-untyped-def]
-    """Adds updates of one kind to total, in their order; for arguments see `sum_updates`."""
+def add_words(kind, ends, shifts, taus, words, levels, values, total):  # type: ignore[no-untyped-def]
+    """Adds an update to total; for arguments see `sum_updates`."""
     begin = np.int64(0)
-    for u in range(ends.size):
-        at, dense = slice(begin, ends[u]), total[bases[u] :]
+    for s in range(ends.size):
+        at, dense = slice(begin, ends[s]), total[shifts[s] :]
         if kind == TAUS:
-            sparse.add_taus(words[at], taus[u], dense)
+            sparse.add_taus(words[at], taus[s], dense)
         elif kind == LEVELS:
-            sparse.add_levels(words[at], levels[at], taus[u], dense)
+            sparse.add_levels(words[at], levels[at], taus[s], dense)
         else:
             sparse.add_values(words[at], values[at], dense)
-        begin = ends[u]
+        begin = ends[s]
 
 
 @njit(nogil=True, cache=True)
-def sum_updates(kinds, ends, bases, taus, words, levels, values, divisor, total):  # type: ignore[no-untyped-def]
+def sum_updates(kind, stops, ends, shifts, taus, words, levels, values, divisor, total):  # type: ignore[no-untyped-def]
     """Fills total with the sum of updates, added in their order, divided by divisor.
 
     Args:
-        kinds: int64 [u], TAUS, LEVELS or VALUES.
-        ends: int64 [u], where each update's words end, in `words`.
-        bases: int64 [u], where each one's elements begin in total.
-        taus: float32 [u].
+        kind: TAUS, LEVELS or VALUES.
+        stops: int64 [u], behind the last segment of each update.
+        ends: int64 [s], where the words of each segment end.
+        shifts: int64 [s], what has to be added to their positions to have elements of total.
+        taus: float32 [s].
         words: uint32, position << 1 | sign (1 is minus), each update's ascending, one after the other.
-        levels: uint8, beside the words of every update with levels; whatever elsewhere.
+        levels: uint8, beside the words; whatever if there are none.
         values: float32, likewise.
         divisor: float32; 1 for a sum.
         total: float32 [n].
     """
-    begins, at = np.zeros(kinds.size, np.int64), np.zeros(kinds.size, np.int64)
-    at[1:] = ends[:-1]
+    segments, at = np.zeros(stops.size, np.int64), np.zeros(stops.size, np.int64)
+    segments[1:] = stops[:-1]
+    for u in range(1, stops.size):
+        at[u] = ends[stops[u - 1] - 1]
+    begins, before = np.zeros(stops.size, np.int64), np.zeros(stops.size, np.int64)
     whole = np.int64(divisor)
     # The reciprocal of a power of two is exact, and multiplying by it rounds as dividing does.
     factor = np.float32(1) / divisor if whole & (whole - 1) == 0 else np.float32(0)
@@ -102,13 +135,15 @@ def sum_updates(kinds, ends, bases, taus, words, levels, values, divisor, total)
     for low in range(0, total.size, _BLOCK):
         block = total[low : low + _BLOCK]
         block[:] = np.float32(0)
-        begins[:] = at
-        for u in range(kinds.size):
-            at[u] = _add(kinds[u], low - bases[u], taus[u], at[u], ends[u], words, levels, values, block)
+        begins[:], before[:] = at, segments
+        for u in range(stops.size):
+            at[u], segments[u] = _add(
+                kind, low, at[u], segments[u], stops[u], ends, shifts, taus, words, levels, values, block
+            )
         found = (at - begins).sum()
         if divisor == 1 or found == 0:
             continue
         if factor != 0 or found * _FEW > block.size:
             _divide(block, divisor, factor)
         else:
-            _divide_at(bases, begins, at, words, divisor, low, seen, block)
+            _divide_at(begins, before, at, ends, shifts, words, divisor, low, seen, block)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ..offsets import block_count, block_length
+from ..segments import block_count, block_length
 
 PIECE = 4096
 """Elements that a block of threads works on, at most."""

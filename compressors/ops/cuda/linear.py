@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu.linear import Extremes
-from ..returns import Slot
-from .blocks import lay_out, symbol_size
+from ..readback import Slot
+from .blocks import lay_out
 from .reports import GradientType, Reports
 from .runtime import Runtime
 
@@ -105,7 +105,7 @@ def linear_pass(
     the elements concerned, and nothing else means anything.
     """
     n = int(gradient.size)
-    grid, size = lay_out(n, block), symbol_size(bits)
+    grid, size = lay_out(n, block), 8 * symbols.dtype.itemsize
     kept: Any = 0 if residual is None else residual
     if grid.whole and ranges is None:
         report = reports.begin()
@@ -114,7 +114,7 @@ def linear_pass(
             kept, gradient, n, grid.block, bits, symbols, lows, steps, report,
         )  # fmt: skip
         if residual is not None:
-            _write(runtime, symbols, block, bits, lows, steps, residual, True, report)
+            _write(runtime, symbols, block, lows, steps, residual, True, report)
         return
     ranges = ranges or extremes(runtime, residual, gradient, block, reports, gradient_type=gradient_type)
     runtime.launch(
@@ -124,17 +124,16 @@ def linear_pass(
 
 
 def linear_values(
-    runtime: Runtime, symbols: Any, block: int, bits: int, lows: Any, steps: Any, out: Any, add: bool
+    runtime: Runtime, symbols: Any, block: int, lows: Any, steps: Any, out: Any, add: bool
 ) -> None:
     """Writes, or adds, the values that symbols stand for. Does not wait."""
-    _write(runtime, symbols, block, bits, lows, steps, out, add, 0)
+    _write(runtime, symbols, block, lows, steps, out, add, 0)
 
 
 def _write(
     runtime: Runtime,
     symbols: Any,
     block: int,
-    bits: int,
     lows: Any,
     steps: Any,
     out: Any,
@@ -144,6 +143,6 @@ def _write(
     n = int(symbols.size)
     grid = lay_out(n, block)
     runtime.launch(
-        "linear", f"values_{symbol_size(bits)}", grid.launched, grid.threads,
-        symbols, n, grid.block, bits, lows, steps, out, int(add), report,
+        "linear", f"values_{8 * symbols.dtype.itemsize}", grid.launched, grid.threads,
+        symbols, n, grid.block, 0, lows, steps, out, int(add), report,
     )  # fmt: skip

@@ -12,8 +12,8 @@ from ...config.base import SMALLEST_TAU
 from ..cpu.bitpack import symbol_type
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import Addends, Ops, Ranges, Sample
-from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Taken, Target, ThresholdRule
-from ..returns import Pending, Returns
+from ..readback import Pending, Readback
+from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target, ThresholdRule
 from . import chunked, linear, looking, minifloat, quantile, sparse_add, threshold, topk, words
 from .memory import Device
 from .reports import GradientType, Reports
@@ -48,32 +48,32 @@ class CudaOps(Device, Ops):
 
     def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
         """See `Ops.nonzero`."""
-        returns, found = Returns(self), []
+        readback, found = Readback(self), []
         for each in gradients:
             gradient, gradient_type = self._gradient(each)
-            found.append(returns.take(1, np.int32))
+            found.append(readback.take(1, np.int32))
             looking.find_nonzero(self, gradient, found[-1].array, gradient_type=gradient_type)
-        returns.fetch()
+        readback.fetch()
         return [bool(slot.values[0]) for slot in found]
 
-    def finite(self, gradients: Sequence[Tensor], returns: Returns) -> Pending[list[bool]]:
+    def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
         """See `Ops.finite`."""
-        reports = Reports(self, len(gradients), returns)
+        reports = Reports(self, len(gradients), returned)
         for each in gradients:
             looking.count_nonfinite(self, self.array(each), reports, gradient_type="float32")
         return lambda: [not report.nonfinite for report in reports.fetched()]
 
-    def squares(self, residual: Tensor | None, returns: Returns) -> Pending[float]:
+    def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
         """See `Ops.squares`."""
         if residual is None:
             return lambda: 0.0
-        slot = returns.take(1, np.float64)
+        slot = returned.take(1, np.float64)
         looking.add_squares(self, self.array(residual), slot.array)
         return lambda: float(slot.values[0])
 
-    def ordered_sum_of_squares(self, gradient: Tensor, returns: Returns) -> Pending[float]:
+    def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
         """See `Ops.ordered_sum_of_squares`."""
-        slot = returns.take(1, np.float64)
+        slot = returned.take(1, np.float64)
         looking.ordered_sum_of_squares(self, self.array(gradient), slot.array)
         return lambda: float(slot.values[0])
 
@@ -81,23 +81,23 @@ class CudaOps(Device, Ops):
         self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
     ) -> list[Tensor]:
         """See `Ops.samples`."""
-        returns, taken = Returns(self), []
+        readback, taken = Readback(self), []
         for residual, each in zip(residuals, gradients, strict=True):
             gradient, gradient_type = self._gradient(each)
             n = each.numel()
             kept = self.zeros(n, np.float32) if residual is None else self.array(residual)
-            slot = returns.take(min(most, n), np.uint32)
+            slot = readback.take(min(most, n), np.uint32)
             topk.start_sampling(self, kept, gradient, slot.array, gradient_type=gradient_type)
             taken.append(slot)
-        returns.fetch()
+        readback.fetch()
         return [torch.from_numpy(slot.values.view(np.float32)) for slot in taken]
 
     # Sparse passes
 
-    def advance(
+    def apply_momentum(
         self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
     ) -> list[Tensor]:
-        """See `Ops.advance`."""
+        """See `Ops.apply_momentum`."""
         advanced = []
         for velocity, gradient in zip(velocities, gradients, strict=True):
             advanced.append(velocity * momentum + gradient.float())
@@ -105,31 +105,33 @@ class CudaOps(Device, Ops):
         return advanced
 
     def take_by_threshold(
-        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returns: Returns
-    ) -> Pending[Taken]:
+        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returned: Readback
+    ) -> Pending[Selected]:
         """See `Ops.take_by_threshold`."""
-        reports = Reports(self, len(taus), returns)
+        reports = Reports(self, len(taus), returned)
         for number, (residual, gradient, options) in enumerate(self._arrays(batch)):
             threshold.threshold_pass(
                 self, rule, residual, gradient, taus[number], *batch.target, reports, **options
             )
         by = np.array(taus, np.float32).tolist()
-        return lambda: _taken(reports, by)
+        return lambda: _selected(reports, by)
 
-    def take_largest(self, batch: Batch, counts: Sequence[int], returns: Returns) -> Pending[Taken]:
+    def take_largest(self, batch: Batch, counts: Sequence[int], returned: Readback) -> Pending[Selected]:
         """See `Ops.take_largest`."""
-        reports = Reports(self, len(counts), returns)
+        reports = Reports(self, len(counts), returned)
         for number, (residual, gradient, options) in enumerate(self._arrays(batch)):
             topk.topk_pass(self, residual, gradient, counts[number], *batch.target, reports, **options)
-        return lambda: _taken(reports, None)
+        return lambda: _selected(reports, None)
 
-    def take_largest_of_chunks(self, batch: Batch, chunk: int, keep: int, returns: Returns) -> Pending[Taken]:
+    def take_largest_of_chunks(
+        self, batch: Batch, chunk: int, keep: int, returned: Readback
+    ) -> Pending[Selected]:
         """See `Ops.take_largest_of_chunks`."""
-        reports = Reports(self, len(batch.bases), returns)
+        reports = Reports(self, len(batch.bases), returned)
         for residual, gradient, options in self._arrays(batch):
             chunked.chunked_pass(self, residual, gradient, chunk, keep, *batch.target, reports, **options)
         by = [SMALLEST_TAU] * len(batch.bases)
-        return lambda: _taken(reports, by)
+        return lambda: _selected(reports, by)
 
     def _arrays(self, batch: Batch) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
         """Residual and gradient of each parameter, and what else its pass is told."""
@@ -143,30 +145,30 @@ class CudaOps(Device, Ops):
 
     # Quantizing passes
 
-    def extremes(self, given: Sequence[Addends], looks: Returns, returns: Returns) -> list[Ranges]:
+    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[Ranges]:
         """See `Ops.extremes`."""
         found: list[Ranges] = []
         for residual, gradient in given:
-            reports, slot = Reports(self, 1, returns), looks.take(2, np.uint32)
+            reports, slot = Reports(self, 1, returned), readback.take(2, np.uint32)
             kept, added = self._kept(residual), self.array(gradient)
             found.append(linear.extremes(self, kept, added, 0, reports, slot=slot))
         return found
 
     def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], looks: Returns
+        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
     ) -> Pending[list[NDArray[np.int64]]]:
         """See `Ops.count_samples`."""
         found = [
-            self._count_sample(each, bits, own, looks) for each, own in zip(samples, ranges, strict=True)
+            self._count_sample(each, bits, own, readback) for each, own in zip(samples, ranges, strict=True)
         ]
         return lambda: [each() for each in found]
 
     def _count_sample(
-        self, wanted: Sample, bits: int, ranges: Ranges, looks: Returns
+        self, wanted: Sample, bits: int, ranges: Ranges, readback: Readback
     ) -> Pending[NDArray[np.int64]]:
         values, size = wanted
         assert isinstance(ranges, linear.Ranges)
-        sample, symbols = self.empty(size, np.float32), looks.take(size, symbol_type(bits))
+        sample, symbols = self.empty(size, np.float32), readback.take(size, symbol_type(bits))
         looking.sample(self, self.array(values), sample)
         unread = Reports(self, 1)
         # The extremes need not come to the host for this.
@@ -176,24 +178,36 @@ class CudaOps(Device, Ops):
         return lambda: np.bincount(symbols.values, minlength=1 << bits)
 
     def linear_pass(
-        self, work: Quantizing, lows: Any, steps: Any, returns: Returns, ranges: Sequence[Ranges] = ()
+        self, work: Quantizing, lows: Any, steps: Any, returned: Readback
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.linear_pass`."""
-        known = [each for each in ranges if isinstance(each, linear.Ranges)]
-        reports = [each.reports for each in known] or [Reports(self, len(work.gradients), returns)]
-        for number, (kept, added, dtype, symbols, at) in enumerate(self._each(work)):
+        reports = Reports(self, len(work.gradients), returned)
+        for kept, added, dtype, symbols, at in self._each(work):
             linear.linear_pass(
-                self, kept, added, work.bits, work.block, symbols, lows[at], steps[at],
-                reports[number if known else 0], ranges=known[number] if known else None,
+                self, kept, added, work.bits, work.block, symbols, lows[at], steps[at], reports,
                 gradient_type=dtype,
             )  # fmt: skip
-        return lambda: [passed for each in reports for passed in _quantized(each)]
+        return lambda: _quantized(reports)
+
+    def linear_between(
+        self, work: Quantizing, bits: Sequence[int], ranges: Sequence[Ranges], lows: Any, steps: Any
+    ) -> Pending[list[QuantizedPass]]:
+        """See `Ops.linear_between`."""
+        known = [each for each in ranges if isinstance(each, linear.Ranges)]
+        each_work = zip(self._each(work), bits, known, strict=True)
+        for (kept, added, dtype, symbols, at), own_bits, own in each_work:
+            if not own.nonfinite:
+                linear.linear_pass(
+                    self, kept, added, own_bits, 0, symbols, lows[at], steps[at], own.reports,
+                    ranges=own, gradient_type=dtype,
+                )  # fmt: skip
+        return lambda: [passed for own in known for passed in _quantized(own.reports)]
 
     def quantile_pass(
-        self, work: Quantizing, means: Any, exponents: Any, returns: Returns
+        self, work: Quantizing, means: Any, exponents: Any, returned: Readback
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.quantile_pass`."""
-        reports, bits = Reports(self, len(work.gradients), returns), work.bits
+        reports, bits = Reports(self, len(work.gradients), returned), work.bits
         for kept, added, dtype, symbols, at in self._each(work):
             tables = means[at.start << bits : at.stop << bits], exponents[at]
             quantile.quantile_pass(
@@ -201,17 +215,19 @@ class CudaOps(Device, Ops):
             )
         return lambda: _quantized(reports)
 
-    def fp8_pass(self, work: Quantizing, exponents: Any, returns: Returns) -> Pending[list[QuantizedPass]]:
+    def fp8_pass(self, work: Quantizing, exponents: Any, returned: Readback) -> Pending[list[QuantizedPass]]:
         """See `Ops.fp8_pass`."""
-        reports = Reports(self, len(work.gradients), returns)
+        reports = Reports(self, len(work.gradients), returned)
         for kept, added, dtype, symbols, at in self._each(work):
             arguments = (work.block, symbols, exponents[at], reports)
             minifloat.fp8_pass(self, kept, added, *arguments, gradient_type=dtype)
         return lambda: _quantized(reports)
 
-    def half_pass(self, kind: HalfFormat, work: Quantizing, returns: Returns) -> Pending[list[QuantizedPass]]:
+    def half_pass(
+        self, kind: HalfFormat, work: Quantizing, returned: Readback
+    ) -> Pending[list[QuantizedPass]]:
         """See `Ops.half_pass`."""
-        reports = Reports(self, len(work.gradients), returns)
+        reports = Reports(self, len(work.gradients), returned)
         for kept, added, dtype, symbols, _ in self._each(work):
             minifloat.half_pass(self, kind, kept, added, symbols, reports, gradient_type=dtype)
         return lambda: _quantized(reports)
@@ -224,29 +240,78 @@ class CudaOps(Device, Ops):
         ):
             yield self._kept(residual), *self._gradient(each), work.symbols[at], tables
 
-    # Launched as they are
+    # What is sent
 
-    drop_signs = words.drop_signs
-    linear_values = linear.linear_values
-    quantile_values = quantile.quantile_values
-    fp8_values = minifloat.fp8_values
-    half_values = minifloat.half_values
-    add_taus = sparse_add.add_taus
-    add_levels = sparse_add.add_levels
-    add_values = sparse_add.add_values
+    def write_values(
+        self,
+        form: str,
+        symbols: Any,
+        block: int,
+        tables: tuple[Any, ...],
+        rows: NDArray[np.int64],
+        out: Any,
+        starts: NDArray[np.int64],
+        add: bool,
+    ) -> None:
+        """See `Ops.write_values`."""
+        for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
+            own, into = symbols[begin : begin + n], out[start : start + n]
+            if not n:
+                continue
+            if form == "f32":
+                there = self.tensor(into)
+                there.add_(self.tensor(own)) if add else there.copy_(self.tensor(own))
+            elif form == "linear":
+                lows, steps = (table[first : first + blocks] for table in tables)
+                linear.linear_values(self, own, block, lows, steps, into, add)
+            elif form == "quantile":
+                exponents, means = tables
+                width = int(means.size) // int(exponents.size)
+                own_means = means[first * width : (first + blocks) * width]
+                quantile.quantile_values(
+                    self, own, block, own_means, exponents[first : first + blocks], into, add
+                )
+            elif form == "fp8":
+                minifloat.fp8_values(self, own, block, tables[0][first : first + blocks], into, add)
+            else:
+                kind: HalfFormat = "bf16" if form == "bf16" else "fp16"
+                minifloat.half_values(self, kind, own, into, add)
 
-    def add_to_each(self, words: Any, counts: Sequence[int], values: Any, dense: Sequence[Tensor]) -> None:
+    def add_words(
+        self,
+        words: Any,
+        ends: NDArray[np.int64],
+        shifts: NDArray[np.int64],
+        taus: NDArray[np.float32] | None,
+        values: Any,
+        total: Any,
+    ) -> None:
+        """See `Ops.add_words`."""
+        begin = 0
+        for number, (end, shift) in enumerate(zip(ends.tolist(), shifts.tolist(), strict=True)):
+            own, beside = words[begin:end], values[begin:end]
+            if taus is None:
+                sparse_add.add_values(self, own, beside, shift, total)
+            elif int(values.size):
+                sparse_add.add_levels(self, own, beside, float(taus[number]), shift, total)
+            else:
+                sparse_add.add_taus(self, own, float(taus[number]), shift, total)
+            begin = end
+
+    def add_to_each(
+        self, words: Any, counts: Sequence[int], firsts: Sequence[int], values: Any, dense: Sequence[Tensor]
+    ) -> None:
         """See `Ops.add_to_each`."""
         begin = 0
-        for count, out in zip(counts, dense, strict=True):
+        for count, first, out in zip(counts, firsts, dense, strict=True):
             at = slice(begin, begin + count)
-            self.add_values(words[at], values[at], self.array(out))
+            sparse_add.add_values(self, words[at], values[at], -first, self.array(out))
             begin += count
 
 
-def _taken(reports: Reports, taus: list[float] | None) -> Taken:
+def _selected(reports: Reports, taus: list[float] | None) -> Selected:
     found = reports.fetched()
-    return Taken(
+    return Selected(
         [report.sent for report in found],
         [report.residual_squares for report in found],
         [report.nonfinite for report in found],

@@ -82,10 +82,10 @@ def _sorted_keys(
 
 
 def quantile_values(
-    runtime: Runtime, symbols: Any, block: int, bits: int, tables: Any, exponents: Any, out: Any, add: bool
+    runtime: Runtime, symbols: Any, block: int, tables: Any, exponents: Any, out: Any, add: bool
 ) -> None:
     """Writes, or adds, the values that symbols stand for. Does not wait."""
-    n = int(symbols.size)
+    n, bits = int(symbols.size), (int(tables.size) // max(1, int(exponents.size))).bit_length() - 1
     grid = lay_out(n, block)
     runtime.launch(
         "quantile", f"values_{symbol_size(bits)}", grid.launched, grid.threads,

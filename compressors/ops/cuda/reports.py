@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..returns import Returns
+from ..readback import Readback
 from .runtime import Runtime
 
 GradientType = Literal["float32", "float16", "bfloat16"]
@@ -39,10 +39,10 @@ class Reports:
     element and hand on no such place: they do not go between sparse ones.
     """
 
-    def __init__(self, runtime: Runtime, passes: int, returns: Returns | None = None) -> None:
-        """Makes room on the device for as many passes; among other results if `returns` is given."""
+    def __init__(self, runtime: Runtime, passes: int, returned: Readback | None = None) -> None:
+        """Makes room on the device for as many passes; among other results if `returned` is given."""
         self._runtime = runtime
-        self._slot = (returns or Returns(runtime)).take((passes + 1) * _FIELDS, np.int64)
+        self._slot = (returned or Readback(runtime)).take((passes + 1) * _FIELDS, np.int64)
         self._room, self._begun = passes, 0
 
     def begin(self) -> Any:
@@ -61,7 +61,7 @@ class Reports:
         return self._read(self._runtime.fetch(self._slot.array))
 
     def fetched(self) -> list[Report]:
-        """The same, where `returns` was fetched after the last pass."""
+        """The same, where `returned` was fetched after the last pass."""
         return self._read(self._slot.values)
 
     def _read(self, words: NDArray[np.int64]) -> list[Report]:

@@ -1,13 +1,9 @@
-// The sign bits of words, and the elements that words name; a thread a word.
+// The elements that words name; a thread a word.
 #include "common.cuh"
 
 #define THREADS 256
 
 __device__ __forceinline__ i64 number() { return (i64)blockIdx.x * THREADS + threadIdx.x; }
-
-extern "C" __global__ void __launch_bounds__(THREADS) drop_signs(u32* words, i64 k) {
-    if (number() < k) words[number()] &= ~1u;
-}
 
 // Sets the elements that words name to zero; dense[0] has position `base`.
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -1,4 +1,4 @@
-"""Sign bits of words, and elements that words name, on a device. Nothing here waits."""
+"""Elements that words name, on a device. Nothing here waits."""
 
 from typing import Any
 
@@ -9,11 +9,6 @@ _THREADS = 256
 
 def _launch(runtime: Runtime, kernel: str, words: Any, *arguments: Any) -> None:
     runtime.launch("words", kernel, -(-int(words.size) // _THREADS), _THREADS, words, *arguments)
-
-
-def drop_signs(runtime: Runtime, words: Any) -> None:
-    """Takes the signs from words, uint32 [k]."""
-    _launch(runtime, "drop_signs", words, int(words.size))
 
 
 def clear_named(runtime: Runtime, words: Any, base: int, dense: Any) -> None:

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket.layout import Unit
-from taugrad.compressors.ops.array import host
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.wire.update import Update
 
 from .errors import Diverged
@@ -51,7 +50,7 @@ class Accumulator:
         self._weights = _floats(self._units)
         self.messages = [0] * workers
 
-    def add(self, sender: int, incoming: Sequence[tuple[Update, Unit]], factor: float) -> None:
+    def add(self, sender: int, incoming: Sequence[Update], factor: float) -> None:
         """Adds `factor` times the updates of one message.
 
         Args:
@@ -69,7 +68,7 @@ class Accumulator:
             raise ValueError(f"sender {sender}; there are workers 0 to {len(self.messages) - 1}")
         if not np.isfinite(factor):
             raise ValueError(f"factor {factor}; it must be finite")
-        changes = [change for update, unit in incoming for change in self._changes(update, unit, factor)]
+        changes = [change for update in incoming for change in self._changes(update, factor)]
         for where, sums in changes:
             self._units[where] = sums
             self._weights[where] = _floats(sums)
@@ -98,21 +97,15 @@ class Accumulator:
         self._weights = _floats(self._units)
 
     def _changes(
-        self, update: Update, unit: Unit, factor: float
+        self, update: Update, factor: float
     ) -> list[tuple[slice | NDArray[np.int64], NDArray[np.int64]]]:
         """Which elements an update changes, and to what; no element occurs twice."""
-        last = max([unit.base + unit.n, *(place.start + place.elements for place in unit.places)])
+        segments = update.segments
+        last = int((segments.starts + segments.sizes).max(initial=0))
         if last > self._units.size:
             raise ValueError(f"an update up to element {last}, the replica has {self._units.size}")
-        amounts = _units(update.floats(), factor)
-        if update.words is not None:
-            positions = (host(update.words) >> 1).astype(np.int64) + unit.base
-            return [(positions, self._sums(positions, amounts))]
-        found: list[tuple[slice | NDArray[np.int64], NDArray[np.int64]]] = []
-        for place, behind in unit.slices(every=True):
-            elements = slice(place.start, place.start + place.elements)
-            found.append((elements, self._sums(elements, amounts[behind])))
-        return found
+        amounts = _units(update.amounts(CPU), factor)
+        return [(where, self._sums(where, amounts[own])) for where, own in update.places()]
 
     def _sums(self, where: slice | NDArray[np.int64], amounts: NDArray[np.int64]) -> NDArray[np.int64]:
         sums: NDArray[np.int64] = self._units[where] + amounts

@@ -12,8 +12,8 @@ from torch import Tensor
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.bucket.incoming import Incoming
 from taugrad.compressors.bucket.layout import PartTally
+from taugrad.compressors.bucket.reader import Incoming
 from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics

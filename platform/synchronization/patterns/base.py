@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
-from taugrad.compressors.bucket.incoming import Received
 from taugrad.compressors.bucket.layout import PartTally
+from taugrad.compressors.bucket.reader import Received
 from taugrad.compressors.config import CompressedMethod, Method, PowerSGD, read_config
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.spans import RECORDER

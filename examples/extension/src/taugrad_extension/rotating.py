@@ -11,8 +11,8 @@ from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config.base import SMALLEST_TAU
 from taugrad.compressors.config.sparse import WholeValues
 from taugrad.compressors.ops.interface import Ops
-from taugrad.compressors.ops.results import Batch, Taken
-from taugrad.compressors.ops.returns import Pending, Returns
+from taugrad.compressors.ops.readback import Pending, Readback
+from taugrad.compressors.ops.results import Batch, Selected
 from taugrad.compressors.rules.selection import Memories, Selection
 
 
@@ -44,8 +44,8 @@ class Stripes(Selection):
         return [float(iteration % self._stripes)] * len(parts)
 
     def take(
-        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, returns: Returns
-    ) -> Pending[Taken]:
+        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, readback: Readback
+    ) -> Pending[Selected]:
         """See `Selection.take`."""
         ends, squares, refused, end = list[int](), list[float](), list[bool](), 0
         of_each = zip(batch.residuals, batch.gradients, batch.bases, aims, strict=True)
@@ -64,4 +64,4 @@ class Stripes(Selection):
             ends.append(end)
             squares.append(float(residual.double().square().sum()))
             refused.append(not bool(finite.all()))
-        return lambda: Taken(ends, squares, refused, [SMALLEST_TAU] * len(ends))
+        return lambda: Selected(ends, squares, refused, [SMALLEST_TAU] * len(ends))

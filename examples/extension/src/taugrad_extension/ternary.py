@@ -1,6 +1,7 @@
 """ternary: values as -s, 0 and +s, where s is near the mean magnitude of a parameter."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -8,9 +9,7 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors.ops.results import QuantizedPass
-from taugrad.compressors.ops.returns import Steps, at_once
-from taugrad.compressors.quantizers.base import Outcome, QuantizerLink, Work
-from taugrad.compressors.wire.quantized import Uniform
+from taugrad.compressors.quantizers.base import Given, Quantized, QuantizerLink, Work
 
 BITS = 2
 SMALLEST = 2.0**-100
@@ -29,21 +28,31 @@ class Ternary(QuantizerLink):
         """See `Quantizer.value_bits`."""
         return float(BITS)
 
-    def apply(self, residual: Tensor | None, gradient: Tensor, work: Work) -> Steps[Outcome]:
+    def apply(self, given: Sequence[Given], work: Work) -> Quantized:
         """See `Quantizer.apply`."""
-        total = gradient.float() if residual is None else residual + gradient
-        finite = total.isfinite()
-        kept = torch.where(finite, total, torch.zeros_like(total))
-        mean = float(kept.abs().mean(dtype=torch.float64))
-        scale = 2.0 ** round(math.log2(mean)) if mean > SMALLEST else 0.0
-        signs = (kept / scale).round_().clamp_(-1, 1) if scale else torch.full_like(kept, -1)
-        error = kept - scale * signs if scale else kept
-        if residual is not None:
-            residual.copy_(torch.where(finite, error, residual))
-        ops = work.ops
-        symbols = ops.array((signs + 1).to(torch.uint8))
-        low, step = np.array([-1.5 * scale], np.float32), np.array([scale], np.float32)
-        values = Uniform(BITS, 0, symbols, *ops.place_all([low, step]))
-        squares = 0.0 if residual is None else float(residual.double().square().sum())
-        passed = QuantizedPass(squares, not bool(finite.all()))
-        return at_once(Outcome(values, lambda: passed))
+        signs, scales, passed = list[Tensor](), list[float](), list[QuantizedPass]()
+        for each in given:
+            own, scale, came_to = ternary(each.residual, each.gradient)
+            signs.append(own)
+            scales.append(scale)
+            passed.append(came_to)
+        steps = np.array(scales, np.float32)
+        symbols = torch.cat(signs) if signs else torch.empty(0, dtype=torch.uint8)
+        lows = np.float32(-1.5) * steps + np.float32(0)  # 0.0, not -0.0, which readers refuse
+        tables = tuple(work.ops.place_all([lows, steps]))
+        return Quantized([BITS] * len(given), work.ops.array(symbols), lambda: passed, 0, tables)
+
+
+def ternary(residual: Tensor | None, gradient: Tensor) -> tuple[Tensor, float, QuantizedPass]:
+    """The symbols of one parameter, uint8, their scale, and what is left in the residual."""
+    total = gradient.float() if residual is None else residual + gradient
+    finite = total.isfinite()
+    kept = torch.where(finite, total, torch.zeros_like(total))
+    mean = float(kept.abs().mean(dtype=torch.float64))
+    scale = 2.0 ** round(math.log2(mean)) if mean > SMALLEST else 0.0
+    signs = (kept / scale).round_().clamp_(-1, 1) if scale else torch.full_like(kept, -1)
+    error = kept - scale * signs if scale else kept
+    if residual is not None:
+        residual.copy_(torch.where(finite, error, residual))
+    squares = 0.0 if residual is None else float(residual.double().square().sum())
+    return (signs + 1).to(torch.uint8), scale, QuantizedPass(squares, not bool(finite.all()))

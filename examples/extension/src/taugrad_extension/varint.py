@@ -4,31 +4,17 @@ The highest bit of a byte says that more of the same number follow, lowest bits 
 position << 1 | sign, and words ascend.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.array import Bytes
-from taugrad.compressors.ops.cpu.ops import CpuOps
-from taugrad.compressors.ops.cpu.wire import Payload
-from taugrad.compressors.wire.codecs.base import Codec, Head, Measured, read_behind, words_of
+from taugrad.compressors.ops.array import Bytes, host
+from taugrad.compressors.wire.codec import Codec, Head, Section, Words
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.update import Update
 
 MOST = 5
 """Bytes of a number: a word has 32 bits."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Encoded(Measured):
-    sections: Sequence[bytes]
-
-    def write(self, which: Sequence[int], payload: Payload, begins: Sequence[int], ops: CpuOps) -> None:
-        """See `Measured.write`."""
-        for number, begin in zip(which, begins, strict=True):
-            payload.put(self.sections[number], begin)
 
 
 class Varint(Codec):
@@ -37,22 +23,23 @@ class Varint(Codec):
     name = "varint"
     code = 200
 
-    def fits(self, update: Update) -> bool:
-        """See `Codec.fits`."""
-        return update.words is not None
-
-    def measure(self, updates: Sequence[Update], ops: CpuOps) -> Measured:
+    def measure(self, update: Update, threads: int) -> Section:
         """See `Codec.measure`."""
-        sections = [encode(words_of(update)) for update in updates]
-        return _Encoded(self, updates, [len(each) for each in sections], sections)
+        words = host(update.words)
+        signs = words & 1 if FORMS[update.form].has_tau else 0  # elsewhere the lowest bit means nothing
+        section = np.frombuffer(encode(words >> 1 << 1 | signs), np.uint8)
 
-    def read_all(self, bodies: Sequence[Bytes], heads: Sequence[Head], ops: CpuOps) -> list[Update]:
-        """See `Codec.read_all`."""
-        updates = []
-        for body, head in zip(bodies, heads, strict=True):
-            words, used = decode(body, head.n, head.k)
-            updates.append(read_behind(words, body[used:], head, ops, keeps_signs=True))
-        return updates
+        def write(out: Bytes) -> None:
+            out[:] = section
+
+        return Section(section.size, write)
+
+    def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
+        """See `Codec.read`."""
+        words, used = decode(body, head.n, head.k)
+        if not head.signed and (words & 1).any():
+            raise CorruptMessage("positions have signs where values have them")
+        return words, used
 
 
 def encode(words: NDArray[np.uint32]) -> bytes:

@@ -1,4 +1,4 @@
-"""What the symbols of many updates stand for, written or added in one call."""
+"""What values of many parameters stand for, written or added in one call."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..offsets import Numbers, Offsets
+from ..segments import Numbers
 from . import linear, minifloat, quantile
 
 
@@ -45,74 +45,49 @@ def _write_halves(symbols, at, brain, out, starts, add):  # type: ignore[no-unty
         minifloat.from_halves(own, brain, into, add)
 
 
+@njit(nogil=True, cache=True)
+def _write_floats(values, at, out, starts, add):  # type: ignore[no-untyped-def]
+    for i in range(starts.size):
+        begin, n = at[i, 0], at[i, 1]
+        own, into = values[begin : begin + n], out[starts[i] : starts[i] + n]
+        if add:
+            for j in range(n):
+                into[j] += own[j]
+        else:
+            into[:] = own
+
+
 def write_values(
     form: str,
     symbols: NDArray[Any],
-    shape: tuple[int, int],
+    block: int,
     tables: tuple[NDArray[Any], ...],
     rows: Numbers,
     out: NDArray[np.float32],
     starts: Numbers,
     add: bool,
 ) -> None:
-    """Writes, or adds, the values of some updates, or pieces of them.
-
-    Args:
-        form: of the values.
-        symbols: of all updates.
-        shape: bits of a symbol, and elements of a block (0: a block for each update).
-        tables: of all blocks, in the order of a message's.
-        rows: int64 [m, 4], where each one's symbols begin, how many; the first of its blocks, how many.
-        out: float32.
-        starts: int64 [m], where each one's values begin there.
-        add: add to `out` instead of overwriting it.
-    """
-    bits, block = shape
+    """See `Ops.write_values`; one call takes all."""
     if form == "linear":
         lows, steps = tables
         _write_linear(symbols, rows, block, lows, steps, out, starts, add)
     elif form == "quantile":
         exponents, means = tables
-        _write_quantile(symbols, rows, block, means.reshape(-1, 1 << bits), exponents, out, starts, add)
+        by_block = means.reshape(max(exponents.size, 1), -1)
+        _write_quantile(symbols, rows, block, by_block, exponents, out, starts, add)
     elif form == "fp8":
         (exponents,) = tables
         _write_fp8(symbols, rows, block, exponents, out, starts, add)
+    elif form == "f32":
+        _write_floats(symbols, rows, out, starts, add)
     else:
         _write_halves(symbols, rows, form == "bf16", out, starts, add)
 
 
 @njit(nogil=True, cache=True)
-def _any_has(symbols, at, bits):  # type: ignore[no-untyped-def]
+def any_has(symbols, bits):  # type: ignore[no-untyped-def]
     """Whether some symbol has all of some bits."""
-    found = False
-    for i in range(at.shape[0]):
-        begin, n = at[i, 0], at[i, 1]
-        own, many = symbols[begin : begin + n], 0
-        for j in range(n):
-            many |= (own[j] & bits) == bits
-        found |= many != 0
-    return found
-
-
-@njit(nogil=True, cache=True)
-def _any_zero(symbols, at):  # type: ignore[no-untyped-def]
-    found = False
-    for i in range(at.shape[0]):
-        begin, n = at[i, 0], at[i, 1]
-        for symbol in symbols[begin : begin + n]:
-            found |= symbol == 0
-    return found
-
-
-def valid(form: str, symbols: NDArray[Any], offsets: Offsets) -> bool:
-    """Whether all symbols from the wire stand for finite numbers, and no level is 0."""
-    never = _NEVER.get(form)
-    if form == "qgt":
-        return not _any_zero(symbols, offsets.table)
-    if form in ("f32", "wgt"):
-        symbols = symbols.view(np.uint32)
-    return never is None or not _any_has(symbols, offsets.table, symbols.dtype.type(never))
-
-
-_NEVER = {"fp8": 0x7F, "fp16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "wgt": 0x7F800000}
-"""Bits that no number has all of: infinities and NaNs have."""
+    many = 0
+    for symbol in symbols:
+        many |= (symbol & bits) == bits
+    return many != 0

@@ -1,10 +1,9 @@
 """Results of passes that may come later: on the CPU they are there at once, from a device after a fetch.
 
-Small results of many kernels stand in one array on the device, so that one fetch brings all of them. Work
-that needs some of them to go on is written as steps, so that the steps of all parameters wait together.
+Small results of many kernels stand in one array on the device, so that one fetch brings all of them.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -44,7 +43,7 @@ class Slot:
         return self.host
 
 
-class Returns:
+class Readback:
     """Room for results, in arrays of some thousand words that are filled one after the other."""
 
     def __init__(self, memory: Memory) -> None:
@@ -84,59 +83,5 @@ class Returns:
 
 
 T = TypeVar("T")
-S = TypeVar("S")
 Pending = Callable[[], T]
 """A result, to be asked for when what is returned was fetched."""
-Steps = Generator[None, None, T]
-"""Work that yields where it needs what it has asked `Returns` for; many such works wait together."""
-
-
-def at_once(result: T) -> Steps[T]:
-    """Work that is done, and needs no fetch."""
-    yield from ()
-    return result
-
-
-def together(works: Iterable[Steps[T]]) -> Steps[list[T]]:
-    """Many works as one, which needs as many fetches as the one with the most steps.
-
-    Args:
-        works: none of them started.
-
-    Returns:
-        What each work returned, in order.
-    """
-    done: list[Any] = []
-    waiting = []
-    for number, work in enumerate(works):
-        try:
-            next(work)
-        except StopIteration as finished:
-            done.append(finished.value)
-        else:
-            done.append(None)
-            waiting.append((number, work))
-    while waiting:
-        yield
-        still = []
-        for number, work in waiting:
-            try:
-                next(work)
-            except StopIteration as finished:
-                done[number] = finished.value
-            else:
-                still.append((number, work))
-        waiting = still
-    return done
-
-
-def run(returns: Returns, work: Steps[T]) -> T:
-    """Runs a work, and fetches wherever it needs that; once more at its end, for what it has asked for."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as finished:
-            returns.fetch()
-            done: T = finished.value
-            return done
-        returns.fetch()

@@ -1,0 +1,119 @@
+"""Parameters of a bucket side by side: where their elements, and where their symbols and tables stand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The parameters that an update is about, one after the other without gaps; int64 [m], none empty.
+
+    Positions in an update count from the first element of the first parameter. In the bucket other parameters
+    may lie between these, which are sent otherwise.
+    """
+
+    ordinals: tuple[int, ...]
+    """Of each, its index among the bucket's parameters."""
+    starts: Numbers
+    """Its first element in the bucket."""
+    sizes: Numbers
+    """Its elements."""
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    @classmethod
+    def side_by_side(cls, sizes: Sequence[int]) -> "Segments":
+        """Parameters that fill a bucket."""
+        lengths = np.array(sizes, np.int64)
+        return cls(tuple(range(len(sizes))), np.cumsum(lengths) - lengths, lengths)
+
+    @cached_property
+    def ends(self) -> Numbers:
+        """The position behind the last element of each."""
+        return np.cumsum(self.sizes)
+
+    @cached_property
+    def firsts(self) -> Numbers:
+        """The position of the first element of each."""
+        return self.ends - self.sizes
+
+    @cached_property
+    def shifts(self) -> Numbers:
+        """What has to be added to a position in each, to have the element of the bucket."""
+        return self.starts - self.firsts
+
+    @cached_property
+    def n(self) -> int:
+        """Elements of all."""
+        return int(self.sizes.sum())
+
+    def counts_of(self, words: NDArray[np.uint32]) -> Numbers:
+        """How many words, uint32 [k], position << 1 | sign, ascending, lie in each."""
+        ends = np.searchsorted(words, self.ends.astype(np.uint64) << np.uint64(1))
+        return np.diff(ends, prepend=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Offsets:
+    """Where symbols and tables of several parameters stand in arrays that they share; int64 [m]."""
+
+    begins: Numbers
+    """The first symbol of each."""
+    sizes: Numbers
+    """How many symbols."""
+    firsts: Numbers
+    """Its first block."""
+    blocks: Numbers
+    """How many blocks."""
+
+    @classmethod
+    def of(cls, sizes: Numbers, block: int) -> "Offsets":
+        """Of so many symbols each, in blocks of `block`, a parameter's last may be shorter; 0: one."""
+        blocks = -(-sizes // block) if block else np.minimum(sizes, 1)
+        return cls(np.cumsum(sizes) - sizes, sizes, np.cumsum(blocks) - blocks, blocks)
+
+    @cached_property
+    def symbols(self) -> tuple[slice, ...]:
+        """The symbols of each."""
+        return _slices(self.begins, self.sizes)
+
+    @cached_property
+    def tables(self) -> tuple[slice, ...]:
+        """The blocks of each."""
+        return _slices(self.firsts, self.blocks)
+
+    @cached_property
+    def table(self) -> Numbers:
+        """The four side by side, int64 [m, 4]."""
+        return np.stack((self.begins, self.sizes, self.firsts, self.blocks), axis=1)
+
+    @property
+    def all_symbols(self) -> int:
+        """How many there are."""
+        return int(self.sizes.sum())
+
+    @property
+    def all_blocks(self) -> int:
+        """How many there are."""
+        return int(self.blocks.sum())
+
+
+def block_length(n: int, block: int) -> int:
+    """Elements of a block: `block`, or n where that is 0 or too large. At least 1."""
+    return max(1, n if block == 0 else min(block, n))
+
+
+def block_count(n: int, block: int) -> int:
+    """How many blocks n elements make; the last one may be shorter."""
+    return -(-n // block_length(n, block))
+
+
+def _slices(begins: Numbers, lengths: Numbers) -> tuple[slice, ...]:
+    return tuple(map(slice, begins.tolist(), (begins + lengths).tolist()))

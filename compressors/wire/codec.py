@@ -1,0 +1,133 @@
+"""The interface of codecs, which write the positions of an update; other packages may have their own.
+
+Contract: a codec's `code` is in every message that it wrote. Two codecs may share a code only if each reads
+the other's bytes, and the bytes of a code never change their meaning.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import CorruptMessage
+from ..ops.array import Array, Bytes
+from ..ops.segments import Numbers, Segments
+from .forms import FORMS, Form
+from .update import Update
+
+Words = NDArray[np.uint32]
+OTHERS = range(128, 256)
+"""Codes of other packages' codecs."""
+
+
+class Section(NamedTuple):
+    """A part of a message that is ready to be written."""
+
+    size: int
+    """Bytes, exactly."""
+    write: Callable[[Bytes], None]
+    """Writes them to uint8 [size], zeros."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a message says of its positions before they are read."""
+
+    form: Form
+    segments: Segments
+    """What the update is about."""
+    k: int
+    """Elements sent."""
+
+    @property
+    def n(self) -> int:
+        """Elements of all parameters; positions are below."""
+        return self.segments.n
+
+    @property
+    def signed(self) -> bool:
+        """Whether signs stand with positions."""
+        return FORMS[self.form].has_tau
+
+
+class Codec(ABC):
+    """Writes positions, and signs where values have none, and reads them back."""
+
+    name: ClassVar[str]
+    code: ClassVar[int]
+    """The code in messages: 0 to 127 are built-in, OTHERS are for other packages."""
+    with_values: ClassVar[bool] = False
+    """Whether its section holds the values, too; otherwise they follow."""
+
+    @classmethod
+    def problem(cls, name: str) -> str:
+        """What keeps another package's codec from being used by a name; empty if nothing does."""
+        if getattr(cls, "name", None) != name:
+            return f'{cls.__name__} needs name = "{name}"'
+        if getattr(cls, "code", None) not in OTHERS:
+            return f"{cls.__name__} needs a code from {OTHERS.start} to {OTHERS.stop - 1}"
+        return ""
+
+    @abstractmethod
+    def measure(self, update: Update, threads: int) -> Section | None:
+        """The positions of an update that has some, ready to be written; None if it cannot write them.
+
+        Args:
+            update: its `words` have signs only where `FORMS[update.form].has_tau`: elsewhere, their lowest
+                bit means nothing.
+            threads: how many may work at once.
+        """
+
+    @abstractmethod
+    def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
+        """Reads the section that a body begins with.
+
+        Args:
+            body: uint8, untrusted; it goes on behind the section.
+            head: what is known of the positions.
+            threads: how many may work at once.
+
+        Returns:
+            uint32 [k], position << 1 | sign, ascending, all positions below n; the sign is 0 where values
+            have it. And bytes of the section.
+
+        Raises:
+            CorruptMessage: there is no section that `measure` makes.
+        """
+
+    def values(self, section: Bytes, head: Head, words: Words) -> Array:
+        """The values that a section of a codec `with_values` holds, as `Update.values` has them."""
+        raise NotImplementedError
+
+
+def need(body: Bytes, size: int, what: str) -> None:
+    """Refuses a body that is shorter than a part of it must be."""
+    if body.size < size:
+        raise CorruptMessage(f"{what} take {size} bytes, {body.size} are left")
+
+
+def write_mask(counts: Numbers) -> Bytes:
+    """A bit for each parameter: whether anything of it is sent."""
+    return np.packbits(counts > 0, bitorder="little")
+
+
+def read_mask(body: Bytes, parameters: int) -> NDArray[np.bool_]:
+    """The reverse, from the bytes that a body begins with.
+
+    Raises:
+        CorruptMessage: the body is too short, or spare bits are set.
+    """
+    size = mask_bytes(parameters)
+    need(body, size, "bits of the parameters that are sent")
+    bits = np.unpackbits(body[:size], bitorder="little").view(np.bool_)
+    if bits[parameters:].any():
+        raise CorruptMessage("positions: bits behind those of the last parameter are set")
+    return bits[:parameters]
+
+
+def mask_bytes(parameters: int) -> int:
+    """Bytes of `write_mask`."""
+    return -(-parameters // 8)

@@ -1,0 +1,278 @@
+"""The built-in codecs of positions, and every codec by name and by code."""
+
+import struct
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from ..config.registry import CODECS
+from ..errors import CorruptMessage
+from ..ops.array import Array, Bytes, aligned, host
+from ..ops.cpu import chunked, golomb_rice, sparse
+from ..ops.cpu.amounts import any_has
+from ..ops.segments import Numbers, Segments
+from .codec import Codec, Head, Section, Words, mask_bytes, need, read_mask, write_mask
+from .forms import FORMS
+from .update import Chunks, Update
+
+_UNSIGNED = np.uint32(0xFFFFFFFE)
+
+
+class Packed32(Codec):
+    """One 32-bit word an element, 31 bits of position and the sign (Strom, section 2.5).
+
+    Section: k words `position << 1 | sign`, little endian, ascending.
+    """
+
+    name = "packed32"
+    code = 1
+
+    def measure(self, update: Update, threads: int) -> Section:
+        """See `Codec.measure`: 4k bytes."""
+        words = host(update.words)
+
+        def write(out: Bytes) -> None:
+            signed = FORMS[update.form].has_tau
+            out[:] = (words if signed else words & _UNSIGNED).view(np.uint8)
+
+        return Section(words.nbytes, write)
+
+    def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
+        """See `Codec.read`."""
+        used = 4 * head.k
+        need(body, used, f"positions: {head.k} words")
+        words = aligned(body[:used], "<u4")
+        if not sparse.check_ascending(words, head.n):
+            raise CorruptMessage(f"positions do not ascend, or pass the last one of {head.n}")
+        if not head.signed and (words & 1).any():
+            raise CorruptMessage(f"positions have signs, which {head.form} has in its values")
+        return words, used
+
+
+class GolombRice(Codec):
+    """About 1% more than the entropy of independent positions, and a sign where values carry none.
+
+    Section: see `ops/cpu/golomb_rice.py`, which describes the blocks and their parameters.
+    """
+
+    name = "golomb_rice"
+    code = 3
+
+    def measure(self, update: Update, threads: int) -> Section:
+        """See `Codec.measure`."""
+        planned = golomb_rice.plan(host(update.words), FORMS[update.form].has_tau, threads)
+        return Section(planned.size, partial(golomb_rice.write, planned, threads=threads))
+
+    def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
+        """See `Codec.read`."""
+        return golomb_rice.read(body, head.n, head.k, head.signed, threads)
+
+
+class Bitmap(Codec):
+    """One bit for each of the n elements says whether it is sent.
+
+    Section: ceil(n / 8) bytes, element 0 in the lowest bit of the first; where signs are apart, ceil(k / 8)
+    bytes of them (1 is minus) in the same order. Spare bits are zero.
+    """
+
+    name = "bitmap"
+    code = 2
+
+    def measure(self, update: Update, threads: int) -> Section:
+        """See `Codec.measure`."""
+        words, split, signed = host(update.words), -(-update.n // 8), FORMS[update.form].has_tau
+
+        def write(out: Bytes) -> None:
+            sparse.write_bitmap(words, out[:split])
+            if signed:
+                sparse.write_signs(words, out[split:])
+
+        return Section(split + (-(-words.size // 8) if signed else 0), write)
+
+    def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
+        """See `Codec.read`."""
+        split = -(-head.n // 8)
+        used = split + (-(-head.k // 8) if head.signed else 0)
+        need(body, used, f"positions: a bitmap of {head.n} elements and its signs")
+        words = np.empty(head.k, np.uint32)
+        if sparse.read_bitmap(body[:split], words) != head.k:
+            raise CorruptMessage(f"positions: the bitmap has not {head.k} bits set")
+        if _spare_bits_set(body[:split], head.n) or (head.signed and _spare_bits_set(body[:used], head.k)):
+            raise CorruptMessage("positions: bits behind the last one of a bitmap are set")
+        if head.signed:
+            sparse.read_signs(body[split:used], words)
+        return words, used
+
+
+def _spare_bits_set(packed: Bytes, bits: int) -> bool:
+    return bool(bits % 8 and packed[-1] >> (bits % 8))
+
+
+class Raw(Codec):
+    """Every element written out, zeros for those not sent; the smallest when nearly all are sent.
+
+    Section: n elements, little endian: float32 (f32), int8 -1, 0, 1 (bgt, strom), int16 -255 to 255 (qgt).
+    """
+
+    name = "raw"
+    code = 0
+    with_values = True
+    _top: ClassVar = {"bgt": 1, "strom": 1, "qgt": 255}
+
+    def measure(self, update: Update, threads: int) -> Section | None:
+        """See `Codec.measure`; a value that is zero would look like none."""
+        dtype = FORMS[update.form].dense_dtype
+        values, words = host(update.values), host(update.words)
+        if dtype is None or (update.form == "f32" and sparse.count_nonzero(values) < values.size):
+            return None
+
+        def write(out: Bytes) -> None:
+            dense, positions = np.zeros(update.n, dtype), words >> 1
+            if update.form == "f32":
+                dense[positions] = values
+            else:
+                levels = values.astype(np.int16) if update.form == "qgt" else np.int16(1)
+                dense[positions] = ((1 - 2 * (words & 1).astype(np.int16)) * levels).astype(dtype)
+            out[:] = dense.view(np.uint8)
+
+        return Section(dtype.itemsize * update.n, write)
+
+    def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
+        """See `Codec.read`."""
+        dtype = FORMS[head.form].dense_dtype
+        if dtype is None:
+            raise CorruptMessage(f"{head.form} is never written out as raw")
+        used = dtype.itemsize * head.n
+        need(body, used, f"{head.n} elements of {head.form} written out")
+        dense = aligned(body[:used], dtype)
+        # A float's bits have its sign and are 0 for 0.0 alone: a stray -0.0 counts, and is then refused.
+        bits = dense.view("<i4") if head.form == "f32" else dense
+        if sparse.count_nonzero(bits) != head.k:
+            raise CorruptMessage(f"raw: not {head.k} elements differ from 0")
+        words = np.empty(head.k, np.uint32)
+        sparse.read_dense(bits, words)
+        return words if head.signed else words & _UNSIGNED, used
+
+    def values(self, section: Bytes, head: Head, words: Words) -> Array:
+        """See `Codec.values`."""
+        sent = aligned(section, FORMS[head.form].dense_dtype)[words >> 1]
+        if head.form == "f32":
+            bits = sent.view(np.uint32)
+            if any_has(bits, np.uint32(0x7F800000)) or (bits == 0x80000000).any():
+                raise CorruptMessage("raw: a value is not finite, or -0.0")
+            floats: Array = sent
+            return floats
+        magnitudes = np.abs(sent.astype(np.int32))
+        if words.size and int(magnitudes.max()) > self._top[head.form]:
+            raise CorruptMessage(f"raw: a level is more than {head.form} has")
+        levels: Array = magnitudes.astype(np.uint8)[: words.size if head.form == "qgt" else 0]
+        return levels
+
+
+class Chunked(Codec):
+    """Short indices within chunks, a fixed number from each (SparseLoCo, arXiv 2508.15706).
+
+    Section: u32 chunk, u32 keep; a bit for each parameter, whether it is sent, filled up to whole bytes; then
+    for each chunk of `chunk` elements of these parameters its min(keep, length) indices, ascending, in
+    log2(chunk) bits each, lowest bit first; spare bits are zero. 12 bits for chunks of 4096.
+    """
+
+    name = "chunked"
+    code = 5
+    _sizes = struct.Struct("<II")
+
+    def measure(self, update: Update, threads: int) -> Section | None:
+        """See `Codec.measure`."""
+        chunks, segments, counts = update.chunks, update.segments, update.counts
+        if chunks is None or FORMS[update.form].has_tau:
+            return None
+        if (counts != np.where(counts > 0, chunks.count(segments.sizes), 0)).any():
+            return None
+        begin = self._sizes.size + mask_bytes(len(segments))
+
+        def write(out: Bytes) -> None:
+            self._sizes.pack_into(out.data, 0, chunks.chunk, chunks.keep)
+            out[self._sizes.size : begin] = write_mask(counts)
+            words = host(update.words)
+            chunked.write_indices(words, segments.firsts, counts, chunks.chunk, out[begin:])
+
+        return Section(begin + chunked.index_bytes(update.k, chunks.chunk), write)
+
+    def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
+        """See `Codec.read`."""
+        need(body, self._sizes.size, "the size of chunks")
+        if head.signed:
+            raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")
+        chunk, keep = self._sizes.unpack_from(body.data)
+        if not 2 <= chunk <= chunked.LARGEST_CHUNK or chunk & (chunk - 1) or not 1 <= keep <= chunk:
+            raise CorruptMessage(f"positions: {keep} elements of each chunk of {chunk}")
+        sent = read_mask(body[self._sizes.size :], len(head.segments))
+        firsts, sizes = head.segments.firsts[sent], head.segments.sizes[sent]
+        if int(Chunks(chunk, keep).count(sizes).sum()) != head.k:
+            raise CorruptMessage(f"positions: {keep} of every {chunk} are not {head.k}")
+        begin = self._sizes.size + mask_bytes(len(head.segments))
+        used = begin + chunked.index_bytes(head.k, chunk)
+        need(body, used, f"positions: {head.k} indices in chunks of {chunk}")
+        return chunked.read_indices(body[begin:used], firsts, sizes, chunk, keep), used
+
+
+OURS: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()
+"""The codecs that `auto` chooses from; of several with equally short output, it takes the first."""
+EVERY = 4
+"""The code of updates without positions, whose parameters are sent whole, or not at all.
+
+Section: nothing if all are sent; otherwise a bit for each, whether it is, filled up to whole bytes.
+"""
+_BY_NAME = {codec.name: codec for codec in OURS}
+_BY_CODE = {codec.code: codec for codec in OURS}
+
+
+def codec_by_name(name: str) -> Codec:
+    """The codec of that name, imported where it is another package's.
+
+    Raises:
+        KeyError: there is none.
+        ValueError: it is another package's, and cannot be used.
+    """
+    if name not in _BY_NAME:
+        codec: Codec = CODECS[name]()
+        before = _BY_CODE.get(codec.code)
+        if before is not None:
+            raise ValueError(
+                f"codec {name} has the code {codec.code}, which {before.name} has: choose another"
+            )
+        _BY_NAME[name] = _BY_CODE[codec.code] = codec
+    return _BY_NAME[name]
+
+
+def codec_by_code(code: int) -> Codec:
+    """The codec whose code a message carries. It is among those that are known: a message imports nothing.
+
+    Raises:
+        CorruptMessage: no codec has it.
+    """
+    if code not in _BY_CODE:
+        raise CorruptMessage(f"codec {code} is unknown; known are {sorted([EVERY, *_BY_CODE])}")
+    return _BY_CODE[code]
+
+
+def every_section(update: Update) -> Section:
+    """What stands for the positions of an update without any."""
+    if update.k == update.n:
+        return Section(0, lambda _: None)
+
+    def write(out: Bytes) -> None:
+        out[:] = write_mask(update.counts)
+
+    return Section(mask_bytes(len(update.segments)), write)
+
+
+def read_every(body: Bytes, segments: Segments, k: int) -> tuple[Numbers, int]:
+    """How many elements of each parameter are sent, int64 [m], and bytes of the section."""
+    if k == segments.n:
+        return segments.sizes, 0
+    counts = np.where(read_mask(body, len(segments)), segments.sizes, 0)
+    if int(counts.sum()) != k:
+        raise CorruptMessage(f"the parameters that are sent whole have not {k} elements")
+    return counts, mask_bytes(len(segments))

@@ -1,0 +1,297 @@
+"""The values of an update as bytes, which follow the positions.
+
+| form | bytes |
+| --- | --- |
+| bgt, strom | none: the sign stands with the position |
+| f32 | k float32 |
+| fp16, bf16 | k times 2 bytes, the bits of a 16-bit float |
+| qgt | k levels, 1 to 255, as symbols of 8 bits |
+| linear, quantile, fp8 | u32 block; the blocks' tables; k symbols |
+
+Symbols are bit-packed (raw), or Huffman coded. All of a bucket stand in one run and have one code; or each
+parameter has its own: then a byte for each parameter comes before all that, the bits of its symbols, and 128
+more where they are Huffman coded; 0 where it sends nothing. A parameter's symbols begin at a whole byte then.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import CorruptMessage
+from ..ops.array import Array, Bytes, aligned, host
+from ..ops.cpu import bitpack, huffman
+from ..ops.cpu.amounts import any_has
+from ..ops.cpu.linear import linear_tables_valid
+from ..ops.cpu.minifloat import FP8_EXPONENTS
+from ..ops.cpu.quantile import quantile_tables_valid
+from ..ops.cpu.threads import run_all
+from ..ops.segments import Numbers, Offsets
+from .codec import Section, need
+from .forms import FORMS, Form, table_layout
+from .update import Update
+
+LEVEL_BITS = 8
+"""Of a symbol of qgt."""
+_BLOCK = struct.Struct("<I")
+_CODED = 128
+
+
+class PlannedValues(NamedTuple):
+    """Values that are ready to be written, and what the header says of them."""
+
+    section: Section
+    bits: int = 0
+    """Of a symbol; 0 where there are none, or each parameter has its own."""
+    huffman: bool = False
+    own: Bytes | None = None
+    """uint8 [m], if each parameter has bits and a code of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Symbols that stand side by side and have one code."""
+
+    symbols: NDArray[np.uint8 | np.uint16]
+    bits: int
+    threads: int
+
+    @property
+    def packed_bytes(self) -> int:
+        return int(bitpack.packed_bytes(self.symbols.size, self.bits))
+
+    def estimate(self, code: huffman.Code | None, wanted: str) -> float:
+        """About how many bytes `best` takes."""
+        if code is None:
+            return self.packed_bytes
+        return code.estimate if wanted == "huffman" else min(code.estimate, self.packed_bytes)
+
+    def best(self, code: huffman.Code | None, wanted: str) -> tuple[bool, Section]:
+        """Whether it is Huffman coded, and how it is written."""
+        size = self.packed_bytes
+        if code is not None and (wanted == "huffman" or code.estimate < size):
+            planned = huffman.plan(self.symbols, code, self.threads)
+            if wanted == "huffman" or planned.size < size:
+                return True, Section(planned.size, partial(huffman.encode, planned, threads=self.threads))
+        return False, Section(
+            size, lambda out: bitpack.pack(self.symbols, self.bits, out, threads=self.threads)
+        )
+
+
+def joined(sections: Sequence[Section]) -> Section:
+    """Sections one behind the other."""
+
+    def write(out: Bytes) -> None:
+        at = 0
+        for size, write_one in sections:
+            write_one(out[at : at + size])
+            at += size
+
+    return Section(sum(size for size, _ in sections), write)
+
+
+def copied(array: Array | bytes) -> Section:
+    """An array's bytes."""
+    data = np.frombuffer(array, np.uint8) if isinstance(array, bytes) else host(array).view(np.uint8)
+
+    def write(out: Bytes) -> None:
+        out[:] = data
+
+    return Section(data.size, write)
+
+
+def plan_values(update: Update, symbols: str, threads: int) -> PlannedValues:
+    """Chooses how an update's values are written.
+
+    Args:
+        update: any, in the CPU's memory.
+        symbols: `raw`, `huffman`, or `auto` for the shorter; without meaning for forms that have none.
+        threads: how many may work at once; the bytes do not depend on it.
+    """
+    if not FORMS[update.form].symbols or not update.k:
+        return PlannedValues(copied(update.values))
+    planned = _plan_symbols(host(update.values), update.counts, symbol_bits(update), symbols, threads)
+    before = [] if planned.own is None else [copied(planned.own)]
+    if FORMS[update.form].quantized:
+        block = update.block if update.block < update.counts.max() else 0
+        before += [copied(_BLOCK.pack(block)), *map(copied, update.tables)]
+    return planned._replace(section=joined([*before, planned.section])) if before else planned
+
+
+def symbol_bits(update: Update) -> Numbers:
+    """int64 [m], bits of the symbols of each parameter, of a form with symbols; 0 where it sends none."""
+    return update.bits if FORMS[update.form].quantized else np.where(update.counts > 0, LEVEL_BITS, 0)
+
+
+def _plan_symbols(
+    values: NDArray[np.uint8 | np.uint16], counts: Numbers, bits: Numbers, symbols: str, threads: int
+) -> PlannedValues:
+    """The shorter of one code for all and one for each parameter, where both are possible."""
+    ends, sent = np.cumsum(counts).tolist(), np.flatnonzero(counts).tolist()
+    runs = [_Run(values[ends[i] - counts[i] : ends[i]], int(bits[i]), threads) for i in sent]
+    frequencies = [
+        None if symbols == "raw" else huffman.histogram(run.symbols, run.bits, threads) for run in runs
+    ]
+    least, codes = np.inf, list[huffman.Code | None]()
+    if len({run.bits for run in runs}) == 1:
+        whole = _Run(values, runs[0].bits, threads)
+        (code,) = _codes([_sum(frequencies)], threads)
+        least = whole.estimate(code, symbols)
+    if len(runs) > 1 and (symbols != "raw" or np.isinf(least)):
+        codes = _codes(frequencies, threads)
+        estimates = [run.estimate(each, symbols) for run, each in zip(runs, codes, strict=True)]
+    if not codes or least <= counts.size + sum(estimates):
+        coded, section = whole.best(code, symbols)
+        return PlannedValues(section, whole.bits, coded)
+    ways = [run.best(each, symbols) for run, each in zip(runs, codes, strict=True)]
+    own = bits.astype(np.uint8)
+    own[sent] += np.array([_CODED * coded for coded, _ in ways], np.uint8)
+    return PlannedValues(joined([section for _, section in ways]), own=own)
+
+
+def _sum(frequencies: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+    counted = [each for each in frequencies if each is not None]
+    return sum(counted[1:], counted[0]) if counted else None
+
+
+def _codes(frequencies: Sequence[NDArray[np.int64] | None], threads: int) -> list[huffman.Code | None]:
+    """The best code for each of some frequencies; none where there are none."""
+    made = [(lambda: None) if counts is None else partial(huffman.Code.of, counts) for counts in frequencies]
+    return run_all(made, threads)
+
+
+class ReadValues(NamedTuple):
+    """As `Update` has them."""
+
+    values: Array
+    bits: Numbers = np.empty(0, np.int64)
+    block: int = 0
+    tables: tuple[Array, ...] = ()
+
+
+def read_values(
+    body: Bytes, form: Form, counts: Numbers, said: tuple[int, bool, bool], threads: int
+) -> ReadValues:
+    """Reads what a plan wrote, all of the body.
+
+    Args:
+        body: uint8, untrusted.
+        form: of the values.
+        counts: int64 [m], how many of each parameter.
+        said: bits, whether Huffman coded, whether by parameter: what the header says.
+        threads: how many may work at once.
+
+    Raises:
+        CorruptMessage: the length is not right, a float is not finite, a level is 0, a table or a code is
+            not valid.
+    """
+    k, traits = int(counts.sum()), FORMS[form]
+    if not traits.symbols or not k:
+        if any(said):
+            raise CorruptMessage(f"symbols: there are none in {k} values of {form}")
+        return ReadValues(_read_plain(body, form, k))
+    bits, coded, body = _read_bits(body, form, counts, said)
+    block: int = 0
+    tables: Sequence[NDArray[Any]] = ()
+    if traits.quantized:
+        need(body, _BLOCK.size, "the length of blocks")
+        (block,), body = _BLOCK.unpack_from(body.data), body[_BLOCK.size :]
+        if block and block >= counts.max():
+            raise CorruptMessage(f"blocks of {block} values, where no parameter has more than {counts.max()}")
+        tables, body = _read_tables(body, form, Offsets.of(counts, block), bits)
+    values = _read_symbols(body, counts, bits, coded, by_parameter=said[2], threads=threads)
+    if form == "qgt" and not values.all():
+        raise CorruptMessage("values: a level is 0; levels are 1 to 255")
+    if form == "fp8" and any_has(values & np.uint8(0x7F), np.uint8(0x7F)):
+        raise CorruptMessage("values: an 8-bit float is no number")
+    return ReadValues(values, bits if traits.quantized else _NO_BITS, block, tuple(tables))
+
+
+_NO_BITS = np.empty(0, np.int64)
+_NEVER: dict[Form, Any] = {"f32": np.uint32(0x7F800000), "fp16": np.uint16(0x7C00), "bf16": np.uint16(0x7F80)}
+"""Bits that no number has all of: infinities and NaNs have."""
+
+
+def _read_plain(body: Bytes, form: Form, k: int) -> Array:
+    dtype = FORMS[form].dtype
+    size = 0 if dtype is None or not k else k * dtype.itemsize
+    if body.size != size:
+        raise CorruptMessage(f"values: {body.size} bytes, {k} of {form} take {size}")
+    if dtype is None:
+        return body
+    values, never = aligned(body, dtype), _NEVER[form]
+    if any_has(values.view(never.dtype), never):
+        raise CorruptMessage(f"values: one of {form} is not finite")
+    return values
+
+
+def _read_bits(
+    body: Bytes, form: Form, counts: Numbers, said: tuple[int, bool, bool]
+) -> tuple[Numbers, NDArray[np.bool_], Bytes]:
+    """Bits of the symbols of each parameter, which are Huffman coded, and what is left of the body."""
+    bits, coded, by_parameter = said
+    each, are_coded = np.where(counts > 0, bits, 0), (counts > 0) & coded
+    if by_parameter:
+        if bits or coded:
+            raise CorruptMessage("symbols: the header speaks for all, though each parameter has its own code")
+        need(body, counts.size, "bits of the parameters' symbols")
+        own, body = body[: counts.size], body[counts.size :]
+        each, are_coded = (own & (_CODED - 1)).astype(np.int64), own >= _CODED
+        if own[counts == 0].any():
+            raise CorruptMessage("symbols: a parameter that sends nothing has bits")
+    sent = each[counts > 0]
+    if sent.min() < 1 or sent.max() > 16:
+        raise CorruptMessage("symbols: their bits are not 1 to 16")
+    due = LEVEL_BITS if form in ("qgt", "fp8") else sent[0]
+    if form != "linear" and (sent != due).any():
+        raise CorruptMessage(f"symbols of {form} have {due} bits, not {sent.min()} to {sent.max()}")
+    return each, are_coded, body
+
+
+def _read_tables(
+    body: Bytes, form: Form, offsets: Offsets, bits: Numbers
+) -> tuple[Sequence[NDArray[Any]], Bytes]:
+    blocks, tables = offsets.all_blocks, list[NDArray[Any]]()
+    for dtype, each in table_layout(form, int(bits.max())):
+        size = dtype.itemsize * each * blocks
+        need(body, size, f"the tables of {blocks} blocks")
+        tables.append(aligned(body[:size], dtype))
+        body = body[size:]
+    if form == "linear" and not linear_tables_valid(np.repeat(bits, offsets.blocks), *tables):
+        raise CorruptMessage("a block's range is not finite, or its width is none that is written")
+    if form == "quantile" and not quantile_tables_valid(tables[1], tables[0]):
+        raise CorruptMessage("a bin's value is not finite, or scaled as none is written")
+    least, most = FP8_EXPONENTS
+    if form == "fp8" and not least <= int(tables[0].min()) <= int(tables[0].max()) <= most:
+        raise CorruptMessage("a block of 8-bit floats is scaled as none is written")
+    return tables, body
+
+
+def _read_symbols(
+    body: Bytes, counts: Numbers, bits: Numbers, coded: NDArray[np.bool_], *, by_parameter: bool, threads: int
+) -> NDArray[np.uint8 | np.uint16]:
+    """Symbols of all parameters, all of the body."""
+    k, most = int(counts.sum()), int(bits.max())
+    if not by_parameter and not coded.any():
+        return bitpack.unpack(body, most, k, threads)
+    if not by_parameter:
+        symbols, used = huffman.decode(body, most, k, threads)
+    else:
+        pieces, used, dtype = [], 0, bitpack.symbol_type(most)
+        for i in np.flatnonzero(counts).tolist():
+            width, count = int(bits[i]), int(counts[i])
+            if coded[i]:
+                own, size = huffman.decode(body[used:], width, count, threads, dtype)
+            else:
+                size = bitpack.packed_bytes(count, width)
+                own = bitpack.unpack(body[used : used + size], width, count, threads, dtype)
+            pieces.append(own)
+            used += size
+        symbols = np.concatenate(pieces)
+    if used != body.size:
+        raise CorruptMessage(f"symbols: they end {body.size - used} bytes before the message does")
+    return symbols
