@@ -22,7 +22,7 @@ import torch.distributed as dist
 from report import Table, load, publish, read_options
 from workers import run_workers
 
-from taugrad.compressors.wire.exchange import Exchange
+from taugrad.compressors.exchange.buckets import Exchange
 
 WORKERS = (2, 4)
 SIZES = {"1 KB": 1000, "30 KB": 30_000, "1 MB": 1_000_000, "10 MB": 10_000_000}

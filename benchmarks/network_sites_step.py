@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.config import read_config
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.sites import Sites
 from taugrad.platform.synchronization.patterns import Setting, Sharded, Spent
 from taugrad.platform.synchronization.processes import ProcessCrew
 from taugrad.platform.synchronization.rounds import Side, Traffic

@@ -13,7 +13,7 @@ import numpy as np
 from taugrad.compressors.config.sparse import ThresholdedMethod
 from taugrad.compressors.tau.allocation import bits_per_element
 from taugrad.compressors.wire.gathering import SIZE_BYTES
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.sites import Sites
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, real
 from taugrad.platform.training.growing import ConstantBatch

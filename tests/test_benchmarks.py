@@ -15,7 +15,7 @@ from needs import missing
 
 from taugrad.compressors.config.registry import RULES as METHODS
 from taugrad.compressors.wire.codecs.registry import OURS
-from taugrad.compressors.wire.sealing import TAG_BYTES
+from taugrad.compressors.exchange.keys import TAG_BYTES
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ("wgt", "bgt", "qgt")

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.wire.exchange import room_for
-from taugrad.compressors.wire.reaching import reaching
+from taugrad.compressors.exchange.buckets import room_for
+from taugrad.compressors.exchange.lost_peers import reaching
 
 from .rounds import HEAD, NUMBER_BYTES, Heads, Payload, Sending
 

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 from taugrad.compressors.config import Method, NoCompression, PowerSGD
-from taugrad.compressors.wire.exchange import places_of
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.addresses import places_of
+from taugrad.compressors.exchange.sites import Sites
 
 from ..spec import RunSpec
 from ..tasks.base import Task

@@ -2,7 +2,7 @@
 
 import torch
 
-from taugrad.compressors.wire.sealing import KeyProblem, key_of_environment
+from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 
 from ..training.resuming import gathered
 from .config import SimulatedSync, SyncConfig, real

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.spans import RECORDER
-from taugrad.compressors.wire.reaching import reaching
-from taugrad.compressors.wire.sealing import TAG_BYTES, TO_ALL, Seal
+from taugrad.compressors.exchange.lost_peers import reaching
+from taugrad.compressors.exchange.keys import TAG_BYTES, TO_ALL, Seal
 
 from .boxes import Boxes, sizes_of
 from .links import Links

@@ -3,7 +3,7 @@
 from taugrad.compressors.config import Method, PowerSGD
 from taugrad.compressors.config.methods import DenseMethod, NoCompression
 from taugrad.compressors.tau.by_law import Law
-from taugrad.compressors.wire.site_ranks import check_site_ranks
+from taugrad.compressors.exchange.site_ranks import check_site_ranks
 
 from ..training.growing import BatchGrowthConfig, Stages
 from .config import (

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from taugrad.compressors.bucket.ledger import BASELINE_BYTES
 from taugrad.compressors.wire.gathering import SIZE_BYTES
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.sites import Sites
 
 from .links import Links
 

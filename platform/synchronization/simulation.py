@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.wire.exchange import ExchangeForm
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.buckets import ExchangeForm
+from taugrad.compressors.exchange.sites import Sites
 
 from .links import Links
 from .rounds import HEAD, Agreed, Crew, Heads, Known, Passed, Passing, Received, Sending, Side, Traffic

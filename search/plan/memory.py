@@ -1,6 +1,6 @@
 """The memory of a worker that depends on the way to train, in bytes; without activations."""
 
-from taugrad.compressors.wire.exchange import room_for
+from taugrad.compressors.exchange.buckets import room_for
 from taugrad.platform.synchronization.boxes import buffer_bytes
 from taugrad.platform.synchronization.config import AllGatherSync, RealSync, WeightsSync
 

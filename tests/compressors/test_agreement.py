@@ -3,7 +3,7 @@
 import torch
 from cases import in_turn
 
-from taugrad.compressors.agreement import described, difference, flattened
+from taugrad.compressors.exchange.agreement import described, difference, flattened
 from taugrad.compressors.config import read_config
 
 ALIKE = {"kind": "wgt", "tau": "0.1", "reduction": "mean"}

@@ -383,7 +383,6 @@ def a_state_holds_plain_numbers_and_tensors(line: str, two: Results) -> None:
         "residuals",
         "velocities",
         "memories",
-        "capacities",
         "powersgd",
         "totals",
     }

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from taugrad.compressors.wire import sealing
-from taugrad.compressors.wire.sealing import KEY, KEY_FILE, Seal
+from taugrad.compressors.exchange.keys import KEY, KEY_FILE, Seal
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment, Synchronization

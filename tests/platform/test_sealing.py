@@ -9,7 +9,7 @@ import pytest
 from forked import run_workers
 from sealing_process import CHANGED, MODES, RIGHT, STEPS, WRONG
 
-from taugrad.compressors.wire.sealing import KEY, TAG_BYTES
+from taugrad.compressors.exchange.keys import KEY, TAG_BYTES
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.sites import Sites
 from taugrad.search.plan import exchange_model as model
 from taugrad.search.plan.link import Link, Trunk
 

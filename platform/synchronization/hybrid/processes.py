@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from taugrad.compressors.wire.reaching import reaching
+from taugrad.compressors.exchange.lost_peers import reaching
 
 from ..processes import receipts_first
 from ..rounds import Payload, Received, Traffic
