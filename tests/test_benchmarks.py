@@ -14,8 +14,8 @@ from forked import run_script
 from needs import missing
 
 from taugrad.compressors.config.registry import RULES as METHODS
-from taugrad.compressors.wire.codecs.registry import OURS
 from taugrad.compressors.exchange.keys import TAG_BYTES
+from taugrad.compressors.wire.codecs.registry import OURS
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ("wgt", "bgt", "qgt")

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from .addresses import places_of
 from .carrier import Carrier, Payload
-from .memory import in_memory
-from .mesh import Mesh
+from .mesh import connected
 from .sites import Sites
 
 ExchangeForm = Literal["exact", "hierarchical"]
@@ -115,8 +114,7 @@ class Exchange:
             return
         if self.form == "hierarchical":
             self.sites = self.sites or Sites.by_place(places_of(group))
-        alone = dist.get_world_size(group) == 1
-        carrier = in_memory(1)[0] if alone else Mesh(group, most_bytes=most_bytes, key=self._key)
+        carrier = connected(group, most_bytes=most_bytes, key=self._key)
         finalize(self, carrier.close)
         self._carrier, rank = carrier, carrier.rank
         self._ways = self.sites or Sites.one(carrier.workers)
@@ -143,9 +141,7 @@ class Exchange:
             source: carrier.receive(by, f"{bucket} of {source}") for source, by in self._senders.items()
         }
         for source, receivers in self._handed_on.items():
-            theirs[source].add_done_callback(
-                partial(_hand_on, carrier, receivers, f"{bucket} of {source}")
-            )
+            theirs[source].add_done_callback(partial(_hand_on, carrier, receivers, f"{bucket} of {source}"))
         return Arriving(carrier.rank, message, theirs)
 
     def count(self, lengths: NDArray[np.int64]) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from ..errors import PeerLost, WorkersDisagree
 from .addresses import own_address, timeout_of, told_by_all
 from .carrier import Carrier, Payload
 from .keys import KEY, KEY_FILE, key_pair
+from .memory import in_memory
 
 _HELLO, _ALIVE = "hello", ""
 """Tags of the mesh itself."""
@@ -93,38 +94,40 @@ class Mesh(Carrier):
         self._silent: set[int] = set()
         self._connections: dict[int, int] = {}
         """By the descriptor of a connection, whose messages come over it."""
-        self._context = zmq.Context(io_threads=1)
         self._closing = False
+        self._locks = {to: Lock() for to in self.others}
+        self._ways: dict[int, zmq.Socket[bytes]] = {}
+        self._thread = Thread(target=self._run, name="taugrad-mesh", daemon=True)
+        self._context = zmq.Context(io_threads=1)
         self._ears = self._listen(most_bytes, key)
         self._wake, self._woken = self._pair()
         self._monitor = self._ears.get_monitor_socket(zmq.EVENT_DISCONNECTED | sum(_REFUSED))
         self._door = self._context.socket(zmq.REP)
         self._door.bind("inproc://zeromq.zap.01")  # where ZeroMQ asks whom to let in
-        address = self._ears.get(zmq.LAST_ENDPOINT).rstrip(b"\0")
-        public = b"" if key is None else key_pair(key, self.rank)[0]
-        told = told_by_all(b" ".join((address, secrets.token_hex(_PASSWORD_BYTES).encode(), public)), group)
-        addresses, passwords, publics = zip(*(each.split(b" ") for each in told), strict=True)
-        self._password = passwords[0]
-        self._publics = [] if key is None else [key_pair(key, rank)[0] for rank in range(self.workers)]
-        problem = None
-        if any(said != known for said, known in zip(publics, self._publics or publics, strict=True)):
-            problem = WorkersDisagree(
-                f"they do not have the same key; give all of them the same {KEY_FILE}, or {KEY}"
-            )
-        self._ways = {} if problem else {to: self._connect(addresses[to], to, key) for to in self.others}
-        self._locks = {to: Lock() for to in self.others}
-        self._thread = Thread(target=self._run, name="taugrad-mesh", daemon=True)
-        self._thread.start()
         try:
-            if problem is not None:
-                raise problem
-            for to in self.others:
-                self.send(to, _HELLO, np.empty(0, np.uint8))
-            for source in self.others:
-                self._wait_for_hello(source)
+            self._open(group, key)
         except BaseException:
             self.close()
             raise
+
+    def _open(self, group: dist.ProcessGroup, key: bytes | None) -> None:
+        """Tells the others where this worker listens, and connects to all of them."""
+        address = self._ears.get(zmq.LAST_ENDPOINT).rstrip(b"\0")
+        public = b"-" if key is None else key_pair(key, self.rank)[0]
+        told = told_by_all(b" ".join((address, secrets.token_hex(_PASSWORD_BYTES).encode(), public)), group)
+        addresses, passwords, publics = zip(*(each.split(b" ") for each in told), strict=True)
+        self._password = passwords[0]
+        self._publics = [b"-" if key is None else key_pair(key, rank)[0] for rank in range(self.workers)]
+        if list(publics) != self._publics:
+            raise WorkersDisagree(
+                f"they do not have the same key; give all of them the same {KEY_FILE}, or {KEY}"
+            )
+        self._thread.start()
+        for to in self.others:
+            self._ways[to] = self._connect(addresses[to], to, key)
+            self.send(to, _HELLO, np.empty(0, np.uint8))
+        for source in self.others:
+            self._wait_for_hello(source)
 
     def _listen(self, most_bytes: int, key: bytes | None) -> zmq.Socket[bytes]:
         ears = self._context.socket(zmq.ROUTER)
@@ -144,7 +147,6 @@ class Mesh(Carrier):
     def _connect(self, address: bytes, to: int, key: bytes | None) -> zmq.Socket[bytes]:
         way = self._context.socket(zmq.DEALER)
         way.setsockopt(zmq.SNDHWM, 0)
-        way.setsockopt(zmq.LINGER, _LEAVING_MS)
         if key is None:
             way.plain_username, way.plain_password = str(self.rank).encode(), self._password
         else:
@@ -182,19 +184,22 @@ class Mesh(Carrier):
         if self._closing:
             return
         self._closing = True
-        self._wake.send(b"")
-        if current_thread() is not self._thread:
+        if self._thread.ident is None:
+            self._run()  # it ends at once
+        elif current_thread() is not self._thread:
+            with suppress(zmq.Again):  # it has ended by itself
+                self._wake.send(b"", zmq.NOBLOCK)
             self._thread.join()
         for to in self.others:
-            self._let_go(to)
-        self._wake.close()
+            self._let_go(to, _LEAVING_MS)
+        self._wake.close(0)
         self._context.term()  # waits for what is left
 
-    def _let_go(self, to: int) -> None:
+    def _let_go(self, to: int, leaving_ms: int = 0) -> None:
         with self._locks[to]:
             way = self._ways.pop(to, None)
         if way is not None:
-            way.close()
+            way.close(leaving_ms)
 
     # What follows runs in the thread.
 
@@ -257,7 +262,9 @@ class Mesh(Carrier):
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)
             if event["event"] in _REFUSED:
-                log.warning("refused a connection to %s: not a worker of this run", event["endpoint"].decode())
+                log.warning(
+                    "refused a connection to %s: not a worker of this run", event["endpoint"].decode()
+                )
                 continue
             source = self._connections.pop(event["value"], None)
             if source is not None:
@@ -304,3 +311,17 @@ class Mesh(Carrier):
                 log.warning("worker %d has been silent for %g s; waiting", other, silent_after_s)
             else:
                 self._lose(other, PeerLost(other, f"has been silent for {silent_after_s:g} s"))
+
+
+def connected(
+    group: dist.ProcessGroup | None = None,
+    *,
+    most_bytes: int,
+    key: bytes | None = None,
+    silent_after_s: float | None = None,
+    patient: bool = False,
+) -> Carrier:
+    """A mesh; a worker that is alone needs none. For arguments and errors see `Mesh`."""
+    if dist.get_world_size(group) == 1:
+        return in_memory(1)[0]
+    return Mesh(group, most_bytes=most_bytes, key=key, silent_after_s=silent_after_s, patient=patient)

@@ -10,7 +10,7 @@ from .config import SimulatedSync, SyncConfig, real
 
 def wants_key(sync: SyncConfig) -> bool:
     """Whether messages are to be authenticated."""
-    return not isinstance(sync, SimulatedSync) and bool(getattr(real(sync), "authenticated", False))
+    return not isinstance(sync, SimulatedSync) and real(sync).authenticated
 
 
 def common_key(sync: SyncConfig, device: torch.device) -> bytes | None:

@@ -8,7 +8,7 @@ every method is in test_hook_methods.py.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -248,7 +248,7 @@ def test_totals_are_what_an_independent_count_gives(
     sent = sum(sum(step) for step in by_step)
     wire = 0
     for step in by_step:
-        wire += sum(expected_size(rule, codec, k) + 8 for k in step)
+        wire += sum(expected_size(rule, codec, k) for k in step)
     expected = {
         "steps": 5,
         "skipped_steps": 0,
@@ -371,7 +371,7 @@ def test_a_tau_above_everything_sends_nothing_and_stops_nothing(rule: str, any_n
         assert all(gradient.count_nonzero() == 0 for gradient in result["gradients"].values())
         assert result["totals"]["sent"] == 0
         assert result["totals"]["elements"] == 3 * workers * ELEMENTS
-        assert result["totals"]["wire_bytes"] == 3 * workers * (32 + 8)
+        assert result["totals"]["wire_bytes"] == 3 * workers * 32
         for name, kept in result["residuals"].items():
             expected = result["local"][name].flatten().float()
             torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-7)

@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
+from taugrad.platform.synchronization.boxes import Boxes
 
 from taugrad.platform.synchronization import boxes
-from taugrad.platform.synchronization.boxes import Boxes
 from taugrad.platform.synchronization.rounds import Sending
 
 EXCHANGES = 12

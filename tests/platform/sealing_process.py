@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from taugrad.compressors.wire import sealing
 from taugrad.compressors.exchange.keys import KEY, KEY_FILE, Seal
+from taugrad.compressors.wire import sealing
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment, Synchronization

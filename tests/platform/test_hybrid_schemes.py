@@ -14,6 +14,7 @@ import torch
 from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
+from taugrad.platform.synchronization.hybrid.simulation import SimulatedCarrier
 from torch import Tensor, nn
 
 from taugrad.platform.data.feeding import Batch
@@ -28,7 +29,6 @@ from taugrad.platform.synchronization.hybrid.dropout import Examples
 from taugrad.platform.synchronization.hybrid.layers import Layer, deal
 from taugrad.platform.synchronization.hybrid.moves import Course
 from taugrad.platform.synchronization.hybrid.parts import two_parts
-from taugrad.platform.synchronization.hybrid.simulation import SimulatedCarrier
 from taugrad.platform.synchronization.hybrid.turns import Scheme, turns_of
 from taugrad.platform.synchronization.hybrid.wire import Wire
 from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from taugrad.platform.synchronization.asynchronous.mesh import Mesh
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.errors import PeerLost
@@ -17,7 +18,6 @@ from taugrad.compressors.wire.message import NonFinite, write_nonfinite
 from taugrad.platform.launching.failure import run_failed
 from taugrad.platform.synchronization.asynchronous import meeting
 from taugrad.platform.synchronization.asynchronous.errors import Diverged
-from taugrad.platform.synchronization.asynchronous.mesh import Mesh
 from taugrad.platform.synchronization.asynchronous.message import ENDED, HEAD, Message, signal, written
 
 MOST = 2**22

@@ -16,13 +16,13 @@ from async_training import batch, moment, run, training_of, weights
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from taugrad.platform.synchronization.quorum.post import Post
 from test_synchronization import BASE, MIDDLE, Result, same, train
 
 from taugrad.compressors import CorruptMessage, NonFiniteGradient
 from taugrad.platform.synchronization.quorum.agreed import Agreed
 from taugrad.platform.synchronization.quorum.carriers import ProcessCarrier
 from taugrad.platform.synchronization.quorum.mailroom import Mailroom
-from taugrad.platform.synchronization.quorum.post import Post
 from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
 from taugrad.platform.synchronization.quorum.training import QuorumTraining
 

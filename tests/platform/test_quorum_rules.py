@@ -10,6 +10,7 @@ from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from taugrad.platform.synchronization.quorum.post import Post
 
 from taugrad.compressors import CorruptMessage
 from taugrad.platform.spec import RunSpec
@@ -25,7 +26,6 @@ from taugrad.platform.synchronization.quorum.message import (
     written,
 )
 from taugrad.platform.synchronization.quorum.pace import Pace
-from taugrad.platform.synchronization.quorum.post import Post
 from taugrad.platform.synchronization.quorum.refusals import needed_of
 from taugrad.platform.synchronization.quorum.schedule import Drawn
 from taugrad.platform.synchronization.quorum.schedule import Kind as Fate
