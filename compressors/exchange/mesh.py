@@ -74,9 +74,9 @@ class Mesh(Carrier):
             group: the workers'; by default all.
             most_bytes: a message that is longer ends its connection before memory is taken for it.
             key: that all workers share, if messages are to be encrypted and authenticated.
-            silent_after_s: workers give signs of life, and one that gives none for so long is lost. By default
-                there are none: a worker is lost if a message of it is waited for longer than the timeout of
-                the process group allows.
+            silent_after_s: workers give signs of life, and one that gives none for so long is lost. By
+                default there are none: a worker is lost if a message of it is waited for longer than the
+                timeout of the process group allows.
             patient: a worker that gives no sign of life is only `silent`, and the log says so.
 
         Raises:
@@ -298,8 +298,11 @@ class Mesh(Carrier):
                 if now - max(waiting[0].since, self._awake_at) > self._timeout_s
             }
         for source in late:
-            reason = f"has sent nothing for {self._timeout_s:g} s, the process group's timeout: its process hangs, "
-            self._lose(source, PeerLost(source, f"{reason}is stopped, or cannot be reached"))
+            reason = (
+                f"has sent nothing for {self._timeout_s:g} s, the process group's timeout: its process "
+                "hangs, is stopped, or cannot be reached"
+            )
+            self._lose(source, PeerLost(source, reason))
 
     def _give_sign_of_life(self, now: float, silent_after_s: float) -> None:
         for other in self.others:

@@ -1,6 +1,5 @@
 """The memory of a worker that depends on the way to train, in bytes; without activations."""
 
-
 from taugrad.platform.synchronization.config import AllGatherSync, RealSync, WeightsSync
 
 from .calibrated import Calibration, MethodWork

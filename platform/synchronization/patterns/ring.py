@@ -39,8 +39,8 @@ class Ring(Pattern):
         """See `Pattern.rounds`.
 
         A worker talks to its neighbours only. The other workers' counts, and whether one of them has no
-        update, go round with the sums: in the second half, each comes with the head of the worker that finished
-        it.
+        update, go round with the sums: in the second half, each comes with the head of the worker that
+        finished it.
         """
         rank, workers = self.setting.rank, self.setting.workers
         after, before = (rank + 1) % workers, (rank - 1) % workers
