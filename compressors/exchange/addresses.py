@@ -10,7 +10,7 @@ from itertools import count
 import psutil
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .lost_peers import reaching
@@ -35,7 +35,7 @@ def told_by_all(own: bytes, group: dist.ProcessGroup | None = None) -> list[byte
     assert group is not None
     name, patience = group.group_name, timeout_of(group)
     store = PrefixStore(f"taugrad/{name}/{next(_TOLD[name])}", _get_default_store())
-    store.set(str(dist.get_rank(group)), own)
+    store.set(str(dist.get_rank(group)), own)  # type: ignore[arg-type]  # stubs know text only
     told = []
     for other in range(dist.get_world_size(group)):
         with reaching(other):

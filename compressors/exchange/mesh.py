@@ -112,9 +112,12 @@ class Mesh(Carrier):
 
     def _open(self, group: dist.ProcessGroup, key: bytes | None) -> None:
         """Tells the others where this worker listens, and connects to all of them."""
-        address = self._ears.get(zmq.LAST_ENDPOINT).rstrip(b"\0")
+        address = self._ears.get(zmq.LAST_ENDPOINT)
+        assert isinstance(address, bytes)
         public = b"-" if key is None else key_pair(key, self.rank)[0]
-        told = told_by_all(b" ".join((address, secrets.token_hex(_PASSWORD_BYTES).encode(), public)), group)
+        told = told_by_all(
+            b" ".join((address.rstrip(b"\0"), secrets.token_hex(_PASSWORD_BYTES).encode(), public)), group
+        )
         addresses, passwords, publics = zip(*(each.split(b" ") for each in told), strict=True)
         self._password = passwords[0]
         self._publics = [b"-" if key is None else key_pair(key, rank)[0] for rank in range(self.workers)]
@@ -172,7 +175,7 @@ class Mesh(Carrier):
         """See `Carrier.send`."""
         with self._locks[to]:
             if to in self._ways:
-                self._ways[to].send_multipart([tag.encode(), payload], copy=False)
+                self._ways[to].send_multipart([tag.encode(), payload.data], copy=False)
 
     @property
     def silent(self) -> set[int]:

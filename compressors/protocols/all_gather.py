@@ -8,7 +8,6 @@ them in rank order, so that replicas stay bit-identical.
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -193,8 +192,12 @@ class AllGather(Protocol):
             times.held(started)
             gate.set_result(None)
         else:
-            arriving.when_here(partial(self._decoder.submit, gate.set_result))
+            arriving.when_here(lambda problem: self._decode(gate, problem))
         return summed
+
+    def _decode(self, gate: Future[Exception | None], problem: Exception | None) -> None:
+        """Has a bucket summed up, or its error raised, in a thread for which nobody waits."""
+        self._decoder.submit(gate.set_result, problem)
 
     def _plan_of(self, bucket: Bucket) -> _Plan:
         key = tuple(bucket.names)

@@ -366,7 +366,7 @@ class Crew(ABC):
             for side, each in zip(sides, received, strict=True):
                 side.receive(each)
 
-    def _exchange(self, sendings: Sequence[Sending], traffic: Traffic) -> list[Received]:
+    def _exchange(self, sendings: Sequence[Sending], traffic: Traffic) -> Sequence[Received]:
         """One round in which all send to all; what each worker here received."""
         sizes = np.zeros((self.workers, self.workers), np.int64)
         for carrier, sending in zip(self.carriers, sendings, strict=True):
@@ -396,7 +396,7 @@ class Crew(ABC):
     def _count(self, traffic: Traffic, heads: Heads, sizes: NDArray[np.int64] | None) -> None:
         traffic.count(heads, sizes)
 
-    def _pass_on(self, passings: Sequence[Passing], traffic: Traffic) -> list[Received]:
+    def _pass_on(self, passings: Sequence[Passing], traffic: Traffic) -> Sequence[Received]:
         """One round in which each sends to one worker, and receives from one."""
         for carrier, passing in zip(self.carriers, passings, strict=True):
             note = np.array(passing.note, np.int64).view(np.uint8)

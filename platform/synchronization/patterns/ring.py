@@ -13,11 +13,12 @@ from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.config import Method
+from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.wire.message import is_refusal
 
 from ..pieces import cut
 from ..resizing import Ranges
-from ..rounds import HEAD, Agreed, Head, Heads, Known, Passed, Passing, Payload, Rounds
+from ..rounds import HEAD, Agreed, Head, Heads, Known, Passed, Passing, Rounds
 from .base import Pattern, Setting, divide, refused_by
 
 

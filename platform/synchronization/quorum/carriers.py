@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import PeerLost
+from taugrad.compressors.exchange.carrier import Payload
 
-from ..rounds import Payload, Traffic
+from ..rounds import Traffic
 from .agreed import Agreed
 from .consensus import Value
 from .meeting import Meeting, ProcessMeeting

@@ -18,8 +18,8 @@ from struct import Struct
 import numpy as np
 
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.exchange.carrier import Payload
 
-from ..rounds import Payload
 from .consensus import Phase, Value, Vote
 
 HEAD = Struct("<IIQQ")
@@ -61,7 +61,7 @@ def read(sender: int, arrived: Payload) -> Received:
     body = arrived[HEAD.size :]
     if kind not in tuple(Kind) or size != body.size:
         raise CorruptMessage(f"what worker {sender} sent is no message: kind {kind}, {arrived.size} bytes")
-    if zlib.crc32(body) != crc:
+    if zlib.crc32(body.data) != crc:
         raise CorruptMessage(f"what worker {sender} sent: a message of {size} bytes has the wrong checksum")
     return Received(sender, Kind(kind), number, body)
 
