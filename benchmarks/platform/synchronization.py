@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from taugrad.platform.synchronization.rounds import HEAD, NUMBER_BYTES
+from taugrad.platform.synchronization.rounds import HEAD
 
 from ..harness.report import RESULTS, Options, Place, Table, load, number, publish, read_options
 from ..harness.sync_runs import Outcome, Sizes, make_spec, train
@@ -98,11 +98,11 @@ def received_formula(mode: str, payload: float, workers: int, *, whole: bool) ->
     told = HEAD.itemsize * others
     match mode:
         case "allgather":
-            return 2 * others / workers * payload if whole else others * (payload + NUMBER_BYTES)
+            return 2 * others / workers * payload if whole else others * payload
         case "ring":
-            return 2 * others / workers * payload + (2 * NUMBER_BYTES + HEAD.itemsize) * others
-    # Pieces to their owners and sums back to all; the numbers of the first round name single receivers.
-    return 2 * others / workers * payload + 2 * told + NUMBER_BYTES * others
+            return 2 * others / workers * payload + HEAD.itemsize * others
+    # Pieces to their owners and sums back to all.
+    return 2 * others / workers * payload + 2 * told
 
 
 def messages_formula(mode: str, workers: int, *, whole: bool) -> int:
