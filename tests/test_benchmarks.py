@@ -89,8 +89,10 @@ def test_hook(tmp_path: Path) -> None:
     assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3], row[5]))
     assert [row[1] for row in steps] == ["DDP alone", "torch's allreduce_hook", "`none`", *methods]
     assert steps[0][3] == "1.00"
-    for row in steps[3:]:  # compress, blocked, exchange, decompress
-        assert all(numbers(cell)[0] > 0 for cell in row[4:])
+    for row in steps[3:]:
+        compress, blocked, exchange, decompress = (numbers(cell)[0] for cell in row[4:])
+        assert min(compress, exchange, decompress) > 0
+        assert blocked >= 0  # what has arrived in time is not waited for
 
 
 def test_of_each_contender_the_best_counts(monkeypatch):
