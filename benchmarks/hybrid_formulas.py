@@ -58,7 +58,7 @@ def synchronized(payload: float, workers: int) -> float:
         workers: how many there are.
     """
     others = workers - 1
-    told = 2 * HEAD.itemsize * others + NUMBER_BYTES * others
+    told = 2 * HEAD.itemsize * others
     return 2 * others / workers * payload + told
 
 

@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.config import read_config
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.mesh import connected, most_bytes_of
+from taugrad.compressors.exchange.sites import Sites
 from taugrad.platform.synchronization.patterns import Setting, Sharded, Spent
 from taugrad.platform.synchronization.processes import ProcessCrew
 from taugrad.platform.synchronization.rounds import Side, Traffic
@@ -59,7 +60,7 @@ def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[st
 
 def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     """The same of exchanges through owners of a part each."""
-    crew = ProcessCrew(torch.device("cpu"))
+    crew = ProcessCrew(torch.device("cpu"), connected(most_bytes=most_bytes_of(elements)))
     torch.manual_seed(0)
     weights = list(Given(elements).weights)
     setting = Setting(

@@ -17,7 +17,7 @@ from sync_error import measure_errors
 from sync_goal import measure_goal
 from sync_runs import Outcome, Sizes, make_spec, train
 
-from taugrad.platform.synchronization.rounds import HEAD, NUMBER_BYTES
+from taugrad.platform.synchronization.rounds import HEAD
 
 FEW_STEPS: dict[str, Any] = {
     "data": {"kind": "synthetic", "train_examples": 128, "test_examples": 64, "height": 28, "width": 28},
@@ -98,11 +98,11 @@ def received_formula(mode: str, payload: float, workers: int, *, whole: bool) ->
     told = HEAD.itemsize * others
     match mode:
         case "allgather":
-            return 2 * others / workers * payload if whole else others * (payload + NUMBER_BYTES)
+            return 2 * others / workers * payload if whole else others * payload
         case "ring":
-            return 2 * others / workers * payload + (2 * NUMBER_BYTES + HEAD.itemsize) * others
-    # Pieces to their owners and sums back to all; the numbers of the first round name single receivers.
-    return 2 * others / workers * payload + 2 * told + NUMBER_BYTES * others
+            return 2 * others / workers * payload + HEAD.itemsize * others
+    # Pieces to their owners and sums back to all.
+    return 2 * others / workers * payload + 2 * told
 
 
 def messages_formula(mode: str, workers: int, *, whole: bool) -> int:

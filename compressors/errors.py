@@ -52,12 +52,13 @@ class PeerLost(CompressionError, RuntimeError):
 
     Attributes:
         worker: its rank, or `EVERYBODY`.
+        reason: what is said of it.
     """
 
     def __init__(self, worker: int, reason: str) -> None:
-        self.worker, self._reason = worker, reason
+        self.worker, self.reason = worker, reason
         super().__init__(f"{'another worker' if worker == EVERYBODY else f'worker {worker}'} {reason}")
 
     def __reduce__(self) -> tuple[type["PeerLost"], tuple[int, str]]:
         """Pickles by its arguments, so that it can cross process boundaries."""
-        return type(self), (self.worker, self._reason)
+        return type(self), (self.worker, self.reason)

@@ -1,6 +1,6 @@
 """The state of compression on one worker, which the hook of its DDP model uses from step to step.
 
-Before their first exchange, workers check that all of them have the same settings (`agreement.py`).
+Before their first exchange, workers check that all of them have the same settings (`exchange/agreement.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,22 +15,22 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from .adam import OptimizerWatch, watched
-from .agreement import described, flattened, require_agreement
 from .bucket.earlier import Earlier
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
 from .bucket.memory_order import MemoryOrder
 from .config import CompressedMethod, Method, PowerSGD, read_config
 from .errors import CompressionError, PeerLost, WorkersDisagree
+from .exchange.agreement import described, flattened, require_agreement
+from .exchange.buckets import Exchange, ExchangeForm
+from .exchange.keys import SHORTEST_KEY
+from .exchange.lost_peers import reaching
+from .exchange.sites import Sites
 from .gloo_threads import Once
 from .names import plain_names, unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for
 from .protocols.base import transport_of
-from .wire.exchange import Exchange, ExchangeForm
-from .wire.reaching import reaching
-from .wire.sealing import SHORTEST_KEY
-from .wire.sites import Sites
 
 _STATE_VERSION = 7
 """From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
@@ -50,7 +50,7 @@ class CompressionState:
     Attributes:
         config: the method.
         feedback: residuals, velocities and thresholds, by parameter name.
-        exchange: how messages are sent, and what is remembered of their lengths.
+        exchange: how messages are sent.
         last_step: the ledger of the latest backward pass, complete once `backward()` returned; of all passes
             since gradients were cleared, if several were exchanged. With `nonfinite: skip`, check
             `last_step.skipped`, and skip the optimizer's step if it is set.
@@ -79,12 +79,11 @@ class CompressionState:
             threads: number of CPU threads for a pass; by default as many as torch uses. No result depends on
                 it.
             exchange: how messages are sent to the other workers; no result depends on it. hierarchical sends
-                them over links between sites once per site, and works through gloo only.
+                them over links between sites once per site.
             sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers
                 on one host form a site.
-            key: the same on all workers, 16 bytes or more. Each message then gets a tag, and messages that
-                were changed, or written with another key, are refused (`wire/sealing.py`). By default, there
-                is no key.
+            key: the same on all workers, 16 bytes or more. Messages are then encrypted, and connections
+                without the key are refused (`exchange/keys.py`). By default, there is no key.
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
@@ -92,8 +91,7 @@ class CompressionState:
             ValueError: DDP expects a sparse gradient, or reduces in Python (`optimize_ddp`); or the method
                 cannot take a parameter; or a pattern matches no parameter; or the number of threads is not a
                 whole number of at least 1; or the exchange has an unknown name; or the sites do not have each
-                rank once, or are given for another exchange; or the exchange is hierarchical, and the backend
-                is NCCL.
+                rank once, or are given for another exchange.
         """
         ddp = _checked(ddp)
         self.config = read_config(config)
@@ -194,7 +192,6 @@ class CompressionState:
             "workers": self.workers,
             **self.feedback.state_dict(),
             "powersgd": self._protocol.state_dict(),
-            "capacities": dict(self.exchange.capacities),
             "totals": self.totals.state_dict(),
             **self.exchange.links_state(),
         }
@@ -213,7 +210,7 @@ class CompressionState:
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
                 "a state has other parts since, or in another order"
             )
-        missing = {"capacities", "powersgd", "rank", "totals", "workers"} - set(state)
+        missing = {"powersgd", "rank", "totals", "workers"} - set(state)
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
         theirs, ours = (state["rank"], state["workers"]), (dist.get_rank(self._group), self.workers)
@@ -227,7 +224,6 @@ class CompressionState:
             raise ValueError(f"the state is of another method than {self.config}")
         self.feedback.load_state_dict(state, self._known)
         self._protocol.load_state_dict(state["powersgd"])
-        self.exchange.capacities = {int(n): int(most) for n, most in state["capacities"].items()}
         self.exchange.load_links_state(state)
         self._before_last, self.last_step = totals, Step()
         self._protocol.settle(skipped=False)
@@ -347,6 +343,7 @@ class CompressionState:
             names = [self._names[id(parameter)] for parameter in parameters]
             if self.workers > 1:
                 self._require_agreement(Bucket(bucket, names, self._sizes_of(names)))
+            self._protocol.connect()
             self._agreed[key] = names
         return names
 
@@ -356,7 +353,6 @@ class CompressionState:
             self._works += require_agreement(self._description(bucket), self._group, transport)
         except (WorkersDisagree, PeerLost) as problem:
             raise self._fail(problem) from None
-        self._protocol.meet(transport)
 
     def _description(self, bucket: Bucket) -> dict[str, str]:
         """This worker's settings for a bucket, as far as they must be equal on all workers."""
@@ -493,10 +489,6 @@ def _exchange(
         raise ValueError(f"exchange = {form}: must be exact or hierarchical")
     if form != "hierarchical" and sites is not None:
         raise ValueError(f"sites = {[*sites]} with exchange = {form}: they are for exchange = hierarchical")
-    if dist.get_backend(group) == "nccl" and form == "hierarchical":
-        raise ValueError(
-            "exchange = hierarchical with the backend nccl: it goes through gloo alone; use a group of gloo"
-        )
     placed = None if sites is None else Sites.of(sites, dist.get_world_size(group))
     alone = dist.get_world_size(group) == 1  # nothing is sent
     return Exchange(form, placed, None if alone else key)

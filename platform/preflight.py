@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taugrad.compressors.config import NoCompression, PowerSGD
+from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.names import unmatched_patterns
-from taugrad.compressors.wire.sealing import KeyProblem, key_of_environment
 
 from .data import load
 from .launching.reaching import check_cluster

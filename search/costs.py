@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from taugrad.compressors.config.sparse import ThresholdedMethod
+from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.tau.allocation import bits_per_element
-from taugrad.compressors.wire.gathering import SIZE_BYTES
-from taugrad.compressors.wire.sites import Sites
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, real
 from taugrad.platform.training.growing import ConstantBatch
@@ -78,7 +77,7 @@ class Cost:
     def _headers(self) -> float:
         messages = len(self.layers) if self.own_messages else self.buckets
         whole = _HEADER_BYTES * self.buckets + 4.0 * self.whole if self.whole else 0.0
-        return messages * _HEADER_BYTES + self.buckets * SIZE_BYTES + whole
+        return messages * _HEADER_BYTES + whole
 
     def density(self, wire_bytes: float) -> float:
         """The largest density, SPARSEST to DENSEST, at which a run is expected to stay within a budget.

@@ -15,7 +15,6 @@ from needs import missing
 
 from taugrad.compressors.config.registry import RULES as METHODS
 from taugrad.compressors.wire.codecs.registry import OURS
-from taugrad.compressors.wire.sealing import TAG_BYTES
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ("wgt", "bgt", "qgt")
@@ -523,16 +522,6 @@ def test_gradients(tmp_path: Path) -> None:
     assert by_line["linear(bits=8) | raw"][1] == pytest.approx(8, abs=0.1)
     for line in ("linear(bits=8) | huffman", "topk(density=0.02)"):
         assert -2 < by_line[line][3] < 3
-
-
-@pytest.mark.long
-def test_authentication(tmp_path: Path) -> None:
-    (costs,) = tables(run("authentication", tmp_path))
-    assert [row[:2] for row in costs] == [["2", "1 KB"], ["2", "1 MB"]]
-    for *_, plain, ratio, more in costs:
-        assert numbers(plain)[0] > 0
-        assert numbers(ratio)[0] > 0
-        assert more == str(2 * TAG_BYTES)
 
 
 @pytest.mark.long

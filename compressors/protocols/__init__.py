@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..bucket.feedback import Feedback
 from ..config import CompressedMethod, Method, PowerSGD
-from ..wire.exchange import Exchange
+from ..exchange.buckets import Exchange
 from .all_gather import AllGather
 from .all_reduce import AllReduce
 from .base import Bucket, Fail, Protocol

@@ -5,12 +5,12 @@ rest. Updates become messages (`bucket.compressor.Compressor`), which all worker
 them in rank order, so that replicas stay bit-identical.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -23,14 +23,14 @@ from ..bucket.incoming import Incoming, sent_in
 from ..bucket.layout import Layout, Part
 from ..bucket.ledger import Step
 from ..config.methods import CompressedMethod
-from ..errors import CorruptMessage, NonFiniteGradient, WorkersDisagree
-from ..gloo_threads import Once
+from ..errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
+from ..exchange.buckets import Exchange
+from ..exchange.carrier import Payload
+from ..exchange.mesh import most_bytes_of
 from ..rules.base import Context
 from ..spans import RECORDER
-from ..wire.exchange import Exchange
-from ..wire.gathering import Gathering
 from ..wire.message import VERSION, NonFinite
-from .base import Bucket, Fail, Protocol, transport_of
+from .base import Bucket, Fail, Protocol
 
 
 @dataclass(frozen=True)
@@ -66,42 +66,6 @@ class _Shares:
     gradients: list[tuple[str, Tensor]]
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """A bucket's exchange that is under way."""
-
-    gathering: Gathering
-    gate: Future[Exception | None]
-    """Resolves when the messages have arrived, or with an error. The bucket is then summed up."""
-
-    def open(self, arrived: Future[Any]) -> None:
-        """Reports that the messages have arrived, if all of them are complete."""
-        try:
-            arrived.value()  # raises what the transport raised
-        except Exception as problem:
-            self.gate.set_result(problem)
-        else:
-            if self.gathering.is_whole():
-                self.gate.set_result(None)
-
-    def give_up(self, problem: Exception) -> None:
-        """Lets go of whoever waits for what does not come any more."""
-        with suppress(RuntimeError):  # it has come at this very moment
-            if not self.gate.done():
-                self.gate.set_result(problem)
-
-
-@contextmanager
-def _all_or_none(turns: Sequence[_Turn]) -> Iterator[None]:
-    """Gives turns up where one of them fails inside: the interpreter's end would wait for their callbacks."""
-    try:
-        yield
-    except Exception as problem:
-        for turn in turns:
-            turn.give_up(problem)
-        raise
-
-
 class AllGather(Protocol):
     """Compression with residuals; see the module's text."""
 
@@ -131,15 +95,14 @@ class AllGather(Protocol):
         """By a bucket's number. When DDP cuts its first buckets anew, the numbers of these are among the new
         ones, so that the memory of the old buckets is let go."""
         self._outgoing: list[tuple[Outgoing, list[Part]]] = []
-        self._unsent: list[_Turn] = []
-        self._waiting: list[_Turn] = []
+        self._decoder = ThreadPoolExecutor(1, "taugrad-decode")
+        """Adds up what has arrived beside the backward pass."""
 
     def begin(self, iteration: int) -> None:
         """See `Protocol.begin`."""
         super().begin(iteration)
         self._context.iteration, self._context.memories = iteration, self._feedback.memories
         self._compressor = self._compressor.of(self._feedback.method)
-        self._unsent, self._waiting = [], []
 
     def _gradients(self, plan: _Plan, buffer: Tensor) -> list[tuple[str, Tensor]]:
         """See `_Plan.gradients`."""
@@ -148,11 +111,11 @@ class AllGather(Protocol):
             kept = self._shares[plan.number] = _Shares(plan, at, plan.gradients(buffer))
         return kept.gradients
 
-    def meet(self, transport: torch.device) -> None:
-        """See `Protocol.meet`."""
+    def connect(self) -> None:
+        """See `Protocol.connect`."""
         try:
-            self._exchange.meet(self._group, transport)
-        except WorkersDisagree as problem:
+            self._exchange.open(self._group, most_bytes_of(sum(self._elements.values())))
+        except (PeerLost, WorkersDisagree) as problem:
             raise self._fail(problem) from None
 
     def settle(self, *, skipped: bool) -> None:
@@ -169,19 +132,15 @@ class AllGather(Protocol):
             "exchange": self._exchange.form,
             "messages": "authenticated" if self._exchange.is_authenticated else "not authenticated",
             **({"sites": str(sites or "by host")} if self._exchange.form == "hierarchical" else {}),
-            "room": str(self._exchange.capacities.get(self._plan_of(bucket).number)),
             "message version": str(VERSION),
         }
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """See `Protocol.synchronize`."""
         plan, buffer = self._plan_of(bucket), bucket.buffer
-        self._send()
-
         started = perf_counter()
         parts = self._feedback.parts(self._gradients(plan, buffer), plan.layout, self._compressor)
         own = self._compressor.compress(parts, plan.layout, self._context)
-        payload = torch.from_numpy(own.payload)
         if self._nonfinite == "skip":
             self._outgoing.append((own, parts))
         step.count_layers(own.tallies)
@@ -190,11 +149,9 @@ class AllGather(Protocol):
         step.compress_s += compressed - started
         RECORDER.add("compress", "compute", started, compressed, bucket.title)
 
-        transport = transport_of(self._group, buffer)
         times = self._times
         times.began()
-        gathering = self._exchange.start(payload, plan.number, self._group, transport)
-        times.held(gathering.started)
+        arriving = self._exchange.start(own.payload, plan.number)
         step.elements += buffer.numel() * self._workers
         step.messages += self._workers * (self._workers - 1)
 
@@ -203,21 +160,20 @@ class AllGather(Protocol):
             with self._reaching():
                 if problem is not None:
                     raise problem
-                self._exchange.learn(plan.number, gathering.sizes)  # gets ready for the next messages
-            incoming = self._read(parts, plan, gathering)
+            messages = arriving.messages()
+            incoming = self._read(parts, plan, messages)
             self._fill(buffer, incoming, parts)
             for each in incoming:
                 # Zeros would look like gradients that were cleared, and a further pass like a new step.
                 if isinstance(each, NonFinite) and not (refused := parts[each.ordinal].gradient)[0]:
                     refused[0] = torch.finfo(buffer.dtype).tiny
             bucket.add_earlier(1.0)
-            if buffer.is_cuda and transport.type == "cpu":
-                torch.cuda.current_stream(
-                    buffer.device
-                ).synchronize()  # gloo's futures know nothing of streams
+            if buffer.is_cuda:  # what was sent knows nothing of streams
+                torch.cuda.current_stream(buffer.device).synchronize()
             with self._lock:
-                step.wire_bytes += gathering.wire_bytes
-                step.received_bytes += gathering.received_bytes
+                wire_bytes, received_bytes = self._exchange.count(np.array([each.size for each in messages]))
+                step.wire_bytes += wire_bytes
+                step.received_bytes += received_bytes
                 for rank, each in enumerate(incoming):
                     if isinstance(each, NonFinite):
                         step.skip(parts[each.ordinal].name, rank)
@@ -225,16 +181,23 @@ class AllGather(Protocol):
                     sent, bits = sent_in(each)
                     step.sent += sent
                     step.paper_bits += bits
-            times.arrived(step, gathering.started, received, bucket.title)
+            times.arrived(step, arriving.started, received, bucket.title)
             return buffer
 
         gate: Future[Exception | None] = Future(devices=[buffer.device] if buffer.is_cuda else None)
-        summed = gate.then(Once(finish))
-        self._unsent.append(_Turn(gathering, gate))
-        if bucket.ddp.is_last():
-            self._send(last=True)
-            self._finish_waiting()
+        summed = gate.then(finish)
+        if bucket.ddp.is_last():  # nothing else is left to do for this thread
+            started = perf_counter()
+            arriving.wait()
+            times.held(started)
+            gate.set_result(None)
+        else:
+            arriving.when_here(lambda problem: self._decode(gate, problem))
         return summed
+
+    def _decode(self, gate: Future[Exception | None], problem: Exception | None) -> None:
+        """Has a bucket summed up, or its error raised, in a thread for which nobody waits."""
+        self._decoder.submit(gate.set_result, problem)
 
     def _plan_of(self, bucket: Bucket) -> _Plan:
         key = tuple(bucket.names)
@@ -249,44 +212,10 @@ class AllGather(Protocol):
             )
         return plan
 
-    def _send(self, *, last: bool = False) -> None:
-        """Sends the messages of buckets whose lengths were told in earlier hooks: these have arrived by now.
-
-        For the last bucket it does wait, because no hook follows.
-        """
-        unsent, self._unsent = self._unsent, []
-        started = perf_counter()
-        with _all_or_none([*self._waiting, *unsent]):
-            for turn in unsent:
-                turn.gathering.send()
-                if not last:
-                    turn.gathering.follow()
-                if turn.gathering.arrived is None or turn.gathering.may_go_on:
-                    self._waiting.append(turn)
-                if turn.gathering.arrived is not None:
-                    self.works += turn.gathering.works
-                    turn.gathering.arrived.then(Once(turn.open))
-        if unsent:
-            self._times.held(started)
-
-    def _finish_waiting(self) -> None:
-        """Completes the exchanges that may need another round, in order. The last bucket's has begun."""
-        waiting, self._waiting = self._waiting, []
-        started = perf_counter()
-        with _all_or_none(waiting):
-            for turn in waiting:
-                turn.gathering.complete()
-                self.works += turn.gathering.works
-        for turn in waiting:
-            if turn.gathering.arrived is None or not turn.gathering.is_whole():
-                turn.gate.set_result(None)  # decodes it, here and now
-        self._times.held(started)
-
-    def _read(self, parts: Sequence[Part], plan: _Plan, gathering: Gathering) -> list[Incoming]:
+    def _read(self, parts: Sequence[Part], plan: _Plan, messages: Sequence[Payload]) -> list[Incoming]:
         """Every worker's updates, checked. If one is not valid, none is applied."""
         try:
-            arrived = self._exchange.opened_each(gathering, plan.number)
-            incoming = self._compressor.read_all([each.numpy() for each in arrived], plan.layout)
+            incoming = self._compressor.read_all(messages, plan.layout)
         except CorruptMessage as reason:
             raise self._fail(reason) from None
         for rank, received in enumerate(incoming):

@@ -17,7 +17,7 @@ from torch.futures import Future
 from ..bucket.ledger import Step
 from ..config import Method
 from ..errors import CompressionError, NonFiniteGradient, PeerLost
-from ..wire.reaching import reaching
+from ..exchange.lost_peers import reaching
 from .times import PassTimes
 
 Fail = Callable[[CompressionError], CompressionError]
@@ -120,14 +120,12 @@ class Protocol(ABC):
         Calling it again has no effect.
         """
 
-    def meet(self, transport: torch.device) -> None:  # noqa: B027 (only who has a key shows it)
+    def connect(self) -> None:  # noqa: B027 (only who has a carrier of its own needs it)
         """Called before the first exchange, when all workers have agreed on it; all call it at that point.
-
-        Args:
-            transport: the device on which the transport needs its buffers.
 
         Raises:
             WorkersDisagree: on every worker, if their keys differ.
+            PeerLost: a worker does not connect in time.
         """
 
     def ways(self, bucket: Bucket) -> dict[str, str]:

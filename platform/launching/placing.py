@@ -1,7 +1,7 @@
 """Where the workers of a run are: those of one node of Ray's cluster are one site."""
 
-from taugrad.compressors.wire.exchange import places_of
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.addresses import places_of
+from taugrad.compressors.exchange.sites import Sites
 
 from ..spec import RunSpec
 from ..synchronization.config import AllGatherSync, WeightsSync

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from taugrad.compressors.wire.sealing import KEY
+from taugrad.compressors.exchange.keys import KEY
 
 from ..exit_codes import FAILED
 from ..spec import COMMAND_LINE, SpecError

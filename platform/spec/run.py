@@ -84,7 +84,7 @@ class RunSpec(Config):
         check_hybrid(self.sync, self.compressor, training)
         check_asynchronous(self.sync, training, self.workers.count)
         check_quorum(self.sync, self.compressor, self.workers.device)
-        check_exchange(self.sync, self.workers.device, self.workers.count)
+        check_exchange(self.sync, self.workers.count)
         check_authenticated(self.sync, self.compressor)
         check_adapt(self.sync, self.compressor, training, self.workers.count)
         check_elastic(self.sync, self.compressor, self.workers)

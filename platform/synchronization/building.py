@@ -8,8 +8,10 @@ import torch.distributed as dist
 from torch import nn
 
 from taugrad.compressors.config import Method, NoCompression, PowerSGD
-from taugrad.compressors.wire.exchange import places_of
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.addresses import places_of
+from taugrad.compressors.exchange.carrier import Carrier
+from taugrad.compressors.exchange.mesh import connected, most_bytes_of
+from taugrad.compressors.exchange.sites import Sites
 
 from ..spec import RunSpec
 from ..tasks.base import Task
@@ -33,7 +35,7 @@ from .hybrid.building import build_hybrid
 from .keys import common_key
 from .patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
 from .processes import ProcessCrew
-from .quorum.building import build_quorum
+from .quorum.building import SILENT_AFTER_S, build_quorum
 from .rounds import Crew
 from .simulation import Counting, SimulatedCrew
 from .weights import LocalTraining, OwnWorkers
@@ -63,7 +65,7 @@ def build_synchronization(
         randomness = Randomness(spec.seed, [dist.get_rank()])
         replica = Replica(model, task, spec.training, dist.get_world_size())
         return HookedGradients(spec, _exchanged(spec), replica, device, key), randomness
-    crew: Crew = _simulated(spec) if simulated else ProcessCrew(device, key)
+    crew: Crew = _simulated(spec) if simulated else ProcessCrew(device, _carrier(mode, model, key))
     if isinstance(mode, AsyncSync):
         return build_asynchronous(spec, model, task, device, crew)
     if isinstance(mode, HybridSync):
@@ -78,6 +80,23 @@ def build_synchronization(
     replicas += [Replica(deepcopy(model), task, spec.training, crew.workers) for _ in crew.ranks[1:]]
     own = OwnWorkers(crew, patterns, replicas, randomness, _exchanged(spec), device)
     return (LocalTraining(mode, own) if mode.quorum is None else build_quorum(spec, own)), randomness
+
+
+def _carrier(mode: RealSync, model: nn.Module, key: bytes | None) -> Carrier:
+    """This worker's way to the others."""
+    elements = sum(each.numel() for each in model.state_dict().values())
+    # What is handed on at sites is one message of all workers; agreed weights go with their momentum.
+    most_bytes = max(2, dist.get_world_size()) * most_bytes_of(elements)
+    if isinstance(mode, AsyncSync):
+        return connected(
+            most_bytes=most_bytes,
+            key=key,
+            silent_after_s=mode.dead_after,
+            patient=mode.on_dead == "wait",
+        )
+    if isinstance(mode, WeightsSync) and mode.quorum is not None:
+        return connected(most_bytes=most_bytes, key=key, silent_after_s=SILENT_AFTER_S, patient=True)
+    return connected(most_bytes=most_bytes, key=key)
 
 
 def _clips_own(spec: RunSpec) -> bool:

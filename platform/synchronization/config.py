@@ -39,7 +39,13 @@ class Adapt(Config):
         return self
 
 
-class _WithRemovedFields(Config):
+class _Authenticated(Config):
+    authenticated: bool = False
+    """Encrypt messages, and refuse connections that do not have the run's key. Workers take the key from
+    TAUGRAD_KEY_FILE, or TAUGRAD_KEY, in their environment; it is not a field."""
+
+
+class _WithRemovedFields(_Authenticated):
     """Takes specs of earlier versions that leave removed fields at their defaults, as stored ones do."""
 
     removed: ClassVar[Mapping[str, tuple[Any, str]]] = {}
@@ -64,27 +70,22 @@ class AllGatherSync(_WithRemovedFields):
 
     mode: Literal["allgather"] = "allgather"
     exchange: Literal["exact", "hierarchical"] = "exact"
-    """How messages of different lengths are sent. exact: each exactly as long as it is; through gloo at once,
-    through NCCL after their lengths. hierarchical: as exact, but once to each other site of workers, where a
-    worker forwards them; through gloo."""
+    """How messages are sent. exact: from every worker to every other one. hierarchical: once to each other
+    site of workers, where a worker forwards them."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
     are a site; a simulation needs this field."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
-    authenticated: bool = False
-    """Add a tag to each message. Messages that were changed on their way, or are not of this run, are
-    refused. Workers take the key from TAUGRAD_KEY_FILE, or TAUGRAD_KEY, in their environment; it is not a
-    field."""
 
 
-class RingSync(Config):
+class RingSync(_Authenticated):
     """Our own ring all-reduce: partial sums go from worker to worker, compressed anew at every hop."""
 
     mode: Literal["ring"] = "ring"
 
 
-class _ThereAndBack(Config):
+class _ThereAndBack(_Authenticated):
     back: CompressorConfig | None = None
     """What sums are compressed with on their way to the workers, with a residual of their own; by default
     as gradients are, without momentum."""
@@ -95,9 +96,6 @@ class _Owned(_WithRemovedFields, _ThereAndBack):
         "buckets": (1, "an owner's elements are one range; leave it out"),
         "overlap": (True, "the exchange follows the backward pass; leave it out"),
     }
-
-    authenticated: bool = False
-    """Put tags behind messages, as in the mode allgather."""
 
 
 class ParameterServerSync(_Owned):
@@ -192,8 +190,6 @@ class WeightsSync(_ThereAndBack):
     workers.count is the weight that the residual will have in the workers' mean. For differences."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
-    authenticated: bool = False
-    """Put tags behind messages, as in the mode allgather; not with the pattern ring."""
     quorum: float | None = Field(default=None, gt=0.5, le=1)
     """The share of all workers with which a round may close. Workers that are late or stopped are left out,
     and catch up. By default, every round waits for all workers."""
@@ -224,7 +220,7 @@ StepTime = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class AsyncSync(Config):
+class AsyncSync(_Authenticated):
     """Every worker sends its updates to all others and waits for nobody (Strom 2015)."""
 
     mode: Literal["async"] = "async"

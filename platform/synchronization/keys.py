@@ -2,7 +2,7 @@
 
 import torch
 
-from taugrad.compressors.wire.sealing import KeyProblem, key_of_environment
+from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 
 from ..training.resuming import gathered
 from .config import SimulatedSync, SyncConfig, real
@@ -10,7 +10,7 @@ from .config import SimulatedSync, SyncConfig, real
 
 def wants_key(sync: SyncConfig) -> bool:
     """Whether messages are to be authenticated."""
-    return not isinstance(sync, SimulatedSync) and bool(getattr(real(sync), "authenticated", False))
+    return not isinstance(sync, SimulatedSync) and real(sync).authenticated
 
 
 def common_key(sync: SyncConfig, device: torch.device) -> bytes | None:

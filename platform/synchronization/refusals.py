@@ -2,8 +2,8 @@
 
 from taugrad.compressors.config import Method, PowerSGD
 from taugrad.compressors.config.methods import DenseMethod, NoCompression
+from taugrad.compressors.exchange.site_ranks import check_site_ranks
 from taugrad.compressors.tau.by_law import Law
-from taugrad.compressors.wire.site_ranks import check_site_ranks
 
 from ..training.growing import BatchGrowthConfig, Stages
 from .config import (
@@ -49,12 +49,11 @@ def check_sync(sync: SyncConfig, method: Method, optimizer_momentum: float) -> N
         _check_law(mode, where, field, each)
 
 
-def check_exchange(sync: SyncConfig, device: str, workers: int) -> None:
-    """Refuses forms of exchange that are not possible.
+def check_exchange(sync: SyncConfig, workers: int) -> None:
+    """Refuses sites that are not possible.
 
     Args:
         sync: the mode.
-        device: of the workers.
         workers: how many there are.
 
     Raises:
@@ -64,14 +63,8 @@ def check_exchange(sync: SyncConfig, device: str, workers: int) -> None:
     where = "sync.of" if isinstance(sync, SimulatedSync) else "sync"
     if isinstance(mode, WeightsSync):
         _check_sites(sync, f"{where}.pattern", mode.pattern, mode.sites, workers)
-    if not isinstance(mode, AllGatherSync):
-        return
-    _check_sites(sync, f"{where}.exchange", mode.exchange, mode.sites, workers)
-    if device == "cuda" and mode.exchange == "hierarchical" and not isinstance(sync, SimulatedSync):
-        raise ValueError(
-            f"{where}.exchange = hierarchical with workers.device = cuda: messages are forwarded through "
-            f"gloo, and GPUs use NCCL; use {where}.exchange: exact"
-        )
+    if isinstance(mode, AllGatherSync):
+        _check_sites(sync, f"{where}.exchange", mode.exchange, mode.sites, workers)
 
 
 def _check_sites(sync: SyncConfig, field: str, value: str, sites: SiteRanks | None, workers: int) -> None:
@@ -198,7 +191,7 @@ def _check_back(mode: RealSync, where: str, back: Method) -> None:
 
 
 def check_authenticated(sync: SyncConfig, method: Method) -> None:
-    """Refuses authentication if messages are not ours, or cannot get tags.
+    """Refuses authentication if messages are not ours.
 
     Args:
         sync: the mode.
@@ -208,7 +201,7 @@ def check_authenticated(sync: SyncConfig, method: Method) -> None:
         ValueError: it names the fields, their values and what would do.
     """
     mode = real(sync)
-    if not getattr(mode, "authenticated", False):
+    if not mode.authenticated:
         return
     if isinstance(sync, SimulatedSync):
         raise ValueError(
@@ -219,9 +212,4 @@ def check_authenticated(sync: SyncConfig, method: Method) -> None:
         raise ValueError(
             f"sync.authenticated = true with compressor.kind = {method.kind}: it goes through torch's own "
             "all-reduce, without messages of ours; use another compressor, or sync.mode: sharded"
-        )
-    if isinstance(mode, WeightsSync) and mode.pattern == "ring":
-        raise ValueError(
-            f"sync.authenticated = true with sync.pattern = {mode.pattern}: messages that hops pass on get "
-            "no tags; use sync.pattern: allgather, sharded, parameter_server or hierarchical"
         )

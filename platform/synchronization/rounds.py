@@ -1,12 +1,13 @@
 """A synchronization in rounds of messages, with the same code for real and for simulated workers.
 
 Every worker runs the same generator. In each round, what it yields is sent, and what it gets back has
-arrived. A `Crew` runs the rounds, between processes (`processes.py`) or between the workers of one process
-(`simulation.py`). Bytes and results are the same.
+arrived. A `Crew` runs the rounds over carriers, between processes (`processes.py`) or between the workers of
+one process (`simulation.py`). Bytes and results are the same. A round takes one delay of the link.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,23 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.bucket.ledger import BASELINE_BYTES
-from taugrad.compressors.wire.gathering import SIZE_BYTES
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.sites import Sites
 
 from .links import Links
 
-Payload = NDArray[np.uint8]
-
 NUMBER_BYTES = 8
+_TAG = "round"
 
 
 class Head(NamedTuple):
-    """The numbers that a worker announces to all others before a round.
-
-    In a round of messages to single workers, each worker also announces to each other one how much that will
-    get. This is one number on every link, so it grows with the number of workers like the messages, not with
-    its square.
-    """
+    """The numbers with which a worker's message to every other one begins."""
 
     to_all: int
     """Bytes of what goes to all; -1 for nothing."""
@@ -86,7 +82,7 @@ class Sending:
 class Passing:
     """What one worker passes on in one round, and from whom it receives. No other worker takes part.
 
-    The length goes before the payload, together with `note`, to the receiver only.
+    `note` goes before the payload, to the receiver only.
     """
 
     receiver: int
@@ -98,7 +94,7 @@ class Passing:
     @property
     def told_bytes(self) -> int:
         """Of the numbers that go before the payload."""
-        return NUMBER_BYTES * (1 + len(self.note))
+        return NUMBER_BYTES * len(self.note)
 
 
 @dataclass(frozen=True)
@@ -228,21 +224,17 @@ class Traffic:
             setattr(self, name, int(number))
         self.link_bytes, self.link_messages, self.link_told = links
 
-    def count(self, heads: Heads, sizes: NDArray[np.int64] | None, tag: int = 0) -> None:
+    def count(self, heads: Heads, sizes: NDArray[np.int64] | None) -> None:
         """Counts one round; raises RefusedUpdate where a worker has no update.
 
         Args:
             heads: of all workers.
             sizes: int64 [workers, workers], bytes from row to column with 0 for nothing and for what is not
                 known here; None where nobody sends anything but to all.
-            tag: bytes of what goes behind each head and size, so that it is authentic.
         """
         others = self.workers - 1
-        told = HEAD.itemsize + tag
+        told = HEAD.itemsize
         self.wire_bytes += told * self.workers
-        if sizes is not None:
-            self.wire_bytes += (NUMBER_BYTES + tag) * self.workers * others
-            told += NUMBER_BYTES + tag
         self.link_told += told * ~np.eye(self.workers, dtype=bool)
         self.received_bytes += told * self.workers * others
         to_all = heads["to_all"]
@@ -273,7 +265,7 @@ class Traffic:
         _look_for_refusals(known.heads)
 
     def count_gathered(self, heads: Heads, lengths: NDArray[np.int64], sites: Sites) -> None:
-        """Counts a round in which all send to all, as `compressors.wire.exchange` carries it out.
+        """Counts a round in which all send to all, as `compressors.exchange.buckets` carries it out.
 
         There a worker without an update sends a message that says so; raises as `count` does.
 
@@ -282,10 +274,7 @@ class Traffic:
             lengths: int64 [workers], of the messages as they go.
             sites: where the workers are, which says over which links messages go.
         """
-        told = np.full(self.workers, SIZE_BYTES)
-        self.wire_bytes += int((lengths + told) @ sites.times_handed_over)
-        self.link_told += sites.over_links(told)
-        self.received_bytes += int(told.sum()) * (self.workers - 1)
+        self.wire_bytes += int(lengths @ sites.times_handed_over)
         self._count_numbers(heads)
         self._count_links(sites.over_links(lengths), sites.over_links(np.ones_like(lengths)))
         _look_for_refusals(heads)
@@ -332,16 +321,21 @@ def _look_for_refusals(heads: Heads) -> None:
 
 
 class Crew(ABC):
-    """Runs the rounds of this process's workers with those of the others."""
+    """Runs the rounds of this process's workers with those of the others.
 
-    ranks: Sequence[int]
-    """Of the workers in this process, ascending."""
-    workers: int
-    """How many there are everywhere."""
-    waited_s: float = 0.0
-    """How long this process has waited for the others so far; simulated workers never do."""
+    Attributes:
+        carriers: of the workers in this process, by rank.
+        ranks: theirs, ascending.
+        workers: how many there are everywhere.
+        waited_s: how long this process has waited for the others so far; simulated workers never do.
+    """
 
-    @abstractmethod
+    def __init__(self, carriers: Sequence[Carrier]) -> None:
+        self.carriers = carriers
+        self.ranks: Sequence[int] = [carrier.rank for carrier in carriers]
+        self.workers = carriers[0].workers
+        self.waited_s = 0.0
+
     def run(self, sides: Sequence[Side], traffic: Traffic) -> Agreed:
         """Carries out all rounds.
 
@@ -354,7 +348,80 @@ class Crew(ABC):
 
         Raises:
             RefusedUpdate: on every worker, once all know that one has no update.
+            PeerLost: another worker is gone, or has been silent for too long.
+            CorruptMessage: what arrived is no message of a round.
         """
+        while True:
+            moves = [side.move for side in sides if side.move is not None]
+            if not moves:
+                return sides[0].agreed
+            assert len(moves) == len(sides), "every worker has as many rounds as the others"
+            received: Sequence[Received] = [{}] * len(sides)
+            if isinstance(moves[0], Known):
+                traffic.count_known(moves[0])
+            elif isinstance(moves[0], Passing):
+                received = self._pass_on([move for move in moves if isinstance(move, Passing)], traffic)
+            else:
+                received = self._exchange([move for move in moves if isinstance(move, Sending)], traffic)
+            for side, each in zip(sides, received, strict=True):
+                side.receive(each)
+
+    def _exchange(self, sendings: Sequence[Sending], traffic: Traffic) -> Sequence[Received]:
+        """One round in which all send to all; what each worker here received."""
+        sizes = np.zeros((self.workers, self.workers), np.int64)
+        for carrier, sending in zip(self.carriers, sendings, strict=True):
+            head = np.array(sending.head(), np.int64).view(np.uint8)
+            to_all = head if sending.to_all is None else np.concatenate([head, sending.to_all])
+            for other in carrier.others:
+                own = sending.to.get(other)
+                sizes[carrier.rank, other] = 0 if own is None else own.size
+                carrier.send(other, _TAG, to_all if own is None else np.concatenate([head, own]))
+        received = []
+        heads = np.empty((self.workers, HEAD.itemsize), np.uint8)
+        for carrier, sending in zip(self.carriers, sendings, strict=True):
+            heads[carrier.rank] = np.array(sending.head(), np.int64).view(np.uint8)
+            arrived = {} if sending.to_all is None else {carrier.rank: sending.to_all}
+            for other, message in self._received(carrier, carrier.others):
+                if message.size < HEAD.itemsize:
+                    raise CorruptMessage(f"worker {other} sent {message.size} bytes, which are no round's")
+                heads[other], payload = message[: HEAD.itemsize], message[HEAD.itemsize :]
+                if sending.singly:
+                    sizes[other, carrier.rank] = payload.size
+                if payload.size or heads[other].view(HEAD)["to_all"][0] >= 0:
+                    arrived[other] = payload
+            received.append(dict(sorted(arrived.items())))
+        self._count(traffic, heads.view(HEAD)[:, 0], sizes if sendings[0].singly else None)
+        return received
+
+    def _count(self, traffic: Traffic, heads: Heads, sizes: NDArray[np.int64] | None) -> None:
+        traffic.count(heads, sizes)
+
+    def _pass_on(self, passings: Sequence[Passing], traffic: Traffic) -> Sequence[Received]:
+        """One round in which each sends to one worker, and receives from one."""
+        for carrier, passing in zip(self.carriers, passings, strict=True):
+            note = np.array(passing.note, np.int64).view(np.uint8)
+            carrier.send(passing.receiver, _TAG, np.concatenate([note, passing.payload]))
+            traffic.count_passed(carrier.rank, passing.receiver, passing.payload.size, passing.told_bytes)
+        received = []
+        for carrier, passing in zip(self.carriers, passings, strict=True):
+            ((sender, message),) = self._received(carrier, [passing.sender])
+            if message.size < passing.told_bytes:
+                raise CorruptMessage(f"worker {sender} passed on {message.size} bytes, which are too few")
+            note, payload = message[: passing.told_bytes], message[passing.told_bytes :]
+            if sender not in self.ranks:
+                traffic.count_passed(sender, carrier.rank, payload.size, passing.told_bytes)
+            received.append(Passed(sender, payload, note.view(np.int64).tolist()))
+        return received
+
+    def _received(self, carrier: Carrier, sources: Sequence[int]) -> list[tuple[int, Payload]]:
+        with self._waiting("round"):
+            coming = [(source, carrier.receive(source, _TAG)) for source in sources]
+            return [(source, message.result()) for source, message in coming]
+
+    @contextmanager
+    def _waiting(self, about: str) -> Iterator[None]:
+        """Counts what goes on inside as waiting for the others."""
+        yield
 
     @abstractmethod
     def broadcast(self, tensors: Sequence[Tensor]) -> None:

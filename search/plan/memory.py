@@ -1,7 +1,5 @@
 """The memory of a worker that depends on the way to train, in bytes; without activations."""
 
-from taugrad.compressors.wire.exchange import room_for
-from taugrad.platform.synchronization.boxes import buffer_bytes
 from taugrad.platform.synchronization.config import AllGatherSync, RealSync, WeightsSync
 
 from .calibrated import Calibration, MethodWork
@@ -20,7 +18,7 @@ def worker_bytes(calibration: Calibration, work: MethodWork, sync: RealSync, wor
     """
     whole = _FLOAT * calibration.parameters
     kept = 2 * whole + calibration.optimizer_bytes + work.kept_bytes
-    others, hooked = workers - 1, isinstance(sync, AllGatherSync)
+    hooked = isinstance(sync, AllGatherSync)
     if hooked:
         kept += whole  # the buckets
     if isinstance(sync, WeightsSync):
@@ -34,14 +32,10 @@ def worker_bytes(calibration: Calibration, work: MethodWork, sync: RealSync, wor
         kept += whole + share * work.kept_bytes
     if work.all_reduces and hooked:
         return kept + work.nbytes
-    if isinstance(sync, AllGatherSync):
-        messages = others * sum(room_for(round(each.nbytes)) + each.nbytes for each in work.buckets)
-    elif pattern == "ring":
+    if pattern == "ring":
         messages = 2 * work.nbytes
     elif pattern == "sharded":
-        messages = 2 * (work.nbytes + buffer_bytes(workers, work.nbytes / workers))
+        messages = 3 * work.nbytes  # the parts, those of the others, and the sums
     else:
         messages = workers * work.nbytes
-        if isinstance(sync, WeightsSync) or pattern == "parameter_server":
-            messages += buffer_bytes(workers, work.nbytes)
     return kept + messages

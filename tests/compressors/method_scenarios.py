@@ -25,8 +25,8 @@ from scenarios import (
 from torch import Tensor
 
 from taugrad.compressors.config import read_config
-from taugrad.compressors.wire.exchange import Exchange
-from taugrad.compressors.wire.gathering import Gathering
+from taugrad.compressors.exchange.buckets import Arriving, Exchange
+from taugrad.compressors.ops.array import Bytes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from methods import CONSERVING, KINDS, METHODS
@@ -37,14 +37,14 @@ _start = Exchange.start
 _payloads: list[Result] = []
 
 
-def _noting(self: Exchange, own: Tensor, *where: Any) -> Gathering:
+def _noting(self: Exchange, own: Bytes, bucket: int) -> Arriving:
     """Notes a payload's size and, by the header's documented places, the elements of each message."""
-    sent, at, payload = [], 0, own.numpy()
+    sent, at, payload = [], 0, own
     while at < payload.size:
         sent.append(int(payload[at + 12 : at + 16].view("<u4")[0]))
         at += 32 + int(payload[at + 20 : at + 28].view("<u8")[0])
     _payloads.append({"size": payload.size, "sent": sent})
-    return _start(self, own, *where)
+    return _start(self, own, bucket)
 
 
 Exchange.start = _noting  # type: ignore[method-assign]

@@ -27,11 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CompressionError
+from taugrad.compressors.exchange.buckets import Arriving, Exchange, ExchangeForm
 from taugrad.compressors.ops.array import Bytes
-from taugrad.compressors.wire import exchange, message
-from taugrad.compressors.wire.exchange import Exchange, ExchangeForm
-from taugrad.compressors.wire.gathering import Gathering
-from taugrad.compressors.wire.mailbox import Expected
+from taugrad.compressors.wire import message
 from taugrad.compressors.wire.update import Update
 
 Config = Mapping[str, Any] | Method | str
@@ -234,47 +232,22 @@ def every_form_of_exchange() -> Result:
         "refused": "wgt(0.03, nonfinite='skip')",
     }
     result: Result = {}
-    exchange_rests, rounds = Expected._exchange_rests, [0]
-
-    def counted_rests(self: Expected, lengths: list[int]) -> list[Tensor]:
-        rounds[0] += 1
-        return exchange_rests(self, lengths)
-
-    Expected._exchange_rests = counted_rests  # type: ignore[method-assign]
-    usual = exchange._ROOM, exchange._ROOM_BYTES
-    tight = 1, 0  # no room but for what the step before had
-    forms: dict[str, tuple[ExchangeForm, tuple[int, int]]] = {
-        "lengths first": ("exact", usual),
-        "exact": ("exact", usual),
-        "tight": ("exact", tight),
-        "hierarchical": ("hierarchical", usual),
-        "hierarchical and tight": ("hierarchical", tight),
-    }
-    for name, (form, constants) in forms.items():
-        exchange._ROOM, exchange._ROOM_BYTES = constants
+    for form in get_args(ExchangeForm):
         for buckets, cap in {"many": TINY_BUCKETS, "one": 25}.items():
             for each, line in lines.items():
-                rounds[0] = 0
                 sites = SITES[dist.get_world_size()] if form == "hierarchical" else None
                 run = Run(line, exchange=form, bucket_cap_mb=cap, sites=sites)
-                if name == "lengths first":  # as through NCCL: nobody gets ready for the next messages
-                    run.state.exchange.learn = lambda *_: None  # type: ignore[method-assign]
                 if each == "refused" and dist.get_rank() == 0:
                     run.poison = {2: ("first.bias", math.nan)}
-                result[name, buckets, each] = run.steps().result(
-                    skipped=run.skipped,
-                    capacities=run.state.state_dict()["capacities"],
-                    second_rounds=rounds[0],
-                )
-    Expected._exchange_rests = exchange_rests  # type: ignore[method-assign]
-    exchange._ROOM, exchange._ROOM_BYTES = usual
+                result[form, buckets, each] = run.steps().result(skipped=run.skipped)
     for form in get_args(ExchangeForm):
         damaged = Run(thresholded("wgt"), exchange=form).steps(3)
         start = Exchange.start
 
-        def tampered(self: Exchange, own: Tensor, *where: Any, start: Any = start) -> Gathering:
+        def tampered(self: Exchange, own: Bytes, bucket: int, start: Any = start) -> Arriving:
             own[-1] ^= 4
-            return start(self, own, *where)
+            arriving: Arriving = start(self, own, bucket)
+            return arriving
 
         if dist.get_rank() == 0:
             Exchange.start = tampered  # type: ignore[method-assign]
@@ -588,9 +561,9 @@ def corrupt_messages() -> Result:
             run = Run(thresholded("wgt", nonfinite=mode)).steps(3)
 
             def tampered(
-                self: Exchange, own: Tensor, *where: Any, tamper: Callable[[Bytes], Bytes] = tamper
-            ) -> Gathering:
-                return start(self, tamper(own.numpy()), *where)
+                self: Exchange, own: Bytes, bucket: int, tamper: Callable[[Bytes], Bytes] = tamper
+            ) -> Arriving:
+                return start(self, tamper(own), bucket)
 
             if dist.get_rank() == 0:
                 Exchange.start = tampered  # type: ignore[method-assign]

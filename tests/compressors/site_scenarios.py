@@ -4,8 +4,6 @@ import math
 import random
 import socket
 from collections.abc import Sequence
-from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -16,49 +14,38 @@ from scenarios import TINY_BUCKETS, Result, Run, main, make_model, thresholded, 
 from torch import Tensor
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.wire import exchange
+from taugrad.compressors.exchange.mesh import Mesh
+from taugrad.compressors.ops.array import Bytes
 
 LINES = {
     "growing": "strom(schedule({0: 0.5, 2: 0.02, 3: 0.3}))",
     "refused": "wgt(0.03, nonfinite='skip')",
 }
 LAYOUTS = {"2+2": [[0, 1], [2, 3]], "1+3": [[0], [1, 2, 3]], "each alone": [[3], [2], [1], [0]]}
-CASES = {
-    ("growing", "many"): {"roomy": (2, 4096), "tight": (1, 0)},
-    ("growing", "one"): {"tight": (1, 0)},
-    ("refused", "many"): {"roomy": (2, 4096)},
-}
-"""Lines and buckets, and the rooms that receivers make."""
+CASES = [("growing", "many"), ("growing", "one"), ("refused", "many")]
+"""Lines and buckets."""
 
 
 class HandedOver:
-    """int64 [workers, workers], bytes given to gloo point to point by this worker, from row to column."""
+    """int64 [workers, workers], bytes given to the carrier by this worker, from row to column."""
 
     def __init__(self) -> None:
         self.nbytes = torch.zeros((dist.get_world_size(),) * 2, dtype=torch.int64)
         self.messages = torch.zeros_like(self.nbytes)
-        self._method, self._send = vars(dist.ProcessGroup)["send"], dist.ProcessGroup.send
+        self._send = Mesh.send
 
     def __enter__(self) -> "HandedOver":
-        def counted(group: dist.ProcessGroup, tensors: list[Tensor], to: int, tag: int) -> dist.Work:
-            self.nbytes[dist.get_rank(), to] += sum(each.numel() for each in tensors)
-            self.messages[dist.get_rank(), to] += 1
-            return self._send(group, tensors, to, tag)
+        def counted(mesh: Mesh, to: int, tag: str, payload: Bytes) -> None:
+            if " of " in tag:  # not the mesh's own
+                self.nbytes[dist.get_rank(), to] += payload.size
+                self.messages[dist.get_rank(), to] += 1
+            self._send(mesh, to, tag, payload)
 
-        dist.ProcessGroup.send = counted  # type: ignore[method-assign]
+        Mesh.send = counted  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        dist.ProcessGroup.send = self._method  # type: ignore[method-assign]
-
-
-@contextmanager
-def room(times: int, nbytes: int) -> Any:
-    """Has receivers make other room than usual."""
-    usual = exchange._ROOM, exchange._ROOM_BYTES
-    exchange._ROOM, exchange._ROOM_BYTES = times, nbytes
-    yield
-    exchange._ROOM, exchange._ROOM_BYTES = usual
+        Mesh.send = self._send  # type: ignore[method-assign]
 
 
 def shaken(state: CompressionState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -78,13 +65,13 @@ def trained(line: str, cap: float, **options: Any) -> Result:
 def between_sites() -> Result:
     """Beside the same runs with `exact`: in buckets of a few hundred bytes, and in one."""
     result: Result = {}
-    for (line, buckets), rooms in CASES.items():
+    for line, buckets in CASES:
         cap = TINY_BUCKETS if buckets == "many" else 25
         result["exact", buckets, line] = trained(line, cap)
-        for (name, sites), (space, usual) in product(LAYOUTS.items(), rooms.items()):
-            with room(*usual), HandedOver() as handed:
+        for name, sites in LAYOUTS.items():
+            with HandedOver() as handed:
                 found = trained(line, cap, exchange="hierarchical", sites=sites, recording=shaken)
-            result[name, space, buckets, line] = {
+            result[name, buckets, line] = {
                 **found,
                 "handed": handed.nbytes,
                 "sends": handed.messages,

@@ -1,11 +1,9 @@
 """The hook in real DDP over gloo, with workers at several sites; see test_hook.py."""
 
-import signal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import forked
 import pytest
 import torch
 from cases import in_turn
@@ -13,13 +11,7 @@ from cases import in_turn
 Results = list[dict[str, Any]]
 
 LAYOUTS = {"2+2": [[0, 1], [2, 3]], "1+3": [[0], [1, 2, 3]], "each alone": [[0], [1], [2], [3]]}
-CASES = [
-    ("many", "growing", "roomy"),
-    ("many", "growing", "tight"),
-    ("one", "growing", "tight"),
-    ("many", "refused", "roomy"),
-]
-TIMEOUT_S = 60
+CASES = [("many", "growing"), ("one", "growing"), ("many", "refused")]
 
 
 @pytest.fixture(scope="module")
@@ -30,40 +22,36 @@ def four(scenarios: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Res
 
 
 every_layout = in_turn("layout", LAYOUTS)
-every_case = in_turn("buckets, line, space", CASES)
+every_case = in_turn("buckets, line", CASES)
 
 
 @every_layout
 @every_case
 def test_between_sites_every_bit_is_that_of_exact(
-    layout: str, buckets: str, line: str, space: str, four: Results
+    layout: str, buckets: str, line: str, four: Results
 ) -> None:
     for worker in four:
-        found = worker["between_sites"][layout, space, buckets, line]
+        found = worker["between_sites"][layout, buckets, line]
         exact = worker["between_sites"]["exact", buckets, line]
         assert found["digests"] == exact["digests"]
         assert found["skipped"] == exact["skipped"] == ([2] if line == "refused" else [])
         for parameter, residual in exact["residuals"].items():
             assert torch.equal(found["residuals"][parameter], residual)
         assert {**found["totals"], "wire_bytes": 0} == {**exact["totals"], "wire_bytes": 0}
-        assert found["state"]["capacities"] == exact["state"]["capacities"]
 
 
 @every_layout
 @every_case
-def test_the_ledger_by_link_is_what_gloo_was_handed(
-    layout: str, buckets: str, line: str, space: str, four: Results
+def test_the_ledger_by_link_is_what_the_carrier_was_handed(
+    layout: str, buckets: str, line: str, four: Results
 ) -> None:
-    everybody = [each["between_sites"][layout, space, buckets, line] for each in four]
+    everybody = [each["between_sites"][layout, buckets, line] for each in four]
     handed, sends = (torch.stack([each[what] for each in everybody]).sum(0) for what in ("handed", "sends"))
     for found in everybody:
         assert torch.equal(found["state"]["link_bytes"], handed)
         assert int(handed.sum()) == found["totals"]["received_bytes"]
         assert int(found["state"]["link_messages"].sum()) == found["totals"]["messages"]
-        if space == "roomy":
-            assert torch.equal(found["state"]["link_messages"], sends)
-        else:  # what has no room goes apart
-            assert int(sends.sum()) > found["totals"]["messages"]
+        assert torch.equal(found["state"]["link_messages"], sends)
 
 
 @every_layout
@@ -71,7 +59,7 @@ def test_bytes_over_slow_links_are_by_the_formula(layout: str, four: Results) ->
     """S - 1 times each message; wire bytes once more for each site where somebody hands it on."""
     sites = LAYOUTS[layout]
     site_of = {rank: number for number, site in enumerate(sites) for rank in site}
-    found = four[0]["between_sites"][layout, "roomy", "many", "growing"]
+    found = four[0]["between_sites"][layout, "many", "growing"]
     exact = four[0]["between_sites"]["exact", "many", "growing"]["totals"]["wire_bytes"]
     crossing = [(i, j) for i in site_of for j in site_of if site_of[i] != site_of[j]]
     over = {
@@ -123,23 +111,3 @@ def test_what_cannot_be_is_refused(four: Results) -> None:
     )
     assert found["another exchange"].startswith("sites = [[0, 1], [2, 3]] with exchange = exact")
     assert found["unknown"] == "exchange = padded: must be exact or hierarchical"
-
-
-def test_a_worker_s_death_ends_all_others(tmp_path: Path) -> None:
-    """Worker 3 sends to 1, who would hand it on to 0, and 2 waits for it directly."""
-    script = Path(__file__).with_name("mailbox_process.py")
-    said = [tmp_path / f"{rank}.txt" for rank in range(4)]
-    workers = [forked.start(script, (rank, tmp_path), log, log) for rank, log in enumerate(said)]
-    try:
-        for worker in workers:
-            worker.join(TIMEOUT_S)
-        codes = [worker.exitcode for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    errors = [log.read_text() for log in said]
-    assert codes[3] == 0
-    for code, error in zip(codes[:3], errors[:3], strict=True):
-        # Python's 1, or SIGABRT: gloo's threads may still wait when the process ends by its error.
-        assert code in (1, -signal.SIGABRT), error
-        assert "RuntimeError" in error

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.sites import Sites
 
 
 def partitions(workers: int, seeds: range) -> list[list[list[int]]]:

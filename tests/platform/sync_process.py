@@ -13,39 +13,29 @@ import torch
 import torch.distributed as dist
 from trainer_process import saved
 
+from taugrad.compressors.exchange.mesh import Mesh
+from taugrad.compressors.ops.array import Bytes
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization import boxes, processes
 from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.training.trainer import Trainer
 
-SENT = {"bytes": 0, "messages": 0, "told": 0}
-"""By this process, point to point, counted where torch is handed tensors: all bytes, messages, and bytes of
-what is sent as numbers alone."""
-MOST_NUMBERS = 56
+SENT = {"bytes": 0, "messages": 0}
+"""By this process in rounds, counted where the carrier is handed payloads."""
+NUMBERS = 48
 """Bytes before a message; its own header has 32."""
 
 
-class CountedOperation(dist.P2POp):
-    def __init__(self, op: Any, tensor: torch.Tensor, *where: Any) -> None:
-        super().__init__(op, tensor, *where)
-        if op is not dist.isend:
-            return
-        SENT["bytes"] += tensor.numel() * tensor.element_size()
-        if tensor.dtype == torch.int64:
-            SENT["told"] += 8 * tensor.numel()
-        else:
-            SENT["messages"] += 1
+def count_what_is_sent() -> None:
+    send = Mesh.send
 
-    def __new__(cls, op: Any, tensor: torch.Tensor, *where: Any) -> "CountedOperation":
-        return super().__new__(cls, op, tensor, *where)
+    def counted(mesh: Mesh, to: int, tag: str, payload: Bytes) -> None:
+        if tag == "round":
+            SENT["bytes"] += payload.size
+            SENT["messages"] += payload.size not in (0, NUMBERS)
+        send(mesh, to, tag, payload)
 
-
-class CountedBoxes(boxes.Boxes):
-    def _dispatch(self, what: torch.Tensor, other: int, number: int, rest: int = 0) -> None:
-        SENT["bytes"] += what.numel()
-        SENT["messages"] += not rest and what.numel() > MOST_NUMBERS
-        super()._dispatch(what, other, number, rest)
+    Mesh.send = counted  # type: ignore[method-assign]
 
 
 class Recorder:
@@ -115,7 +105,7 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
 
 def run(spec: RunSpec, folder: Path) -> dict[str, Any]:
     data = load(spec.data)
-    SENT.update(bytes=0, messages=0, told=0)
+    SENT.update(bytes=0, messages=0)
     whole = Recorder(folder)
     trainer = Trainer(spec, data, torch.device("cpu"), whole)
     trainer.fit()
@@ -129,8 +119,7 @@ def run(spec: RunSpec, folder: Path) -> dict[str, Any]:
 
 def main(rank: int, workers: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    processes.Boxes = CountedBoxes  # type: ignore[misc]
-    processes.dist.P2POp = CountedOperation  # type: ignore[misc]
+    count_what_is_sent()
     dist.init_process_group(
         "gloo", store=dist.FileStore(str(folder / "store"), workers), rank=rank, world_size=workers
     )

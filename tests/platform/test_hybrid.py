@@ -200,7 +200,7 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone
     assert trainer.sync.activations.received_bytes == received
     assert trainer.sync.activations.messages == ITERATIONS * messages
     convolutions = ITERATIONS * 2 * K * (K - 1)
-    told = ITERATIONS * K * (K - 1) * (2 * 48 + 8)
+    told = ITERATIONS * K * (K - 1) * 2 * 48
     assert found["totals"]["messages"] == ITERATIONS * messages + convolutions
     expected = received + told + ITERATIONS * 2 * (K - 1) * 4 * P + 32 * convolutions
     assert found["totals"]["received_bytes"] == expected

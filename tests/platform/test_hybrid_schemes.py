@@ -26,13 +26,13 @@ from taugrad.platform.models.resnet import resnet
 from taugrad.platform.models.vgg import vgg16
 from taugrad.platform.synchronization.hybrid.dropout import Examples
 from taugrad.platform.synchronization.hybrid.layers import Layer, deal
-from taugrad.platform.synchronization.hybrid.moves import Course
+from taugrad.platform.synchronization.hybrid.moves import Course, Posts
 from taugrad.platform.synchronization.hybrid.parts import two_parts
-from taugrad.platform.synchronization.hybrid.simulation import SimulatedCarrier
 from taugrad.platform.synchronization.hybrid.turns import Scheme, turns_of
 from taugrad.platform.synchronization.hybrid.wire import Wire
 from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
 from taugrad.platform.synchronization.rounds import Traffic
+from taugrad.platform.synchronization.simulation import SimulatedCrew
 from taugrad.platform.tasks.classification import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 from taugrad.platform.training.config import TrainingConfig
@@ -168,7 +168,7 @@ def run(
     sides = [
         worker.iterate(batch, position, nullcontext) for worker, batch in zip(team, batches, strict=True)
     ]
-    return team, SimulatedCarrier().run(sides, courses, Traffic(workers)), tasks
+    return team, Posts(SimulatedCrew(workers)).run(sides, courses, Traffic(workers)), tasks
 
 
 def convolutional_gradients(model: nn.Sequential, computed: Sequence[Computed]) -> list[dict[str, Tensor]]:

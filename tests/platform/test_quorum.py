@@ -3,8 +3,6 @@
 Legend: N workers, H steps of a round, P parameters.
 """
 
-import itertools
-import socket
 import threading
 from time import monotonic
 from typing import Any
@@ -19,10 +17,10 @@ from hypothesis import strategies as st
 from test_synchronization import BASE, MIDDLE, Result, same, train
 
 from taugrad.compressors import CorruptMessage, NonFiniteGradient
+from taugrad.compressors.exchange.memory import in_memory
 from taugrad.platform.synchronization.quorum.agreed import Agreed
 from taugrad.platform.synchronization.quorum.carriers import ProcessCarrier
 from taugrad.platform.synchronization.quorum.mailroom import Mailroom
-from taugrad.platform.synchronization.quorum.post import Post
 from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
 from taugrad.platform.synchronization.quorum.training import QuorumTraining
 
@@ -288,13 +286,7 @@ def test_a_worker_that_waits_for_agreed_weights_still_answers():
         torch.nn.init.constant_(model.weight, value)
         return model, Agreed(model, torch.optim.SGD(model.parameters(), lr=1.0))
 
-    pairs = {pair: socket.socketpair() for pair in itertools.combinations(range(3), 2)}
-    sockets = [
-        [pairs[min(one, other), max(one, other)][one > other] if one != other else None for other in range(3)]
-        for one in range(3)
-    ]
-    posts = [Post(rank, own, most_bytes=10_000, replaces=False) for rank, own in enumerate(sockets)]
-    carriers = [ProcessCarrier(Mailroom(post)) for post in posts]
+    carriers = [ProcessCarrier(Mailroom(each, skips=False)) for each in in_memory(3)]
     (away, aways), (_, latest), (back, backs) = agreed(1), agreed(2), agreed(0)
     # Daemons: where one hangs, the test fails and the process can still end.
     waits = threading.Thread(target=carriers[0].fetch, args=(0, 1, 2, 1, aways), daemon=True)
@@ -309,8 +301,6 @@ def test_a_worker_that_waits_for_agreed_weights_still_answers():
         carriers[1].attend(2, latest)
         waits.join(0.01)
     assert away.weight.tolist() == [[2, 2]]
-    for post in posts:
-        post.close()
 
 
 @pytest.fixture(scope="module")

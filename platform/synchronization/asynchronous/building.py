@@ -5,8 +5,6 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from taugrad.compressors.bucket.ledger import BASELINE_BYTES
-
 from ...spec import RunSpec
 from ...tasks.base import Task
 from ...training.randomness import Randomness
@@ -19,9 +17,6 @@ from .processes import ProcessMail
 from .schedule import Course, even
 from .simulation import SimulatedMail
 from .worker import Worker
-
-_HEADERS = 2**20
-"""No message has more bytes than this in addition to its values."""
 
 
 def build_asynchronous(
@@ -50,22 +45,18 @@ def build_asynchronous(
         )
         for rank, replica in zip(crew.ranks, replicas, strict=True)
     ]
-    elements = sum(each.numel() for each in replicas[0].parameters)
-    mail = _mail(spec, device, crew.workers, 3 * BASELINE_BYTES * elements + _HEADERS)
-    return AsynchronousTraining(crew, mail, workers, randomness), randomness
+    return AsynchronousTraining(crew, _mail(spec, device, crew), workers, randomness), randomness
 
 
-def _mail(spec: RunSpec, device: torch.device, workers: int, most_bytes: int) -> Mail:
+def _mail(spec: RunSpec, device: torch.device, crew: Crew) -> Mail:
     mode = real(spec.sync)
     assert isinstance(mode, AsyncSync)
-    course = Course(even(workers, mode.step_times), mode.delay, mode.schedule_seed, mode.most_behind)
+    course = Course(even(crew.workers, mode.step_times), mode.delay, mode.schedule_seed, mode.most_behind)
     if isinstance(spec.sync, SimulatedSync):
         return SimulatedMail(course)
     return ProcessMail(
         device,
+        crew.carriers[0],
         most_behind=mode.most_behind,
-        silent_after_s=mode.dead_after,
-        waits=mode.on_dead == "wait",
-        most_bytes=most_bytes,
         course=course if mode.follow_schedule else None,
     )

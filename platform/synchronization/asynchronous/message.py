@@ -4,21 +4,19 @@ It has a head of 32 bytes, then 4 bytes per worker that say how many of its upda
 then the compressor's payload. docs/reference/messages.md has the layout.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
 
 from taugrad.compressors.errors import CorruptMessage
-
-from ..rounds import Payload
+from taugrad.compressors.exchange.carrier import Payload
 
 HEAD = Struct("<IIQdQ")
 """Kind, 0, number, factor, bytes of the payload; little-endian."""
 _COUNT = np.dtype("<u4")
-UPDATE, ENDED, ALIVE = 1, 2, 3
-"""Kinds: an update; the sender makes no more steps until all workers are drained; a sign of life."""
+UPDATE, ENDED = 1, 2
+"""Kinds: an update; the sender makes no more steps until all workers are drained."""
 
 
 @dataclass(frozen=True)
@@ -46,48 +44,32 @@ def nbytes_before_payload(workers: int) -> int:
     return HEAD.size + _COUNT.itemsize * workers
 
 
-def written(message: Message) -> list[bytes]:
-    """The bytes of a message, in pieces to be sent one after the other."""
+def written(message: Message) -> Payload:
+    """The bytes of a message."""
     head = HEAD.pack(UPDATE, 0, message.number, message.factor, message.payload.size)
-    return [head + np.array(message.known, _COUNT).tobytes(), message.payload.tobytes()]
+    before = np.frombuffer(head + np.array(message.known, _COUNT).tobytes(), np.uint8)
+    return np.concatenate([before, message.payload])
 
 
-def signal(kind: int, number: int = 0) -> bytes:
-    """The bytes of a message without counts and payload."""
-    return HEAD.pack(kind, 0, number, 0.0, 0)
+def ended(number: int) -> Payload:
+    """The bytes of a message that says that its sender makes no step from this one on."""
+    return np.frombuffer(HEAD.pack(ENDED, 0, number, 0.0, 0), np.uint8)
 
 
-@dataclass(frozen=True)
-class Head:
-    """The head of a message."""
-
-    kind: int
-    number: int
-    factor: float
-    payload_bytes: int
-
-    def rest(self, workers: int) -> int:
-        """Number of bytes that follow the head."""
-        return _COUNT.itemsize * workers + self.payload_bytes if self.kind == UPDATE else 0
-
-
-def read_head(data: bytes, most_bytes: int) -> Head:
-    """Reads a head.
-
-    Args:
-        data: `HEAD.size` bytes.
-        most_bytes: the largest size of a payload.
+def read(sender: int, arrived: Payload, workers: int) -> Message | int:
+    """An update; or the step before which its sender ends.
 
     Raises:
-        CorruptMessage: this is not a head.
+        CorruptMessage: the bytes are neither.
     """
-    kind, nothing, number, factor, size = HEAD.unpack(data)
-    if kind not in (UPDATE, ENDED, ALIVE) or nothing or size > most_bytes or not np.isfinite(factor):
-        raise CorruptMessage(f"no head of a message: kind {kind}, {size} bytes, factor {factor}")
-    return Head(kind, number, factor, size)
-
-
-def read_update(sender: int, head: Head, rest: Payload, workers: int) -> Message:
-    """Reads a message from the bytes after its head, uint8 [`head.rest`]."""
-    counts: Sequence[int] = rest[: _COUNT.itemsize * workers].view(_COUNT).tolist()
-    return Message(sender, head.number, head.factor, tuple(counts), rest[_COUNT.itemsize * workers :])
+    kind, nothing, number, factor, size = HEAD.unpack(arrived[: HEAD.size].tobytes().ljust(HEAD.size, b"\0"))
+    expected = HEAD.size + (_COUNT.itemsize * workers if kind == UPDATE else 0) + size
+    if kind not in (UPDATE, ENDED) or nothing or arrived.size != expected or not np.isfinite(factor):
+        raise CorruptMessage(
+            f"what worker {sender} sent is no message: kind {kind}, factor {factor}, {arrived.size} bytes"
+        )
+    if kind == ENDED:
+        return int(number)
+    behind = HEAD.size + _COUNT.itemsize * workers
+    counts = arrived[HEAD.size : behind].view(_COUNT).tolist()
+    return Message(sender, number, factor, tuple(counts), arrived[behind:])

@@ -1,7 +1,6 @@
 """Mail between processes. Workers apply what has arrived, or exactly what a schedule says."""
 
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 
@@ -10,55 +9,51 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from taugrad.compressors.exchange.arrivals import Arrivals
+from taugrad.compressors.exchange.carrier import Carrier, Payload
 from taugrad.compressors.spans import RECORDER
+from taugrad.compressors.wire.message import is_refusal
 
 from .mail import Inbox, Mail
-from .meeting import connected
-from .mesh import Enough, Mesh
-from .message import ENDED, Message, signal, written
+from .message import Message, ended, read, written
 from .schedule import Course, Schedule
+
+_TAG = "update"
+Enough = Callable[[Inbox, Mapping[int, int]], Sequence[int] | None]
+"""Gets what has arrived and, by worker, the step before which it last said that it stops until a drain.
+Returns, by sender, the number before which messages are taken; None if not enough has arrived."""
 
 
 class ProcessMail(Mail):
     """This process's worker, among those of the default process group."""
 
     def __init__(
-        self,
-        device: torch.device,
-        *,
-        most_behind: int,
-        silent_after_s: float,
-        waits: bool,
-        most_bytes: int,
-        course: Course | None,
+        self, device: torch.device, carrier: Carrier, *, most_behind: int, course: Course | None
     ) -> None:
-        """Connects to the others; all of them must call this together.
+        """Joins the others.
 
         Args:
             device: the workers'. With NCCL, the process group needs its buffers on the GPU.
+            carrier: of this worker.
             most_behind: how many steps the worker may be ahead of what it has received from any other one.
-            silent_after_s: how long another worker may be silent.
-            waits: whether to wait for a silent worker.
-            most_bytes: the largest size of a payload.
             course: makes the schedule to follow; without it, the worker applies whatever has arrived.
         """
         self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
-        self._rank, self._workers = dist.get_rank(), dist.get_world_size()
+        self._carrier, self._workers = carrier, carrier.workers
         self._most_behind, self._course = most_behind, course
-        self._mesh = Mesh(
-            self._rank,
-            connected(self._device),
-            silent_after_s=silent_after_s,
-            waits=waits,
-            most_bytes=most_bytes,
-        )
-        # The thread refers to the mesh, and only the run refers to this object.
-        weakref.finalize(self, self._mesh.close)
+        self._arrivals = Arrivals(carrier, _TAG)
+        self._inbox = Inbox(carrier.workers)
+        self._ended = dict.fromkeys(carrier.others, 0)
+        """By worker, the step before which it last ended."""
         self._set_out(0)
 
     def send(self, message: Message) -> None:
         """See `Mail.send`."""
-        self._mesh.send(written(message))
+        self._send_to_all(written(message))
+
+    def _send_to_all(self, payload: Payload) -> None:
+        for other in self._carrier.others:
+            self._carrier.send(other, _TAG, payload)
 
     def receive(self, worker: int, step: int) -> list[Message]:
         """See `Mail.receive`; it waits, and so is never None."""
@@ -77,21 +72,43 @@ class ProcessMail(Mail):
         return self._take(all_due)
 
     def _take(self, enough: Enough) -> list[Message]:
+        """Waits for enough messages; each sender's in order."""
         with self._waiting():
-            return self._mesh.take(enough)
+            self._sort(0)
+            while (wanted := self._taken(enough)) is None:
+                self._sort(None)
+            return wanted
+
+    def _taken(self, enough: Enough) -> list[Message] | None:
+        for problem in self._arrivals.lost.values():
+            # A worker that refuses its gradient says so before it ends.
+            refusals = [each for each in self._inbox.take() if is_refusal(each.payload)]
+            if not refusals:
+                raise problem
+            return refusals[:1]
+        wanted = enough(self._inbox, self._ended)
+        return None if wanted is None else self._inbox.take(wanted)
+
+    def _sort(self, wait_s: float | None) -> None:
+        for sender, arrived in self._arrivals.take(wait_s):
+            found = read(sender, arrived, self._workers)
+            if isinstance(found, Message):
+                self._inbox.put(found)
+            else:
+                self._ended[sender] = found
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         began = perf_counter()
         yield
-        ended = perf_counter()
-        self.waited_s += ended - began
-        RECORDER.add("wait", "compute", began, ended)
+        now = perf_counter()
+        self.waited_s += now - began
+        RECORDER.add("wait", "compute", began, now)
 
     def end(self, step: int) -> None:
         """See `Mail.end`; only who follows a schedule needs to know."""
         if self._schedule is not None:
-            self._mesh.send([signal(ENDED, step)])
+            self._send_to_all(ended(step))
 
     def drain(self, worker: int, step: int) -> list[Message]:
         """See `Mail.drain`."""
@@ -100,7 +117,7 @@ class ProcessMail(Mail):
 
     def begin(self, step: int) -> None:
         """See `Mail.begin`."""
-        self._mesh.begin(step)
+        self._inbox.begin(step)
         self._set_out(step)
 
     def _set_out(self, step: int) -> None:

@@ -16,6 +16,7 @@ from taugrad.compressors.bucket.incoming import Incoming
 from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite
@@ -26,7 +27,6 @@ from ...training.config import TrainingConfig
 from ...training.rates import rate_at
 from ...training.replica import Replica
 from ..patterns.base import compressed
-from ..rounds import Payload
 from .accumulator import Accumulator
 from .message import Message
 

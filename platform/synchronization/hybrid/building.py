@@ -9,13 +9,11 @@ from ...spec import RunSpec
 from ...tasks.base import Task
 from ...training.randomness import Randomness
 from ...training.replica import Replica
-from ..config import HybridSync, SimulatedSync, real
+from ..config import HybridSync, real
 from ..patterns import Pattern
 from ..rounds import Crew
 from .mode import HybridTraining
 from .parts import two_parts
-from .processes import ProcessCarrier
-from .simulation import SimulatedCarrier
 from .wire import Wire
 from .worker import Manner, Worker
 
@@ -58,7 +56,6 @@ def build_hybrid(
     workers = [Worker(parts, task, spec.training, manner, rank, crew.workers) for rank in crew.ranks]
     sync = HybridTraining(
         crew,
-        SimulatedCarrier() if isinstance(spec.sync, SimulatedSync) else ProcessCarrier(device),
         patterns(replica),
         model,
         parts,

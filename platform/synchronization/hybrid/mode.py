@@ -20,7 +20,7 @@ from ..in_rounds import InRounds
 from ..patterns import Pattern, Spent
 from ..rounds import Crew, Rounds, Sending, Side, Traffic
 from .layers import Layer
-from .moves import Carrier, Course, Fetch, Moves, Post
+from .moves import Course, Fetch, Moves, Post, Posts
 from .parts import Parts
 from .resharding import Resharded
 from .wire import packed, to_others, unpacked
@@ -41,7 +41,6 @@ class HybridTraining(InRounds):
     def __init__(
         self,
         crew: Crew,
-        carrier: Carrier,
         patterns: Sequence[Pattern],
         model: nn.Module,
         parts: Parts,
@@ -55,8 +54,7 @@ class HybridTraining(InRounds):
         """Takes charge.
 
         Args:
-            crew: runs the rounds of the convolutions' gradients.
-            carrier: sends everything else.
+            crew: runs the rounds of the convolutions' gradients, and sends everything else.
             patterns: of the convolutions' gradients, one for each of the crew's ranks.
             model: the whole, of the same weights on every worker.
             parts: of it.
@@ -70,7 +68,7 @@ class HybridTraining(InRounds):
         of_layers = [f"{name}.{own}" for name, own in _parameters(workers[0])]
         super().__init__(crew, patterns, [*replica.names, *of_layers])
         self.model, self._parts, self._replica = model, parts, replica
-        self.workers_here, self._randomness, self._carrier = list(workers), randomness, carrier
+        self.workers_here, self._randomness, self._posts = list(workers), randomness, Posts(crew)
         self._per_worker, self._refuses = per_worker, refuses
         self.activations = Traffic(crew.workers)
         self.courses: list[Course] = []
@@ -94,7 +92,7 @@ class HybridTraining(InRounds):
             worker.iterate(batch, moment.position, _alone(self._randomness, rank))
             for rank, worker, batch in zip(self.ranks, self.workers_here, batches, strict=True)
         ]
-        computed = self._carrier.run(moves, self.courses, traffic)
+        computed = self._posts.run(moves, self.courses, traffic)
         losses = [each.loss for each in computed]
         buffers = computed[0].buffers  # worker 0's, as DDP has it
         sides = []
@@ -150,7 +148,7 @@ class HybridTraining(InRounds):
             return
         self._crew.broadcast(list(self._parts.convolutional.buffers()))
         sides = [_all_shares(worker) for worker in self.workers_here]
-        shares = self._carrier.run(sides, [Course() for _ in sides], Traffic(self.workers))[0]
+        shares = self._posts.run(sides, [Course() for _ in sides], Traffic(self.workers))[0]
         with torch.no_grad():
             for whole, share in zip(self._whole_parameters(), shares, strict=True):
                 whole.data = share.to(whole.device)

@@ -1,11 +1,11 @@
 """How a worker communicates while it computes: it posts payloads, continues, and fetches what others posted.
 
-All workers know the shapes, and so the lengths; nothing is announced. A worker's iteration is a generator of
-these moves. A carrier runs it, between processes (`processes.py`) or in one process (`simulation.py`).
+All workers know the shapes, and so the lengths. A worker's iteration is a generator of these moves. `Posts`
+runs it over carriers, between processes or in one process.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeVar
@@ -13,10 +13,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from taugrad.compressors.exchange.carrier import Carrier, Payload
 from taugrad.compressors.intervals import Interval, seconds, united
 from taugrad.compressors.spans import RECORDER
 
-from ..rounds import Payload, Received, Traffic
+from ..rounds import Crew, Received, Traffic
 
 T = TypeVar("T")
 
@@ -79,10 +80,23 @@ class Course:
         RECORDER.add("wait", "compute", asked, now)
 
 
-class Carrier(ABC):
-    """Runs the iterations of this process's workers."""
+@dataclass(frozen=True)
+class _Pending:
+    """What one worker has posted, and what it will fetch."""
 
-    @abstractmethod
+    post: Post
+    posted: float
+    arriving: Mapping[int, Future[Payload]]
+
+
+class Posts:
+    """Runs the iterations of this process's workers, which all make the same moves."""
+
+    def __init__(self, crew: Crew) -> None:
+        """Sends over the crew's carriers."""
+        self._carriers = crew.carriers
+        self._takes_time = len(crew.ranks) < crew.workers
+
     def run(self, sides: Sequence[Moves[T]], courses: Sequence[Course], traffic: Traffic) -> list[T]:
         """Runs all moves.
 
@@ -93,7 +107,52 @@ class Carrier(ABC):
 
         Returns:
             What each side returned.
+
+        Raises:
+            PeerLost: another worker is gone, or has been silent for too long.
         """
+        pending: dict[int, list[_Pending]] = {}
+        answers: list[Received | None] = [None] * len(sides)
+        while True:
+            moves: list[Move] = []
+            results: list[T] = []
+            for side, answer in zip(sides, answers, strict=True):
+                try:
+                    moves.append(side.send(answer))
+                except StopIteration as end:
+                    results.append(end.value)
+            if not moves:
+                assert not pending, "what is posted is fetched"
+                return results
+            assert len(moves) == len(sides), "every worker has as many moves as the others"
+            posts = [move for move in moves if isinstance(move, Post)]
+            if posts:
+                count(traffic, posts[0])
+                pending[posts[0].channel] = [
+                    self._post(*each) for each in zip(self._carriers, posts, strict=True)
+                ]
+                answers = [None] * len(sides)
+            else:
+                fetched = pending.pop(moves[0].channel)
+                answers = [self._fetch(*each) for each in zip(fetched, courses, strict=True)]
+
+    @staticmethod
+    def _post(carrier: Carrier, post: Post) -> _Pending:
+        check(post, carrier.rank)
+        tag = f"channel {post.channel}"
+        for other in carrier.others:
+            if post.lengths[carrier.rank, other]:
+                carrier.send(other, tag, post.payloads[other])
+        sources = [each for each in carrier.others if post.lengths[each, carrier.rank]]
+        arriving = {source: carrier.receive(source, tag) for source in sources}
+        return _Pending(post, perf_counter(), arriving)
+
+    def _fetch(self, pending: _Pending, course: Course) -> Received:
+        asked = perf_counter()
+        arrived = {source: message.result() for source, message in pending.arriving.items()}
+        if arrived and self._takes_time:
+            course.fetched(pending.post.label, pending.posted, asked)
+        return arrived
 
 
 def count(traffic: Traffic, post: Post) -> None:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors.errors import CorruptMessage
-
-from ..rounds import Payload
+from taugrad.compressors.exchange.carrier import Payload
 
 
 @dataclass(frozen=True)

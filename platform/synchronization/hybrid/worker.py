@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
@@ -19,7 +20,7 @@ from ...training.config import TrainingConfig
 from ...training.optimizer import build_optimizer
 from ...training.precision import autocast
 from ...training.rates import Rates
-from ..rounds import NUMBER_BYTES, Payload
+from ..rounds import NUMBER_BYTES
 from .dropout import Examples
 from .fully_connected import FullyConnected, added
 from .layers import share_of

@@ -15,12 +15,13 @@ from taugrad.compressors.bucket.incoming import Received
 from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.config import CompressedMethod, Method, PowerSGD, read_config
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 
 from ..pieces import Shard
 from ..resizing import Ranges
-from ..rounds import Agreed, Payload, Rounds
+from ..rounds import Agreed, Rounds
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.wire.sites import Sites
+from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.exchange.sites import Sites
 
-from ..rounds import NUMBER_BYTES, Agreed, Payload, Rounds, Sending
+from ..rounds import NUMBER_BYTES, Agreed, Rounds, Sending
 from .allgather import AllGather
 from .base import Setting
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.config import Method
+from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.wire.message import is_refusal
 
 from ..pieces import cut
 from ..resizing import Ranges
-from ..rounds import HEAD, NUMBER_BYTES, Agreed, Head, Heads, Known, Passed, Passing, Payload, Rounds
+from ..rounds import HEAD, Agreed, Head, Heads, Known, Passed, Passing, Rounds
 from .base import Pattern, Setting, divide, refused_by
 
 
@@ -39,8 +40,8 @@ class Ring(Pattern):
         """See `Pattern.rounds`.
 
         A worker talks to its neighbours only. The other workers' counts, and whether one of them has no
-        update, go round with the sums: in the second half, each length comes with the head of the worker that
-        finished the sum.
+        update, go round with the sums: in the second half, each comes with the head of the worker that
+        finished it.
         """
         rank, workers = self.setting.rank, self.setting.workers
         after, before = (rank + 1) % workers, (rank - 1) % workers
@@ -63,8 +64,7 @@ class Ring(Pattern):
             payload, note = passed[before], passed.note
             agreed[(rank - hop) % workers] = payload
             heads[(rank - hop - 1) % workers] = note
-        told_bytes = 2 * NUMBER_BYTES + HEAD.itemsize
-        yield Known(self._heads_of_both_halves(heads, agreed), workers * (workers - 1) * told_bytes)
+        yield Known(self._heads_of_both_halves(heads, agreed), workers * (workers - 1) * HEAD.itemsize)
         return agreed
 
     def _head(self, sizes: Sequence[int]) -> Head:

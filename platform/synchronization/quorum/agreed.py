@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from taugrad.compressors.errors import CorruptMessage
-
-from ..rounds import Payload
+from taugrad.compressors.exchange.carrier import Payload
 
 _MOMENTUM = "momentum_buffer"
 

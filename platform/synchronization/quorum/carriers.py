@@ -1,4 +1,4 @@
-"""How workers that follow a schedule exchange offers: in one process, or over connections."""
+"""How workers that follow a schedule exchange offers: in one process, or over a mesh."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import PeerLost
+from taugrad.compressors.exchange.carrier import Payload
 
-from ..rounds import Payload, Traffic
+from ..rounds import Traffic
 from .agreed import Agreed
 from .consensus import Value
-from .mailroom import Mailroom
 from .meeting import Meeting, ProcessMeeting
 from .message import HEAD, prefix_bytes
 
@@ -135,10 +135,6 @@ class SimulatedCarrier(Carrier):
 class ProcessCarrier(ProcessMeeting, Carrier):
     """One worker a process."""
 
-    def __init__(self, mailroom: Mailroom) -> None:
-        super().__init__(mailroom.post)
-        self._mail = mailroom
-
     def attend(self, knows: int, whole: Agreed) -> None:
         """See `Carrier.attend`."""
         self._mail.hear(0)
@@ -157,7 +153,7 @@ class ProcessCarrier(ProcessMeeting, Carrier):
         whole: Agreed,
     ) -> Mapping[int, Payload]:
         """See `Carrier.exchange`."""
-        rank = self._mail.post.rank
+        rank = self._mail.rank
         offers = self._mail.offers[number]
         if rank in own:
             self._mail.offer([each for each in hearing if each != rank], number, own[rank])
@@ -165,7 +161,7 @@ class ProcessCarrier(ProcessMeeting, Carrier):
         while not all(member in offers for member in members):
             self._mail.hear()
             self._answer(number, whole)
-            for member, reason in self._mail.post.lost.items():
+            for member, reason in self._mail.lost.items():
                 if member in members and member not in offers:
                     raise PeerLost(member, reason)
         self._mail.forget(number + 1)
@@ -178,8 +174,8 @@ class ProcessCarrier(ProcessMeeting, Carrier):
             self._mail.hear()
             # What the giver needs first may depend on a worker that asks this one.
             self._answer(knows, whole)
-            if giver in self._mail.post.lost:
-                raise PeerLost(giver, self._mail.post.lost[giver])
+            if giver in self._mail.lost:
+                raise PeerLost(giver, self._mail.lost[giver])
         whole.take(self._mail.state[2])
 
     def meet(self, iterations: int, knows: int, whole: Agreed) -> None:

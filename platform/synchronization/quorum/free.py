@@ -36,8 +36,8 @@ class FreeRounds(QuorumTraining):
             mailroom: its.
             needed: how many workers close a round, more than half of all.
         """
-        super().__init__(sync, own, ProcessMeeting(mailroom.post))
-        self._mail, self._needed, self._rank = mailroom, needed, mailroom.post.rank
+        super().__init__(sync, own, ProcessMeeting(mailroom))
+        self._mail, self._needed, self._rank = mailroom, needed, mailroom.rank
         self._deadline = sync.deadline or Deadline()
         self._pace = Pace(self._deadline)
         self._decided: dict[int, Value] = {}
@@ -102,8 +102,7 @@ class FreeRounds(QuorumTraining):
         self._count_sent()
 
     def _sent_so_far(self) -> tuple[int, int]:
-        post = self._mail.post
-        return int(post.link_bytes.sum()), int(post.link_messages.sum())
+        return int(self._mail.link_bytes.sum()), int(self._mail.link_messages.sum())
 
     def _count_sent(self) -> None:
         """Notes what this worker has sent since it last did."""
@@ -140,7 +139,7 @@ class FreeRounds(QuorumTraining):
     def _coordinate(self, number: int) -> None:
         """Closes the round, if it is time and this worker's turn to do so."""
         self._hear_votes()
-        lost, here = self._mail.post.lost, self._mail.offers[number]
+        lost, here = self._mail.lost, self._mail.offers[number]
         if self.workers - len(lost) < self._needed:
             rank, reason = next(iter(lost.items()))
             raise PeerLost(
@@ -220,7 +219,7 @@ class FreeRounds(QuorumTraining):
             self._ask_at = monotonic() + self._deadline.least
         elif monotonic() >= self._ask_at:
             others = ahead or self._mail.others
-            there = [rank for rank in others if rank not in self._mail.post.silent] or others
+            there = [rank for rank in others if rank not in self._mail.silent] or others
             self._wire_bytes += self._mail.ask(there[self._asked % len(there)], number + 1)
             self._asked += 1
             # An answer is as large as the model, and may still be on its way.

@@ -4,41 +4,62 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 
-from taugrad.compressors.errors import PeerLost
+import numpy as np
+from numpy.typing import NDArray
 
-from ..rounds import Payload
+from taugrad.compressors.errors import PeerLost
+from taugrad.compressors.exchange.arrivals import Arrivals
+from taugrad.compressors.exchange.carrier import Carrier, Payload
+
 from .agreed import Agreed
 from .consensus import Value, Vote
 from .message import (
     Kind,
     Received,
     prefix_bytes,
+    read,
     state_prefix,
     value_before_state,
     vote_from_bytes,
     vote_to_bytes,
+    written,
 )
-from .post import Post
 
 _LOOK_S = 0.05
 """How often a waiting worker checks what has arrived, in seconds."""
+_TAG = "round"
 
 log = logging.getLogger("taugrad")
 
 
 class Mailroom:
-    """What has arrived and is still needed.
+    """What has arrived and is still needed. A worker that is gone is left out; this is not an error.
 
     Attributes:
+        rank: of this worker.
+        workers: how many there are.
+        others: the ranks of all others.
         offers: by round and sender.
         votes: in order of arrival, with sender and round.
         state: the latest agreed weights that arrived: number of rounds in them, last decision, bytes.
         latest: by worker, the latest round about which it has sent anything.
+        link_bytes: int64 [workers], bytes of messages that this worker has sent to each other one.
+        link_messages: int64 [workers], how many messages.
     """
 
-    def __init__(self, post: Post) -> None:
-        self.post = post
-        self.others = [rank for rank in range(post.workers) if rank != post.rank]
+    def __init__(self, carrier: Carrier, *, skips: bool) -> None:
+        """Takes charge of what arrives.
+
+        Args:
+            carrier: of this worker.
+            skips: whether no offer goes to a worker that is silent. None need go where a worker that misses
+                an offer takes over the round's result instead.
+        """
+        self.rank, self.workers, self.others = carrier.rank, carrier.workers, carrier.others
+        self._carrier, self._skips = carrier, skips
+        self._arrivals = Arrivals(carrier, _TAG)
+        self.link_bytes: NDArray[np.int64] = np.zeros(carrier.workers, np.int64)
+        self.link_messages: NDArray[np.int64] = np.zeros(carrier.workers, np.int64)
         self.offers: dict[int, dict[int, Payload]] = defaultdict(dict)
         self.votes: list[tuple[int, int, Vote]] = []
         self.state: tuple[int, Value, Payload] | None = None
@@ -49,11 +70,31 @@ class Mailroom:
 
     def hear(self, wait_s: float = _LOOK_S) -> None:
         """Handles what has arrived; waits until something has."""
-        for each in self.post.take(wait_s):
-            self._sort(each)
+        for sender, arrived in self._arrivals.take(wait_s):
+            self._sort(read(sender, arrived))
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Workers that are gone, and why."""
+        return {rank: problem.reason for rank, problem in self._arrivals.lost.items()}
+
+    @property
+    def silent(self) -> set[int]:
+        """Workers from which nothing has arrived for a while, including those that are gone."""
+        return self._carrier.silent
+
+    def _send(self, to: Iterable[int], kind: Kind, number: int, body: bytes = b"") -> int:
+        message, lost = written(kind, number, body), self._arrivals.lost
+        for rank in to:
+            if rank not in lost:
+                self._carrier.send(rank, _TAG, message)
+                if kind is not Kind.READY:
+                    self.link_messages[rank] += 1
+                    self.link_bytes[rank] += message.size
+        return int(message.size)
 
     def _sort(self, arrived: Received) -> None:
-        sender, number, workers = arrived.sender, arrived.number, self.post.workers
+        sender, number, workers = arrived.sender, arrived.number, self.workers
         match arrived.kind:
             case Kind.OFFER:
                 self.offers[number][sender] = arrived.body
@@ -78,15 +119,16 @@ class Mailroom:
 
     def offer(self, to: Iterable[int], number: int, body: bytes) -> int:
         """Sends an offer for a round; returns its bytes."""
-        return self.post.send([*to], Kind.OFFER, number, body)
+        silent = self.silent if self._skips else set()
+        return self._send([rank for rank in to if rank not in silent], Kind.OFFER, number, body)
 
     def vote(self, to: int, number: int, vote: Vote) -> int:
         """Sends a vote; returns its bytes."""
-        return self.post.send([to], Kind.VOTE, number, vote_to_bytes(vote, self.post.workers))
+        return self._send([to], Kind.VOTE, number, vote_to_bytes(vote, self.workers))
 
     def ask(self, whom: int, number: int) -> int:
         """Asks for the agreed weights after this number of rounds, or more; returns the bytes sent."""
-        return self.post.send([whom], Kind.ASK, number)
+        return self._send([whom], Kind.ASK, number)
 
     def asked(self, knows: int) -> list[tuple[int, int]]:
         """Takes out the workers that can be answered now, with the number of rounds that each asked for.
@@ -101,12 +143,12 @@ class Mailroom:
 
     def answer(self, whom: int, knows: int, value: Value, whole: Agreed) -> int:
         """Sends the agreed weights after this number of rounds; returns the bytes sent."""
-        body = state_prefix(value, self.post.workers) + whole.to_bytes()
-        return self.post.send([whom], Kind.STATE, knows, body)
+        body = state_prefix(value, self.workers) + whole.to_bytes()
+        return self._send([whom], Kind.STATE, knows, body)
 
     def say_ready(self, iterations: int) -> None:
         """Tells the others that this worker has ended its rounds before an evaluation."""
-        self.post.send(self.others, Kind.READY, iterations)
+        self._send(self.others, Kind.READY, iterations)
 
     def all_ready(self, iterations: int) -> bool:
         """Whether all others have said so, too.
@@ -115,10 +157,10 @@ class Mailroom:
             PeerLost: one of them is gone, and will never say so.
         """
         waited_for = {rank for rank in self.others if self._ready.get(rank, -1) < iterations}
-        for rank, reason in self.post.lost.items():
+        for rank, reason in self.lost.items():
             if rank in waited_for:
                 raise PeerLost(rank, f"{reason}; evaluations and checkpoints need every worker")
-        for rank in waited_for & self.post.silent - self._warned:
+        for rank in waited_for & self.silent - self._warned:
             self._warned.add(rank)
             log.warning(
                 "worker %d has been silent for a while; an evaluation or checkpoint waits for it", rank

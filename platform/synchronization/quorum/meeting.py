@@ -8,7 +8,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from ..rounds import Traffic
-from .post import Post
+from .mailroom import Mailroom
 
 
 class Meeting(ABC):
@@ -26,26 +26,26 @@ class Meeting(ABC):
 class ProcessMeeting(Meeting):
     """The meetings of workers in processes of their own, through torch's default process group."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, mailroom: Mailroom) -> None:
         """Joins them.
 
         Args:
-            post: of this process's worker; it counts what that sends.
+            mailroom: of this process's worker; it counts what that sends.
         """
-        self._post = post
-        self._counted = np.zeros((2, post.workers), np.int64)
+        self._mail = mailroom
+        self._counted = np.zeros((2, mailroom.workers), np.int64)
 
     def together(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Meeting.together`."""
         mine = torch.from_numpy(own[0])
-        everybody = [torch.empty_like(mine) for _ in range(self._post.workers)]
+        everybody = [torch.empty_like(mine) for _ in range(self._mail.workers)]
         dist.all_gather(everybody, mine)
         return np.stack([each.numpy() for each in everybody])
 
     def count_links(self, traffic: Traffic) -> None:
         """See `Meeting.count_links`: what this process's worker has sent."""
-        post = self._post
-        counts = np.stack([post.link_bytes, post.link_messages])
-        traffic.link_bytes[post.rank] += counts[0] - self._counted[0]
-        traffic.link_messages[post.rank] += counts[1] - self._counted[1]
+        mail = self._mail
+        counts = np.stack([mail.link_bytes, mail.link_messages])
+        traffic.link_bytes[mail.rank] += counts[0] - self._counted[0]
+        traffic.link_messages[mail.rank] += counts[1] - self._counted[1]
         self._counted = counts

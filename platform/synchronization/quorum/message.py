@@ -8,7 +8,6 @@ body:
 - ASK: no body. It asks for the agreed weights before the round, or before a later one.
 - STATE: leader, members as above, then the agreed weights before the round.
 - READY: no body. The sender has finished all rounds before an evaluation, whose number replaces the round's.
-- ALIVE: no body. A sign of life.
 """
 
 import zlib
@@ -19,8 +18,8 @@ from struct import Struct
 import numpy as np
 
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.exchange.carrier import Payload
 
-from ..rounds import Payload
 from .consensus import Phase, Value, Vote
 
 HEAD = Struct("<IIQQ")
@@ -38,18 +37,6 @@ class Kind(IntEnum):
     ASK = 3
     STATE = 4
     READY = 5
-    ALIVE = 6
-
-
-@dataclass(frozen=True)
-class Head:
-    """The head of a message."""
-
-    kind: Kind
-    crc: int
-    number: int
-    """Of the round."""
-    size: int
 
 
 @dataclass(frozen=True)
@@ -59,34 +46,24 @@ class Received:
     sender: int
     kind: Kind
     number: int
+    """Of the round."""
     body: Payload
 
 
-def written(kind: Kind, number: int, body: bytes = b"") -> bytes:
+def written(kind: Kind, number: int, body: bytes = b"") -> Payload:
     """A message's bytes."""
-    return HEAD.pack(kind, zlib.crc32(body), number, len(body)) + body
+    return np.frombuffer(HEAD.pack(kind, zlib.crc32(body), number, len(body)) + body, np.uint8)
 
 
-def read_head(data: bytes, most_bytes: int) -> Head:
-    """Reads a head.
-
-    Args:
-        data: `HEAD.size` bytes.
-        most_bytes: the largest size of a body.
-
-    Raises:
-        CorruptMessage: this is not a head.
-    """
-    kind, crc, number, size = HEAD.unpack(data)
-    if kind not in tuple(Kind) or size > most_bytes:
-        raise CorruptMessage(f"no head of a message: kind {kind}, {size} bytes")
-    return Head(Kind(kind), crc, number, size)
-
-
-def check(head: Head, body: bytearray) -> None:
-    """Raises CorruptMessage if the checksum of a body is wrong."""
-    if zlib.crc32(body) != head.crc:
-        raise CorruptMessage(f"a message of {head.size} bytes has the wrong checksum")
+def read(sender: int, arrived: Payload) -> Received:
+    """Reads a message; raises CorruptMessage."""
+    kind, crc, number, size = HEAD.unpack(arrived[: HEAD.size].tobytes().ljust(HEAD.size, b"\0"))
+    body = arrived[HEAD.size :]
+    if kind not in tuple(Kind) or size != body.size:
+        raise CorruptMessage(f"what worker {sender} sent is no message: kind {kind}, {arrived.size} bytes")
+    if zlib.crc32(body.data) != crc:
+        raise CorruptMessage(f"what worker {sender} sent: a message of {size} bytes has the wrong checksum")
+    return Received(sender, Kind(kind), number, body)
 
 
 def vote_to_bytes(vote: Vote, workers: int) -> bytes:

@@ -56,7 +56,6 @@ def _why_not(sync: SyncConfig, mode: WeightsSync, where: str, method: Method, de
         f"{where}.adapt: it goes by what all workers have measured; leave one of them out": (
             mode.adapt is not None
         ),
-        f"{where}.authenticated = true: its messages get no tags; leave one of them out": mode.authenticated,
         "compressor.kind = powersgd: it goes through torch's own all-reduce; use another compressor": (
             isinstance(method, PowerSGD)
         ),

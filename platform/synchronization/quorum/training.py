@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient, Totals
+from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 
 from ...data.feeding import Batch
 from ..base import Moment, Outcome
 from ..config import WeightsSync
 from ..patterns.base import Spent
-from ..rounds import Payload, Sending, Side
+from ..rounds import Sending, Side
 from ..weights import LocalTraining, OwnWorkers
 from .agreed import Agreed, to_bytes
 from .ledger import Ledger, sums_of

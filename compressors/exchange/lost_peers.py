@@ -20,12 +20,11 @@ _PLACE = re.compile(r"^\[[^\]]*\] *")
 
 
 @contextmanager
-def reaching(worker: int = EVERYBODY, by: int | None = None) -> Iterator[None]:
+def reaching(worker: int = EVERYBODY) -> Iterator[None]:
     """Names the worker that could not be reached inside.
 
     Args:
-        worker: the worker whose message is waited for.
-        by: the worker that forwards its messages, if any.
+        worker: the worker whose answer is waited for.
 
     Raises:
         PeerLost: the worker is gone, or has been silent for longer than the process group allows.
@@ -39,11 +38,10 @@ def reaching(worker: int = EVERYBODY, by: int | None = None) -> Iterator[None]:
         if _SILENT.search(text):
             told = _MILLISECONDS.search(text)
             time = f"for {int(told[1]) / 1000:g} s, the process group's timeout" if told else "for too long"
-            way = "" if by in (None, worker) else f" by way of worker {by}"
-            reason = f"has sent nothing{way} {time}: its process hangs, is stopped, or cannot be reached"
+            reason = f"has sent nothing {time}: its process hangs, is stopped, or cannot be reached"
             raise PeerLost(worker, reason) from problem
         if _GONE.search(text):
-            raise PeerLost(worker if by is None else by, f"is gone: {_first_sentence(text)}") from problem
+            raise PeerLost(worker, f"is gone: {_first_sentence(text)}") from problem
         raise
 
 

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from pydantic import BaseModel
 from torch import Tensor
 
-from .errors import WorkersDisagree
-from .wire.reaching import reaching
+from ..errors import WorkersDisagree
+from .lost_peers import reaching
 
 KIND = "kind"
 """The field that names the method; if it differs, so do most others."""

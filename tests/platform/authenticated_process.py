@@ -1,13 +1,12 @@
-"""One of three workers whose messages are authenticated: `python sealing_process.py RANK WORKERS FOLDER`.
+"""One of three workers with a key: `python authenticated_process.py RANK WORKERS FOLDER`.
 
-What each case came to is in FOLDER/sealing_RANK.json.
+What each case came to is in FOLDER/authenticated_RANK.json.
 """
 
 import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -17,8 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from taugrad.compressors.wire import sealing
-from taugrad.compressors.wire.sealing import KEY, KEY_FILE, Seal
+from taugrad.compressors.exchange.keys import KEY, KEY_FILE
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment, Synchronization
@@ -32,6 +30,9 @@ RIGHT, WRONG = "the key of all workers", "the key of somebody else"
 MODES: dict[str, dict[str, Any]] = {
     "exact": {"mode": "allgather"},
     "hierarchical": {"mode": "allgather", "exchange": "hierarchical", "sites": [[0, 1], [2]]},
+    "ring": {"mode": "ring"},
+    "async": {"mode": "async", "follow_schedule": True},
+    "quorum": {"mode": "weights", "every": 1, "quorum": 1.0, "schedule": {}},
     "sharded": {"mode": "sharded"},
     "server": {"mode": "parameter_server"},
     "weights": {"mode": "weights", "every": 1},
@@ -44,15 +45,6 @@ MODES: dict[str, dict[str, Any]] = {
     },
 }
 """All that can be authenticated."""
-CHANGED: tuple[tuple[str, int | None], ...] = (
-    ("exact", None),
-    ("hierarchical", None),
-    ("sharded", 0),
-    ("sharded", 1),
-    ("sharded", 2),
-    ("weights", 2),
-)
-"""Modes, and what is changed there: of rounds heads (0), sizes (1) or messages (2)."""
 
 
 def spec(line: str, sync: dict[str, Any]) -> dict[str, Any]:
@@ -113,37 +105,6 @@ def error_of(mode: dict[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
-class Changing:
-    """Worker 1's messages are changed on their way, from the second about something on."""
-
-    def __init__(self, change: str, about: int | None) -> None:
-        """Says how.
-
-        Args:
-            change: `flipped`, a bit of the message; or `repeated`, what was sent first stands in for it.
-            about: what they are about; None: whatever it is.
-        """
-        self._change, self._about = change, about
-        self._first: dict[tuple[int, int], Any] = {}
-        self._original = Seal.sealed
-
-    def __enter__(self) -> None:
-        def sealed(seal: Seal, message: Any, about: int, turn: int, receiver: int = sealing.TO_ALL) -> Any:
-            made = self._original(seal, message, about, turn, receiver)
-            first = self._first.setdefault((about, receiver), made)
-            if not turn or self._about not in (None, about):
-                return made
-            if self._change == "repeated":
-                return first
-            made[0] ^= 1
-            return made
-
-        Seal.sealed = sealed  # type: ignore[method-assign]
-
-    def __exit__(self, *_: object) -> None:
-        Seal.sealed = self._original  # type: ignore[method-assign]
-
-
 def main(rank: int, workers: int, folder: Path) -> None:
     torch.set_num_threads(1)
     groups = count()
@@ -164,20 +125,16 @@ def main(rank: int, workers: int, folder: Path) -> None:
     if workers == 1:
         ways = {"plain": False, "tagged": True}
         alone = {way: go(partial(outcome, "exact", authenticated=tags)) for way, tags in ways.items()}
-        (folder / f"sealing_{rank}.json").write_text(json.dumps({"alone": alone}))
+        (folder / f"authenticated_{rank}.json").write_text(json.dumps({"alone": alone}))
         return
-    found: dict[str, Any] = {"alike": {}, "keys": {}, "changed": {}}
+    found: dict[str, Any] = {"alike": {}, "keys": {}}
     for name in MODES:
         found["alike"][name] = [go(partial(outcome, name, authenticated=tags)) for tags in (False, True)]
     for name in ("exact", "sharded"):
         for case, key in (("wrong", WRONG), ("missing", None)):
             own = key if rank == 1 else RIGHT
             found["keys"][f"{name}, {case}"] = go(partial(error_of, MODES[name]), own)
-    for name, about in CHANGED:
-        for change in ("flipped", "repeated"):
-            with Changing(change, about) if rank == 1 else nullcontext():
-                found["changed"][f"{name}, {about}, {change}"] = go(partial(error_of, MODES[name]))
-    (folder / f"sealing_{rank}.json").write_text(json.dumps(found))
+    (folder / f"authenticated_{rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,55 @@
+"""What arrives without being asked for: for workers that don't know who sends next."""
+
+from concurrent.futures import Future
+from functools import partial
+from threading import Condition
+
+from ..errors import PeerLost
+from .carrier import Carrier, Payload
+
+
+class Arrivals:
+    """All that the other workers send under one tag, in the order in which it arrives.
+
+    Attributes:
+        lost: workers that are gone, and why; what they had sent has arrived before.
+    """
+
+    def __init__(self, carrier: Carrier, tag: str) -> None:
+        self.lost: dict[int, PeerLost] = {}
+        self._carrier, self._tag = carrier, tag
+        self._changed = Condition()
+        self._here: list[tuple[int, Payload]] = []
+        self._told = 0
+        """How many were lost when they were last asked for."""
+        for source in carrier.others:
+            carrier.receive(source, tag).add_done_callback(partial(self._note, source))
+
+    def _note(self, source: int, message: Future[Payload]) -> None:
+        """Called when a message is here; takes all that follow it."""
+        while message.done():
+            problem = message.exception()
+            with self._changed:
+                if isinstance(problem, PeerLost):
+                    self.lost = {**self.lost, source: problem}
+                else:
+                    self._here.append((source, message.result()))
+                self._changed.notify_all()
+            if problem is not None:
+                return
+            message = self._carrier.receive(source, self._tag)
+        message.add_done_callback(partial(self._note, source))
+
+    def take(self, wait_s: float | None = None) -> list[tuple[int, Payload]]:
+        """Senders and payloads, each sender's in order.
+
+        Waits until there are some, or another worker is lost.
+
+        Args:
+            wait_s: the longest time to wait; by default any.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._here or len(self.lost) > self._told, wait_s)
+            self._told = len(self.lost)
+            here, self._here = self._here, []
+        return here

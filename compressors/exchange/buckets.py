@@ -1,0 +1,183 @@
+"""The exchange of the DDP hook: every worker's message about a bucket goes to every other worker.
+
+If slow links connect sites of workers, a message goes to each other site once, and is handed on there
+(`sites.py`).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from threading import Lock
+from time import perf_counter
+from typing import Any, Literal
+from weakref import finalize
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .addresses import places_of
+from .carrier import Carrier, Payload
+from .mesh import connected
+from .sites import Sites
+
+ExchangeForm = Literal["exact", "hierarchical"]
+
+
+class Arriving:
+    """All workers' messages about a bucket, on their way.
+
+    Attributes:
+        started: when this worker's was handed over, in seconds of `perf_counter`.
+    """
+
+    def __init__(self, rank: int, own: Payload, theirs: Mapping[int, Future[Payload]]) -> None:
+        self.started = perf_counter()
+        self._rank, self._own, self._theirs = rank, own, theirs
+
+    def when_here(self, then: Callable[[Exception | None], None]) -> None:
+        """Calls a function once all have arrived, or with the error of the first that never will.
+
+        It is called in the carrier's thread, which must not wait, or here and now.
+        """
+        left, lock = len(self._theirs), Lock()
+
+        def note(message: Future[Payload]) -> None:
+            nonlocal left
+            problem = message.exception()
+            assert problem is None or isinstance(problem, Exception)
+            with lock:
+                was, left = left, 0 if problem is not None else max(0, left - 1)
+            if was and not left:
+                then(problem)
+
+        if not self._theirs:
+            then(None)
+        for each in self._theirs.values():
+            each.add_done_callback(note)
+
+    def wait(self) -> None:
+        """Waits until all have arrived; raises PeerLost."""
+        for each in self._theirs.values():
+            each.result()
+
+    def messages(self) -> list[Payload]:
+        """Each worker's message, by rank; they have arrived."""
+        everybody = {rank: each.result() for rank, each in self._theirs.items()} | {self._rank: self._own}
+        return [everybody[rank] for rank in sorted(everybody)]
+
+
+class Exchange:
+    """Sends messages to all workers, and counts over which links they go.
+
+    Attributes:
+        sites: for hierarchical, the sites of the workers; None until the first exchange if hosts decide.
+        link_bytes: int64 [workers, workers], what went from row to column so far; None in the form exact,
+            in which all links carry the same.
+        link_messages: likewise, how many messages that was.
+    """
+
+    def __init__(self, form: ExchangeForm, sites: Sites | None = None, key: bytes | None = None) -> None:
+        """Connects nobody yet.
+
+        Args:
+            form: hierarchical hands messages on at sites.
+            sites: for hierarchical; by default, the workers of a host form a site.
+            key: that all workers share, if messages are to be encrypted and authenticated.
+        """
+        self.form, self.sites = form, sites
+        self._key = key
+        self._carrier: Carrier | None = None
+        self.link_bytes: NDArray[np.int64] | None = None
+        self.link_messages: NDArray[np.int64] | None = None
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether messages are encrypted, and only holders of the key can send any."""
+        return self._key is not None
+
+    def open(self, group: dist.ProcessGroup, most_bytes: int) -> None:
+        """Connects to the other workers, once, before the first exchange; all must call this together.
+
+        Args:
+            group: the workers'.
+            most_bytes: more than a message has.
+
+        Raises:
+            WorkersDisagree: on every worker, if one has another key.
+            PeerLost: a worker does not connect in time.
+        """
+        if self._carrier is not None:
+            return
+        if self.form == "hierarchical":
+            self.sites = self.sites or Sites.by_place(places_of(group))
+        carrier = connected(group, most_bytes=most_bytes, key=self._key)
+        finalize(self, carrier.close)
+        self._carrier, rank = carrier, carrier.rank
+        self._ways = self.sites or Sites.one(carrier.workers)
+        hops = self._ways.hops.tolist()
+        self._receivers = [to for source, by, to in hops if source == by == rank]
+        self._senders = {source: by for source, by, to in hops if to == rank}
+        self._handed_on: defaultdict[int, list[int]] = defaultdict(list)
+        for source, by, to in hops:
+            if source != by == rank:
+                self._handed_on[source].append(to)
+
+    def start(self, message: Payload, bucket: int) -> Arriving:
+        """Sends this worker's message about a bucket, and has those of the others handed on.
+
+        Args:
+            message: uint8; it must not be changed afterwards.
+            bucket: the unique number of the bucket that it is about.
+        """
+        carrier = self._carrier
+        assert carrier is not None, "workers are connected before their first exchange"
+        for to in self._receivers:
+            carrier.send(to, f"{bucket} of {carrier.rank}", message)
+        theirs = {
+            source: carrier.receive(by, f"{bucket} of {source}") for source, by in self._senders.items()
+        }
+        for source, receivers in self._handed_on.items():
+            theirs[source].add_done_callback(partial(_hand_on, carrier, receivers, f"{bucket} of {source}"))
+        return Arriving(carrier.rank, message, theirs)
+
+    def count(self, lengths: NDArray[np.int64]) -> tuple[int, int]:
+        """Counts one exchange.
+
+        Args:
+            lengths: int64 [workers], of each worker's message.
+
+        Returns:
+            The bytes that all workers together handed to the carrier, where what goes to several counts once,
+            and those that arrived at all of them.
+        """
+        if self.form == "hierarchical":
+            if self.link_bytes is None or self.link_messages is None:
+                self.link_bytes, self.link_messages = np.zeros((2, lengths.size, lengths.size), np.int64)
+            self.link_bytes += self._ways.over_links(lengths)
+            self.link_messages += self._ways.over_links(np.ones_like(lengths))
+        return int(lengths @ self._ways.times_handed_over), int(lengths.sum()) * (lengths.size - 1)
+
+    def links_state(self) -> dict[str, Tensor]:
+        """What was sent over each link so far, for `load_links_state`; nothing if links are not known."""
+        if self.link_bytes is None or self.link_messages is None:
+            return {}
+        return {
+            "link_bytes": torch.from_numpy(self.link_bytes.copy()),
+            "link_messages": torch.from_numpy(self.link_messages.copy()),
+        }
+
+    def load_links_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `links_state` returned; what went before in another form is not known."""
+        if self.form == "hierarchical" and "link_bytes" in state:
+            self.link_bytes = state["link_bytes"].numpy().copy()
+            self.link_messages = state["link_messages"].numpy().copy()
+
+
+def _hand_on(carrier: Carrier, receivers: list[int], tag: str, message: Future[Payload]) -> None:
+    if message.exception() is None:
+        for to in receivers:
+            carrier.send(to, tag, message.result())

@@ -1,0 +1,122 @@
+"""The carrier: brings messages from worker to worker, for the hook and for all modes.
+
+It has two verbs. `send` starts to send a payload under a tag, and never waits for the receiver. `receive` is
+a future of the next payload that a worker sent under a tag. Nobody is told lengths in advance, and no
+receiver has to be ready. `mesh` connects processes, `memory` the simulated workers of one process.
+"""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import PeerLost
+
+Payload = NDArray[np.uint8]
+
+_Key = tuple[int, str]
+"""Who sent a message, and its tag."""
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Somebody waits for a message."""
+
+    future: Future[Payload]
+    since: float
+    """In seconds of `monotonic`."""
+
+
+class Carrier(ABC):
+    """One worker's way to all others.
+
+    Messages of one sender under one tag arrive in the order in which they were sent. Any thread may send and
+    receive.
+
+    Attributes:
+        rank: of this worker.
+        workers: how many there are.
+        others: the ranks of all others.
+    """
+
+    def __init__(self, rank: int, workers: int) -> None:
+        self.rank, self.workers = rank, workers
+        self.others: Sequence[int] = [each for each in range(workers) if each != rank]
+        self._lock = Lock()
+        self._arrived: defaultdict[_Key, deque[Payload]] = defaultdict(deque)
+        self._waiting: defaultdict[_Key, deque[_Waiting]] = defaultdict(deque)
+        self._lost: dict[int, PeerLost] = {}
+
+    @abstractmethod
+    def send(self, to: int, tag: str, payload: Payload) -> None:
+        """Starts to send a payload. What is sent to a worker that is gone is dropped.
+
+        Args:
+            to: the receiver's rank.
+            tag: by which the receiver asks for it.
+            payload: uint8; it is not copied, and must not be changed afterwards.
+        """
+
+    def receive(self, source: int, tag: str) -> Future[Payload]:
+        """The next payload that a worker sends under a tag, in the CPU's memory.
+
+        The future raises PeerLost if the worker is gone, or has sent nothing for too long. Its callbacks must
+        not wait: they run in the thread that files what arrives.
+        """
+        found: Future[Payload] = Future()
+        with self._lock:
+            arrived, lost = self._arrived.get((source, tag)), self._lost.get(source)
+            if arrived:
+                payload = arrived.popleft()
+                if not arrived:
+                    del self._arrived[source, tag]
+            elif lost is None:
+                self._waiting[source, tag].append(_Waiting(found, monotonic()))
+                return found
+        if arrived is not None:
+            found.set_result(payload)
+        else:
+            found.set_exception(lost)
+        return found
+
+    @property
+    def lost(self) -> dict[int, PeerLost]:
+        """Workers that are gone, and why."""
+        with self._lock:
+            return dict(self._lost)
+
+    @property
+    def silent(self) -> set[int]:
+        """Workers from which nothing has come for a while, those that are gone included."""
+        return set(self.lost)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Sends what is left, for a few seconds at most, and ends."""
+
+    def _file(self, source: int, tag: str, payload: Payload) -> None:
+        """Hands what has arrived to whoever waits for it, or keeps it."""
+        with self._lock:
+            waiting = self._waiting.get((source, tag))
+            if not waiting:
+                self._arrived[source, tag].append(payload)
+                return
+            first = waiting.popleft()
+            if not waiting:
+                del self._waiting[source, tag]
+        first.future.set_result(payload)
+
+    def _lose(self, source: int, problem: PeerLost) -> None:
+        """Fails whatever waits for a worker, now and from now on."""
+        with self._lock:
+            self._lost.setdefault(source, problem)
+            keys = [key for key in self._waiting if key[0] == source]
+            failed = [each for key in keys for each in self._waiting.pop(key)]
+        for each in failed:
+            each.future.set_exception(problem)

@@ -1,0 +1,71 @@
+"""The key that the workers of a run share, and what each of them makes of it.
+
+Connections are encrypted and authenticated by CURVE (ZeroMQ's: Curve25519, with keys of its own for each
+connection, so nothing recorded can be sent again). Each worker's key pair follows from the shared key and its
+rank: everybody knows everybody's public key, and no key is exchanged.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import zmq
+from zmq.utils import z85
+
+KEY, KEY_FILE = "TAUGRAD_KEY", "TAUGRAD_KEY_FILE"
+"""Variables of the environment: the key itself, or a file that holds it."""
+SHORTEST_KEY, LONGEST_KEY = 16, 4096
+
+
+class KeyProblem(ValueError):
+    """There is no key, or none that can be used; the message never holds it."""
+
+
+def key_of_environment(environment: Mapping[str, str] | None = None) -> bytes:
+    """The key that all workers of a run share.
+
+    Args:
+        environment: by default this process's.
+
+    Returns:
+        What TAUGRAD_KEY holds, or the file that TAUGRAD_KEY_FILE names, without white space around it.
+
+    Raises:
+        KeyProblem: neither is set, or both are, the file cannot be read, or the key is too short or long.
+    """
+    variables = os.environ if environment is None else environment
+    text, path = variables.get(KEY, ""), variables.get(KEY_FILE, "")
+    if text and path:
+        raise KeyProblem(f"{KEY} and {KEY_FILE} are both set; leave one out")
+    if not text and not path:
+        raise KeyProblem(
+            f"there is no key; set {KEY_FILE} to a file that holds one, or {KEY}, for all workers"
+        )
+    if path:
+        try:
+            with Path(path).open("rb") as file:
+                key, where = file.read(LONGEST_KEY + 1).strip(), f"{KEY_FILE} = {path}"
+        except OSError as error:
+            raise KeyProblem(f"{KEY_FILE} = {path}: {error.strerror}") from None
+    else:
+        key, where = text.strip().encode(errors="surrogateescape"), KEY
+    if not SHORTEST_KEY <= len(key) <= LONGEST_KEY:
+        raise KeyProblem(
+            f"{where}: a key has {SHORTEST_KEY} to {LONGEST_KEY} bytes, this one {len(key)}; "
+            "`openssl rand -hex 32` makes one"
+        )
+    return key
+
+
+def key_pair(key: bytes, rank: int) -> tuple[bytes, bytes]:
+    """A worker's public and secret key, in Z85 as ZeroMQ takes them.
+
+    Args:
+        key: that all workers share.
+        rank: of the worker.
+    """
+    shared = hashlib.blake2b(key, digest_size=64, person=b"taugrad key").digest()  # it may be too long as one
+    own = hashlib.blake2b(rank.to_bytes(8, "little"), key=shared, digest_size=32, person=b"taugrad curve")
+    secret: bytes = z85.encode(own.digest())
+    return zmq.curve_public(secret), secret

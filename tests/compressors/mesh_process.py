@@ -1,0 +1,261 @@
+"""One of three workers: `python mesh_process.py CASE RANK FOLDER`; it fails if anything is wrong."""
+
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+from concurrent.futures import Future
+from datetime import timedelta
+from io import StringIO
+from threading import Thread
+from time import monotonic, sleep
+
+import numpy as np
+import torch.distributed as dist
+import zmq
+from numpy.typing import NDArray
+
+from taugrad.compressors.errors import PeerLost, WorkersDisagree
+from taugrad.compressors.exchange.addresses import own_address, places_of, told_by_all
+from taugrad.compressors.exchange.arrivals import Arrivals
+from taugrad.compressors.exchange.carrier import Carrier
+from taugrad.compressors.exchange.memory import in_memory
+from taugrad.compressors.exchange.mesh import Mesh
+
+WORKERS, TIMEOUT_S, LONG_S = 3, 4, 120
+"""A short timeout where a worker is lost; else one that a busy machine keeps."""
+MOST = 1 << 23
+KEY = b"a key of sixteen bytes or more"
+SIZES = (0, 1, 7, 5_000, 8_191, 8_192, 70_000, 3_000_001)
+
+
+def message(sender: int, receiver: int, number: int, size: int) -> NDArray[np.uint8]:
+    return np.random.default_rng([sender, receiver, number]).integers(0, 256, size, np.uint8)
+
+
+def talk(carrier: Carrier) -> list[tuple[int, str, bytes]]:
+    """Sends much in an order of its own; what arrives, in the order in which it was asked for."""
+    plans: dict[int, list[tuple[int, str, int]]] = {}
+    for sender in range(WORKERS):
+        chance = random.Random(sender)
+        plans[sender] = [
+            (chance.choice([each for each in range(WORKERS) if each != sender]), chance.choice("ab"), number)
+            for number in range(60)
+        ]
+    for to, tag, number in plans[carrier.rank]:
+        carrier.send(to, tag, message(carrier.rank, to, number, SIZES[number % len(SIZES)]))
+    coming: list[tuple[int, str, Future[NDArray[np.uint8]]]] = []
+    for sender in carrier.others:
+        mine = [(tag, number) for to, tag, number in plans[sender] if to == carrier.rank]
+        coming += [(sender, tag, carrier.receive(sender, tag)) for tag, _ in sorted(mine)]
+    return [(sender, tag, future.result(LONG_S).tobytes()) for sender, tag, future in coming]
+
+
+def says_what_memory_does(rank: int) -> None:
+    """Whatever the order, every worker receives what the simulated one does."""
+    for key in (None, KEY):
+        mesh = Mesh(most_bytes=MOST, key=key)
+        simulated: list[list[tuple[int, str, bytes]]] = [[] for _ in range(WORKERS)]
+
+        def run(carrier: Carrier, found: list[list[tuple[int, str, bytes]]] = simulated) -> None:
+            found[carrier.rank] = talk(carrier)
+
+        threads = [Thread(target=run, args=(each,)) for each in in_memory(WORKERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = talk(mesh)
+        assert len(found) == len(simulated[rank]) > 0
+        assert found == simulated[rank]
+        mesh.close()
+
+
+def groups_do_not_clash(rank: int) -> None:
+    """Several meshes of one process, of a group and of the same workers again."""
+    pairs = [dist.new_group(list(pair)) for pair in ((0, 1), (1, 2), (0, 1))]
+    whole = [Mesh(most_bytes=MOST), Mesh(most_bytes=MOST)]
+    here = [Mesh(group, most_bytes=MOST) for group in pairs if dist.get_rank(group) >= 0]
+    for number, mesh in enumerate([*whole, *here]):
+        for other in mesh.others:
+            mesh.send(other, "same", np.array([number, mesh.rank], np.uint8))
+    for number, mesh in enumerate([*whole, *here]):
+        for other in mesh.others:
+            got = mesh.receive(other, "same").result(LONG_S)
+            assert got[1] == other
+            assert number >= 2 or got[0] == number
+    assert len(set(places_of())) == 1
+    for mesh in (*whole, *here):
+        mesh.close()
+        assert not mesh._thread.is_alive()
+
+
+def strangers_are_refused(rank: int) -> None:
+    """Whoever has no password or key gets nothing through, and the log names it."""
+    for key in (None, KEY):
+        log = StringIO()
+        handler = logging.StreamHandler(log)
+        logging.getLogger("taugrad").addHandler(handler)
+        mesh = Mesh(most_bytes=MOST, key=key)
+        address = mesh._ears.get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        assert own_address() == "127.0.0.1"
+        assert address.startswith("tcp://127.0.0.1:")
+        context = zmq.Context()
+        plain, wrong = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
+        if key is None:
+            wrong.plain_username, wrong.plain_password = b"1", b"guess"
+        else:
+            wrong.curve_publickey, wrong.curve_secretkey = zmq.curve_keypair()
+            wrong.curve_serverkey = mesh._publics[rank]
+        for each in (plain, wrong):
+            each.linger = 0
+            each.connect(address)
+            each.send_multipart([b"same", b"a stranger's"])
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as other:
+            other.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+            deadline = monotonic() + LONG_S
+            while (
+                "it does not have this run's key" not in log.getvalue()
+                or "not a worker" not in log.getvalue()
+            ):
+                assert monotonic() < deadline, log.getvalue()
+                sleep(0.02)
+        for to in mesh.others:
+            mesh.send(to, "same", np.array([rank], np.uint8))
+        for source in mesh.others:
+            assert mesh.receive(source, "same").result(LONG_S).tolist() == [source]
+        assert not mesh._arrived
+        assert not mesh.lost
+        context.destroy(0)
+        told_by_all(b"")
+        mesh.close()
+        logging.getLogger("taugrad").removeHandler(handler)
+
+
+def other_keys_are_refused_at_the_start(rank: int) -> None:
+    """All workers are told, whoever has another key, or none."""
+    for keys in ([KEY, KEY, KEY + b"!"], [None, KEY, KEY]):
+        try:
+            Mesh(most_bytes=MOST, key=keys[rank])
+        except WorkersDisagree as problem:
+            found = str(problem)
+        else:
+            found = "it was let in"
+        assert "they do not have the same key" in found
+
+
+def absurd_lengths_are_refused(rank: int) -> None:
+    """A connection ends where a message is too long; nothing of it arrives."""
+    mesh = Mesh(most_bytes=10_000)
+    if rank == 1:
+        mesh.send(0, "long", np.zeros(10_001, np.uint8))
+    if rank == 0:
+        lost = mesh.receive(1, "long").exception(LONG_S)
+        assert isinstance(lost, PeerLost)
+        assert str(lost) == "worker 1 is gone: its connection was closed"
+        mesh.send(1, "dropped", np.zeros(1, np.uint8))
+    told_by_all(b"")
+    mesh.close()
+
+
+def what_was_sent_arrives_though_its_sender_ends(rank: int) -> None:
+    """Also by way of `Arrivals`, and everything before the loss."""
+    mesh = Mesh(most_bytes=MOST)
+    arrivals = Arrivals(mesh, "more")
+    if rank == 2:
+        for number in range(5):
+            for to in (0, 1):
+                mesh.send(to, "last", np.full(MOST - 8, number, np.uint8))
+                mesh.send(to, "more", np.full(9, number, np.uint8))
+    else:
+        for number in range(5):
+            assert mesh.receive(2, "last").result(LONG_S)[-1] == number
+        found: list[int] = []
+        while not arrivals.lost:
+            found += [int(payload[0]) for _, payload in arrivals.take(LONG_S)]
+        assert found == [0, 1, 2, 3, 4]
+        assert isinstance(mesh.receive(2, "last").exception(LONG_S), PeerLost)
+        assert list(arrivals.lost) == list(mesh.lost) == [2]
+    mesh.close()
+
+
+def the_killed_are_missed_at_once(rank: int) -> None:
+    """No timeout has to pass."""
+    mesh = Mesh(most_bytes=MOST)
+    if rank == 2:
+        for to in (0, 1):
+            mesh.send(to, "last", np.full(100, 7, np.uint8))
+        told_by_all(b"")
+        os.kill(os.getpid(), signal.SIGKILL)
+    last, never = mesh.receive(2, "last"), mesh.receive(2, "never")
+    assert last.result(LONG_S)[0] == 7
+    told_by_all(b"")
+    assert isinstance(never.exception(LONG_S), PeerLost)
+    assert str(never.exception()) == "worker 2 is gone: its connection was closed"
+    mesh.close()
+
+
+def the_stopped_are_missed_in_time(rank: int) -> None:
+    """Without signs of life when a message is late; with them when they are; and it goes on if it is let."""
+    late = Mesh(most_bytes=MOST)
+    signs = Mesh(most_bytes=MOST, silent_after_s=1.0)
+    patient = Mesh(most_bytes=MOST, silent_after_s=1.0, patient=True)
+    (pid,) = told_by_all(str(os.getpid()).encode())[2:]
+    others = dist.new_group([0, 1])
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        assert str(late.receive(2, "never").exception(LONG_S)) == (
+            f"worker 2 has sent nothing for {TIMEOUT_S} s, the process group's timeout: its process hangs, "
+            "is stopped, or cannot be reached"
+        )
+        assert str(signs.receive(2, "never").exception(LONG_S)) == "worker 2 has been silent for 1 s"
+        assert patient.silent == {2}
+        assert not patient.lost
+        told_by_all(b"", others)
+    if rank == 0:
+        os.kill(int(pid), signal.SIGCONT)
+    if rank == 2:
+        for to in (0, 1):
+            patient.send(to, "again", np.zeros(3, np.uint8))
+    else:
+        assert patient.receive(2, "again").result(LONG_S).size == 3
+        assert not patient.silent
+        # Who lives is not missed, though it says nothing for longer than that.
+        assert not patient.lost
+        assert 1 - rank not in signs.lost
+    for mesh in (late, signs, patient):
+        mesh.close()
+
+
+CASES = {
+    each.__name__: each
+    for each in (
+        says_what_memory_does,
+        groups_do_not_clash,
+        strangers_are_refused,
+        other_keys_are_refused_at_the_start,
+        absurd_lengths_are_refused,
+        what_was_sent_arrives_though_its_sender_ends,
+        the_killed_are_missed_at_once,
+        the_stopped_are_missed_in_time,
+    )
+}
+
+
+def main(case: str, rank: int, folder: str) -> None:
+    timeout_s = TIMEOUT_S if "stopped" in case else LONG_S
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=WORKERS,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    CASES[case](rank)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
