@@ -26,7 +26,12 @@ GROUPS = {
         "platform/launching/command",
         "platform/synchronization/asynchronous/meeting",
     ),
-    "workers": ("WorkersDisagree", "KeyProblem", "compressors/exchange/keys", "compressors/exchange/agreement"),
+    "workers": (
+        "WorkersDisagree",
+        "KeyProblem",
+        "compressors/exchange/keys",
+        "compressors/exchange/agreement",
+    ),
     "own-code": ("OwnCodeError", "OwnCodeRaised", "ImportPathError"),
     "data": ("DataError", "SpeechError", "platform/data/"),
     "law": ("LawError", "search/law/"),

@@ -25,9 +25,7 @@ def quantized(config: Any, residual: NDArray[np.float32] | None, gradient: NDArr
     """What a quantizer makes of residual + gradient of one parameter."""
     readback = Readback(CPU)
     kept = None if residual is None else torch.from_numpy(residual)
-    made: Quantized = config.apply(
-        [Given(kept, torch.from_numpy(gradient))], Work(CPU, readback, readback)
-    )
+    made: Quantized = config.apply([Given(kept, torch.from_numpy(gradient))], Work(CPU, readback, readback))
     return made
 
 
