@@ -548,7 +548,7 @@ TAMPERED = {
     "truncated": "bytes of body, there are",
     "nothing at all": "0 bytes are less than a header",
     "of another bucket": f"an update of 3 elements where {ELEMENTS} are due",
-    "a refusal of another bucket": f"an update of 0 elements where {ELEMENTS} are due",
+    "a refusal of another bucket": f"a refusal of 0 elements where {ELEMENTS} are due",
     "a refusal of an unknown parameter": "worker 0 names parameter 99",
 }
 
