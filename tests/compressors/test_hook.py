@@ -515,10 +515,10 @@ def test_a_gradient_that_is_not_finite_is_skipped_by_every_worker_and_costs_noth
 
 TAMPERED = {
     "flipped bit": "the checksum does not match",
-    "truncated": "longer than what is there",
-    "nothing at all": "0 messages for 1 parameters",
+    "truncated": "bytes of body, there are",
+    "nothing at all": "0 bytes are less than a header",
     "of another bucket": f"an update of 3 elements where {ELEMENTS} are due",
-    "a refusal of another bucket": f"an update of 0 elements where {ELEMENTS} are due",
+    "a refusal of another bucket": f"a refusal of 0 elements where {ELEMENTS} are due",
     "a refusal of an unknown parameter": "worker 0 names parameter 99",
 }
 
