@@ -11,14 +11,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .sidco import STAGE
-
 Fit = Literal["exponential", "pareto", "gamma"]
 FEWEST = 16
 """Excesses below which no further stage is fitted."""
 
 
-def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages: int) -> float:
+def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages: int, stage: float) -> float:
     """The magnitude that a share of the elements reaches, if they are distributed as the fits say.
 
     Args:
@@ -27,6 +25,7 @@ def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages
         magnitudes: float32 [m], finite; zeros among them count as elements that reach nothing.
         density: the share wanted, greater than 0, at most 1.
         stages: how many at most; a stage that lets through no more than the density is the last.
+        stage: the share that each stage but the last lets through.
 
     Returns:
         tau, not yet brought into its range; 0 without a magnitude that is not zero.
@@ -37,9 +36,9 @@ def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages
     density = density * magnitudes.size / left.size
     tau = 0.0
     for _ in range(stages - 1):
-        if density >= STAGE or left.size < FEWEST:
+        if density >= stage or left.size < FEWEST:
             break
-        step = excess_reached(fit, left, STAGE)
+        step = excess_reached(fit, left, stage)
         over = left[left > step]
         if over.size < FEWEST or step <= 0:
             break

@@ -80,7 +80,7 @@ class Fitted(TargetDensity[FittedMemory]):
         from .fits import fitted_tau  # noqa: PLC0415 (numpy, which reading a configuration needs not)
 
         stages = memory.stages if self.config.stages == "auto" else self.config.stages
-        return fitted_tau(self.config.fit, magnitudes, memory.target, stages)
+        return fitted_tau(self.config.fit, magnitudes, memory.target, stages, STAGE)
 
     def begin(self, part: "Part", sent: int, memory: FittedMemory) -> None:
         """See `TargetDensity.begin`: it judges the fit."""

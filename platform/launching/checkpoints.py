@@ -16,7 +16,7 @@ from ..training.checkpoint import Saved
 from ..training.choosing import folder_name
 from ..training.manifest import Digest, Manifest
 from ..training.resuming import agreed, gathered
-from .entry import Job
+from .job import Job
 from .reasons import reason
 from .run_folder import RunFolder
 from .spare import forget_checkpoints, keep_checkpoint, spare_checkpoint

@@ -14,8 +14,9 @@ from ..tracking.holding import Hold
 from ..tracking.masking import masked
 from ..tracking.store import finish_run, output_folder
 from .board import Board, News
-from .entry import Job, train_worker
+from .entry import train_worker
 from .failure import RunFailed, run_failed
+from .job import Job
 from .reasons import reason
 from .run_folder import RunFolder
 from .spare import keep_text, spare, text_of

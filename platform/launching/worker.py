@@ -26,7 +26,7 @@ from ..tracking.writer import MetricWriter, PendingMetric
 from ..training.reporting import Progress
 from ..training.trainer import Trainer
 from .checkpoints import Checkpoints
-from .entry import Job
+from .job import Job
 from .placing import with_sites
 from .process_group import process_group
 from .run_folder import RunFolder

@@ -1,6 +1,7 @@
 """Statistical fits of SIDCo: closed forms against scipy's distributions, stages against exact quantiles."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,9 +14,12 @@ from scipy import stats
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.config import read_config
+from taugrad.compressors.tau import fits
 from taugrad.compressors.tau.base import ThresholdPolicy
-from taugrad.compressors.tau.fits import Fit, exponential, fitted_tau, gamma, pareto
-from taugrad.compressors.tau.sidco import LOOKS, FittedMemory, most_stages
+from taugrad.compressors.tau.fits import Fit, exponential, gamma, pareto
+from taugrad.compressors.tau.sidco import LOOKS, STAGE, FittedMemory, most_stages
+
+fitted_tau = partial(fits.fitted_tau, stage=STAGE)
 
 FITS: list[Fit] = ["exponential", "pareto", "gamma"]
 shares = st.floats(1e-4, 0.9)
