@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.glance import no_experiment
-from taugrad.platform.tracking.paging import every_run
+from taugrad.platform.tracking.all_runs import every_run
+from taugrad.platform.tracking.run_lookup import no_experiment
 
 from .runs import RunHistory, histories, to_history
 

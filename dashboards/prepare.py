@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.glance import check_experiment
 from taugrad.platform.tracking.masking import masked, without_login
 from taugrad.platform.tracking.probe import answering_client
+from taugrad.platform.tracking.run_lookup import check_experiment
 
 from . import views
 from .experiment import all_runs, compared_runs, find_experiment

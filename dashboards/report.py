@@ -11,9 +11,9 @@ from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, SpecError
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.glance import check_experiment
 from taugrad.platform.tracking.masking import without_login
 from taugrad.platform.tracking.probe import answering_client
+from taugrad.platform.tracking.run_lookup import check_experiment
 
 from . import gradients, interactive, verdict
 from .experiment import all_runs, compared_runs, find_experiment, with_histories

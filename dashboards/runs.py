@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.glance import read_histories
+from taugrad.platform.tracking.run_lookup import read_histories
 
 from .judging import metric_of
 

@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import Any
 
-from .own_code import OwnCodeError, told
+from .user_code import UserCodeError, told
 
 
-class ImportPathError(OwnCodeError):
+class ImportPathError(UserCodeError):
     """A `package.module:function` that leads to nothing that can be called."""
 
 

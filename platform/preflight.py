@@ -12,10 +12,9 @@ from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.names import unmatched_patterns
 
 from .data import load
-from .launching.reaching import check_cluster
+from .launching.cluster_probe import check_cluster
 from .launching.storing import check_storage
 from .models import build, try_out
-from .own_code import OwnCodeError
 from .spec import RunSpec, SpecError
 from .spec.resizing import check_present
 from .synchronization.config import HybridSync, real
@@ -23,6 +22,7 @@ from .synchronization.keys import wants_key
 from .tasks import build_task, try_task
 from .tracking.patience import patient
 from .tracking.probe import answering_client
+from .user_code import UserCodeError
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -102,7 +102,7 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
 
 
 def _of_section(section: str, error: Exception) -> str:
-    if isinstance(error, OwnCodeError):
+    if isinstance(error, UserCodeError):
         return f"{section}.factory = {error.path}: {error.reason}"
     return f"{section}: {error}"
 

@@ -32,7 +32,7 @@ GROUPS = {
         "compressors/exchange/keys",
         "compressors/exchange/agreement",
     ),
-    "own-code": ("OwnCodeError", "OwnCodeRaised", "ImportPathError"),
+    "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError"),
     "data": ("DataError", "SpeechError", "platform/data/"),
     "law": ("LawError", "search/law/"),
     "plan": ("CannotPlan", "CalibrationError", "ProbeError", "search/plan/", "search/auto"),
@@ -89,7 +89,7 @@ _SAYING = {"say", "_tell", "print"}
 _WORDING = (
     "platform/spec/explaining.py",
     "platform/spec/allowing.py",
-    "platform/launching/reaching.py",
+    "platform/launching/cluster_probe.py",
     "platform/launching/failure.py",
     "platform/launching/command.py",
     "platform/tracking/holding.py",

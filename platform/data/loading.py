@@ -5,7 +5,7 @@ from typing import Any
 
 from ..config import Config
 from ..importing import import_object
-from ..own_code import OwnCodeError, call
+from ..user_code import UserCodeError, call
 from .cifar import load_cifar10, load_cifar100
 from .config import (
     Cifar10,
@@ -45,7 +45,7 @@ def load(config: DataConfig) -> Data:
 
     Raises:
         DataError: The data are missing, damaged or not valid.
-        OwnCodeError: A custom factory cannot be found or called, raised, or returned no data set.
+        UserCodeError: A custom factory cannot be found or called, raised, or returned no data set.
     """
     return _READERS[type(config)](placed(config))
 
@@ -65,7 +65,7 @@ def _parquet(config: Parquet) -> Data:
 def _custom(config: CustomData) -> Data:
     made = call(config.factory, import_object(config.factory), config.arguments, _CONTRACT)
     if not isinstance(made, DataSet | Parts):
-        raise OwnCodeError(config.factory, f"it returned a {type(made).__name__}; {_CONTRACT}")
+        raise UserCodeError(config.factory, f"it returned a {type(made).__name__}; {_CONTRACT}")
     return made
 
 

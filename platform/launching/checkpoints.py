@@ -16,10 +16,10 @@ from ..training.checkpoint import Saved
 from ..training.choosing import folder_name
 from ..training.manifest import Digest, Manifest
 from ..training.resuming import agreed, gathered
+from .fallback import fallback_checkpoint, forget_checkpoints, keep_checkpoint
 from .job import Job
 from .reasons import reason
 from .run_folder import RunFolder
-from .spare import forget_checkpoints, keep_checkpoint, spare_checkpoint
 
 
 class Checkpoints:
@@ -124,7 +124,7 @@ class Checkpoints:
         if not complete:
             self._notify(told)
             return
-        kept = spare_checkpoint(whole)
+        kept = fallback_checkpoint(whole)
         second = self._first(_problem(lambda: keep_checkpoint(files, whole)))
         if second:
             self._notify(f"{told}, and could not be kept in {kept} either ({second})")

@@ -17,7 +17,6 @@ from rich.console import Console
 from ..advice import warning_of
 from ..deadline import in_time
 from ..exit_codes import FAILED, OK
-from ..own_code import TRACEBACK
 from ..preflight import check, usable_store
 from ..spec import COMMAND_LINE, RunSpec, SpecError
 from ..spec.allowing import OPTION, code_of, require_allowed
@@ -25,13 +24,14 @@ from ..spec.resizing import with_workers
 from ..spec.yaml_file import read_yaml
 from ..terminal import going_on, say
 from ..tracking import names
-from ..tracking.glance import check_run, no_run
 from ..tracking.holding import Hold, RunHeld
 from ..tracking.masking import masked
 from ..tracking.probe import probe
+from ..tracking.run_lookup import check_run, no_run
 from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
 from ..training.choosing import newest_good
 from ..training.manifest import CheckpointError
+from ..user_code import TRACEBACK
 from .addresses import above
 from .board import News
 from .cluster import import_ray, is_local, ray_cluster, ray_lives

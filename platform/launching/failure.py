@@ -4,8 +4,8 @@ from typing import Literal
 
 from taugrad.compressors.errors import NonFiniteGradient, PeerLost
 
-from ..own_code import OwnCodeError, OwnCodeRaised
 from ..synchronization.asynchronous.errors import Diverged
+from ..user_code import UserCodeError, UserCodeRaised
 
 Cause = Literal["diverged", "own code", "other"]
 """`diverged` recurs from the same checkpoint; `own code` recurs until the user has fixed it."""
@@ -38,12 +38,12 @@ def run_failed(error: Exception) -> RunFailed:
     if type(failure).__name__ == "WorkerHealthCheckFailedError":
         return RunFailed(f"worker {rank}'s process died (killed, out of memory, or crashed)")
     inner = _inner(failure)
-    if isinstance(inner, OwnCodeRaised):
+    if isinstance(inner, UserCodeRaised):
         return RunFailed(f"worker {rank}: {inner}", "own code", str(error))
     message = f"worker {rank}: {type(inner).__name__}: {inner}"
     if isinstance(inner, NonFiniteGradient | Diverged):
         return RunFailed(message, "diverged", str(error))
-    return RunFailed(message, "own code" if isinstance(inner, OwnCodeError) else "other", str(error))
+    return RunFailed(message, "own code" if isinstance(inner, UserCodeError) else "other", str(error))
 
 
 def _inner(failure: Exception) -> Exception:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..exit_codes import FAILED, INTERRUPTED, OK, Terminated
-from .reaching import sent_token
+from .cluster_probe import sent_token
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

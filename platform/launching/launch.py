@@ -16,10 +16,10 @@ from ..tracking.store import finish_run, output_folder
 from .board import Board, News
 from .entry import train_worker
 from .failure import RunFailed, run_failed
+from .fallback import fallback, keep_text, text_of
 from .job import Job
 from .reasons import reason
 from .run_folder import RunFolder
-from .spare import keep_text, spare, text_of
 from .stages import stage
 from .storing import storage_path
 
@@ -96,7 +96,7 @@ def _set_aside(folder: RunFolder) -> None:
         folder.forget_rays_list()
         # The checkpoint has these metrics, or their steps are redone.
         folder.set_aside(UNDELIVERED)
-        spare(folder.run_id).set_aside(UNDELIVERED)
+        fallback(folder.run_id).set_aside(UNDELIVERED)
     except OSError as error:
         raise RunFailed(f"{folder.address}: {reason(error)}") from error
 

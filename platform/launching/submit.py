@@ -16,8 +16,8 @@ from ..spec import COMMAND_LINE, SpecError
 from ..spec.overrides import ENVIRONMENT_PREFIX
 from ..tracking import names
 from ..tracking.store import tracking_uri
+from .cluster_probe import check_job_server, is_this_machine
 from .following import follow
-from .reaching import check_job_server, is_this_machine
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

@@ -14,7 +14,6 @@ from ray.train.torch import get_device
 
 from ..data import load
 from ..deadline import in_time
-from ..own_code import placing_errors
 from ..spec import RunSpec
 from ..spec.resizing import with_present
 from ..synchronization.links import MOST_WORKERS
@@ -25,12 +24,13 @@ from ..tracking.store_process import StoreProcess
 from ..tracking.writer import MetricWriter, PendingMetric
 from ..training.reporting import Progress
 from ..training.trainer import Trainer
+from ..user_code import placing_errors
 from .checkpoints import Checkpoints
+from .fallback import keep_text
 from .job import Job
 from .placing import with_sites
 from .process_group import process_group
 from .run_folder import RunFolder
-from .spare import keep_text
 from .stages import stage
 
 _PROGRESS_S = 0.5

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..data.shape import Shape
 from ..importing import import_object
-from ..own_code import OwnCodeError, call, told
+from ..user_code import UserCodeError, call, told
 from .alexnet import alexnet
 from .config import (
     AlexNet,
@@ -50,7 +50,7 @@ def build(config: ModelConfig, shape: Shape) -> nn.Module:  # noqa: PLR0911 (one
     Raises:
         ValueError: The network does not take such inputs, images are too small for it, or timm refuses.
         ImportError: timm is not installed.
-        OwnCodeError: A custom factory cannot be found or called, raised, or returned no `torch.nn.Module`.
+        UserCodeError: A custom factory cannot be found or called, raised, or returned no `torch.nn.Module`.
     """
     match config:
         case LeNet():
@@ -117,12 +117,12 @@ def _custom(config: CustomModel, shape: Shape) -> nn.Module:
     contract = _CONTRACT.format(size=", ".join(size))
     if taken := size.keys() & config.arguments.keys():
         names = ", ".join(sorted(taken))
-        raise OwnCodeError(
+        raise UserCodeError(
             path, f"model.arguments has {names}; these come from the data and must not be given"
         )
     made = call(path, import_object(path), {**size, **config.arguments}, contract)
     if not isinstance(made, nn.Module):
-        raise OwnCodeError(path, f"it returned {made!r:.60} of type {type(made).__name__}; {contract}")
+        raise UserCodeError(path, f"it returned {made!r:.60} of type {type(made).__name__}; {contract}")
     return made
 
 
@@ -136,13 +136,13 @@ def try_out(config: ModelConfig, model: nn.Module, inputs: torch.Tensor, shape: 
         shape: Of an example.
 
     Raises:
-        OwnCodeError: It has nothing to train, raised, or does not return what `build` says.
+        UserCodeError: It has nothing to train, raised, or does not return what `build` says.
     """
     if not isinstance(config, CustomModel):
         return
     path = config.factory
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise OwnCodeError(path, "its network has no parameter that is trained (requires_grad)")
+        raise UserCodeError(path, "its network has no parameter that is trained (requires_grad)")
     given = f"{'tokens' if shape.token_inputs else 'images' if shape.is_image else 'inputs'} of shape"
     given = f"{given} {list(inputs.shape)}"
     wanted = [len(inputs), *shape.inputs * shape.token_inputs, shape.outputs]
@@ -150,12 +150,12 @@ def try_out(config: ModelConfig, model: nn.Module, inputs: torch.Tensor, shape: 
         with torch.no_grad():
             outputs = model.eval()(inputs)
     except Exception as error:  # whatever a user's network raises
-        raise OwnCodeError(path, f"its network, called with {given}, raised {told(error)}") from error
+        raise UserCodeError(path, f"its network, called with {given}, raised {told(error)}") from error
     finally:
         model.train()
     found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if found != wanted:
-        raise OwnCodeError(
+        raise UserCodeError(
             path,
             f"its network, called with {given}, returned {found}; expected scores of shape {wanted}",
         )

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from ..own_code import told
+from ..user_code import told
 from .config import Timm
 
 _MANY = 5

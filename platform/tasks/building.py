@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..data.shape import Shape
 from ..importing import import_object
-from ..own_code import OwnCodeError, call, told
+from ..user_code import UserCodeError, call, told
 from .base import Task
 from .classification import ClassificationTask
 from .config import Classification, CustomTask, LanguageModel, Regression, TaskConfig
@@ -29,7 +29,7 @@ def build_task(config: TaskConfig, shape: Shape) -> Task:
 
     Raises:
         ValueError: the data does not fit the task.
-        OwnCodeError: a custom task cannot be found or called, raised, or is no `Task`.
+        UserCodeError: a custom task cannot be found or called, raised, or is no `Task`.
     """
     match config:
         case CustomTask():
@@ -53,13 +53,13 @@ def _custom(config: CustomTask) -> Task:
     path = config.factory
     made = call(path, import_object(path), config.arguments, _CONTRACT)
     if not isinstance(made, Task):
-        raise OwnCodeError(path, f"it is a {type(made).__name__}; {_CONTRACT}")
+        raise UserCodeError(path, f"it is a {type(made).__name__}; {_CONTRACT}")
     metrics = getattr(made, "metrics", ())
     if not metrics or not all(isinstance(metric, Metric) for metric in metrics):
-        raise OwnCodeError(path, f"its metrics are {metrics!r:.60}; give one or more taugrad Metric")
+        raise UserCodeError(path, f"its metrics are {metrics!r:.60}; give one or more taugrad Metric")
     names = [metric.name for metric in metrics]
     if "loss" not in names or len(set(names)) < len(names):
-        raise OwnCodeError(
+        raise UserCodeError(
             path, f"its metrics are {', '.join(names)}; names must differ, and one must be loss"
         )
     return made
@@ -76,7 +76,7 @@ def try_task(config: TaskConfig, task: Task, model: nn.Module, inputs: Tensor, t
         targets: [n, ...]
 
     Raises:
-        OwnCodeError: it raised, or does not return what `Task` says.
+        UserCodeError: it raised, or does not return what `Task` says.
     """
     if not isinstance(config, CustomTask):
         return
@@ -88,15 +88,15 @@ def try_task(config: TaskConfig, task: Task, model: nn.Module, inputs: Tensor, t
             sums = [float(each) for each in task.sums(outputs, targets)]
             found = task.evaluation(sums, len(targets))
     except Exception as error:  # whatever a user's task raises
-        raise OwnCodeError(path, f"for {len(targets)} examples it raised {told(error)}") from error
+        raise UserCodeError(path, f"for {len(targets)} examples it raised {told(error)}") from error
     finally:
         model.train()
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise OwnCodeError(path, f"its loss is {loss!r:.60}; give a tensor with one number, the mean")
+        raise UserCodeError(path, f"its loss is {loss!r:.60}; give a tensor with one number, the mean")
     missing = {metric.name for metric in task.metrics} - set(found)
     if missing:
-        raise OwnCodeError(
+        raise UserCodeError(
             path, f"its evaluation has no {', '.join(sorted(missing))}, which its metrics name"
         )
     if not all(isinstance(value, float | int) and not math.isnan(value) for value in found.values()):
-        raise OwnCodeError(path, f"its evaluation is {dict(found)}; give numbers")
+        raise UserCodeError(path, f"its evaluation is {dict(found)}; give numbers")

@@ -14,8 +14,8 @@ from rich.text import Text
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, SpecError
 from taugrad.platform.terminal import open_console, say
-from taugrad.platform.tracking.glance import check_experiment, no_experiment
 from taugrad.platform.tracking.probe import answering_client
+from taugrad.platform.tracking.run_lookup import check_experiment, no_experiment
 
 from .best import best_value
 from .fitting import TOLERANCES, Example, FittedLaw, Kind, LawError, fit, write_law

@@ -58,8 +58,8 @@ def _main(arguments: Sequence[str]) -> int:
     if overrides and not getattr(options, "takes_fields", False):
         parser.error(f"unrecognized arguments: {' '.join(overrides)}")
     handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
-    from taugrad.platform.own_code import TRACEBACK  # noqa: PLC0415
     from taugrad.platform.spec import SpecError  # noqa: PLC0415
+    from taugrad.platform.user_code import TRACEBACK  # noqa: PLC0415
 
     try:
         with ExitStack() as stack:

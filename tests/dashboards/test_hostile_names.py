@@ -19,7 +19,7 @@ from taugrad.dashboards.table import render, rows
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.glance import no_experiment
+from taugrad.platform.tracking.run_lookup import no_experiment
 
 SERVER = "http://mlflow.example:5000"
 HOSTILE = (

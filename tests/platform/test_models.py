@@ -22,7 +22,7 @@ from taugrad.platform.models.config import (
     Timm,
     Vgg16,
 )
-from taugrad.platform.own_code import OwnCodeError
+from taugrad.platform.user_code import UserCodeError
 
 torch.set_num_threads(1)
 
@@ -327,7 +327,7 @@ def test_a_custom_model_gets_the_sizes_and_its_arguments(user_module):
 )
 def test_a_custom_factory_that_makes_no_network_is_refused(user_module, function, arguments, said):
     config = CustomModel(factory=f"{user_module}:{function}", arguments=arguments)
-    with pytest.raises(OwnCodeError) as refused:
+    with pytest.raises(UserCodeError) as refused:
         build(config, Shape.image(1, 2, 2, 2))
     assert said in str(refused.value)
 
@@ -347,7 +347,7 @@ def test_a_custom_factory_that_makes_no_network_is_refused(user_module, function
 def test_a_users_network_is_tried_before_workers_start(network, said):
     own, images = CustomModel(factory="mine:net"), torch.zeros(2, 1, 4, 4)
     shape = Shape.image(1, 4, 4, 5)
-    with pytest.raises(OwnCodeError, match="mine:net") as refused:
+    with pytest.raises(UserCodeError, match="mine:net") as refused:
         try_out(own, network, images, shape)
     assert said in str(refused.value)
     fitting = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 5))

@@ -18,7 +18,7 @@ import pytest
 
 from taugrad import cli
 from taugrad.platform.launching import reaching
-from taugrad.platform.launching.reaching import check_cluster, check_job_server, is_this_machine
+from taugrad.platform.launching.cluster_probe import check_cluster, check_job_server, is_this_machine
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.own_code import OwnCodeError
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks import Task, build_task, try_task
 from taugrad.platform.tasks.config import Classification, CustomTask, LanguageModel, Regression
 from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
+from taugrad.platform.user_code import UserCodeError
 
 IMAGES, TEXT = Shape.image(1, 4, 4, 5), Shape.text(7, 11, bytes_per_token=2.5)
 NUMBERS = Shape((3,), 2, "numbers")
@@ -173,7 +173,7 @@ def test_a_users_task_that_cannot_be_used_is_named_before_workers_start(own, nam
         task = build_task(config, IMAGES)
         try_task(config, task, torch.nn.Linear(4, 5), torch.randn(2, 4), torch.tensor([1, 4]))
 
-    with pytest.raises(OwnCodeError) as refused:
+    with pytest.raises(UserCodeError) as refused:
         tried()
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)

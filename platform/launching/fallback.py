@@ -18,7 +18,7 @@ _STORE_S = 30.0
 """A bucket that is silent may take so long for a text."""
 
 
-def spare(run_id: str) -> RunFolder:
+def fallback(run_id: str) -> RunFolder:
     """Where this machine keeps what a run's storage did not take."""
     return RunFolder.at(str(Path.home() / ".taugrad" / "not-stored"), run_id)
 
@@ -35,7 +35,7 @@ def keep_text(folder: RunFolder, name: str, text: str) -> str:
     try:
         return in_time(_STORE_S, lambda: folder.keep_text(name, text))
     except Exception as error:  # buckets raise many types
-        place = spare(folder.run_id)
+        place = fallback(folder.run_id)
         try:
             return place.keep_text(name, text)
         except OSError as second:
@@ -45,12 +45,12 @@ def keep_text(folder: RunFolder, name: str, text: str) -> str:
 def text_of(folder: RunFolder, name: str) -> str:
     """A text where `keep_text` has put it; empty where there is none."""
     try:
-        return spare(folder.run_id).text(name) or in_time(_STORE_S, lambda: folder.text(name))
+        return fallback(folder.run_id).text(name) or in_time(_STORE_S, lambda: folder.text(name))
     except Exception:  # the storage is away: nothing was put there
         return ""
 
 
-def spare_checkpoint(manifest: Manifest) -> Path:
+def fallback_checkpoint(manifest: Manifest) -> Path:
     """The folder that workers of one machine have together for a checkpoint that is not stored."""
     return _folder(manifest.run) / folder_name(manifest.iteration)
 
@@ -65,7 +65,7 @@ def keep_checkpoint(files: Path, manifest: Manifest) -> None:
     Raises:
         OSError: they cannot be written.
     """
-    place = spare_checkpoint(manifest)
+    place = fallback_checkpoint(manifest)
     place.mkdir(parents=True, exist_ok=True)
     for path in files.iterdir():
         shutil.copyfile(path, place / path.name)
@@ -84,6 +84,6 @@ def forget_checkpoints(run_id: str, before: int) -> None:
 
 
 def _folder(run_id: str) -> Path:
-    place = spare(run_id).local
+    place = fallback(run_id).local
     assert place is not None
     return place

@@ -23,7 +23,7 @@ _NOT_OWN = (
 """Where code lies that users did not write: ours (theirs may stand beside it, in a clone), installed code."""
 
 
-class OwnCodeError(ValueError):
+class UserCodeError(ValueError):
     """A user's function that cannot be used; the message is one line."""
 
     def __init__(self, path: str, reason: str) -> None:
@@ -32,26 +32,26 @@ class OwnCodeError(ValueError):
         """`package.module:function`"""
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type["OwnCodeError"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type["UserCodeError"], tuple[str, str]]:
         """Pickles by its two arguments, so that Ray can hand it from a worker to the driver."""
         return type(self), (self.path, self.reason)
 
 
-class OwnCodeRaised(RuntimeError):
+class UserCodeRaised(RuntimeError):
     """What a user's code raised while it trained; the message is one line, with the place."""
 
 
 @contextmanager
 def placing_errors() -> Iterator[None]:
-    """Raises `OwnCodeRaised` for an error in a user's code, whose type another process may not know."""
+    """Raises `UserCodeRaised` for an error in a user's code, whose type another process may not know."""
     try:
         yield
-    except OwnCodeError:
+    except UserCodeError:
         raise
     except Exception as error:
         if not _place(error):
             raise
-        raise OwnCodeRaised(told(error)) from error
+        raise UserCodeRaised(told(error)) from error
 
 
 def call(path: str, function: Callable[..., Any], arguments: Mapping[str, Any], contract: str) -> Any:
@@ -67,7 +67,7 @@ def call(path: str, function: Callable[..., Any], arguments: Mapping[str, Any], 
         What it returned.
 
     Raises:
-        OwnCodeError: it takes other arguments, or it raised.
+        UserCodeError: it takes other arguments, or it raised.
     """
     given = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
     try:
@@ -79,12 +79,14 @@ def call(path: str, function: Callable[..., Any], arguments: Mapping[str, Any], 
             signature.bind(**arguments)
         except TypeError as error:
             takes = f"{path.partition(':')[2]}{signature}"
-            raise OwnCodeError(path, f"{takes} cannot be called with {given}: {error}; {contract}") from error
+            raise UserCodeError(
+                path, f"{takes} cannot be called with {given}: {error}; {contract}"
+            ) from error
     enter_folder()
     try:
         return function(**arguments)
     except (Exception, SystemExit) as error:  # whatever it raises
-        raise OwnCodeError(path, f"called with {given} it raised {told(error)}; {contract}") from error
+        raise UserCodeError(path, f"called with {given} it raised {told(error)}; {contract}") from error
 
 
 def told(error: BaseException) -> str:

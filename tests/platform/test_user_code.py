@@ -9,7 +9,7 @@ import pytest
 from taugrad.platform.data.placing import FOLDER
 from taugrad.platform.importing import ImportPathError, import_object
 from taugrad.platform.launching.failure import RunFailed
-from taugrad.platform.own_code import OwnCodeError, OwnCodeRaised, call, last_own, placing_errors
+from taugrad.platform.user_code import UserCodeError, UserCodeRaised, call, last_own, placing_errors
 
 MINE = """
 import torch
@@ -45,7 +45,7 @@ def mine(tmp_path, monkeypatch):
 )
 def test_what_a_function_does_wrong_is_one_line(mine, function, arguments, said):
     path = f"{mine}:{function}"
-    with pytest.raises(OwnCodeError) as caught:
+    with pytest.raises(UserCodeError) as caught:
         call(path, import_object(path), arguments, "it takes this and returns that")
     message = str(caught.value)
     assert said.replace("\\\\", "\\") in message
@@ -58,9 +58,12 @@ def test_what_a_function_does_wrong_is_one_line(mine, function, arguments, said)
 
 def test_an_error_while_training_is_placed_if_it_comes_from_the_users_code(mine):
     fails = import_object(f"{mine}:fails")
-    with pytest.raises(OwnCodeRaised, match=r"KeyError: .*\(taugrad_mine.py:6 in deeper\)"), placing_errors():
+    with (
+        pytest.raises(UserCodeRaised, match=r"KeyError: .*\(taugrad_mine.py:6 in deeper\)"),
+        placing_errors(),
+    ):
         fails()
-    with pytest.raises(OwnCodeError, match="takes this"), placing_errors():
+    with pytest.raises(UserCodeError, match="takes this"), placing_errors():
         call(f"{mine}:fails", fails, {}, "takes this")
     with pytest.raises(ImportPathError), placing_errors():
         import_object("nowhere:f")
