@@ -168,7 +168,7 @@ class ReadValues(NamedTuple):
     """As `Update` has them."""
 
     values: Array
-    bits: Numbers = np.empty(0, np.int64)
+    bits: Numbers
     block: int = 0
     tables: tuple[Array, ...] = ()
 
@@ -193,7 +193,7 @@ def read_values(
     if not traits.symbols or not k:
         if any(said):
             raise CorruptMessage(f"symbols: there are none in {k} values of {form}")
-        return ReadValues(_read_plain(body, form, k))
+        return ReadValues(_read_plain(body, form, k), np.zeros_like(counts) if traits.quantized else _NO_BITS)
     bits, coded, body = _read_bits(body, form, counts, said)
     block: int = 0
     tables: Sequence[NDArray[Any]] = ()

@@ -502,3 +502,14 @@ def test_mutated_messages_are_refused_or_are_messages(
             assert_canonical(data, sizes)
     assert accepted > 4
     assert refused > 220
+
+
+@pytest.mark.parametrize("form", ["fp8", "linear", "quantile"])
+def test_symbols_of_which_none_are_sent_come_back_as_none(form: Form) -> None:
+    segments = Segments.side_by_side([5, 3])
+    nothing = np.zeros(2, np.int64)
+    update = Update(form, segments, np.empty(0, np.uint32), nothing, np.empty(0, np.uint8), bits=nothing)
+    found = message.read(write(update), segments)
+    assert isinstance(found, Update)
+    assert found.bits.tolist() == [0, 0]
+    assert found.paper_bits == found.k == 0

@@ -440,13 +440,6 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
             "sync.of.exchange = hierarchical without sync.of.sites",
         ),
         (
-            {
-                "sync": HIERARCHICAL,
-                "workers": {"count": 3, "device": "cuda"},
-            },
-            "sync.exchange = hierarchical with workers.device = cuda",
-        ),
-        (
             {"sync": {"mode": "weights", "sites": [[0, 1], [2]]}},
             "sync.sites with sync.pattern = allgather",
         ),
