@@ -371,6 +371,8 @@ class CompressionState:
     def _fail(self, problem: CompressionError) -> CompressionError:
         """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
         self.failure = self.failure or problem
+        if isinstance(problem, PeerLost):
+            self._protocol.disconnect()
         return problem
 
 

@@ -12,7 +12,7 @@ class Arrivals:
     """All that the other workers send under one tag, in the order in which it arrives.
 
     Attributes:
-        lost: workers that are gone, and why; what they had sent has arrived before.
+        lost: workers that are gone, and why, by the last `take`, which gave all that they had sent.
     """
 
     def __init__(self, carrier: Carrier, tag: str) -> None:
@@ -20,8 +20,8 @@ class Arrivals:
         self._carrier, self._tag = carrier, tag
         self._changed = Condition()
         self._here: list[tuple[int, Payload]] = []
-        self._told = 0
-        """How many were lost when they were last asked for."""
+        self._gone: dict[int, PeerLost] = {}
+        """Those that the next `take` tells of, too."""
         for source in carrier.others:
             carrier.receive(source, tag).add_done_callback(partial(self._note, source))
 
@@ -31,7 +31,7 @@ class Arrivals:
             problem = message.exception()
             with self._changed:
                 if isinstance(problem, PeerLost):
-                    self.lost = {**self.lost, source: problem}
+                    self._gone = {**self._gone, source: problem}
                 else:
                     self._here.append((source, message.result()))
                 self._changed.notify_all()
@@ -49,7 +49,7 @@ class Arrivals:
             wait_s: the longest time to wait; by default any.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._here or len(self.lost) > self._told, wait_s)
-            self._told = len(self.lost)
+            self._changed.wait_for(lambda: self._here or len(self._gone) > len(self.lost), wait_s)
+            self.lost = self._gone
             here, self._here = self._here, []
         return here

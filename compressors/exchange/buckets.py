@@ -115,7 +115,7 @@ class Exchange:
         if self.form == "hierarchical":
             self.sites = self.sites or Sites.by_place(places_of(group))
         carrier = connected(group, most_bytes=most_bytes, key=self._key)
-        finalize(self, carrier.close)
+        self._close = finalize(self, carrier.close)
         self._carrier, rank = carrier, carrier.rank
         self._ways = self.sites or Sites.one(carrier.workers)
         hops = self._ways.hops.tolist()
@@ -125,6 +125,11 @@ class Exchange:
         for source, by, to in hops:
             if source != by == rank:
                 self._handed_on[source].append(to)
+
+    def close(self) -> None:
+        """Ends the connections, if there are any: whoever waits for this worker learns it at once."""
+        if self._carrier is not None:
+            self._close()
 
     def start(self, message: Payload, bucket: int) -> Arriving:
         """Sends this worker's message about a bucket, and has those of the others handed on.

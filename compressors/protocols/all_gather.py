@@ -118,6 +118,10 @@ class AllGather(Protocol):
         except (PeerLost, WorkersDisagree) as problem:
             raise self._fail(problem) from None
 
+    def disconnect(self) -> None:
+        """See `Protocol.disconnect`."""
+        self._exchange.close()
+
     def settle(self, *, skipped: bool) -> None:
         """See `Protocol.settle`."""
         if skipped:

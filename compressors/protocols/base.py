@@ -128,6 +128,9 @@ class Protocol(ABC):
             PeerLost: a worker does not connect in time.
         """
 
+    def disconnect(self) -> None:  # noqa: B027 (likewise)
+        """Called once another worker is lost: whoever waits for this one need not wait for a timeout."""
+
     def ways(self, bucket: Bucket) -> dict[str, str]:
         """Further settings that all workers must share, besides the method, by field."""
         return {}

@@ -163,7 +163,7 @@ def absurd_lengths_are_refused(rank: int) -> None:
 def what_was_sent_arrives_though_its_sender_ends(rank: int) -> None:
     """Also by way of `Arrivals`, and everything before the loss."""
     mesh = Mesh(most_bytes=MOST)
-    arrivals = Arrivals(mesh, "more")
+    arrivals, others = Arrivals(mesh, "more"), dist.new_group([0, 1])
     if rank == 2:
         for number in range(5):
             for to in (0, 1):
@@ -178,6 +178,7 @@ def what_was_sent_arrives_though_its_sender_ends(rank: int) -> None:
         assert found == [0, 1, 2, 3, 4]
         assert isinstance(mesh.receive(2, "last").exception(LONG_S), PeerLost)
         assert list(arrivals.lost) == list(mesh.lost) == [2]
+        told_by_all(b"", others)
     mesh.close()
 
 
@@ -226,6 +227,7 @@ def the_stopped_are_missed_in_time(rank: int) -> None:
         # Who lives is not missed, though it says nothing for longer than that.
         assert not patient.lost
         assert 1 - rank not in signs.lost
+    told_by_all(b"")  # nobody leaves before
     for mesh in (late, signs, patient):
         mesh.close()
 

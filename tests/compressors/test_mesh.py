@@ -31,8 +31,10 @@ CASES = (
 
 @in_turn("case", CASES)
 def test_of_three_processes(case: str, tmp_path: Path) -> None:
-    logs = [tmp_path / f"{rank}.txt" for rank in range(WORKERS)]
-    workers = [forked.start(SCRIPT, (case, rank, tmp_path), log, log) for rank, log in enumerate(logs)]
+    folder = tmp_path / case  # all cases have one path, and each its own rendezvous
+    folder.mkdir()
+    logs = [folder / f"{rank}.txt" for rank in range(WORKERS)]
+    workers = [forked.start(SCRIPT, (case, rank, folder), log, log) for rank, log in enumerate(logs)]
     try:
         for worker in workers:
             worker.join(ENDED_S)
