@@ -69,6 +69,8 @@ class Codec(ABC):
             return f'{cls.__name__} needs name = "{name}"'
         if getattr(cls, "code", None) not in OTHERS:
             return f"{cls.__name__} needs a code from {OTHERS.start} to {OTHERS.stop - 1}"
+        if cls.with_values and cls.values is Codec.values:
+            return f"{cls.__name__} needs values, which reads them: its section holds them, too"
         return ""
 
     @abstractmethod

@@ -296,6 +296,12 @@ WRONG = {
     "undecided": ("policies", POLICY, "wgt(undecided())", "undecided:Mine lacks build"),
     "ours": ("codecs", CODEC.replace("200", "3"), "wgt(1) | ours", CODE_WANTED),
     "uncoded": ("codecs", CODEC.replace("200", "None"), "wgt(1) | uncoded", CODE_WANTED),
+    "unvalued": (
+        "codecs",
+        f"{CODEC}    with_values = True\n",
+        "wgt(1) | unvalued",
+        "Mine needs values, which",
+    ),
     "unnamed": ("codecs", CODEC.format(name="x"), "wgt(1) | unnamed", 'Mine needs name = "unnamed"'),
 }
 
