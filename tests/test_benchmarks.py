@@ -86,7 +86,8 @@ def test_hook(tmp_path: Path) -> None:
     ) in fixed:  # of a bucket; a tensor's share of a short run may be noise
         assert min(numbers(compress)[0], numbers(decode)[0]) > 0
     assert [row[1] for row in inside] == methods
-    assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3], row[5]))
+    assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3]))
+    assert all(numbers(row[5])[0] >= 0 for row in inside)  # what has arrived in time is not waited for
     assert [row[1] for row in steps] == ["DDP alone", "torch's allreduce_hook", "`none`", *methods]
     assert steps[0][3] == "1.00"
     for row in steps[3:]:

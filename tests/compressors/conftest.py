@@ -80,8 +80,10 @@ def random_values(form: Form, counts: NDArray[np.int64], rng: np.random.Generato
         return {"values": rng.integers(1, 256, k).astype(np.uint8)}
     if form in ("fp16", "bf16"):
         return {"values": (rng.integers(0, 0x7C00, k) | rng.integers(0, 2, k) << 15).astype(np.uint16)}
-    if not FORMS[form].quantized or k == 0:
+    if not FORMS[form].quantized:
         return {}
+    if k == 0:
+        return {"bits": np.zeros(counts.size, np.int64)}
     return random_symbols(form, counts, rng)
 
 

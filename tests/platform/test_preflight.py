@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from taugrad import cli
-from taugrad.platform.launching import reaching
+from taugrad.platform.launching import cluster_probe
 from taugrad.platform.launching.cluster_probe import check_cluster, check_job_server, is_this_machine
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
@@ -230,7 +230,7 @@ def test_auto_is_checked_as_an_address_is(here: Here) -> None:
 def test_a_ray_on_loopback_only_is_not_where_ray_looks(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray replaces 127.0.0.1 by the machine's outward address, and tries for ten minutes there."""
     monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-    monkeypatch.setattr(reaching, "_outward", lambda: "127.0.0.2")
+    monkeypatch.setattr(cluster_probe, "_outward", lambda: "127.0.0.2")
     with head() as there:
         here.running.append(there)
         for address in ("auto", there, there.replace("127.0.0.1", "localhost")):
