@@ -27,23 +27,23 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .bucket.ledger import Step, Totals
-    from .config import CompressorConfig, chain
     from .errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
     from .hook import compressed_allgather
+    from .method import CompressorConfig, chain
     from .state import CompressionState
 else:
     __getattr__ = export_lazily(
         __name__,
         {
             "CompressionState": ".state",
-            "CompressorConfig": ".config",
+            "CompressorConfig": ".method",
             "CorruptMessage": ".errors",
             "NonFiniteGradient": ".errors",
             "PeerLost": ".errors",
             "Step": ".bucket.ledger",
             "Totals": ".bucket.ledger",
             "WorkersDisagree": ".errors",
-            "chain": ".config",
+            "chain": ".method",
             "compressed_allgather": ".hook",
         },
     )

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .bucket.ledger import Step
-from .config import Method
-from .config.sparse import SparseMethod
+from .method import Method
+from .method.sparse import SparseMethod
 
 _KIN = ("adam", "lamb")
 """What the names of such optimizers, or of their base classes, hold."""

@@ -3,7 +3,7 @@
 import torch
 
 from .bucket.compressor import Compressor
-from .config.methods import CompressedMethod
+from .method.methods import CompressedMethod
 
 
 def compressor_for(config: CompressedMethod, device: torch.device, threads: int = 1) -> Compressor:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from .config.methods import CompressedMethod, Method
-from .config.sparse import ThresholdedMethod
+from .method.methods import CompressedMethod, Method
+from .method.sparse import ThresholdedMethod
 from .tau.layers import LayeredTau
 
 if TYPE_CHECKING:  # the check of a spec needs no torch

@@ -19,7 +19,6 @@ from .bucket.earlier import Earlier
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
 from .bucket.memory_order import MemoryOrder
-from .config import CompressedMethod, Method, PowerSGD, read_config
 from .errors import CompressionError, PeerLost, WorkersDisagree
 from .exchange.agreement import described, flattened, require_agreement
 from .exchange.buckets import Exchange, ExchangeForm
@@ -27,6 +26,7 @@ from .exchange.keys import SHORTEST_KEY
 from .exchange.lost_peers import reaching
 from .exchange.sites import Sites
 from .gloo_threads import Once
+from .method import CompressedMethod, Method, PowerSGD, read_config
 from .names import plain_names, unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .protocols import Bucket, protocol_for

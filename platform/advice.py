@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from taugrad.compressors.config.sparse import SparseMethod
+from taugrad.compressors.method.sparse import SparseMethod
 
 from .synchronization.config import WeightsSync, real
 

@@ -226,7 +226,7 @@ def _for_some_data() -> Iterator[Finding]:
 
 def _extensions() -> Iterator[Finding]:
     """What other packages add to the compressors; each is imported and checked."""
-    from taugrad.compressors.config.registry import FAMILIES  # noqa: PLC0415
+    from taugrad.compressors.method.registry import FAMILIES  # noqa: PLC0415
 
     for family in FAMILIES:
         try:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taugrad.compressors.config import NoCompression, PowerSGD
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
+from taugrad.compressors.method import NoCompression, PowerSGD
 from taugrad.compressors.names import unmatched_patterns
 
 from .data import load

@@ -5,8 +5,8 @@ and its steps shrink. If each worker takes Adam steps with its own whole gradien
 steps meets the threshold, second moments are as without compression (docs/adamw.md).
 """
 
-from taugrad.compressors.config import NoCompression
-from taugrad.compressors.config.sparse import ThresholdedMethod
+from taugrad.compressors.method import NoCompression
+from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.compressors.tau.density import DensityTau
 from taugrad.platform.advice import ADAPTIVE, local_rate
 from taugrad.platform.spec import RunSpec

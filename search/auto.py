@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from taugrad.compressors.config import NoCompression
-from taugrad.compressors.config.sparse import ThresholdedMethod
+from taugrad.compressors.method import NoCompression
+from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from taugrad.compressors.config import NoCompression, read_config
-from taugrad.compressors.config.sparse import ThresholdedMethod
+from taugrad.compressors.method import NoCompression, read_config
+from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.compressors.tau.allocated import AllocatedTau
 from taugrad.platform.spec import RunSpec
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taugrad.compressors.config.sparse import ThresholdedMethod
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.compressors.tau.allocation import bits_per_element
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, real

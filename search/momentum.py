@@ -6,7 +6,7 @@ momentum) times the effect. With momentum in the compressor, the decay must be l
 
 from typing import Any
 
-from taugrad.compressors.config import Method
+from taugrad.compressors.method import Method
 from taugrad.platform.spec import RunSpec
 
 from .digits import rounded

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taugrad.compressors.config import PowerSGD
+from taugrad.compressors.method import PowerSGD
 from taugrad.platform.advice import (
     ADAPTIVE,
     SETTINGS,

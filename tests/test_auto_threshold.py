@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from scipy import stats
 
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.search.auto_specs import by_law
 from taugrad.search.law.fitting import SHIPPED, read_law

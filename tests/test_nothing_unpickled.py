@@ -16,7 +16,7 @@ UNSAFE_NAMES = {"read_pickle", "unsafe_load", "unsafe_load_all", "full_load", "f
 """Of functions that do the same in other packages."""
 UNSAFE_LOADERS = {"Loader", "FullLoader", "UnsafeLoader", "CLoader", "CFullLoader", "CUnsafeLoader"}
 MAY_IMPORT_BY_NAME = {
-    "compressors/config/registry.py": "names of ours, and entry points of installed packages",
+    "compressors/method/registry.py": "names of ours, and entry points of installed packages",
     "compressors/lazy.py": "names of ours",
     "platform/data/optional.py": "names of ours",
     "platform/importing.py": "what a spec or a search names, once that is allowed",

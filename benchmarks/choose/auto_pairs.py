@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.search.momentum import in_compressor, own_momentum
 

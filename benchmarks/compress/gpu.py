@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE, ThresholdRule
 from taugrad.compressors.ops.cuda.chunked import chunked_pass
 from taugrad.compressors.ops.cuda.linear import linear_pass

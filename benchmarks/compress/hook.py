@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.feedback import Feedback
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite

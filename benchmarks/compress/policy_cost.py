@@ -21,7 +21,7 @@ from torch import Tensor
 
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.tau.base import Memory, ThresholdPolicy
 from taugrad.platform.data.shape import Shape

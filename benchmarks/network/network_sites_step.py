@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.config import read_config
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.method import read_config
 from taugrad.platform.synchronization.patterns import Setting, Sharded, Spent
 from taugrad.platform.synchronization.processes import ProcessCrew
 from taugrad.platform.synchronization.rounds import Side, Traffic

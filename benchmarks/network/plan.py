@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync
 from taugrad.search.plan.calibrated import HALF, Calibration

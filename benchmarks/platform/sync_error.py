@@ -12,7 +12,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from taugrad.compressors.config import Method, read_config
+from taugrad.compressors.method import Method, read_config
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order, worker_share

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from ..config.methods import CompressedMethod, Exempt, Method
+from ..method.methods import CompressedMethod, Exempt, Method
 from ..ops.array import Bytes, host
 from ..ops.cpu.passes import CpuOps
 from ..ops.interface import Ops

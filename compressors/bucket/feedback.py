@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..backend import compressor_for
-from ..config.methods import CompressedMethod, Method
+from ..method.methods import CompressedMethod, Method
 from ..ops.array import Bytes
 from ..ops.readback import Readback
 from ..rules.base import Context

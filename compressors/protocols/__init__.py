@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..bucket.feedback import Feedback
-from ..config import CompressedMethod, Method, PowerSGD
 from ..exchange.buckets import Exchange
+from ..method import CompressedMethod, Method, PowerSGD
 from .all_gather import AllGather
 from .all_reduce import AllReduce
 from .base import Bucket, Fail, Protocol

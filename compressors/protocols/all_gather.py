@@ -22,11 +22,11 @@ from ..bucket.feedback import Feedback
 from ..bucket.layout import Layout, Part
 from ..bucket.ledger import Step
 from ..bucket.reader import Incoming
-from ..config.methods import CompressedMethod
 from ..errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
 from ..exchange.buckets import Exchange
 from ..exchange.carrier import Payload
 from ..exchange.mesh import most_bytes_of
+from ..method.methods import CompressedMethod
 from ..rules.base import Context
 from ..spans import RECORDER
 from ..wire.message import VERSION, NonFinite

@@ -8,8 +8,8 @@ from torch.futures import Future
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
-from ..config import Method
 from ..gloo_threads import Once
+from ..method import Method
 from .base import Bucket, Fail, Protocol
 
 

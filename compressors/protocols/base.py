@@ -15,9 +15,9 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucke
 from torch.futures import Future
 
 from ..bucket.ledger import Step
-from ..config import Method
 from ..errors import CompressionError, NonFiniteGradient, PeerLost
 from ..exchange.lost_peers import reaching
+from ..method import Method
 from .times import PassTimes
 
 Fail = Callable[[CompressionError], CompressionError]

@@ -10,8 +10,8 @@ from torch.futures import Future
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
-from ..config import PowerSGD
 from ..gloo_threads import Once
+from ..method import PowerSGD
 from ..peers.powersgd import PowerSGD as TorchPowerSGD
 from ..spans import RECORDER
 from .base import Bucket, Fail, Protocol

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
-from ..config.base import Settings
+from ..method.base import Settings
 
 if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torch
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from ..config.base import Symbols
-from ..config.calls import expand
-from ..config.methods import DenseMethod
+from ..method.base import Symbols
+from ..method.calls import expand
+from ..method.methods import DenseMethod
 from ..tau.by_law import Law
 from .base import Given, Quantized, Quantizer, QuantizerLink, Work
 

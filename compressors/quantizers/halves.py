@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from ..config.methods import DenseMethod
+from ..method.methods import DenseMethod
 from .base import Given, Quantized, Quantizer, QuantizerLink, Work
 
 if TYPE_CHECKING:

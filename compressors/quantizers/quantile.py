@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from ..config.base import Symbols
-from ..config.methods import DenseMethod
+from ..method.base import Symbols
+from ..method.methods import DenseMethod
 from .base import Bins, Given, Quantized, QuantizerLink, Work
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..config.base import SMALLEST_TAU
-from ..config.sparse import AnyQuantizer, WholeValues, positions
+from ..method.base import SMALLEST_TAU
+from ..method.sparse import AnyQuantizer, WholeValues, positions
 from ..quantizers.quantile import QuantileLink
 from .selection import Memories, Selection
 

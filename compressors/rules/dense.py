@@ -5,7 +5,7 @@ from typing import cast
 import numpy as np
 
 from ..bucket.layout import Part, PartTally
-from ..config.methods import DenseMethod
+from ..method.methods import DenseMethod
 from ..ops.readback import Readback
 from ..quantizers.base import Given, Work
 from ..tau.base import SAMPLE

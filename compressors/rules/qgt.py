@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from ..config.base import Symbols
-from ..config.sparse import ThresholdedMethod
+from ..method.base import Symbols
+from ..method.sparse import ThresholdedMethod
 
 
 class QuantizedGradient(ThresholdedMethod):

@@ -8,7 +8,7 @@ from ..tau.base import ALL, Memory
 
 if TYPE_CHECKING:  # the rules' fields are read without torch
     from ..bucket.layout import Part
-    from ..config.sparse import ThresholdedMethod
+    from ..method.sparse import ThresholdedMethod
     from ..ops.interface import Ops
     from ..ops.readback import Pending, Readback
     from ..ops.results import Batch, Selected, ThresholdRule

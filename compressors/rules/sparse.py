@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..bucket.layout import Part, PartTally
-from ..config.base import SMALLEST_TAU
-from ..config.sparse import SparseMethod
+from ..method.base import SMALLEST_TAU
+from ..method.sparse import SparseMethod
 from ..ops.readback import Pending
 from ..ops.results import Batch, Selected, Target
 from ..ops.segments import Numbers

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ..config.sparse import ThresholdedMethod
+from ..method.sparse import ThresholdedMethod
 
 
 class Strom(ThresholdedMethod):

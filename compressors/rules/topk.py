@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
-from ..config.base import Share
-from ..config.sparse import Clip, WholeValues
+from ..method.base import Share
+from ..method.sparse import Clip, WholeValues
 from ..tau.warmup import Warmup, check_falling, density_at
 from .selection import Memories, Selection
 

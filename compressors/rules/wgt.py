@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ..config.sparse import ThresholdedMethod, WholeValues
+from ..method.sparse import ThresholdedMethod, WholeValues
 
 
 class WholeGradient(WholeValues, ThresholdedMethod):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field
 
-from ..config.base import Share
+from ..method.base import Share
 from .base import Policy, as_tau
 from .density import DensityMemory, TargetDensity, aim_at
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..bucket.layout import Part
-    from ..config.sparse import ThresholdedMethod
+    from ..method.sparse import ThresholdedMethod
     from ..ops.results import ThresholdRule
     from .allocation import Curves
 

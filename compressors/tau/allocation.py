@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.base import LARGEST_TAU, SMALLEST_TAU
+from ..method.base import LARGEST_TAU, SMALLEST_TAU
 from ..ops.cpu.curves import common_log_tau, walk
 from ..ops.results import ThresholdRule
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from ..config.base import LARGEST_TAU, SMALLEST_TAU, Settings
+from ..method.base import LARGEST_TAU, SMALLEST_TAU, Settings
 
 if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torch
     from ..bucket.layout import Part
-    from ..config.sparse import ThresholdedMethod
+    from ..method.sparse import ThresholdedMethod
 
 ALL = ""
 """The name under which a policy remembers what it remembers of all parameters together; none has it."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from ..config.base import Settings
+from ..method.base import Settings
 from .base import Memory, Policy, ThresholdPolicy, as_tau
 
 if TYPE_CHECKING:
     from ..bucket.layout import Part
-    from ..config.sparse import ThresholdedMethod
+    from ..method.sparse import ThresholdedMethod
 
 Weight = Annotated[float, Field(ge=-100, le=100)]
 

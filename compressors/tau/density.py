@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, Ty
 
 from pydantic import Field, model_validator
 
-from ..config.base import SMALLEST_TAU, Share
+from ..method.base import SMALLEST_TAU, Share
 from .base import Memory, Policy, ThresholdPolicy, as_tau
 from .warmup import Warmup, check_falling, density_at
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..bucket.layout import Part
-    from ..config.sparse import ThresholdedMethod
+    from ..method.sparse import ThresholdedMethod
 
 BAND = 0.1
 """How far off what is sent may be before tau moves: this part of what is expected, and what chance does."""

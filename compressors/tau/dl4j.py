@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from ..config.base import Share, Tau
+from ..method.base import Share, Tau
 from .base import Memory, Policy, ThresholdPolicy, as_tau
 
 if TYPE_CHECKING:
     from ..bucket.layout import Part
-    from ..config.sparse import ThresholdedMethod
+    from ..method.sparse import ThresholdedMethod
 
 COUNT = 64
 """Iterations from one in which elements are counted to the next; a layer may come to be trained later."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ..config.base import Tau
+from ..method.base import Tau
 from .base import Memory, Policy, ThresholdPolicy, as_tau
 
 if TYPE_CHECKING:
     from ..bucket.layout import Part
-    from ..config.sparse import ThresholdedMethod
+    from ..method.sparse import ThresholdedMethod
 
 
 class ScheduledTau(Policy):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from ..config.base import Tau
-from ..config.registry import POLICIES
-from ..config.thresholds import threshold_of
+from ..method.base import Tau
+from ..method.registry import POLICIES
+from ..method.thresholds import threshold_of
 from .base import Memory, Policy, ThresholdPolicy
 from .given import policy_of
 
 if TYPE_CHECKING:
     from ..bucket.layout import Part
-    from ..config.sparse import ThresholdedMethod
+    from ..method.sparse import ThresholdedMethod
 
     LayerChoice = Tau | Policy
 else:

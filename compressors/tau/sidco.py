@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from ..config.base import Share
+from ..method.base import Share
 from .base import Policy
 from .density import DensityMemory, TargetDensity
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..bucket.layout import Part
-    from ..config.sparse import ThresholdedMethod
+    from ..method.sparse import ThresholdedMethod
 
 STAGE = 0.25
 """The share that every stage but the last lets through."""

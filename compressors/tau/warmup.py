@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ..config.base import Group, Share
+from ..method.base import Group, Share
 
 
 class Warmup(Group):

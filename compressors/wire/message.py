@@ -29,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.base import LARGEST_TAU, SMALLEST_TAU
 from ..errors import CorruptMessage
+from ..method.base import LARGEST_TAU, SMALLEST_TAU
 from ..ops.array import Bytes, aligned
 from ..ops.segments import Segments
 from .codec import Codec, Head, Section, need

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..config.registry import CODECS
 from ..errors import CorruptMessage
+from ..method.registry import CODECS
 from ..ops.array import Array, Bytes, aligned, host
 from ..ops.cpu import chunked, golomb_rice, sparse
 from ..ops.cpu.amounts import any_has

@@ -52,7 +52,7 @@ GROUPS = {
     "store": ("TrackingError", "platform/tracking/"),
     "search": ("search/",),
     "views": ("dashboards/",),
-    "method": ("compressors/config/", "compressors/rules/", "compressors/tau/", "compressors/quantizers/"),
+    "method": ("compressors/method/", "compressors/rules/", "compressors/tau/", "compressors/quantizers/"),
     "spec": (
         "platform/spec/",
         "platform/preflight",

@@ -1,6 +1,6 @@
 """Which runs can continue with another number of workers."""
 
-from taugrad.compressors.config import Method, PowerSGD
+from taugrad.compressors.method import Method, PowerSGD
 
 from ..synchronization.config import AsyncSync, HybridSync, SimulatedSync, SyncConfig, real
 from .workers import WorkersConfig

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from taugrad.compressors.config.registry import FAMILIES
+from taugrad.compressors.method.registry import FAMILIES
 
 from .annotations import alternatives, entered, models_in, type_name
 from .run import RunSpec

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from taugrad.compressors.config.links import parse as parse_chain
+from taugrad.compressors.method.links import parse as parse_chain
 
 from ..models import config as models
 from .errors import SpecError

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from taugrad.compressors.config import CompressorConfig, NoCompression, PowerSGD
+from taugrad.compressors.method import CompressorConfig, NoCompression, PowerSGD
 
 from ..config import Config
 from ..data.config import DataConfig, Mnist5k

@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from taugrad.compressors.config import Method, NoCompression, PowerSGD
 from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.carrier import Carrier
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
 from ..spec import RunSpec
 from ..tasks.base import Task

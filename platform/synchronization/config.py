@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from taugrad.compressors.config import CompressorConfig
-from taugrad.compressors.config.base import Share
+from taugrad.compressors.method import CompressorConfig
+from taugrad.compressors.method.base import Share
 
 from ..config import Config
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, Step, Totals, compressed_allgather
 from taugrad.compressors.adam import SparseUnderAdam
-from taugrad.compressors.config import Method
+from taugrad.compressors.method import Method
 from taugrad.compressors.observe import GradientStatistics
 
 from ..data.feeding import Batch

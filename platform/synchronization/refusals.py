@@ -1,8 +1,8 @@
 """Which methods cannot work in which mode; checked when a spec is read, before anything starts."""
 
-from taugrad.compressors.config import Method, PowerSGD
-from taugrad.compressors.config.methods import DenseMethod, NoCompression
 from taugrad.compressors.exchange.site_ranks import check_site_ranks
+from taugrad.compressors.method import Method, PowerSGD
+from taugrad.compressors.method.methods import DenseMethod, NoCompression
 from taugrad.compressors.tau.by_law import Law
 
 from ..training.growing import BatchGrowthConfig, Stages

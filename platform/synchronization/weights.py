@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.config import Method
+from taugrad.compressors.method import Method
 from taugrad.compressors.observe import gradient_statistics
 
 from ..data.feeding import Batch

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.config import CompressedMethod, Method
+from taugrad.compressors.method import CompressedMethod, Method
 from taugrad.compressors.observe import gradient_statistics
 from taugrad.compressors.wire.message import NonFinite
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from taugrad.compressors.config import CompressedMethod, Method, read_config
+from taugrad.compressors.method import CompressedMethod, Method, read_config
 from taugrad.platform.advice import value_like
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, RealSync, real

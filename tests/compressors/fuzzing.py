@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from taugrad.compressors.bucket.adding import add_update
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Layout, Part
-from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.rules.base import Context

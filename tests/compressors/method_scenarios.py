@@ -24,8 +24,8 @@ from scenarios import (
 )
 from torch import Tensor
 
-from taugrad.compressors.config import read_config
 from taugrad.compressors.exchange.buckets import Arriving, Exchange
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.array import Bytes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.exchange.buckets import Arriving, Exchange, ExchangeForm
+from taugrad.compressors.method import Method
 from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message

@@ -3,8 +3,8 @@
 import torch
 from cases import in_turn
 
-from taugrad.compressors.config import read_config
 from taugrad.compressors.exchange.agreement import described, difference, flattened
+from taugrad.compressors.method import read_config
 
 ALIKE = {"kind": "wgt", "tau": "0.1", "reduction": "mean"}
 SUM = ALIKE | {"reduction": "sum"}

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.config import CompressedMethod, read_config
+from taugrad.compressors.method import CompressedMethod, read_config
 from taugrad.compressors.wire.message import NonFinite
 
 SIZES = [30_000, 2_000]

@@ -10,7 +10,7 @@ from cases import in_turn
 from taugrad.compressors.bucket.adding import add_update, sum_all
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu import avx512
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.cpu.rows import table

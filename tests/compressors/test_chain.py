@@ -14,10 +14,10 @@ from methods import METHODS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from taugrad.compressors import config
-from taugrad.compressors.config import chain, read_config
-from taugrad.compressors.config.links import parse
-from taugrad.compressors.config.methods import Exempt
-from taugrad.compressors.config.sparse import Clip
+from taugrad.compressors.method import chain, read_config
+from taugrad.compressors.method.links import parse
+from taugrad.compressors.method.methods import Exempt
+from taugrad.compressors.method.sparse import Clip
 from taugrad.compressors.quantizers.entropy import EntropyLink
 from taugrad.compressors.quantizers.halves import Float16Link
 from taugrad.compressors.quantizers.linear import LinearLink
@@ -577,7 +577,7 @@ def parse_kinds() -> list[str]:
 
 def test_reading_needs_no_torch_numba_or_numpy() -> None:
     code = (
-        "import sys; from taugrad.compressors.config import read_config, chain;"
+        "import sys; from taugrad.compressors.method import read_config, chain;"
         "read_config('wgt(density(0.1)) | quantile | golomb_rice'); chain('topk(0.1)', 'linear', 'huffman');"
         "print(sorted({'torch', 'numba', 'numpy', 'ray', 'mlflow'} & set(sys.modules)))"
     )

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import write
 
-from taugrad.compressors.config import read_config
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message

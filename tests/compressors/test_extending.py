@@ -45,7 +45,7 @@ def python(code: str, *folders: Path, cwd: Path | None = None) -> str:
 
 TELL = """
 from pydantic import ValidationError
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 for line in {lines}:
     try: print("taken as", read_config(line))
     except ValidationError as error: print(error.errors()[0]["msg"])
@@ -82,7 +82,7 @@ def test_without_the_package_its_names_are_unknown() -> None:
 ROUND_TRIPS = """
 import numpy as np, torch
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.config import chain, read_config
+from taugrad.compressors.method import chain, read_config
 
 SIZES = (1000, 77, 1)
 for line in (
@@ -158,7 +158,7 @@ def test_the_codec_of_the_package_refuses_what_it_did_not_write(site: Path) -> N
 UNKNOWN_CODE = """
 import torch
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.errors import CorruptMessage
 
 worker = FeedbackCompressor(read_config("wgt(0.5)"), ["a"], [torch.zeros(100)], threads=1)
@@ -172,7 +172,7 @@ def test_a_message_of_a_codec_that_no_method_asked_for_is_refused(site: Path, tm
     write = (
         "import torch\n"
         "from taugrad.compressors.bucket.feedback import FeedbackCompressor\n"
-        "from taugrad.compressors.config import read_config\n"
+        "from taugrad.compressors.method import read_config\n"
         "config, like = read_config('wgt(0.5) | varint'), [torch.zeros(100)]\n"
         "worker = FeedbackCompressor(config, ['a'], like, threads=1)\n"
         "payload = worker.compress([torch.randn(100)], 0).payload\n"
@@ -246,7 +246,7 @@ def package(folder: Path, name: str, modules: dict[str, str], entries: dict[str,
 
 RULE = """
 from typing import Literal
-from taugrad.compressors.config.sparse import SparseMethod, ThresholdedMethod
+from taugrad.compressors.method.sparse import SparseMethod, ThresholdedMethod
 class Mine(SparseMethod):
     kind: Literal["{name}"] = "{name}"
 """
@@ -272,7 +272,7 @@ CODE_WANTED = "Mine needs a code from 128 to 255"
 WRONG = {
     # A name: the group, the module's text, a line, and what it is refused with.
     "failing": ("rules", "1 / 0", "failing", "cannot be loaded: ZeroDivisionError: division by zero"),
-    "number": ("rules", "Mine = 3", "number", "number:Mine is not a subclass of taugrad.compressors.config"),
+    "number": ("rules", "Mine = 3", "number", "number:Mine is not a subclass of taugrad.compressors.method"),
     "idle": ("rules", RULE, "idle", "idle:Mine lacks selection"),
     "renamed": (
         "rules",
@@ -331,7 +331,7 @@ def test_two_codecs_with_one_code_cannot_be_used_together(site: Path, tmp_path: 
     other = package(tmp_path, "other", {"other": code}, {"codecs": ["mine = other:Mine"]})
     both = (
         "from taugrad.compressors.bucket.compressor import Compressor\n"
-        "from taugrad.compressors.config import read_config\n"
+        "from taugrad.compressors.method import read_config\n"
         "Compressor(read_config('wgt(1) | varint'))\n"
         "try: Compressor(read_config('wgt(1) | mine'))\n"
         "except ValueError as error: print(error)"

@@ -6,7 +6,7 @@ import torch
 from cases import in_turn
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 
 LINES = (
     "wgt(tau=0.5, nonfinite='skip')",

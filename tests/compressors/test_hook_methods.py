@@ -16,7 +16,7 @@ from cases import in_turn, run_all
 from methods import CONSERVING, KINDS, METHODS
 
 from taugrad.compressors.bucket.compressor import is_exempt
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 
 Results = list[dict[str, Any]]
 """By rank, what each scenario of a group returned."""

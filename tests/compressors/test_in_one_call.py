@@ -8,7 +8,7 @@ from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.ops.segments import Offsets

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.compressor import is_exempt
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config import read_config
-from taugrad.compressors.config.methods import Exempt
+from taugrad.compressors.method import read_config
+from taugrad.compressors.method.methods import Exempt
 from taugrad.compressors.tau.warmup import Warmup, density_at
 
 Floats = NDArray[np.float32]

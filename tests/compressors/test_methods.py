@@ -14,8 +14,8 @@ from methods import ALONE
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from taugrad.compressors.config import chain, read_config
-from taugrad.compressors.config.registry import QUANTIZERS, RULES
+from taugrad.compressors.method import chain, read_config
+from taugrad.compressors.method.registry import QUANTIZERS, RULES
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.chunked_topk import ChunkedTopK
 from taugrad.compressors.rules.topk import TopK

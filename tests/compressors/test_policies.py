@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, read_config
+from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, read_config
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.tau.base import Memory, ThresholdPolicy
 from taugrad.compressors.tau.density import DensityMemory

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.threshold import ThresholdRule
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.tau.allocation import (

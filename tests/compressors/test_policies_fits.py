@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.tau import fits
 from taugrad.compressors.tau.base import ThresholdPolicy
 from taugrad.compressors.tau.fits import Fit, exponential, gamma, pareto

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.tau.base import SAMPLE
 from taugrad.compressors.tau.dl4j import Dl4jMemory
 

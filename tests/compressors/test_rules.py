@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part, PartTally
-from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient, read_config
+from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient, read_config
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE
 from taugrad.compressors.ops.results import ThresholdRule

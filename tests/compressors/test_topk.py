@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from taugrad.compressors.config import LARGEST_TAU, SMALLEST_TAU
+from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU
 from taugrad.compressors.ops.cpu import avx512, topk
 from taugrad.compressors.ops.cpu.rows import table
 from taugrad.compressors.ops.cpu.sampling import stratified_positions

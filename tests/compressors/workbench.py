@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from taugrad.compressors.bucket.compressor import Compressor, Outgoing
 from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.bucket.reader import Incoming
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.tau.base import Memory

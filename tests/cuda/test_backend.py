@@ -12,7 +12,7 @@ from cases import in_turn
 
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cuda import cupy_runtime, looking
 from taugrad.compressors.ops.cuda.memory import TorchMemory
 from taugrad.compressors.ops.cuda.runtime import OPTIONS, SOURCES
@@ -37,7 +37,7 @@ def test_a_machine_without_a_gpu_imports_nothing_of_it() -> None:
         "import sys, torch\n"
         "from taugrad.compressors import CompressionState\n"
         "from taugrad.compressors.backend import compressor_for\n"
-        "from taugrad.compressors.config import read_config\n"
+        "from taugrad.compressors.method import read_config\n"
         "compressor_for(read_config('wgt(0.1)'), torch.device('cpu'))\n"
         "print([name for name in sys.modules if name == 'cupy' or '.cuda.' in name\n"
         "       and name.startswith('taugrad')])\n"

@@ -10,7 +10,7 @@ from methods import MESSAGES
 
 from taugrad.compressors.bucket.compressor import Compressor, Outgoing
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 

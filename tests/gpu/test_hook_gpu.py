@@ -18,7 +18,7 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.compressor import Outgoing
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config import CompressedMethod, read_config
+from taugrad.compressors.method import CompressedMethod, read_config
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.models.config import Mlp, Timm

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from taugrad.compressors import CorruptMessage
-from taugrad.compressors.config import read_config
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Synchronization
 from taugrad.platform.synchronization.building import build_synchronization

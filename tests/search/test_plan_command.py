@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from taugrad import cli
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.platform.exit_codes import WRONG_INPUT
 from taugrad.platform.spec import RunSpec
 from taugrad.search.plan import calibration as kept

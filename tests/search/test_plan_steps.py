@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from taugrad.compressors.config import read_config
+from taugrad.compressors.method import read_config
 from taugrad.platform.advice import CLEARLY, SETTINGS, USUAL, Situation, methods
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import (

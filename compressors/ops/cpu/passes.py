@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...config.base import SMALLEST_TAU
+from ...method.base import SMALLEST_TAU
 from ..array import host
 from ..interface import Addends, Ops, Ranges, Sample
 from ..readback import Pending, Readback

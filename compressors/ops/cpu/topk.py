@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ...config import LARGEST_TAU, SMALLEST_TAU
+from ...method import LARGEST_TAU, SMALLEST_TAU
 from . import avx512
 from .rows import BASE, ELEMENTS, GRADIENT, RESIDUAL, Rows, floats, table
 from .sampling import sampled_magnitudes

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...config.base import SMALLEST_TAU
+from ...method.base import SMALLEST_TAU
 from ..cpu.bitpack import symbol_type
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import Addends, Ops, Ranges, Sample

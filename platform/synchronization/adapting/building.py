@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from taugrad.compressors.config import Method
-from taugrad.compressors.config.sparse import ThresholdedMethod, WholeValues
+from taugrad.compressors.method import Method
+from taugrad.compressors.method.sparse import ThresholdedMethod, WholeValues
 
 from ..config import Adapt
 from .adapter import Adapter

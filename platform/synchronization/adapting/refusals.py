@@ -1,6 +1,6 @@
 """Which runs cannot follow a link; checked when a spec is read, without torch."""
 
-from taugrad.compressors.config import Method
+from taugrad.compressors.method import Method
 
 from ...training.config import TrainingConfig
 from ..config import AllGatherSync, SimulatedSync, SyncConfig, WeightsSync, real

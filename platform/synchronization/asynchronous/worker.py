@@ -14,9 +14,9 @@ from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.bucket.reader import Incoming
-from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.method import Method
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite

@@ -1,6 +1,6 @@
 """What does not work with hybrid parallelism; checked when a spec is read, without torch."""
 
-from taugrad.compressors.config import Method
+from taugrad.compressors.method import Method
 
 from ...training.config import Lamb, Lars, TrainingConfig
 from ..config import HybridSync, SimulatedSync, SyncConfig, real

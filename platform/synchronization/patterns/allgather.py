@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
-from taugrad.compressors.config import Method
+from taugrad.compressors.method import Method
 
 from ..pieces import cut
 from ..resizing import Ranges

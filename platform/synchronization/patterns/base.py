@@ -13,9 +13,9 @@ from torch import Tensor
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.bucket.reader import Received
-from taugrad.compressors.config import CompressedMethod, Method, PowerSGD, read_config
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.method import CompressedMethod, Method, PowerSGD, read_config
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from taugrad.compressors.config import Method
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.method import Method
 
 from ..rounds import NUMBER_BYTES, Agreed, Rounds, Sending
 from .allgather import AllGather

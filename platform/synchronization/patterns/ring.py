@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
-from taugrad.compressors.config import Method
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.method import Method
 from taugrad.compressors.wire.message import is_refusal
 
 from ..pieces import cut

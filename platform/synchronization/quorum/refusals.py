@@ -2,7 +2,7 @@
 
 import math
 
-from taugrad.compressors.config import Method, PowerSGD
+from taugrad.compressors.method import Method, PowerSGD
 
 from ..config import SimulatedSync, SyncConfig, WeightsSync, real
 

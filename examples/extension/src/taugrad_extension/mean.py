@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config.sparse import ThresholdedMethod
+from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.compressors.tau.base import Memory, Policy, ThresholdPolicy, as_tau
 from taugrad.compressors.tau.sampling import magnitudes_of
 

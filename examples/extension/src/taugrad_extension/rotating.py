@@ -8,8 +8,8 @@ import torch
 from pydantic import Field
 
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.config.base import SMALLEST_TAU
-from taugrad.compressors.config.sparse import WholeValues
+from taugrad.compressors.method.base import SMALLEST_TAU
+from taugrad.compressors.method.sparse import WholeValues
 from taugrad.compressors.ops.interface import Ops
 from taugrad.compressors.ops.readback import Pending, Readback
 from taugrad.compressors.ops.results import Batch, Selected

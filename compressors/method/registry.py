@@ -156,10 +156,10 @@ def _package(entry: EntryPoint) -> str:
 RULES = Family(
     "rule",
     "taugrad.rules",
-    "config.methods:CompressedMethod",
+    "method.methods:CompressedMethod",
     {
-        "none": "config.methods:NoCompression",
-        "powersgd": "config.methods:PowerSGD",
+        "none": "method.methods:NoCompression",
+        "powersgd": "method.methods:PowerSGD",
         "wgt": "rules.wgt:WholeGradient",
         "bgt": "rules.bgt:BinarizedGradient",
         "qgt": "rules.qgt:QuantizedGradient",
