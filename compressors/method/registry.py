@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union
 
 from pydantic import Discriminator, SerializeAsAny, ValidatorFunctionWrapHandler, WrapValidator
 
-_ROOM = __name__.removesuffix(".config.registry")
+_ROOM = __name__.removesuffix(".method.registry")
 
 
 AS_IT_IS: Any = SerializeAsAny

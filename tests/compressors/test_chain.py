@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from methods import METHODS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from taugrad.compressors import config
+from taugrad.compressors import method
 from taugrad.compressors.method import chain, read_config
 from taugrad.compressors.method.links import parse
 from taugrad.compressors.method.methods import Exempt
@@ -29,11 +29,11 @@ from taugrad.compressors.tau.given import ScheduledTau
 from taugrad.compressors.tau.layers import LayeredTau
 from taugrad.compressors.tau.warmup import Warmup
 
-ADAPTER: TypeAdapter[Any] = TypeAdapter(config.CompressorConfig)
+ADAPTER: TypeAdapter[Any] = TypeAdapter(method.CompressorConfig)
 
 # Any valid configuration, as a dictionary of the fields that are given.
 
-taus = st.floats(config.SMALLEST_TAU, config.LARGEST_TAU)
+taus = st.floats(method.SMALLEST_TAU, method.LARGEST_TAU)
 shares = st.floats(0, 1, exclude_min=True)
 names = st.text(st.characters(codec="utf-8"), max_size=8)
 
@@ -490,13 +490,13 @@ def test_any_pieces_of_a_line_are_a_method_or_refused(text: str) -> None:
 
 OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
     (
-        (config.WholeGradient(tau=1e-3), QuantileLink(), "golomb_rice"),
+        (method.WholeGradient(tau=1e-3), QuantileLink(), "golomb_rice"),
         "wgt(tau=1e-3) | quantile | golomb_rice",
     ),
-    ((config.WholeGradient(tau=DensityTau(target=0.1)), "bitmap"), "wgt(density(0.1)) | bitmap"),
+    ((method.WholeGradient(tau=DensityTau(target=0.1)), "bitmap"), "wgt(density(0.1)) | bitmap"),
     (
         (
-            config.QuantizedGradient(
+            method.QuantizedGradient(
                 tau=LayeredTau(default=ScheduledTau(points={0: 0.1}), patterns={"a": DensityTau(target=0.5)}),
                 clip=Clip(every=2),
                 exempt=Exempt(names=("b",)),
@@ -515,7 +515,7 @@ OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
         ("wgt(1e-3)", EntropyLink(floor=5), "golomb_rice | huffman"),
         "wgt(1e-3) | entropy(5) | golomb_rice | huffman",
     ),
-    ((config.PowerSGD(rank=3),), "powersgd(3)"),
+    ((method.PowerSGD(rank=3),), "powersgd(3)"),
     (("strom(1e-3) | golomb_rice",), "strom(1e-3) | golomb_rice"),
 ]
 
@@ -530,9 +530,9 @@ def test_a_chain_of_objects_is_the_chain_of_its_line(links: tuple[BaseModel | st
     [
         ((), "a chain without links"),
         (("golomb_rice",), "starts with a method"),
-        ((QuantileLink(), "huffman", config.Strom(tau=1)), "strom starts a chain and cannot follow huffman"),
-        ((config.BinarizedGradient(tau=1), LinearLink()), "nothing is left for linear"),
-        ((config.WholeGradient(tau=1, codec="raw"), "bitmap"), "codec is given twice"),
+        ((QuantileLink(), "huffman", method.Strom(tau=1)), "strom starts a chain and cannot follow huffman"),
+        ((method.BinarizedGradient(tau=1), LinearLink()), "nothing is left for linear"),
+        ((method.WholeGradient(tau=1, codec="raw"), "bitmap"), "codec is given twice"),
         ((Clip(), "raw"), "starts with a method"),
     ],
 )
