@@ -26,14 +26,9 @@ from taugrad.compressors.backend import compressor_for
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE, ThresholdRule
-from taugrad.compressors.ops.cuda.chunked import chunked_pass
-from taugrad.compressors.ops.cuda.linear import linear_pass
-from taugrad.compressors.ops.cuda.minifloat import fp8_pass, half_pass
-from taugrad.compressors.ops.cuda.quantile import quantile_pass
+from taugrad.compressors.ops.cuda import quantizing, sparse
 from taugrad.compressors.ops.cuda.reports import Reports
-from taugrad.compressors.ops.cuda.sparse_add import add_values
-from taugrad.compressors.ops.cuda.threshold import threshold_pass
-from taugrad.compressors.ops.cuda.topk import topk_pass
+from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
@@ -161,6 +156,11 @@ def row(case: Case, arena: Arena, seconds: Callable[[Work], float]) -> tuple[str
     )
 
 
+def reports(runtime: Any) -> Reports:
+    """Room for the report of one pass."""
+    return Reports(1, Readback(runtime))
+
+
 def rule_cases(arena: Arena) -> Iterator[Case]:
     """Passes over the whole gradient."""
     runtime, n, tau = arena.runtime, arena.n, arena.tau
@@ -173,14 +173,14 @@ def rule_cases(arena: Arena) -> Iterator[Case]:
         values = runtime.empty(n if rule in ("wgt", "qgt") else 0, VALUE_DTYPE[rule])
 
         def send(rule: ThresholdRule = rule, values: Any = values) -> None:
-            threshold_pass(runtime, rule, residual, gradient, tau, words, values, Reports(runtime, 1))
+            sparse.threshold_pass(runtime, rule, residual, gradient, tau, 0, words, values, reports(runtime))
 
         yield Case(rule, send, moved, n, reset)
     yield Case("torch operations for wgt", lambda: torch_wgt(arena), moved, n, reset)
     floats = runtime.empty(n, np.float32)
     yield Case(
         "topk",
-        lambda: topk_pass(runtime, residual, gradient, arena.k, words, floats, Reports(runtime, 1)),
+        lambda: sparse.topk_pass(runtime, residual, gradient, arena.k, 0, words, floats, reports(runtime)),
         moved,
         n,
         reset,
@@ -188,7 +188,9 @@ def rule_cases(arena: Arena) -> Iterator[Case]:
     yield Case("torch.topk of the magnitudes alone", lambda: arena.start.abs().topk(arena.k), 4 * n, n)
     yield Case(
         "chunked_topk, 64 of 4096",
-        lambda: chunked_pass(runtime, residual, gradient, 4096, 64, words, floats, Reports(runtime, 1)),
+        lambda: sparse.chunked_pass(
+            runtime, residual, gradient, 4096, 64, 0, words, floats, reports(runtime)
+        ),
         moved,
         n,
         reset,
@@ -204,20 +206,17 @@ def quantizer_cases(arena: Arena, residual: Any, gradient: Any) -> Iterator[Case
     lows, steps = (runtime.empty(blocks, np.float32) for _ in range(2))
     means, exponents = runtime.empty(blocks << 8, np.uint16), runtime.empty(blocks, np.int8)
 
-    def reports() -> Reports:
-        return Reports(runtime, 1)
-
     passes: dict[str, Work] = {
-        "linear, 8 bits, blocks of 2048": lambda: linear_pass(
-            runtime, residual, gradient, 8, 2048, symbols, lows, steps, reports()
+        "linear, 8 bits, blocks of 2048": lambda: quantizing.linear_pass(
+            runtime, residual, gradient, 8, 2048, symbols, lows, steps, reports(runtime)
         ),
-        "quantile, 8 bits, blocks of 2048": lambda: quantile_pass(
-            runtime, residual, gradient, 8, 2048, symbols, means, exponents, reports()
+        "quantile, 8 bits, blocks of 2048": lambda: quantizing.quantile_pass(
+            runtime, residual, gradient, 8, 2048, symbols, means, exponents, reports(runtime)
         ),
-        "fp8, blocks of 2048": lambda: fp8_pass(
-            runtime, residual, gradient, 2048, symbols, exponents, reports()
+        "fp8, blocks of 2048": lambda: quantizing.fp8_pass(
+            runtime, residual, gradient, 2048, symbols, exponents, reports(runtime)
         ),
-        "fp16": lambda: half_pass(runtime, "fp16", residual, gradient, halves, reports()),
+        "fp16": lambda: quantizing.half_pass(runtime, "fp16", residual, gradient, halves, reports(runtime)),
     }
     for name, work in passes.items():
         yield Case(name, work, (14 if name == "fp16" else 13) * n, n, arena.reset)
@@ -239,10 +238,12 @@ def crossing_cases(arena: Arena) -> Iterator[Case]:
     reached = ((arena.start + arena.gradient).abs() >= arena.tau).nonzero().flatten().cpu().numpy()
     on_host, k = (reached << 1).astype(np.uint32), reached.size
     words, values = runtime.place_all([on_host, np.zeros(k, np.float32)])
-    dense = runtime.array(arena.residual)
+    floats = runtime.tensor(values)
     yield Case("words and values to the host", lambda: runtime.fetch_all([words, values]), 8 * k, k)
     yield Case("words to the GPU", lambda: runtime.place_all([on_host]), 4 * k, k)
-    yield Case("adding values at positions", lambda: add_values(runtime, words, values, 0, dense), 16 * k, k)
+    yield Case(
+        "adding values at positions", lambda: sparse.add_words(words, floats, 0, arena.residual), 16 * k, k
+    )
 
 
 def resnet50_sizes() -> list[int]:
