@@ -289,7 +289,7 @@ WRONG = {
     "unsent": ("rules", THRESHOLDED, "unsent(1)", "Mine needs sends, what stands for an element"),
     "passless": (
         "quantizers",
-        QUANTIZER,
+        QUANTIZER + MAKES,
         "wgt(1) | passless",
         "Mine.quantizes = None: must be the address",
     ),
