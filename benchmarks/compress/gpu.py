@@ -25,7 +25,8 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
-from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE, ThresholdRule
+from taugrad.compressors.method.base import ThresholdRule
+from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE
 from taugrad.compressors.ops.cuda import quantizing, sparse
 from taugrad.compressors.ops.cuda.reports import Reports
 from taugrad.compressors.ops.readback import Readback

@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..method.base import ThresholdRule
 from .readback import Pending, Readback
-from .results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target, ThresholdRule
+from .results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
 
 
 class Ranges(Protocol):

@@ -10,9 +10,9 @@ from cases import in_turn
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient, read_config
+from taugrad.compressors.method.base import ThresholdRule
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE
-from taugrad.compressors.ops.results import ThresholdRule
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.update import Update

@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...method.base import ThresholdRule
 from ..array import host
 from ..interface import Addends, Ops, Ranges, Sample
 from ..readback import Pending, Readback
-from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target, ThresholdRule
+from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
 from ..segments import Numbers
 from . import avx512, chunked, linear, minifloat, quantile, sparse, summing, topk
 from .amounts import write_values

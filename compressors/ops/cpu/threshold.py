@@ -14,7 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import Selected, ThresholdRule
+from ...method.base import ThresholdRule
+from ..results import Selected
 from . import avx512
 from .rows import COLUMNS, ELEMENTS, Rows, floats
 from .threads import LEAST_SHARE, run_all

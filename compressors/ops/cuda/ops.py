@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...method.base import SMALLEST_TAU
+from ...method.base import SMALLEST_TAU, ThresholdRule
 from ..cpu.bitpack import symbol_type
 from ..cpu.looking import TILE, stratified_positions
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import Addends, Ops, Ranges, Sample
 from ..readback import Pending, Readback
-from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target, ThresholdRule
+from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
 from . import quantizing, sparse
 from .device import Device
 from .reports import Reports
