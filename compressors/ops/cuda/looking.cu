@@ -14,9 +14,8 @@ template <class Look> __device__ __forceinline__ void each(i64 n, Look look) {
     }
 }
 
-// One step of a sum whose order is always the same, sums[b] becomes the sum of
-// tile b, of which thread t adds up elements t, t + 256, ...; then 128 threads add what the other 128 have,
-// and so on.
+// One step: sums[b] becomes the sum of tile b, of which thread t adds up elements t, t + 256, ...; then 128
+// threads add what the other 128 have, and so on.
 template <class Value> __device__ __forceinline__ void sum_tile(i64 n, double* sums, Value value) {
     __shared__ double lanes[THREADS];
     double own = 0;
