@@ -93,7 +93,7 @@ def test_a_memory_that_fades_refuses_a_second_exchange(two: Results) -> None:
             field = "momentum" if "momentum" in line else "decay"
             assert text == (
                 f"CompressionError: a second exchange before gradients are cleared would apply the method's "
-                f"{field} twice in a step: run all backward passes but the last in ddp.no_sync()"
+                f"{field} twice in a step: run all backward passes but the last in ddp.no_sync(), and no Join"
             )
 
 
