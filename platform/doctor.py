@@ -195,9 +195,7 @@ def _mlflow() -> Iterator[Finding]:
 
 def _storage() -> Iterator[Finding]:
     """Where TAUGRAD_STORAGE puts checkpoints, if it names a bucket."""
-    from .launching.addresses import is_bucket  # noqa: PLC0415
-    from .launching.reasons import what_helps  # noqa: PLC0415
-    from .launching.storing import bucket_problem  # noqa: PLC0415
+    from .launching.storage import bucket_problem, is_bucket, what_helps  # noqa: PLC0415
     from .tracking.masking import without_login  # noqa: PLC0415
 
     place = os.environ.get("TAUGRAD_STORAGE", "").strip()

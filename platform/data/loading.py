@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..config import Config
-from ..importing import import_object
-from ..user_code import UserCodeError, call
+from ..user_code import UserCodeError, call, import_object
 from .cifar import load_cifar10, load_cifar100
 from .config import (
     Cifar10,

@@ -10,13 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from .config import Parquet
-from .errors import DataError
+from .errors import DataError, needed
 from .examples import Draw, Pair, Parts
 from .image_file import Framing
-from .image_normalization import ImageNormalization
-from .optional import needed
 from .parquet_files import RowGroups, column_type, find
 from .parquet_labels import read_labels
+from .pixels import Normalization
 from .row_tasks import LoadRows, is_list, opened, read_group, require_width
 from .shape import Shape
 from .streamed import Columns, Streamed
@@ -56,7 +55,7 @@ def load_parquet(config: Parquet) -> Parts:
             _check_width(groups, columns, width)
     names, outputs, kind = read_labels(train, test, config)
     framing = Framing.of(config) if images else None
-    normalize = ImageNormalization.of(config) if images else None
+    normalize = Normalization.asked(config) if images else None
 
     def rows(groups: RowGroups, chosen: NDArray[np.int64] | None, *, augment: bool) -> "_Rows":
         most = config.shuffle_groups
@@ -77,7 +76,7 @@ class _Rows(Streamed):
         self,
         groups: RowGroups,
         load: LoadRows,
-        normalize: ImageNormalization | None,
+        normalize: Normalization | None,
         chosen: NDArray[np.int64] | None,
         *,
         augment: bool,
@@ -123,7 +122,7 @@ class _Rows(Streamed):
         if labels.is_floating_point():
             labels = labels[:, None]
         if self._normalize is not None:
-            return self._normalize(loaded["pixels"]), labels
+            return self._normalize(loaded["pixels"].transpose(0, 3, 1, 2)), labels
         return torch.from_numpy(loaded["numbers"].copy()), labels
 
     @property

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from .draw import Draw
+from .batches import Draw
 from .errors import DataError
 from .image_file import Framing
 

@@ -11,9 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..training.choosing import Choice, folder_name, newest_good
-from ..training.manifest import FILE, CheckpointError, Manifest, Read, Unfinished
-from .addresses import below
+from ..training.manifest import (
+    FILE,
+    CheckpointError,
+    Choice,
+    Manifest,
+    Read,
+    Unfinished,
+    folder_name,
+    newest_good,
+)
+from .storage import below
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

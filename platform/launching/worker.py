@@ -26,10 +26,9 @@ from ..training.reporting import Progress
 from ..training.trainer import Trainer
 from ..user_code import placing_errors
 from .checkpoints import Checkpoints
+from .entry import Job
 from .fallback import keep_text
-from .job import Job
-from .placing import with_sites
-from .process_group import process_group
+from .process_group import process_group, with_sites
 from .run_folder import RunFolder
 from .stages import stage
 

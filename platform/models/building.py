@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from ..data.shape import Shape
-from ..importing import import_object
-from ..user_code import UserCodeError, call, told
+from ..user_code import UserCodeError, call, import_object, told
 from .alexnet import alexnet
 from .config import (
     AlexNet,

@@ -5,7 +5,7 @@ from taugrad.compressors.method import Method, PowerSGD
 from taugrad.compressors.method.methods import DenseMethod, NoCompression
 from taugrad.compressors.tau.by_law import Law
 
-from ..training.growing import BatchGrowthConfig, Stages
+from ..training.config import BatchGrowthConfig, Stages
 from .config import (
     AllGatherSync,
     HybridSync,

@@ -6,8 +6,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from .choosing import Choice, newest_good
-from .manifest import CheckpointError, Unfinished, Unusable
+from .manifest import CheckpointError, Choice, Unfinished, Unusable, newest_good
 
 _NONE_LEFT = -1
 _MOST_BYTES = 2000

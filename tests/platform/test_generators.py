@@ -6,8 +6,7 @@ import random
 import numpy as np
 import torch
 
-from taugrad.platform.training.generators import GeneratorStates, seed_everything
-from taugrad.platform.training.randomness import Randomness
+from taugrad.platform.training.generators import GeneratorStates, Randomness, seed_everything
 
 
 def draw() -> tuple[float, float, float, float]:
