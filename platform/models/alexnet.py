@@ -8,7 +8,7 @@ from collections import OrderedDict
 from torch import nn
 
 from .config import AlexNet, Form
-from .sizes import check_size, scaled, windows
+from .sizes import begin_as_he, check_size, scaled, windows
 
 SMALLEST: dict[Form, int] = {"small": 15, "imagenet": 63}
 """Fewer rows or columns than this would leave nothing after the last pooling."""
@@ -23,25 +23,17 @@ def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: in
             biases that begin as in the paper. `small` is the form that people train on CIFAR: 3 x 3
             convolutions of 64, 192, 384, 256, 256 maps, no norm, weights that begin as He et al. (2015) fill
             them.
-        channels: Channels of an image.
-        height: Rows of an image, at least `SMALLEST`.
-        width: Columns of an image, at least `SMALLEST`.
-        classes: How many classes there are.
-
-    Returns:
-        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+        channels: Of an image, as in `sizes`.
+        height: Of an image, at least `SMALLEST`.
+        width: The same.
+        classes: Of the data.
 
     Raises:
         ValueError: The images are too small.
     """
     small = config.form == "small"
-    check_size(
-        "AlexNet",
-        height,
-        width,
-        SMALLEST[config.form],
-        instead="lenet" if small else "alexnet with form: small",
-    )
+    smaller = "lenet" if small else "alexnet with form: small"
+    check_size("AlexNet", height, width, SMALLEST[config.form], instead=smaller)
     conv, maps = (_small if small else _imagenet)(config, channels)
     rows, columns = (_left(size, small=small) for size in (height, width))
     units = scaled(4096, config.width_multiplier)
@@ -57,20 +49,15 @@ def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: in
     net = nn.Sequential(
         OrderedDict[str, nn.Module](conv=nn.Sequential(conv), flatten=nn.Flatten(), fc=nn.Sequential(fc))
     )
-    for name, layer in net.named_modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            _begin(layer, small=small, shifted=name[-1] in "24567")
-    return net
-
-
-def _begin(layer: nn.Conv2d | nn.Linear, *, small: bool, shifted: bool) -> None:
-    """Fills a layer; `shifted` are those whose biases begin with 1 in the paper, so that ReLUs are on."""
     if small:
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    else:
-        nn.init.normal_(layer.weight, std=0.01)
-    if layer.bias is not None:
-        nn.init.constant_(layer.bias, float(shifted and not small))
+        begin_as_he(net)
+        return net
+    for name, layer in net.named_modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
+            nn.init.normal_(layer.weight, std=0.01)
+            # Some biases begin with 1 in the paper, so that ReLUs are on.
+            nn.init.constant_(layer.bias, float(name[-1] in "24567"))
+    return net
 
 
 def _left(size: int, *, small: bool) -> int:

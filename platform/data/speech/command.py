@@ -9,8 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from ...exit_codes import OK
 from ...spec import COMMAND_LINE, SpecError
 from ...terminal import say
+from ..frames_folder import is_made
 from .espeak import SpeechError, find_library, library_version
-from .folder import is_made
 from .making import make, settings
 
 MOST_MINUTES = 6000.0
