@@ -22,13 +22,12 @@ from .config import (
     Tokens,
 )
 from .dataset import DataSet
-from .embedded import digits, mnist5k
+from .embedded import digits, mnist5k, synthetic
 from .examples import Data, Parts
 from .frames import load_frames
 from .idx import load_idx_folder
 from .image_folder import load_image_folder
 from .placing import placed
-from .synthetic import synthetic
 from .text import load_text
 from .tokens import load_tokens
 

@@ -14,9 +14,10 @@ from ..tracking.holding import Hold
 from ..tracking.masking import masked
 from ..tracking.store import finish_run, output_folder
 from .board import Board, News
-from .entry import Job, train_worker
+from .entry import train_worker
 from .failure import RunFailed, run_failed
 from .fallback import fallback, keep_text, text_of
+from .job import Job
 from .run_folder import RunFolder
 from .stages import stage
 from .storage import reason, storage_path

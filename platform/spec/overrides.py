@@ -15,7 +15,7 @@ import yaml
 from taugrad.compressors.method.links import parse as parse_chain
 
 from ..models import config as models
-from .errors import COMMAND_LINE, SpecError
+from . import COMMAND_LINE, SpecError
 from .explaining import nearest
 from .fields import METHOD, below, entered, held, type_name, walk
 from .run import RunSpec

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from . import SpecError
 from .allowing import require_allowed
-from .errors import SpecError
 from .explaining import explain
 from .fields import METHOD, TAGS
 from .overrides import Overrides, laid_over, spelled_out

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from .errors import COMMAND_LINE, SpecError
+from . import COMMAND_LINE, SpecError
 from .explaining import explain
 from .run import RunSpec
 from .workers import why_no_other_number

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from .errors import SpecError
+from . import SpecError
 from .fields import entered, held
 
 _TAG = "tag:yaml.org,2002:"

@@ -9,11 +9,9 @@ from torch import Tensor, nn
 from ..data.shape import Shape
 from ..user_code import UserCodeError, call, import_object, told
 from .base import Task
-from .classification import ClassificationTask
+from .builtin import ClassificationTask, LanguageModelTask, RegressionTask
 from .config import Classification, CustomTask, LanguageModel, Regression, TaskConfig
-from .language_model import LanguageModelTask
 from .metric import Metric
-from .regression import RegressionTask
 
 _CONTRACT = "a task is a subclass of taugrad.platform.tasks.Task whose arguments are those of task.arguments"
 _FITTING = {"classes": "classification", "tokens": "language_model", "numbers": "regression"}

@@ -33,7 +33,7 @@ from taugrad.platform.synchronization.hybrid.wire import Wire
 from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
 from taugrad.platform.synchronization.rounds import Traffic
 from taugrad.platform.synchronization.simulation import SimulatedCrew
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 from taugrad.platform.training.config import TrainingConfig
 

@@ -25,7 +25,7 @@ def test_links_as_text_have_a_row_for_each_ordered_pair_of_workers():
 @pytest.fixture
 def kept(tmp_path: Path):
     """A worker's tracker, its run, and the notices that the user gets."""
-    from taugrad.platform.launching.entry import Job
+    from taugrad.platform.launching.job import Job
     from taugrad.platform.launching.worker import _Tracker
 
     uri = f"sqlite:///{tmp_path}/mlflow.db"

@@ -19,7 +19,7 @@ from taugrad.platform.data.speech.sentences import Sentences
 from taugrad.platform.data.speech.utterances import PARTS, Frames, labels_at
 
 try:
-    espeak.find_library()
+    espeak.loaded()
     MISSING = ""
 except espeak.SpeechError as error:
     MISSING = str(error)
