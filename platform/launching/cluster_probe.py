@@ -26,7 +26,7 @@ T = TypeVar("T")
 _ANSWER_S = 2.0
 _HEARTBEAT = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _SILENT = (OSError, OverflowError, UnicodeError)
-_OK, _WANTS_TOKEN, _REFUSES_TOKEN = 200, 401, 403
+_OK, _NO_TOKEN = 200, (401, 403)
 _MODE = "RAY_AUTH_MODE"
 _LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -111,14 +111,14 @@ def check_job_server(address: str) -> None:
     """
     source = f"--address {address}"
     try:
-        code, reason = _asked(lambda token: _status(address, token), lambda said: said[0] == _WANTS_TOKEN)
+        code, reason = _asked(lambda token: _status(address, token), lambda said: said[0] in _NO_TOKEN)
     except urllib.error.URLError as error:
         raise SpecError(source, [f"no cluster answers there ({error.reason})"]) from None
     except http.client.HTTPException:
         raise SpecError(source, ["what answers there is not a Ray cluster"]) from None
     except (*_SILENT, ValueError) as error:
         raise SpecError(source, [f"no cluster answers there ({error})"]) from None
-    if code in (_WANTS_TOKEN, _REFUSES_TOKEN):
+    if code in _NO_TOKEN:
         raise SpecError(source, [_token_problem()])
     if code != _OK:
         raise SpecError(source, [f"what answers there is not a Ray cluster ({code} {reason})"])
