@@ -7,23 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config import Config
 from ..data.shape import Shape
 from ..user_code import UserCodeError, call, import_object, told
 from .alexnet import alexnet
-from .config import (
-    AlexNet,
-    CustomModel,
-    Gpt,
-    LeNet,
-    Mlp,
-    ModelConfig,
-    NetworkInNetwork,
-    ResNet,
-    SigmoidStack,
-    Timm,
-    Vgg16,
-)
+from .config import CustomModel, Gpt, Mlp, ModelConfig, SigmoidStack
 from .gpt import GptNetwork
 from .lenet import lenet
 from .mlp import mlp, sigmoid_stack
@@ -32,14 +19,15 @@ from .resnet import resnet
 from .timm_models import timm_model
 from .vgg import vgg16
 
-_FOR_IMAGES: Mapping[type[Config], Callable[[Any, int, int, int, int], nn.Module]] = {
-    LeNet: lenet,
-    NetworkInNetwork: nin,
-    AlexNet: alexnet,
-    ResNet: resnet,
-    Vgg16: vgg16,
-    Timm: timm_model,
+_FOR_IMAGES: Mapping[str, Callable[[Any, int, int, int, int], nn.Module]] = {
+    "lenet": lenet,
+    "nin": nin,
+    "alexnet": alexnet,
+    "resnet": resnet,
+    "vgg16": vgg16,
+    "timm": timm_model,
 }
+"""By kind the function of a config, an image's channels, height and width, and the number of classes."""
 _CONTRACT = "a model's factory takes {size} and what model.arguments holds, and returns a torch.nn.Module"
 
 
@@ -72,7 +60,7 @@ def build(config: ModelConfig, shape: Shape) -> nn.Module:
         case CustomModel():
             return _custom(config, shape)
         case _:
-            return _FOR_IMAGES[type(config)](config, *_image(config, shape))
+            return _FOR_IMAGES[config.kind](config, *_image(config, shape))
 
 
 def _image(config: ModelConfig, shape: Shape) -> tuple[int, int, int, int]:
