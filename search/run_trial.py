@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taugrad.platform.importing import import_object
 from taugrad.platform.launching.board import News
 from taugrad.platform.launching.launch import RunResult, launch
 from taugrad.platform.spec import RunSpec
@@ -22,6 +21,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run
 from taugrad.platform.tracking.writer import MetricWriter, PendingMetric
 from taugrad.platform.training.reporting import Progress
+from taugrad.platform.user_code import import_object
 
 from .measured import outcome_of
 from .objective import Outcome

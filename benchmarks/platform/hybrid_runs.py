@@ -22,7 +22,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment
 from taugrad.platform.synchronization.building import build_synchronization
 from taugrad.platform.synchronization.hybrid.mode import HybridTraining
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 
 from ..harness.workers import run_workers

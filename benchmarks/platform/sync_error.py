@@ -23,7 +23,7 @@ from taugrad.platform.models.config import LeNet
 from taugrad.platform.synchronization.patterns import AllGather, Pattern, Ring, Setting, Sharded
 from taugrad.platform.synchronization.rounds import Side, Traffic
 from taugrad.platform.synchronization.simulation import SimulatedCrew
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import BatchPlan, Position
 from taugrad.platform.training.config import TrainingConfig
 from taugrad.platform.training.replica import Replica

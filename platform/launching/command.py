@@ -29,17 +29,15 @@ from ..tracking.masking import masked
 from ..tracking.probe import probe
 from ..tracking.run_lookup import check_run, no_run
 from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
-from ..training.choosing import newest_good
-from ..training.manifest import CheckpointError
+from ..training.manifest import CheckpointError, newest_good
 from ..user_code import TRACEBACK
-from .addresses import above
 from .board import News
 from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
 from .launch import RunResult, Watch, launch
 from .run_folder import RunFolder
 from .stages import Timeline, stage
-from .storing import check_storage, storage_path
+from .storage import above, check_storage, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -11,8 +11,8 @@ from ..tracking.holding import Hold, end_run
 from ..tracking.store import stored_steps
 from ..tracking.writer import deliver
 from ..training.manifest import FILE, Manifest, Unusable
-from .addresses import above, is_bucket
 from .run_folder import RunFolder
+from .storage import above, is_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,10 +18,9 @@ from .entry import train_worker
 from .failure import RunFailed, run_failed
 from .fallback import fallback, keep_text, text_of
 from .job import Job
-from .reasons import reason
 from .run_folder import RunFolder
 from .stages import stage
-from .storing import storage_path
+from .storage import reason, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

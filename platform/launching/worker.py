@@ -28,8 +28,7 @@ from ..user_code import placing_errors
 from .checkpoints import Checkpoints
 from .fallback import keep_text
 from .job import Job
-from .placing import with_sites
-from .process_group import process_group
+from .process_group import process_group, with_sites
 from .run_folder import RunFolder
 from .stages import stage
 

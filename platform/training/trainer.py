@@ -18,7 +18,7 @@ from ..data import Data, Draw
 from ..data.feeding import Feed
 from ..models import build
 from ..spec import RunSpec
-from ..spec.elastic import why_no_other_number
+from ..spec.workers import why_no_other_number
 from ..synchronization.base import Moment
 from ..synchronization.building import build_synchronization
 from ..tasks import build_task

@@ -710,7 +710,7 @@ def _deliver(options: argparse.Namespace, _: list[str]) -> int:
         deliver_metrics,
         is_checkpoint,
     )
-    from taugrad.platform.launching.reasons import reason  # noqa: PLC0415
+    from taugrad.platform.launching.storage import reason  # noqa: PLC0415
     from taugrad.platform.spec import SpecError  # noqa: PLC0415
     from taugrad.platform.tracking.probe import answering_client  # noqa: PLC0415
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from taugrad.platform.training.batch_plan import BatchPlan, Position, adabatch_size
-from taugrad.platform.training.config import TrainingConfig
-from taugrad.platform.training.growing import AdaBatch
+from taugrad.platform.training.config import AdaBatch, TrainingConfig
 
 
 def formula(start: int, most: int, wrong_at_first: int, wrong: int) -> int:

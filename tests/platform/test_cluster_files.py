@@ -25,7 +25,7 @@ from ray.autoscaler._private.commands import _bootstrap_config
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start as ray_start
 
-from taugrad.platform.launching.storing import storage_path
+from taugrad.platform.launching.storage import storage_path
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
 

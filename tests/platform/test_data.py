@@ -12,7 +12,7 @@ from taugrad.platform.data import DataError, DataSet, load
 from taugrad.platform.data.config import CustomData, Digits, Mnist, Mnist5k, Synthetic
 from taugrad.platform.data.embedded import stratified_split
 from taugrad.platform.data.idx import read_idx
-from taugrad.platform.importing import ImportPathError, import_object
+from taugrad.platform.user_code import ImportPathError, import_object
 
 torch.set_num_threads(1)
 

@@ -125,8 +125,8 @@ def test_row_groups_are_read_once_an_epoch_and_few_are_kept(folder, monkeypatch)
     monkeypatch.setattr(
         row_tasks,
         "read_group",
-        lambda file, path, group, columns, really=row_tasks.read_group: (
-            read.append((path, group)) or really(file, path, group, columns)
+        lambda path, group, columns, really=row_tasks.read_group: (
+            read.append((path, group)) or really(path, group, columns)
         ),
     )
     data = load(Parquet(path=folder, input="x", shuffle_groups=3))

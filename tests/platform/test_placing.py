@@ -5,8 +5,8 @@ from hashlib import sha256
 import pytest
 
 from taugrad.compressors.exchange import addresses
-from taugrad.platform.launching import placing
-from taugrad.platform.launching.placing import with_sites
+from taugrad.platform.launching import process_group
+from taugrad.platform.launching.process_group import with_sites
 from taugrad.platform.spec import RunSpec
 
 HIERARCHICAL = {"exchange": "hierarchical"}
@@ -22,7 +22,7 @@ def five_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[3] == own
         return found
 
-    monkeypatch.setattr(placing, "own_address", lambda: NODES[3])
+    monkeypatch.setattr(process_group, "own_address", lambda: NODES[3])
     monkeypatch.setattr(addresses, "told_by_all", told)
 
 

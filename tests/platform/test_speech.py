@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from taugrad import cli
+from taugrad.platform.data.frames_folder import in_one_go
 from taugrad.platform.data.speech import espeak, making
 from taugrad.platform.data.speech.features import log_mel
-from taugrad.platform.data.speech.folder import in_one_go
 from taugrad.platform.data.speech.phonemes import CLASSES, class_numbers
 from taugrad.platform.data.speech.sentences import Sentences
 from taugrad.platform.data.speech.utterances import PARTS, Frames, labels_at
 
 try:
-    espeak.find_library()
+    espeak.loaded()
     MISSING = ""
 except espeak.SpeechError as error:
     MISSING = str(error)

@@ -13,9 +13,9 @@ from objects import BUCKET, Objects
 
 from taugrad import cli
 from taugrad.platform import doctor
-from taugrad.platform.launching.addresses import above, below, repaired
 from taugrad.platform.launching.fallback import keep_text, text_of
 from taugrad.platform.launching.run_folder import RunFolder
+from taugrad.platform.launching.storage import above, below, repaired
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking.ended import UNDELIVERED, end_line
 from taugrad.platform.tracking.probe import probe

@@ -17,7 +17,7 @@ from pyarrow import fs
 from taugrad import cli
 from taugrad.platform.deadline import NoAnswer
 from taugrad.platform.doctor import _mlflow
-from taugrad.platform.launching.storing import check_storage
+from taugrad.platform.launching.storage import check_storage
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking.patience import Patience
 from taugrad.platform.tracking.probe import answering_client, probe

@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from taugrad.platform.data.placing import FOLDER
-from taugrad.platform.importing import ImportPathError, import_object
 from taugrad.platform.launching.failure import RunFailed
-from taugrad.platform.user_code import UserCodeError, UserCodeRaised, call, last_own, placing_errors
+from taugrad.platform.user_code import (
+    ImportPathError,
+    UserCodeError,
+    UserCodeRaised,
+    call,
+    import_object,
+    last_own,
+    placing_errors,
+)
 
 MINE = """
 import torch

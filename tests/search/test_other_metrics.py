@@ -85,7 +85,7 @@ def test_a_trial_by_iterations_is_told_by_its_evaluations(start):
 
 
 MINE = """
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 
 class ByLoss(ClassificationTask):
     metrics = sorted(ClassificationTask.metrics, key=lambda metric: metric.name != "loss")
