@@ -72,18 +72,10 @@ def test_hook(tmp_path: Path) -> None:
     for model, elements, tensors, _, floor, *figures in buckets:
         assert (model, elements, tensors) == ("LeNet", "431,080", "8 in 1")
         assert numbers(floor)[0] > 0
-        assert all(re.fullmatch(r"at most [\d.]+: (met|missed)", goal) for goal in figures[1::2])
+        assert figures[1::2] == ["", ""]  # a goal is that of larger models
         assert all(numbers(times)[0] > 0 for times in figures[::2])
     assert [row[0] for row in fixed] == [row[3] for row in buckets]
-    for (
-        _,
-        compress,
-        _,
-        _,
-        _,
-        decode,
-        *_,
-    ) in fixed:  # of a bucket; a tensor's share of a short run may be noise
+    for _, compress, _, decode, _ in fixed:  # of a bucket; a tensor's share of a short run may be noise
         assert min(numbers(compress)[0], numbers(decode)[0]) > 0
     assert [row[1] for row in inside] == methods
     assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3]))
@@ -234,13 +226,11 @@ def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: P
 TABLES = {
     "adamw": 1,
     "anoosheh": 4,
-    "async_growth": 2,
     "asynchronous": 2,
     "gradients": 1,
     "hybrid": 4,
     "language": 1,
     "oland_raj": 3,
-    "policy_cost": 2,
     "strom_speech": 3,
     "synchronization": 4,
     "network_exchange": 2,

@@ -44,20 +44,3 @@ def test_gradients_that_grow_are_said_to_grow() -> None:
     said = captions.gradients(run("x", "wgt", metrics))
     assert "a 1.4 to 9.6 (up), b 9.6 to 1.4 (down)" in said
     assert "at least 1% of the layer's elements exceed tau" in said
-
-
-def test_the_wire_is_above_or_below_the_values_as_it_was() -> None:
-    def sending(name: str, wire: float, values: float) -> RunHistory:
-        each = {names.EPOCH_BITS_PER_PARAM: wire, names.EPOCH_VALUE_BITS_PER_PARAM: values}
-        return run(name, "wgt", {metric: np.full(3, value) for metric, value in each.items()})
-
-    said = captions.bits([sending("one bit each", 0.9, 0.3), sending("floats in clusters", 0.5, 1.0)])
-    above, below = said.split("No more on the wire than in the values: ")
-    assert "one bit each (3 times)" in above
-    assert below == "floats in clusters (0.5 times)."
-    assert "More" not in captions.bits([sending("floats", 0.5, 1.0)])
-
-
-def test_dropped_elements_are_not_said_to_be_kept() -> None:
-    said = captions.kept([run("a", "wgt", {}), run("b", "wgt", {}, **{"compressor.decay": "0.95"})])
-    assert said.endswith("fade (the share that stays): b (0.95).")

@@ -1,13 +1,11 @@
 """The figure of a search: what is drawn is what was found."""
 
 import pytest
-from matplotlib.collections import LineCollection
 
 from taugrad.dashboards.dimensions import Trial, value_by_dimension
 from taugrad.dashboards.front import FrontPoint, search_front
 from taugrad.dashboards.palette import RULES
 from taugrad.dashboards.runs import RunHistory
-from taugrad.dashboards.style import extent
 from taugrad.platform.tasks.metric import ACCURACY
 
 BASELINE = FrontPoint("none", 97.0, None, 100.0)
@@ -43,35 +41,6 @@ def test_points_that_hardly_learned_are_named_and_not_drawn():
     assert (0.01, 40.0) not in points
     said = " ".join(text.get_text() for text in figure.texts)
     assert "below the axis: 1" in " ".join(said.split())
-
-
-def test_labels_keep_clear_of_error_bars():
-    points = [
-        FrontPoint("strom", 90.0 + k, (88.8 + k, 91.2 + k), 0.02 * 2.5**k, place=k + 1) for k in range(4)
-    ]
-    figure = search_front("mine", points, BASELINE, ACCURACY)
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    bars = [each for each in axes.collections if isinstance(each, LineCollection)]
-    ends = [each.get_transform().transform(segment) for each in bars for segment in each.get_segments()]
-    assert len(ends) == len(points)
-    for text in axes.texts:
-        box = extent(text)
-        for (x, low), (_, high) in ends:
-            assert not (box.x0 < x < box.x1 and low < box.y1 and high > box.y0), text.get_text()
-
-
-def test_a_search_without_points_has_no_figure():
-    with pytest.raises(ValueError, match="without points"):
-        search_front("mine", [FrontPoint("wgt", 90.0, None, 0.0)], None, ACCURACY)
-
-
-def test_stopped_trials_are_crosses_where_they_stopped():
-    stopped = [FrontPoint("wgt", 93.0, None, 0.3), FrontPoint("wgt", 20.0, None, 0.3)]
-    figure = search_front("mine", POINTS, BASELINE, ACCURACY, stopped)
-    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
-    assert [tuple(float(each[0]) for each in line.get_data()) for line in crosses] == [(0.3, 93.0)]
-    assert "crosses: stopped early" in " ".join(text.get_text() for text in figure.texts)
 
 
 def trial(rule, accuracy, mark, **params):

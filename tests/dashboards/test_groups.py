@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.dashboards import groups, verdict
+from taugrad.dashboards import verdict
 from taugrad.dashboards.groups import by_setting, estimate
 from taugrad.dashboards.runs import RunHistory
 
@@ -63,18 +63,6 @@ def test_a_run_that_was_stopped_early_is_left_out() -> None:
     assert by_setting([stopped]) == []
 
 
-@given(st.lists(st.floats(1.0, 1e4), min_size=1, max_size=6))
-def test_compression_agrees_with_the_mean_bytes(ratios: list[float]) -> None:
-    (group,) = by_setting([run(str(i), "wgt", 0.9, ratio) for i, ratio in enumerate(ratios)])
-    wire = group.estimate("total/wire_gb")
-    compression = group.compression
-    assert wire is not None
-    assert compression is not None
-    assert compression.mean == pytest.approx(1 / wire.mean)
-    assert compression.low <= compression.mean * (1 + 1e-9)
-    assert compression.high >= compression.mean * (1 - 1e-9)
-
-
 @given(
     st.lists(st.tuples(st.floats(0.5, 1.0), st.floats(1.5, 1000)), min_size=1, max_size=8),
     st.sampled_from((0.0, 0.5, 1.0)),
@@ -91,18 +79,3 @@ def test_a_pick_is_the_smallest_of_those_allowed(points: list[tuple[float, float
     else:
         assert got is not None
         assert got.compression.mean == pytest.approx(max(allowed))
-
-
-@pytest.mark.parametrize(
-    ("params", "text"),
-    [
-        ({"compressor.tau": "0.0100"}, "0.01"),
-        ({"compressor.floor": "2.0"}, "floor 2"),
-        ({"compressor.tau.kind": "density", "compressor.tau.target": "0.01"}, "density 0.01"),
-        ({"compressor.tau.kind": "schedule"}, "schedule"),
-        ({"compressor.tau": "0.01", "compressor.quantize.bits": "8"}, "0.01, 8 bit"),
-        ({}, ""),
-    ],
-)
-def test_settings_are_written_for_people(params: dict[str, str], text: str) -> None:
-    assert groups.setting(run("a", "wgt", 0.9, 1, **params)) == text

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 
 import pytest
 from rich.console import Console
@@ -32,18 +31,6 @@ def two() -> list[RunHistory]:
     ]  # fmt: skip
 
 
-def test_rows_have_percent_and_megabytes_and_begin_with_the_baseline(two: list[RunHistory]) -> None:
-    none, wgt = rows(two)
-    assert (none.name, wgt.name) == ("none", "wgt tau=0.001")
-    assert wgt.value == pytest.approx(96.875)
-    assert wgt.paper_mb == pytest.approx(15.12)
-    assert wgt.wire_mb == pytest.approx(18.9)
-    assert wgt.fraction == pytest.approx(5)
-    assert wgt.compression == pytest.approx(302.4 / 18.9)
-    assert wgt.accuracy_per_gb == pytest.approx(96.875 / 0.01512, rel=1e-6)
-    assert wgt.seconds == 41.26
-
-
 def test_markdown(two: list[RunHistory]) -> None:
     assert to_markdown(rows(two)).splitlines() == [
         "| run | accuracy % | paper MB | wire MB | sent % | times smaller | than 16 bits "
@@ -64,28 +51,6 @@ def test_csv_has_plain_numbers(two: list[RunHistory]) -> None:
         "accuracy_percent_per_paper_gb": "6407.0767",
         "seconds": "41.26",
     }  # fmt: skip
-
-
-def test_what_was_not_logged_is_left_open() -> None:
-    table = rows([run("bare", "wgt", eval__accuracy=math.nan)])
-    assert to_markdown(table).splitlines()[-1] == "| bare | – | – | – | – | – | – | – | – |"
-    assert to_csv(table).splitlines()[-1] == "bare,nan,,,,,,,"
-
-
-@pytest.mark.parametrize(
-    ("megabytes", "text"),
-    [
-        (0, "0"),
-        (0.000456, "0.000456"),
-        (0.035, "0.0350"),
-        (9.999, "10.0"),
-        (99.96, "100"),
-        (1234567.8, "1,234,568"),
-    ],
-)
-def test_numbers_have_three_digits(megabytes: float, text: str) -> None:
-    table = rows([run("r", "wgt", total__wire_gb=megabytes / 1000)])
-    assert to_markdown(table).splitlines()[-1].split(" | ")[3] == text
 
 
 def test_the_terminal_shows_names_and_numbers_in_80_columns(two: list[RunHistory]) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from feeds import all_examples, check_resumes
-from pydantic import ValidationError
 
 from taugrad.platform.data import DataError, load
 from taugrad.platform.data.config import Frames
@@ -114,29 +113,8 @@ def test_windows_are_what_plain_loops_make(folder, context, evaluate_on):
         assert not examples.in_memory
 
 
-def test_evaluations_look_at_some_frames_evenly_spaced(folder):
-    whole = all_examples(load(Frames(path=folder)).test)
-    some = all_examples(load(Frames(path=folder, test_examples=4)).test)
-    assert torch.equal(some[0], whole[0][[0, 2, 5, 8]])
-    assert torch.equal(some[1], whole[1][[0, 2, 5, 8]])
-
-
 def test_frames_resume_at_any_iteration(folder):
     check_resumes(lambda: load(Frames(path=folder)))
-
-
-def test_a_context_without_a_middle_is_refused(folder):
-    with pytest.raises(ValidationError, match="must be odd; 15 or 17 would do"):
-        Frames(path=folder, context=16)
-
-
-def test_the_fingerprint_follows_the_files(folder):
-    first = load(Frames(path=folder)).fingerprint
-    assert len(first) == 64
-    assert load(Frames(path=folder, evaluate_on="test")).fingerprint == first
-    hashes = json.loads((folder / "frames.json").read_text())["sha256"]
-    write_manifest(folder, sha256=hashes | {"test/labels.npy": "0" * 64})
-    assert load(Frames(path=folder)).fingerprint != first
 
 
 @pytest.mark.parametrize(

@@ -125,45 +125,6 @@ def test_a_file_of_several_images_is_refused_and_of_one_is_read(kind):
         Framing(6, 6, 1, 0.08).pixels(both.getvalue(), "it", None)
 
 
-def test_every_mode_of_eight_bits_is_read():
-    from PIL import Image
-
-    colours = Image.fromarray(noise(3, 6, 6) // 128 * 255)
-    luma = np.asarray(colours, float) @ [0.299, 0.587, 0.114]
-    for mode, kind in (("RGBA", "PNG"), ("P", "PNG"), ("CMYK", "TIFF"), ("YCbCr", "TIFF"), ("P", "GIF")):
-        made = colours.convert(mode) if mode != "P" else colours.quantize(8)
-        file = io.BytesIO()
-        made.save(file, kind)
-        found = Framing(6, 6, 1, 0.08).pixels(file.getvalue(), mode, None)[:, :, 0]
-        np.testing.assert_allclose(found, luma, atol=2, err_msg=f"{mode} {kind}")
-    black = noise(4, 6, 6)[:, :, 0] > 127
-    for mode in ("1", "LA"):
-        file = io.BytesIO()
-        Image.fromarray(black).convert("L").convert(mode).save(file, "PNG")
-        found = Framing(6, 6, 1, 0.08).pixels(file.getvalue(), mode, None)[:, :, 0]
-        np.testing.assert_array_equal(found, np.where(black, 255, 0), err_msg=mode)
-
-
-def test_a_random_part_has_a_random_area_and_shape_and_half_are_mirrored():
-    # Red tells how far to the right a pixel is, green how far down: both are scaled linearly.
-    across, down = np.meshgrid(np.arange(200), np.arange(160))
-    pixels = np.stack([across, down, np.zeros_like(across)], axis=2)
-    framing = Framing(40, 40, 3, 0.2)
-    areas, shapes, mirrored = [], [], 0
-    for i in range(300):
-        found = framing.pixels(png(pixels), "it", np.random.default_rng(i)).astype(float)
-        steps = np.diff(found[20, 2:-2, 0]).mean(), np.diff(found[2:-2, 20, 1]).mean()
-        mirrored += steps[0] < 0
-        width, height = 40 * abs(steps[0]), 40 * steps[1]
-        areas.append(width * height / (200 * 160))
-        shapes.append(width / height)
-    assert 0.17 < min(areas) < 0.3
-    assert max(areas) < 1.06
-    assert 0.7 < min(shapes) < 0.8
-    assert 1.25 < max(shapes) < 1.42
-    assert 110 < mirrored < 190
-
-
 GOOD = png(noise(5, 9, 9))
 
 
@@ -364,34 +325,3 @@ def test_what_a_broken_pipeline_leaves_is_read_here(tree, monkeypatch, caplog, r
     assert caplog.messages == [
         "Ray Data stopped (RuntimeError: a task died): a worker reads its examples itself"
     ]
-
-
-@pytest.mark.parametrize(("progress", "times"), [(2, 4), (0, 1)])
-def test_a_pipeline_that_stood_still_is_begun_again_if_it_had_come_on(
-    tree, monkeypatch, caplog, progress, times
-):
-    from taugrad.platform.data import ray_stream
-
-    class StoodStillError(Exception):
-        pass
-
-    data = load(ImageFolder(path=tree[0], size=6))
-    wanted = batches(data)
-    begun = []
-
-    def stopping(parts, tickets, load, bytes_each):
-        begun.append(len(parts))
-        for part in parts[:progress]:
-            yield load(tickets(part))
-        if len(parts) > progress:
-            raise StoodStillError
-
-    monkeypatch.setitem(sys.modules, "ray", FakeRay(1))
-    monkeypatch.setattr(ray_stream, "_pipeline", stopping)
-    monkeypatch.setattr(ray_stream, "_errors", lambda _: StoodStillError)
-    ray_stream._say.cache_clear()
-    with caplog.at_level(logging.WARNING, "taugrad"):
-        assert same(batches(data), wanted)
-    assert len(wanted) == 6
-    assert len(begun) == min(times, 3)
-    assert len(caplog.messages) == (progress == 0)

@@ -3,12 +3,11 @@
 import hashlib
 import json
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples, batches, check_resumes, same
+from feeds import all_examples, check_resumes, same
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Text, Tokens
@@ -69,17 +68,6 @@ def test_a_single_files_end_is_the_test_part(one_file):
     assert data.shape.bytes_per_token == 1.0
 
 
-@pytest.mark.parametrize("text", ["no line ends " * 30, "\u00e4\u00f6\u00fc\u20ac" * 60])
-def test_a_single_line_is_cut_between_characters(tmp_path, text):
-    path = tmp_path / "line.txt"
-    path.write_text(text, encoding="utf-8")
-    (train,), (test,) = split([path], 0.3, seed=0)
-    content = path.read_bytes()
-    assert train.end == test.start
-    assert abs(train.end - 0.7 * len(content)) < 4
-    assert content[: train.end].decode() + content[test.start :].decode() == text
-
-
 def test_whole_files_are_held_out_by_name(files):
     paths = list(files.rglob("*.txt"))
     train, test = split(paths, 0.3, seed=1)
@@ -93,30 +81,6 @@ def test_whole_files_are_held_out_by_name(files):
     assert {frozenset(each.name for each in split(paths, 0.3, seed)[1]) for seed in range(9)} != {
         frozenset(names)
     }
-
-
-def test_a_folder_a_pattern_and_a_list_lead_to_the_same_files(files):
-    def parts(path):
-        data = load(Text(path=path, context=4))
-        return row_of(data.train), data.fingerprint
-
-    whole = parts(str(files))
-    assert 255 not in whole[0]  # hidden files stay out
-    assert parts(f"{files}/**/*.txt") == whole
-    assert parts((f"{files}/part2", f"{files}/part[01]/*", f"{files}/part0/0.txt")) == whole
-
-
-def test_all_bytes_of_all_files_are_there_in_the_order_of_their_names(files):
-    config = Text(path=str(files), context=1, test_fraction=0.4, test_examples=10**6)
-    data = load(config)
-    train, test = split(list(files.rglob("*.txt")), config.test_fraction, config.split_seed)
-    for windows, part in ((data.train, train), (data.test, test)):
-        wanted = b"".join(
-            (files / each.name).read_bytes() for each in sorted(part, key=lambda each: each.name)
-        )
-        row = bytes(row_of(windows))
-        assert wanted.startswith(row)
-        assert len(wanted) - len(row) <= 1
 
 
 def test_the_default_is_the_standard_library_without_its_tests(cache):
@@ -169,17 +133,6 @@ def test_each_epoch_cuts_the_windows_at_another_place(one_file):
     assert LINES.startswith(bytes(all_examples(data.train)[0].flatten().tolist()))
 
 
-def test_a_part_that_is_too_short_for_a_window_is_named(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"x" * 300)
-    (tmp_path / "b.txt").write_bytes(b"y" * 20)
-    with pytest.raises(DataError, match=r"part: holds \d+ tokens; .*context = 200"):
-        load(Text(path=str(tmp_path), context=200))
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "a.txt").write_bytes(b"")
-    with pytest.raises(DataError, match="training part: holds 0 tokens"):
-        load(Text(path=str(tmp_path / "empty")))
-
-
 def test_text_resumes_at_any_iteration(one_file):
     check_resumes(lambda: load(Text(path=str(one_file), context=16)))
 
@@ -215,14 +168,6 @@ def test_a_tokenizer_makes_the_tokens(one_file, tokenizer):
     assert data.shape.outputs == len(words)
     assert data.shape.bytes_per_token == pytest.approx((len(LINES) - cut) / (len(numbers) - before))
     assert load(config).fingerprint == data.fingerprint
-
-
-def test_what_is_no_utf8_is_named_with_its_offset(one_file, tokenizer):
-    one_file.write_bytes(LINES[:3000] + b"\xff" + LINES[3000:])
-    with pytest.raises(DataError, match="byte 0xff at offset 3000 is not UTF-8") as caught:
-        load(Text(path=str(one_file), tokenizer=tokenizer[0]))
-    assert str(one_file) in str(caught.value)
-    load(Text(path=str(one_file)))
 
 
 def test_a_wrong_tokenizer_is_named(one_file, tmp_path):
@@ -374,35 +319,3 @@ def test_wrong_tokens_of_numpy_are_named(tmp_path, array, said):
         np.save(tmp_path / f"{part}.npy", array)
     with pytest.raises(DataError, match=rf"train\.npy: {said}"):
         load(Tokens(path=tmp_path, context=5))
-
-
-def test_other_files_of_tokens_are_named(tmp_path):
-    header = np.zeros(256, "<i4")
-    header[:3] = 20240520, 1, 1000
-    write_tokens(tmp_path, [1] * 100, [1] * 100)
-    (tmp_path / "train.bin").write_bytes(header.tobytes() + np.arange(1000, dtype="<u2").tobytes())
-    with pytest.raises(DataError, match=r"train\.bin: is a file of llm\.c, with a header"):
-        load(Tokens(path=tmp_path, context=5))
-    with (tmp_path / "train.bin").open("wb") as file:
-        np.savez(file, np.arange(100))
-    with pytest.raises(DataError, match=r"train\.bin: is a zip archive"):
-        load(Tokens(path=tmp_path, context=5))
-    np.save(tmp_path / "train.npy", np.arange(100))
-    with pytest.raises(DataError, match=r"train\.npy: lies beside train\.bin; keep one"):
-        load(Tokens(path=tmp_path, context=5))
-
-
-def test_only_what_a_batch_needs_is_in_memory(tmp_path):
-    """A file of 1 GiB, nearly all of it a hole."""
-    import resource
-
-    for name, size in (("train.bin", 1 << 30), ("val.bin", 4096)):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(size)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    data = load(Tokens(path=tmp_path, context=64))
-    assert len(data.train) == (1 << 29) // 64 - 1
-    batches(data, batch_size=64, most=3)
-    assert Path(tmp_path / "train.bin").stat().st_size == 1 << 30
-    # Mapped pages count while they are in memory, though they can go at any time; order() has 8 bytes each.
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < (2 << 30) // 1024

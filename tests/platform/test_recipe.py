@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
@@ -14,7 +12,6 @@ from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.models import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.batch_plan import BatchPlan
-from taugrad.platform.training.config import TrainingConfig
 from taugrad.platform.training.trainer import Trainer
 
 from .test_training_options import Recorder
@@ -60,34 +57,6 @@ def test_stages_by_hand():
     assert [(p.epoch, p.start, p.batch_size, p.workers or 4) for p in found] == batches_by_hand()
     assert [p.iterations for p in found] == [12] * 12 + [5] * 5
     assert [p.iteration for p in found] == [*range(12), *range(5)]
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 90)), min_size=1, max_size=4),
-    st.integers(1, 150),
-    st.integers(1, 70),
-)
-def test_a_step_belongs_to_the_first_stage_that_it_begins_in(hundredths, examples, size):
-    ends = sorted({until for until, _ in hundredths})
-    stages = [(until, batch) for until, (_, batch) in zip(ends, hundredths, strict=False)]
-    growth = {
-        "kind": "staged",
-        "stages": [{"until": until / 100, "batch_size": batch} for until, batch in stages],
-    }
-    training = TrainingConfig.model_validate({"epochs": 4, "batch_size": size, "batch_growth": growth})
-    plan, done = BatchPlan(training, examples), 0
-    for epoch in range(4):
-        start = 0
-        while start < examples:
-            # In whole numbers: (epoch + start / examples) < until / 100.
-            batch = next(
-                (b for until, b in stages if 100 * (epoch * examples + start) < until * examples), size
-            )
-            position = plan.position(done)
-            assert (position.epoch, position.start, position.batch_size) == (epoch, start, batch)
-            start, done = start + batch, done + 1
-        assert plan.position(done - 1).ends_epoch
-    assert plan.iterations == done
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

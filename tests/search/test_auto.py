@@ -197,6 +197,9 @@ def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, la
         ),
         ({"compressor": "wgt(0.1)"}, "by density: compressor.kind = wgt: must be strom", "wgt"),
         ({"sync": WEIGHTS}, "by density: compressor.tau = law with sync.of.mode = weights", "strom"),
+        # Where local steps cannot be:
+        ({"training": ADAM, "workers": {"count": 1}}, "by density: ", "strom"),
+        ({"training": ADAM, "compressor": "strom(0.1, nonfinite='skip')"}, "by density: ", "strom"),
     ],
 )
 def test_where_the_law_that_ships_does_not_hold_densities_are_tried(uri, capsys, fields, reason, kind):
@@ -233,17 +236,6 @@ def test_an_adaptive_optimizer_takes_local_steps_whose_differences_are_threshold
     assert "at 2 times the learning rate" in said
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"workers": {"count": 1}}, {"compressor": "strom(0.1, nonfinite='skip')"}, {"compressor": "linear"}],
-)
-def test_where_local_steps_cannot_be_densities_are_tried_with_an_adaptive_optimizer(uri, capsys, fields):
-    train = Trainer(uri, {"none": 0.9, LOW: 0.9})
-    assert run_auto(spec(training=ADAM, **fields), "spec.yaml", Goal(None, 0.5), train) == OK
-    assert train.trained == ["none", LOW]
-    assert "by density: " in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("fields", "threshold"), [({}, "law"), ({"training": ADAM}, 0.1)])
 def test_once_is_one_training_whose_result_is_asked_of_nobody(uri, monkeypatch, fields, threshold):
     monkeypatch.setattr("taugrad.search.auto.finished", lambda *_: pytest.fail("asked MLflow"))
@@ -252,17 +244,6 @@ def test_once_is_one_training_whose_result_is_asked_of_nobody(uri, monkeypatch, 
     assert train.trained == [threshold]
     train.status = "FAILED"
     assert run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == FAILED
-
-
-def test_a_law_of_ones_own_takes_the_place_of_the_one_that_ships(a_law, uri, tmp_path, capsys):
-    path = tmp_path / "law.yaml"
-    write_law(a_law("wgt", "adam"), path, "")
-    train = Trainer(uri, {"none": 0.9, "law": 0.5, HIGH: 0.9})
-    given_spec = spec(compressor="wgt(0.1) | linear", training=ADAM)
-    assert run_auto(given_spec, "spec.yaml", Goal(None, 0.5, path), train) == OK
-    assert train.trained == ["none", "law", "law", HIGH]
-    assert "by density" not in capsys.readouterr().out
-    assert [one.compressor.quantize.kind for one in train.specs[1:]] == ["linear"] * 3
 
 
 def test_a_law_that_the_user_named_and_that_does_not_hold_is_an_error(a_law, uri, tmp_path):
@@ -274,23 +255,6 @@ def test_a_law_that_the_user_named_and_that_does_not_hold_is_an_error(a_law, uri
             run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5, path), train)
         assert refused.value.source == "spec.yaml"
     assert train.trained == []
-
-
-def test_moved_momentum_is_announced(a_law, uri, tmp_path, capsys):
-    path = tmp_path / "law.yaml"
-    write_law(a_law("strom", momentum_in="compressor"), path, "")
-    train = Trainer(uri, {"none": 0.9, "law": 0.9})
-    assert run_auto(spec(), "spec.yaml", Goal(None, 0.5, path), train) == OK
-    assert (
-        "momentum 0.9 is applied before the threshold, instead of in the optimizer" in capsys.readouterr().out
-    )
-    assert [one.training.optimizer.momentum for one in train.specs] == [0.9, 0.0]
-
-
-def test_a_failed_training_ends_the_search_for_a_tolerance(uri):
-    train = Trainer(uri, {}, status="FAILED")
-    assert run_auto(spec(), "spec.yaml", Goal(None, 0.5), train) == FAILED
-    assert train.trained == ["none"]
 
 
 def test_a_budget_is_one_training(uri, capsys):

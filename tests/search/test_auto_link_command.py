@@ -12,10 +12,9 @@ from taugrad.platform.exit_codes import FAILED, OK, WRONG_INPUT
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.synchronization.config import SimulatedSync
-from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
-from taugrad.search.auto_link import command, finding
+from taugrad.search.auto_link import finding
 from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
 from taugrad.search.auto_link.probe_runs import probe_runs_of
 from taugrad.search.auto_link.request import Request
@@ -193,16 +192,6 @@ def test_a_training_that_does_not_come_to_the_target_fails(uri, calibration, cap
     assert said in capsys.readouterr().out
 
 
-def test_seconds_of_real_workers_stand_beside_what_was_predicted():
-    real = spec(sync={"mode": "allgather"})
-    metrics = {names.TOTAL_ITERATIONS_TO_TARGET: 100.0, names.TOTAL_SECONDS: 30.0}
-    line = command.result_line(real, LOSS, 0.29, metrics, 0.25)
-    assert line == (
-        "test loss 0.2900 nats after 100 steps: 30 s, 0.3 s a step with evaluations; predicted, without "
-        "evaluations: 25 s over the link, 0.25 s a step"
-    )
-
-
 # Beginnings of trainings
 
 
@@ -225,10 +214,3 @@ def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
     assert parts.steps == (0, 4, 8, 12, 16, 20, 24)
     assert parts.losses[:4] == first.losses
     assert parts.losses[-1] < parts.losses[0]
-
-
-def test_a_training_that_breaks_counts_as_nothing_learned():
-    one = spec(training=DIGITS["training"] | {"optimizer": {"kind": "sgd", "lr": 1e38}})
-    with probe_runs_of(one, load(one.data)) as probe_runs:
-        curve = probe_runs.take(one, 10, 5)
-    assert curve.losses[-1] == float("inf") or curve.losses[-1] != curve.losses[-1]

@@ -128,21 +128,6 @@ def trained():
     dist.destroy_process_group()
 
 
-def test_messages_that_are_handed_on_count_once_more(trained):
-    """Of sites [0, 1] and [2] worker 2's alone are handed on: by worker 0, to 1."""
-    between = {"exchange": "hierarchical", "sites": [[0, 1], [2]]}
-    one = digits(
-        compressor=f"strom(allocate({DENSITY})) | golomb_rice",
-        workers={"count": 3},
-        sync={"mode": "simulated", "of": {"mode": "allgather", **between}},
-    )
-    cost, totals = cost_of(one), trained(one)
-    assert cost.sendings == 4 * totals.steps
-    assert 0.75 * cost.wire_bytes(DENSITY) < totals.wire_bytes < cost.wire_bytes(DENSITY)
-    with pytest.raises(CannotEstimate, match=r"sync.exchange = hierarchical.*sync.sites"):
-        cost_of(digits(compressor="strom(0.1)", sync={"mode": "allgather", "exchange": "hierarchical"}))
-
-
 @pytest.mark.parametrize("workers", [2, 4])
 def test_a_training_takes_somewhat_less_than_is_expected(trained, workers):
     one = digits(

@@ -14,7 +14,7 @@ from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
-from taugrad.search.law.command import examples_of, run_law, title
+from taugrad.search.law.command import run_law
 from taugrad.search.law.fitting import read_law
 from taugrad.search.law.past import BATCH, Setting, past_settings
 from taugrad.search.objective import Outcome
@@ -158,13 +158,6 @@ def test_features_are_those_of_the_first_iteration_of_any_run_around(settings) -
     assert settings[1].features is None  # what was recorded of it is of a later iteration
     total = 1024 * 0.02**2 + 10 * 0.3**2
     assert by_hand.rms == pytest.approx(0.5 * math.log(total / 1034))
-
-
-def test_a_setting_without_features_is_left_out_and_said_so(settings) -> None:
-    examples, left_out = examples_of(settings, "strom")
-    assert {id(each.setting) for each in examples} <= {id(settings[i]) for i in (0, 2, 3)}
-    assert f"left out: {title(settings[1])}: no gradients recorded in the first iteration" in left_out
-    assert title(settings[1]) == "mlp [16] relu, digits, batch 128, lr 0.01, 2 workers"
 
 
 @pytest.fixture

@@ -13,9 +13,7 @@ from taugrad.platform.exit_codes import WRONG_INPUT
 from taugrad.platform.spec import RunSpec
 from taugrad.search.plan import calibration as kept
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
-from taugrad.search.plan.candidates import candidates_of, measured_methods
 from taugrad.search.plan.probing import ProbeError, answer, measure, slowest
-from taugrad.search.ways import ways_of
 
 DIGITS = {
     "data": {"kind": "digits"},
@@ -140,29 +138,6 @@ def test_a_model_is_measured_once_and_again_on_request(tmp_path, monkeypatch):
     assert measured[1:] == [[line]]
     assert kept.calibrate(spec, [line]) == renewed
     assert renewed.compute_s == 9.0
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_auto_needs_no_calibration_after_a_plan(kind, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    optimizer = {"kind": kind, "lr": 0.01}
-    spec = RunSpec.model_validate(DIGITS | {"training": {"batch_size": 64, "optimizer": optimizer}})
-    known = Calibration.model_validate_json(Path(given(tmp_path)).read_text())
-    measured = []
-
-    def measure_more(spec, methods, sharing, seconds):
-        measured.append(methods)
-        return known.model_copy(update={"methods": dict.fromkeys(methods, known.methods["none"])})
-
-    monkeypatch.setattr(kept, "_measure", measure_more)
-    monkeypatch.setattr(kept, "busy_now", lambda: "this machine is busy")
-    told = []
-    kept.calibrate(spec, measured_methods(candidates_of(spec)), tell=told.append)
-    assert told[1] == "this machine is busy"
-    assert len(measured) == 1
-    lines = [way.planned.method for way in ways_of(spec)]
-    assert "chunked_topk | chunked" in lines
-    kept.calibrate(spec, lines, tell=lambda _: pytest.fail("measured again"))
 
 
 def test_a_link_is_measured_between_two_ends():

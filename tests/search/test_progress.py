@@ -73,14 +73,6 @@ def test_what_is_trained_is_not_trained_again(start):
     assert {each: found.run_id for each, found in known.items()} == {fingerprint: "r"}
 
 
-def test_a_point_where_no_spec_is_possible_is_a_task_with_a_problem(start):
-    progress = start()
-    task = progress.begin(point(-1.0))
-    assert "compressor.tau = -1" in task.problem
-    progress.end(task.number, "failed", task.problem)
-    assert [trial.ending for trial in start().record.ended] == ["failed"]
-
-
 def test_budgets_count_every_start(start):
     progress = start("--search.wire_gb", "0.005", "--search.trials", "3")
     train(progress, progress.begin(point(0.01)), [0.9], 3)

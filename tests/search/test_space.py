@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.search.space import Choice, Interval, RangeError, active, at, corners, dimensions, find_ranges
+from taugrad.search.space import Interval, RangeError, active, at, corners, dimensions, find_ranges
 
 
 def read(text):
@@ -57,13 +57,6 @@ def test_whole_methods_are_alternatives_with_dimensions_of_their_own():
     assert at(tree, {"compressor": "none", "training.batch_size": "32"})["compressor"] == {"kind": "none"}
 
 
-def test_methods_of_one_kind_are_told_apart_by_their_lines():
-    tree = read("compressor: {choice: ['wgt(0.01)', 'wgt(0.01) | linear(4)', bgt(1)]}")
-    (choice,) = dimensions(tree)
-    assert isinstance(choice, Choice)
-    assert list(choice.alternatives) == ["wgt(0.01)", "wgt(0.01) | linear(4)", "bgt"]
-
-
 @pytest.mark.parametrize(
     "compressor",
     [
@@ -78,11 +71,6 @@ def test_a_layers_own_tau_is_a_dimension(compressor):
     assert tau == Interval("compressor.tau.patterns.1.*", 0.001, 0.1, log=True, whole=False)
     found = at(tree, {tau.name: 0.02})["compressor"]["tau"]
     assert found == {"kind": "layers", "default": 0.001, "patterns": {"1.*": 0.02}}
-
-
-def test_a_parameter_may_be_called_like_a_range():
-    tree = read("compressor: {kind: wgt, tau: {kind: layers, default: 1, patterns: {log: 0.5}}}")
-    assert list(dimensions(tree)) == []
 
 
 @pytest.mark.parametrize(
