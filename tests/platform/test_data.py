@@ -249,10 +249,7 @@ def test_custom_data_come_from_the_users_function(user_module):
         ("taugrad_user_data:nothing", "taugrad_user_data has no attribute 'nothing'"),
         ("taugrad_user_data:Factory.nothing", "taugrad_user_data.Factory has no attribute 'nothing'"),
         ("taugrad_user_data:size", "taugrad_user_data.size is int, which cannot be called"),
-        (
-            "taugrad_user_broken:make",
-            "importing taugrad_user_broken failed: ModuleNotFoundError: No module named",
-        ),
+        ("taugrad_user_broken:make", "importing taugrad_user_broken failed: ModuleNotFoundError: No"),
         ("taugrad_user_data.py:make", "leave out .py"),
         ("taugrad_user_script:make", "failed: SystemExit: 3 (taugrad_user_script.py:2 in <module>)"),
         ("taugrad_user_syntax:make", "failed: SyntaxError: invalid syntax (taugrad_user_syntax.py:1)"),

@@ -241,10 +241,7 @@ def test_a_file_that_is_no_image_and_a_deeper_folder_are_named(tree, other):
     [
         (shutil.rmtree, "is not a folder; expected one that holds a folder of images"),
         (lambda root: shutil.rmtree(root / "train") or (root / "train").mkdir(), "train: holds 0 folders"),
-        (
-            lambda root: [each.unlink() for each in (root / "train/dog").iterdir()],
-            "train/dog: holds no image",
-        ),
+        (lambda root: [each.unlink() for each in (root / "train/dog").iterdir()], "train/dog: holds no"),
         (lambda root: [each.unlink() for each in (root / "test/emu").iterdir()], "test/emu: holds no image"),
         (lambda root: (root / "test" / "fox").mkdir(), "test/fox: is not a class of the training part"),
     ],

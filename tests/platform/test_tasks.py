@@ -74,11 +74,7 @@ def test_regression_of_classes_is_of_one_hot_targets(loss):
     ("config", "shape", "said"),
     [
         (Classification(), TEXT, "classification: this data has tokens as targets; choose language_model"),
-        (
-            LanguageModel(),
-            IMAGES,
-            "language_model: this data has classes as targets; choose classification",
-        ),
+        (LanguageModel(), IMAGES, "language_model: this data has classes as targets; choose classification"),
         (Classification(), NUMBERS, "this data has numbers as targets; choose regression"),
         (Regression(), TEXT, "this data has tokens as targets; choose language_model"),
     ],

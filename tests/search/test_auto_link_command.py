@@ -106,35 +106,17 @@ class Train:
         (["--link", "1gbit"], "--target: is missing; give one such as loss=1.9"),
         (["--plan-only"], "--target: is missing"),
         (["--link", "1gbit", "--budget", "3"], "--link with --budget: --link needs --target"),
-        (
-            ["--target", "loss=1", "--link", "1gbit", "--law", "a.yaml"],
-            "--target loss=1 with --law: these cannot be combined",
-        ),
+        (["--target", "loss=1", "--link", "1gbit", "--law", "a.yaml"], "--target loss=1 with --law: these"),
         (["--target", "loss=1", "--link", "fast"], "--link: link 'fast': must be rate, delay one way"),
-        (
-            ["--target", "loss=1", "--link", "1gbit", "--measure", "a"],
-            "--link 1gbit with --measure: give one",
-        ),
+        (["--target", "loss=1", "--link", "1gbit", "--measure", "a"], "--link 1gbit with --measure: give"),
         (["--target", "loss", "--link", "1gbit"], "--target loss: must be METRIC=NUMBER"),
-        (
-            ["--target", "perplexity=9", "--link", "1gbit"],
-            "--target perplexity=9: no metric of task.kind = classification, which has accuracy, loss",
-        ),
+        (["--target", "perplexity=9", "--link", "1gbit"], "--target perplexity=9: no metric of task.kind"),
         (["--target", "accuracy=95", "--link", "1gbit"], "accuracy=95: must be above 0 and at most 1"),
         (["--target", "loss=99", "--link", "1gbit"], "has loss .* already; give a smaller one"),
         (["--target", "loss=1", "--link", "1gbit", "--sync.mode", "hybrid"], "sync.mode = hybrid"),
-        (
-            ["--target", "loss=1", "--link", "1gbit", "--workers.count", "1"],
-            "workers.count = 1: nothing goes",
-        ),
-        (
-            ["--target", "loss=1", "--link", "1gbit", "--workers.device", "cuda"],
-            "workers.device = cuda: only",
-        ),
-        (
-            ["--target", "loss=1", "--link", "1gbit", "-o", "nowhere/a.yaml"],
-            "-o nowhere/a.yaml: there is no folder",
-        ),
+        (["--target", "loss=1", "--link", "1gbit", "--workers.count", "1"], "workers.count = 1: nothing"),
+        (["--target", "loss=1", "--link", "1gbit", "--workers.device", "cuda"], "workers.device = cuda:"),
+        (["--target", "loss=1", "--link", "1gbit", "-o", "nowhere/a.yaml"], "-o nowhere/a.yaml: there is"),
     ],
 )
 @pytest.mark.usefixtures("uri")

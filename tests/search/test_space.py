@@ -77,28 +77,16 @@ def test_a_layers_own_tau_is_a_dimension(compressor):
     ("text", "said"),
     [
         ("compressor: {tau: {log: [0.1, 0.001]}}", "tau = {log: [0.1, 0.001]}: the first end must be lower"),
-        (
-            "compressor: {tau: {log: [0, 1]}}",
-            "compressor.tau = {log: [0, 1]}: a log range needs ends above 0",
-        ),
-        (
-            "compressor: {tau: {log: 0.1}}",
-            "compressor.tau = {log: 0.1}: give the two ends, such as {log: [1e-5",
-        ),
+        ("compressor: {tau: {log: [0, 1]}}", "compressor.tau = {log: [0, 1]}: a log range needs ends"),
+        ("compressor: {tau: {log: 0.1}}", "compressor.tau = {log: 0.1}: give the two ends, such as {log:"),
         ("compressor: {tau: {log: [1, 2, 3]}}", "give the two ends"),
         ("compressor: {tau: {uniform: [.nan, 1]}}", "give the two ends"),
-        (
-            "compressor: {floor: {int: [2.5, 8]}}",
-            "compressor.floor = {int: [2.5, 8]}: the ends must be whole",
-        ),
+        ("compressor: {floor: {int: [2.5, 8]}}", "compressor.floor = {int: [2.5, 8]}: the ends must be"),
         ("compressor: {floor: {int: [2, 2]}}", "must be lower than the second"),
         ("compressor: {choice: [none]}", "compressor = {choice: ['none']}: give two or more"),
         ("training: {batch_size: {choice: [32, 32]}}", "32 is there twice"),
         ("seed: {int: [0, 9]}", "seed: seed cannot be searched"),
-        (
-            "tracking: {layer_interval: {int: [1, 9]}}",
-            "tracking.layer_interval: tracking cannot be searched",
-        ),
+        ("tracking: {layer_interval: {int: [1, 9]}}", "tracking.layer_interval: tracking cannot be searched"),
         ("log: [1, 2]", "log: a range takes the place of a value"),
     ],
 )
