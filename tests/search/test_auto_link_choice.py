@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from calibrations import calibration, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ from taugrad.search.auto_link.shortlist import (
     sift,
 )
 from taugrad.search.auto_link.step_value import Curve, worth_of
-from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
+from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.link import Link
 from taugrad.search.plan.step_model import StepTime
 from taugrad.search.ways import OWN, Way, tuned_references, ways_of
@@ -158,36 +159,18 @@ def test_what_cannot_win_is_not_tried():
 # The choice
 
 
-def calibration(nbytes: dict[str, float], default: float) -> Calibration:
-    """10 ms of computing, a million parameters in one bucket, and messages of so many bytes."""
-
-    def work(size, **fields):
-        return MethodWork(buckets=(BucketWork(compress_s=0, read_s=0, fill_s=0, nbytes=size),), **fields)
-
-    lines = {way.planned.method for fields in ({}, ADAMW) for way in ways_of(spec(**fields))}
-    return Calibration(
-        batch=4,
-        steps_an_epoch=100,
-        compute_s=0.01,
-        optimizer_s=0.0,
-        buckets=(Bucket(elements=1_000_000, ready_s=0.01),),
-        optimizer_bytes=0,
-        reduce_s=0,
-        reduce_half_s=0,
-        methods={line: work(nbytes.get(line, default)) for line in lines}
-        | {"none": work(4e6, all_reduces=1), HALF: work(2e6, all_reduces=1, half=True)},
-    )
-
-
-CALIBRATION = calibration(
-    {
-        "fp16": 2e6,
-        "strom(tau=density(target=0.1), momentum=0.9) | golomb_rice": 8e4,
-        "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice": 1e4,
-        "strom(tau=density(target=0.001), momentum=0.9) | golomb_rice": 2e3,
-    },
-    default=1.5e6,
-)
+SENT = {
+    "fp16": 2e6,
+    "strom(tau=density(target=0.1), momentum=0.9) | golomb_rice": 8e4,
+    "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice": 1e4,
+    "strom(tau=density(target=0.001), momentum=0.9) | golomb_rice": 2e3,
+}
+"""Bytes of messages; others have 1.5 MB."""
+LINES = {way.planned.method for fields in ({}, ADAMW) for way in ways_of(spec(**fields))}
+EVERY_ELEMENT = {"none": work(4e6, all_reduces=1), HALF: work(2e6, all_reduces=1, half=True)}
+METHODS = {line: work(SENT.get(line, 1.5e6)) for line in LINES} | EVERY_ELEMENT
+CALIBRATION = calibration(METHODS, 1_000_000, 0.01, batch=4, steps_an_epoch=100)
+"""10 ms of computing, and a million parameters."""
 
 
 def compared(link, worths, run=RUN, one=None):

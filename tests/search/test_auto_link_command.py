@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from calibrations import calibration as measured
+from calibrations import work
 
 from taugrad import cli
 from taugrad.platform.data import load
@@ -18,7 +20,7 @@ from taugrad.search.auto_link import finding
 from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
 from taugrad.search.auto_link.probe_runs import probe_runs_of
 from taugrad.search.auto_link.request import Request
-from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
+from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.link import Link
 from taugrad.search.ways import ways_of
 
@@ -49,10 +51,6 @@ def file(tmp_path) -> str:
 @pytest.fixture
 def calibration(tmp_path) -> Path:
     """Computing takes no time to speak of; a tenth of the elements are a byte each."""
-
-    def work(size, **fields):
-        return MethodWork(buckets=(BucketWork(compress_s=0, read_s=0, fill_s=0, nbytes=size),), **fields)
-
     methods = {
         DENSE: work(4 * PARAMETERS, all_reduces=1),
         HALF: work(2 * PARAMETERS, all_reduces=1, half=True),
@@ -60,19 +58,7 @@ def calibration(tmp_path) -> Path:
         LOCAL: work(0.1 * PARAMETERS),
     }
     path = tmp_path / "calibration.json"
-    path.write_text(
-        Calibration(
-            batch=16,
-            steps_an_epoch=45,
-            compute_s=1e-4,
-            optimizer_s=0,
-            buckets=(Bucket(elements=PARAMETERS, ready_s=1e-4),),
-            optimizer_bytes=0,
-            reduce_s=0,
-            reduce_half_s=0,
-            methods=methods,
-        ).model_dump_json()
-    )
+    path.write_text(measured(methods, PARAMETERS, 1e-4).model_dump_json())
     return path
 
 

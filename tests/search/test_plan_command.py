@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from calibrations import calibration, work
 
 from taugrad import cli
 from taugrad.compressors.method import read_config
 from taugrad.platform.exit_codes import WRONG_INPUT
 from taugrad.platform.spec import RunSpec
 from taugrad.search.plan import calibration as kept
-from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
+from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.probing import ProbeError, answer, measure, slowest
 
 DIGITS = {
@@ -33,32 +34,15 @@ def spec_file(folder: Path) -> str:
 
 def given(folder: Path) -> str:
     """A calibration of a model with a megabyte of gradients."""
-
-    def work(nbytes, compress_s=0.0, **fields):
-        return MethodWork(
-            buckets=(BucketWork(compress_s=compress_s, read_s=0, fill_s=0, nbytes=nbytes),), **fields
-        )
-
     methods = {
         "none": work(1e6, all_reduces=1),
         HALF: work(5e5, all_reduces=1, half=True),
         "wgt(tau=0.001)": work(1e4, 0.001),
         str(read_config(SPARSE)): work(2e4, 0.001),
     }
+    found = calibration(methods, 250_000, 0.04, batch=32, compute_s=0.05, optimizer_s=0.01)
     path = folder / "calibration.json"
-    path.write_text(
-        Calibration(
-            batch=32,
-            steps_an_epoch=10,
-            compute_s=0.05,
-            optimizer_s=0.01,
-            buckets=(Bucket(elements=250_000, ready_s=0.04),),
-            optimizer_bytes=0,
-            reduce_s=0,
-            reduce_half_s=0,
-            methods=methods,
-        ).model_dump_json()
-    )
+    path.write_text(found.model_dump_json())
     return str(path)
 
 
