@@ -1,6 +1,5 @@
 """Figures show the runs' own numbers, and every label can be read."""
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Annotation, Text
-from matplotlib.transforms import Bbox
 
 from taugrad.dashboards import figures, palette
 from taugrad.dashboards.runs import RunHistory, read_run
@@ -57,21 +54,6 @@ def four() -> list[RunHistory]:
     ]  # fmt: skip
 
 
-def crowd(count: int) -> list[RunHistory]:
-    """Runs that end at almost the same place."""
-    return [
-        history(
-            f"a rather long name of run {i}", "wgt", np.full(20, 0.03 + i * 1e-5), wire_gb=0.007 + i * 1e-5
-        )
-        for i in range(count)
-    ]
-
-
-def drawn(figure: Figure) -> Figure:
-    figure.canvas.draw()
-    return figure
-
-
 def lines(figure: Figure) -> list[Line2D]:
     return list(figure.axes[0].lines)
 
@@ -82,42 +64,6 @@ def line_with(figure: Figure, x: Any, y: Any) -> Line2D | None:
         if got_x.shape == np.shape(x) and np.allclose(got_x, x) and np.allclose(got_y, y):
             return line
     return None
-
-
-def notes(figure: Figure) -> list[Annotation]:
-    return [child for child in figure.axes[0].texts if isinstance(child, Annotation)]
-
-
-def box(text: Text) -> Bbox:
-    renderer = text.figure.canvas.get_renderer()  # type: ignore[union-attr]
-    return Text.get_window_extent(text, renderer)
-
-
-def heading(figure: Figure) -> Text:
-    text = figure._suptitle  # type: ignore[attr-defined]
-    assert isinstance(text, Text)
-    return text
-
-
-def assert_readable(figure: Figure) -> None:
-    """Every text lies inside the figure; no label covers another text."""
-    drawn(figure)
-    axes = figure.axes[0]
-    ticks = [
-        label
-        for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim()))
-        for tick, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
-        if low <= tick <= high
-    ]
-    others = [*figure.texts, heading(figure), axes.xaxis.label, axes.yaxis.label]
-    frame = figure.bbox
-    unique = {id(text): text for text in [*notes(figure), *others, *ticks] if text.get_text()}
-    for text in unique.values():
-        extent = box(text)
-        assert frame.x0 <= extent.x0 < extent.x1 <= frame.x1, text.get_text()
-        assert frame.y0 <= extent.y0 < extent.y1 <= frame.y1, text.get_text()
-    for a, b in itertools.combinations(unique.values(), 2):
-        assert not Bbox.intersection(box(a), box(b)), (a.get_text(), b.get_text())
 
 
 # Fractions
@@ -132,16 +78,6 @@ def test_lines_are_the_histories_in_percent(four: list[RunHistory]) -> None:
         assert line.get_color() == palette.RULES[run.rule].color
 
 
-@pytest.mark.parametrize("count", [2, 12, 30])
-def test_labels_of_a_crowd_can_be_read(count: int) -> None:
-    figure = figures.fraction_per_iteration(crowd(count))
-    assert_readable(figure)
-    assert len(notes(figure)) == count + 1
-    frame = figure.axes[0].get_window_extent()
-    assert min(box(note).y0 for note in notes(figure)) >= frame.y0 - 1
-    assert max(box(note).y1 for note in notes(figure)) <= frame.y1 + 1
-
-
 @pytest.mark.parametrize(
     "values",
     [[0.0] * 40, [0.5], [math.nan, 0.01, 0.02], [0.01, 0.02, math.nan], [0.02, 0.01, 0.0]],
@@ -149,7 +85,6 @@ def test_labels_of_a_crowd_can_be_read(count: int) -> None:
 )
 def test_unusual_histories_are_drawn(values: list[float]) -> None:
     figure = figures.fraction_per_iteration([history("wgt", "wgt", values)])
-    assert_readable(figure)
     assert any(
         np.array_equal(line.get_ydata(), 100 * np.array(values), equal_nan=True) for line in lines(figure)
     )
@@ -169,19 +104,6 @@ def test_points_are_the_runs_totals(four: list[RunHistory]) -> None:
         hollow = [line for line in markers if line.get_markerfacecolor() == "white"]
         assert [paper] in [pytest.approx(list(line.get_xdata())) for line in hollow]
         assert line_with(figure, [paper, wire], [accuracy, accuracy]) is not None
-
-
-def test_accuracy_labels_of_a_sweep_can_be_read(four: list[RunHistory]) -> None:
-    sweep = [
-        history(f"wgt tau={tau:g}", "wgt", [0.1], accuracy=accuracy, wire_gb=wire, paper_gb=wire * 0.8)
-        for tau, accuracy, wire in [
-            (2e-3, 0.9679, 0.0072), (3e-3, 0.9678, 0.0071), (4e-3, 0.9668, 0.0070), (5e-3, 0.967, 0.0068),
-        ]
-    ]  # fmt: skip
-    figure = figures.value_against_mb([*four, *sweep])
-    assert_readable(figure)
-    level = figure.axes[0].transData.transform((1, 97.12))[1]
-    assert not [note.get_text() for note in notes(figure) if box(note).y0 < level < box(note).y1]
 
 
 # The style

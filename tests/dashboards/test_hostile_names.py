@@ -12,10 +12,9 @@ import pytest
 from rich.console import Console
 
 from taugrad.dashboards import report
-from taugrad.dashboards.escaping import in_path
 from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.table import render, rows
-from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.run_lookup import no_experiment
 
@@ -154,17 +153,3 @@ def test_a_terminal_gets_no_orders(hostile: Pages) -> None:
     assert "title" in shown
     assert all(each.isprintable() for line in shown.splitlines() for each in line)
     assert str(no_experiment("x", [HOSTILE[7]], "sqlite:///x")).isprintable()
-
-
-def test_a_metric_cannot_name_a_file_elsewhere(prepared: Any, tmp_path: Path) -> None:
-    name = "folder/x"
-    for line in ("wgt(tau=0.01)", "bgt(tau=0.01)"):  # of one setting there is no figure
-        spec = mlflow_data.spec_of(line, "elsewhere")
-        run_id = mlflow_data.write_run(prepared.client, spec, 0.03, 0.9)
-        prepared.client.set_tag(run_id, names.TAG_METRIC, Metric(name, "a label").to_json())
-        prepared.client.log_metric(run_id, names.eval_metric(name), 1.0, step=60)
-    experiment = prepared.client.get_experiment_by_name("elsewhere")
-    report.write_report(prepared.client, experiment.name, experiment.experiment_id, tmp_path, SERVER)
-    assert list((tmp_path / "figures").glob("folder_x_*.png"))
-    assert {each.name for each in tmp_path.rglob("*") if each.is_dir()} == {"figures"}
-    assert in_path("../../outside/x") == "______outside_x"

@@ -1,13 +1,12 @@
 """Table numbers, from runs whose totals are known."""
 
-import csv
 import io
 
 import pytest
 from rich.console import Console
 
 from taugrad.dashboards.runs import RunHistory
-from taugrad.dashboards.table import render, rows, to_csv, to_markdown
+from taugrad.dashboards.table import render, rows, to_markdown
 
 
 def run(name: str, rule: str, **finals: float) -> RunHistory:
@@ -39,18 +38,6 @@ def test_markdown(two: list[RunHistory]) -> None:
         "| none | 97.12 | 302 | 302 | 100 | 1.00x | 0.500x | 321 | 1,234 |",
         "| wgt tau=0.001 | 96.88 | 15.1 | 18.9 | 5.00 | 16.0x | 8.00x | 6,407 | 41.3 |",
     ]
-
-
-def test_csv_has_plain_numbers(two: list[RunHistory]) -> None:
-    none, wgt = csv.DictReader(io.StringIO(to_csv(rows(two))))
-    assert none["run"] == "none"
-    assert none["paper_mb"] == "302.4"
-    assert wgt == {
-        "run": "wgt tau=0.001", "accuracy_percent": "96.875", "paper_mb": "15.12", "wire_mb": "18.9",
-        "fraction_percent": "5", "compression_ratio": "16", "compression_ratio_16_bits": "8",
-        "accuracy_percent_per_paper_gb": "6407.0767",
-        "seconds": "41.26",
-    }  # fmt: skip
 
 
 def test_the_terminal_shows_names_and_numbers_in_80_columns(two: list[RunHistory]) -> None:

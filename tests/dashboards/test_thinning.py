@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.dashboards.thinning import bucket_medians, thinned
+from taugrad.dashboards.thinning import thinned
 
 
 @given(
@@ -22,10 +22,3 @@ def test_a_thinned_line_is_a_part_of_it_with_both_extremes(values: list[float], 
     if finite.size and len(values) > most and not np.isnan(array).any():
         assert got.max() == finite.max()
         assert got.min() == finite.min()
-
-
-def test_medians_of_buckets() -> None:
-    values = np.array([1.0, 2, 9, 4, np.nan, 6])
-    steps, got = bucket_medians((np.arange(1, 7), values), 2)
-    assert steps.tolist() == [2, 5]
-    assert got.tolist() == [2, 5]

@@ -46,18 +46,6 @@ def test_the_middle_is_cut_out(tmp_path):
     np.testing.assert_array_equal(Framing(4, 8, 3, 0.08).pixels(ppm(tall), "it", None), tall[4:8, 2:6])
 
 
-def test_grey_images_and_coloured_ones_become_what_is_asked_for():
-    grey = noise(2, 6, 6)[:, :, 0]
-    np.testing.assert_array_equal(Framing(6, 6, 1, 0.08).pixels(png(grey), "it", None)[:, :, 0], grey)
-    np.testing.assert_array_equal(
-        Framing(6, 6, 3, 0.08).pixels(png(grey), "it", None), np.stack([grey] * 3, axis=2)
-    )
-    colours = noise(3, 6, 6)
-    luma = colours @ np.array([0.299, 0.587, 0.114])  # ITU-R 601-2, as Pillow's documentation says
-    found = Framing(6, 6, 1, 0.08).pixels(ppm(colours), "it", None)[:, :, 0]
-    np.testing.assert_allclose(found, luma, atol=1)
-
-
 DEEP = np.random.default_rng(9).integers(0, 1 << 16, (6, 6)).astype(np.uint16)
 DEEP[0, :3] = 0, 255, 65535
 TWELVE = DEEP >> 4
@@ -252,13 +240,6 @@ def test_a_wrong_tree_is_named(tree, damage, said):
         load(ImageFolder(path=tree[0]))
     assert str(tree[0]) in str(caught.value)
     assert said in str(caught.value)
-
-
-def test_without_pillow_the_extra_is_named(tree, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
-    with pytest.raises(DataError, match=r"Pillow is not installed; pip install 'taugrad\[images\]'"):
-        load(ImageFolder(path=tree[0]))
 
 
 # Ray Data's part, with a Ray that is none: the true one is in tests/integration.

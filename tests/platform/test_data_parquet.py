@@ -179,17 +179,6 @@ def test_labels_with_gaps_are_refused_unless_the_number_of_classes_is_given(fold
         assert load(Parquet(path=folder, input="x", classes=8)).shape.outputs == 8
 
 
-def test_a_parquet_file_of_no_part_or_of_two_is_named(folder):
-    other = folder / "part-2.parquet"
-    (folder / "train-1.parquet").rename(other)
-    with pytest.raises(DataError, match=r"part-2\.parquet: belongs to no part; "):
-        load(Parquet(path=folder, input="x"))
-    (folder / "train").mkdir()
-    other.rename(folder / "train" / "test-2.parquet")
-    with pytest.raises(DataError, match=r"test-2\.parquet: belongs to train and test; "):
-        load(Parquet(path=folder, input="x"))
-
-
 @pytest.mark.parametrize(("damaged", "said"), [(None, "is null"), (b"no image", "is not a complete image")])
 def test_a_damaged_image_is_named_with_its_row(tmp_path, damaged, said):
     images = [png(noise(0, 4, 4))] * 6

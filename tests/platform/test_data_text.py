@@ -209,13 +209,6 @@ def test_a_damaged_cache_is_made_anew(one_file, cache, which, damage):
     assert path.read_bytes() == good
 
 
-def test_a_cache_that_cannot_be_written_is_named(one_file, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="XDG_CACHE_HOME"):
-        load(Text(path=str(one_file)))
-
-
 # nanoGPT's tokens.
 
 
@@ -303,19 +296,3 @@ def test_tokens_of_numpy_are_read_by_their_header(tmp_path, dtype, end):
         DataError, match=rf"token {ids.max()} at offset {offset}; .* vocabulary = {ids.max()}$"
     ):
         load(Tokens(path=tmp_path, context=5, vocabulary=int(ids.max())))
-
-
-@pytest.mark.parametrize(
-    ("array", "said"),
-    [
-        (np.ones(100, np.float32), "holds float32, 100; expected integers with 1 dimension"),
-        (np.ones((10, 10), np.int32), "holds int32, 10 x 10; expected integers"),
-        (np.full(100, -1), "token -1 at offset 128; .* none negative"),
-        (np.full(100, 10**9), "token 1000000000 at offset 128; every token must be below 1048576"),
-    ],
-)
-def test_wrong_tokens_of_numpy_are_named(tmp_path, array, said):
-    for part in ("train", "val"):
-        np.save(tmp_path / f"{part}.npy", array)
-    with pytest.raises(DataError, match=rf"train\.npy: {said}"):
-        load(Tokens(path=tmp_path, context=5))

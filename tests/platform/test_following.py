@@ -110,19 +110,6 @@ def test_all_else_leaves_it_running(
     assert capsys.readouterr().err.endswith(stop_line("goes on"))
 
 
-def test_a_second_ctrl_c_is_a_no(
-    at_terminal: Callable[[str | None], Terminal],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    terminal, client = at_terminal("y\n"), Client(signal.SIGINT)
-    typed = terminal.readline
-    monkeypatch.setattr(terminal, "readline", lambda: signal.raise_signal(signal.SIGINT) or typed())
-    assert ending.run(lambda: follow(client, "j1", ADDRESS)) == 130
-    assert (terminal.read, client.asked_to_stop) == (0, [])
-    assert capsys.readouterr().err.endswith(stop_line("goes on"))
-
-
 def test_kill_asks_nobody(
     at_terminal: Callable[[str | None], Terminal], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,18 +153,6 @@ def test_pretraining_is_that_of_a_plain_loop(alone):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_run_that_goes_on_is_not_pretrained_again(alone):
-    spec = spec_of(pretraining={"iterations": 2})
-    data = load(spec.data)
-    weights = []
-    for resumes, iterations in ((True, 2), (False, 2), (False, 0)):
-        each = spec_of(pretraining={"iterations": iterations})
-        trainer = Trainer(each, data, torch.device("cpu"), Recorder(), resumes=resumes)
-        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
-    assert torch.equal(weights[0], weights[2])
-    assert not torch.equal(weights[1], weights[2])
-
-
 def test_only_stacks_of_layers_are_pretrained():
     with pytest.raises(
         ValidationError, match=r"iterations = 3 with model.kind = lenet: .*mlp or sigmoid_stack"

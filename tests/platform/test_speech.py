@@ -12,7 +12,6 @@ import pytest
 from taugrad import cli
 from taugrad.platform.data.speech import espeak, making
 from taugrad.platform.data.speech.features import log_mel
-from taugrad.platform.data.speech.folder import in_one_go
 from taugrad.platform.data.speech.phonemes import CLASSES
 from taugrad.platform.data.speech.utterances import PARTS, labels_at
 
@@ -94,26 +93,6 @@ def test_classes_never_change_their_numbers():
     assert len(CLASSES) == 49
     assert CLASSES[0] == "silence"
     assert hashlib.sha256(" ".join(CLASSES).encode()).hexdigest()[:16] == "b306fd3e7db7ddb6"
-
-
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
-    def interrupted():
-        with in_one_go(tmp_path / "a" / "out") as beside:
-            (beside / "file").write_text("half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert list((tmp_path / "a").iterdir()) == []
-    (tmp_path / "a" / "out").mkdir()
-    with in_one_go(tmp_path / "a" / "out") as beside:
-        (beside / "file").write_text("whole")
-        assert list((tmp_path / "a" / "out").iterdir()) == []
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [
-        "a",
-        "a/out",
-        "a/out/file",
-    ]
 
 
 def test_without_espeak_the_packages_are_named(tmp_path, monkeypatch, capsys):

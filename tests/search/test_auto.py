@@ -13,7 +13,7 @@ from taugrad.platform.synchronization.config import SimulatedSync, real
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
-from taugrad.search.attempts import MARGIN, attempts, lawful, one_after_the_other
+from taugrad.search.attempts import MARGIN, lawful
 from taugrad.search.auto import (
     DENSITIES,
     FAILED,
@@ -25,7 +25,6 @@ from taugrad.search.auto_specs import at_density, by_law
 from taugrad.search.costs import cost_of
 from taugrad.search.finished import finished
 from taugrad.search.law.fitting import SHIPPED, write_law
-from taugrad.search.objective import Outcome
 
 DIGITS = {
     "experiment": "auto",
@@ -63,31 +62,6 @@ def test_the_command_refuses_before_it_trains(arguments, problem, tmp_path, caps
     assert cli.main(["auto", str(path), "--workers.cpus", "0.5", *arguments]) == cli.WRONG_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(problem, line)
-
-
-@settings(deadline=None, max_examples=100)
-@given(
-    accuracies=st.lists(st.floats(0, 1), min_size=2, max_size=5),
-    tolerance=st.floats(0, 100),
-    failing=st.integers(0, 5),
-)
-def test_one_after_the_other_is_tried_until_one_is_within_the_tolerance(accuracies, tolerance, failing):
-    bare, *tried = (spec(name=f"{i}") for i in range(len(accuracies)))
-    asked = []
-
-    def train(one):
-        asked.append(one)
-        return None if len(asked) > failing else Outcome(accuracies[len(asked) - 1], 1.0)
-
-    done, whole = attempts(train, bare, one_after_the_other(tried), tolerance, ACCURACY)
-    assert asked == [bare, *tried][: len(asked)]
-    within = [100 * (accuracies[0] - each) <= tolerance + 1e-9 for each in accuracies[1:]]
-    wanted = 1 + (within.index(True) + 1 if True in within else len(tried))
-    assert len(done) == min(wanted, failing)
-    assert whole == (wanted <= failing)
-    assert len(asked) == min(wanted, failing + 1)
-    assert [each.spec for each in done] == asked[: len(done)]
-    assert [each.outcome.value for each in done] == accuracies[: len(done)]
 
 
 @settings(deadline=None, max_examples=50)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from taugrad.compressors.quantizers.entropy import LawFloor
 from taugrad.compressors.tau.by_law import LawTau
 from taugrad.compressors.tau.law import Features, by_law
 from taugrad.platform.spec import RunSpec, SpecError
@@ -97,17 +96,6 @@ def test_a_relation_with_a_little_noise_is_found_and_holds_for_a_family_that_was
     for unseen in settings_of(7, 3, seed=2)[-3:]:
         for tolerance in TOLERANCES:
             assert said_by(law, unseen, tolerance) == pytest.approx(value_of(unseen, tolerance), abs=0.05)
-
-
-def test_a_floor_is_fitted_as_it_is_and_not_by_its_logarithm() -> None:
-    law, judged = fit("entropy", examples_of(settings_of(5, 3), value_of))
-    assert law.looked_for == "floor"
-    assert min(each.best for each in judged) < 0  # no logarithm of it exists
-    unseen = settings_of(6, 1, seed=5)[-1]
-    assert said_by(law, unseen, 4.0) == pytest.approx(value_of(unseen, 4.0), abs=0.05)
-    run = RunSpec.model_validate({})
-    assert isinstance(law.of(run, 2), LawFloor)
-    assert law.describe().startswith("floor = ")
 
 
 def with_momentum(made: list[Setting], where: str, momentum: float) -> None:

@@ -16,7 +16,7 @@ from taugrad.platform.tracking.names import layer_metric
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
 from taugrad.search.law.command import run_law
 from taugrad.search.law.fitting import read_law
-from taugrad.search.law.past import BATCH, Setting, past_settings
+from taugrad.search.law.past import Setting, past_settings
 from taugrad.search.objective import Outcome
 
 Layers = Mapping[str, tuple[float, float, float, float]]
@@ -134,15 +134,6 @@ def test_runs_that_differ_in_the_value_the_seed_and_where_they_ran_are_one_setti
     assert ids(settings[0]) == [runs[name] for name in ("low", "low, other seed", "elsewhere", "trial")]
     assert [run.value for run in settings[0].runs] == [0.01, 0.01, 0.1, 0.2]
     assert settings[0].runs[1].outcome == Outcome(0.92, pytest.approx(4e6))
-
-
-def test_another_batch_and_another_codec_are_settings_of_the_same_family(settings, runs) -> None:
-    found = ("batch", "codec", "own momentum")
-    assert [ids(each) for each in settings[1:]] == [[runs[each]] for each in found]
-    assert [each.number(BATCH) for each in settings] == [64, 128, 64, 64]
-    assert len({each.family for each in settings}) == 1
-    assert settings[0].around == settings[2].around == settings[3].around != settings[1].around
-    assert [each.momentum_in for each in settings] == ["optimizer"] * 3 + ["compressor"]
 
 
 def test_baselines_are_those_of_the_same_run_without_compression(settings) -> None:
