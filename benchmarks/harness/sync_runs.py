@@ -42,11 +42,6 @@ class Sizes:
     """Numbers of simulated workers that are trained with all-gather and shards only."""
     epochs: int
     """Of the runs whose accuracy is shown."""
-    ring_workers: tuple[int, ...]
-    """Numbers of simulated workers whose errors in a ring are compared."""
-    error_steps: int | None
-    """Steps that errors are compared in; None takes an epoch."""
-    error_lines: tuple[str, ...]
     far_epochs: int
     far_workers: tuple[int, ...]
     seeds: int
