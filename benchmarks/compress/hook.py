@@ -5,13 +5,9 @@
 Everything runs in one thread, and the floor is torch's `residual += gradient` over the model's elements.
 """
 
-import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -31,7 +27,7 @@ from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
 from ..harness.report import RESULTS, Table, load, number, publish, read_options, verdict
-from ..harness.workers import run_workers
+from ..harness.workers import found_by
 from .gpu import resnet50_sizes
 from .hook_figure import Backward, draw
 
@@ -343,12 +339,9 @@ STEPS = ("DDP alone", "torch's allreduce_hook", "none", *HOOKED)
 PARTS = ("step", "compress", "blocked", "exchange", "decompress")
 
 
-def steps_of(rank: int, model: Model, rounds: Rounds, folder: Path) -> None:
+def steps_of(model: Model, rounds: Rounds) -> dict[str, list[float]]:
     """One of two workers: backward passes of every contender in turn, and where their time went."""
-    torch.set_num_threads(1)
-    torch.manual_seed(rank)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.manual_seed(dist.get_rank())
     contenders = {}
     for line in STEPS:
         ddp = DistributedDataParallel(Weighted(model.sizes, rounds.gradients))
@@ -371,20 +364,14 @@ def steps_of(rank: int, model: Model, rounds: Rounds, folder: Path) -> None:
                 split = [last.compress_s, last.blocked_s, last.exchange_s, last.decompress_s]
             if turn >= rounds.warm:
                 found[line].append([seconds, *split])
-    if rank == 0:
-        medians = {line: np.median(np.array(each), axis=0).tolist() for line, each in found.items()}
-        (folder / "found.json").write_text(json.dumps(medians), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
+    return {line: np.median(np.array(each), axis=0).tolist() for line, each in found.items()}
 
 
 def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[str, Backward]]) -> Table:
     """A backward pass of two workers; `passes` gets its parts, by model and hook."""
     rows = []
     for model in models:
-        with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
-            run_workers(steps_of, (model, rounds, Path(name)), 2)
-            found = json.loads((Path(name) / "found.json").read_text(encoding="utf-8"))
+        found, _ = found_by(steps_of, (model, rounds), 2)
         bare = found[STEPS[0]][0]
         passes[model.name] = {
             line: {part: 1e3 * each for part, each in zip(PARTS, found[line], strict=True)} for line in STEPS

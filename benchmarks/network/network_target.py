@@ -21,11 +21,11 @@ import numpy as np
 from taugrad.compressors import NonFiniteGradient
 from taugrad.platform.spec import RunSpec
 
-from ..harness.crew import train_by
 from ..harness.in_process import fit
 from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
 from ..harness.sync_runs import Silent
 from ..harness.trainings import Trainings, kept_in
+from ..harness.workers import train_by
 from . import why_not
 from .network_cells import Asked, Cells
 from .target_choice import AUTO_KIND, NAME, Choices, as_if_chosen, judged

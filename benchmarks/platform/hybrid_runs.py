@@ -1,17 +1,14 @@
 """A few steps of real or simulated workers, for platform/hybrid.py: bytes, messages, memory."""
 
 import gc
-import json
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from pydantic import TypeAdapter
 
 from taugrad.platform.data.feeding import Batch
@@ -23,7 +20,7 @@ from taugrad.platform.synchronization.building import build_synchronization
 from taugrad.platform.tasks.classification import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 
-from ..harness.workers import run_workers
+from ..harness.workers import found_by
 
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
@@ -56,16 +53,9 @@ class Measured:
 def measure(cases: Sequence[Case]) -> list[Measured]:
     """Takes the steps of cases of equally many processes, in processes that end with this call."""
     (processes,) = {case.spec.processes for case in cases}
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
-    with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
-        folder = Path(name)
-        fields = [
-            (case.spec.model_dump_json(), asdict(case.shape), case.examples, case.steps) for case in cases
-        ]
-        run_workers(_work, (fields, processes, folder), processes)
-        by_rank = [
-            json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(processes)
-        ]
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"
+    fields = [(case.spec.model_dump_json(), asdict(case.shape), case.examples, case.steps) for case in cases]
+    by_rank = found_by(_work, (fields,), processes)
     return [_measured(case, ranks) for case, ranks in zip(cases, zip(*by_rank, strict=True), strict=True)]
 
 
@@ -79,19 +69,13 @@ def _measured(case: Case, ranks: Sequence[dict[str, Any]]) -> Measured:
     )
 
 
-def _work(
-    rank: int, fields: Sequence[tuple[str, dict[str, object], int, int]], processes: int, folder: Path
-) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
+def _work(fields: Sequence[tuple[str, dict[str, object], int, int]]) -> list[dict[str, object]]:
     _warm_up(RunSpec.model_validate_json(fields[0][0]))
     found = []
     for text, shape, examples, steps in fields:
         spec = RunSpec.model_validate_json(text)
         found.append(_steps(Case(spec, TypeAdapter(Shape).validate_python(shape), examples, steps)))
-    (folder / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
 def _warm_up(like: RunSpec) -> None:
