@@ -16,7 +16,7 @@ from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.synchronization.config import SimulatedSync
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
-from taugrad.search.auto_link import finding
+from taugrad.search.auto_link import command, finding
 from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
 from taugrad.search.auto_link.probe_runs import probe_runs_of
 from taugrad.search.auto_link.request import Request
@@ -60,6 +60,24 @@ def calibration(tmp_path) -> Path:
     path = tmp_path / "calibration.json"
     path.write_text(measured(methods, PARAMETERS, 1e-4).model_dump_json())
     return path
+
+
+@pytest.fixture(scope="module")
+def kept() -> list[object]:
+    return []
+
+
+@pytest.fixture
+def probed_once(kept, monkeypatch) -> None:
+    """A probe takes half a minute, and all that ask for one here ask for the same."""
+    really = command._find
+
+    def find(*asked, **more):
+        if not kept:
+            kept.append(really(*asked, **more))
+        return kept[0]
+
+    monkeypatch.setattr(command, "_find", find)
 
 
 class Train:
@@ -113,6 +131,7 @@ def test_bad_input_is_one_line_and_nothing_is_trained(arguments, problem, file, 
     assert re.search(problem, line)
 
 
+@pytest.mark.usefixtures("probed_once")
 def test_a_plan_alone_leaves_a_spec_that_can_be_trained(file, calibration, tmp_path, capsys):
     chosen = tmp_path / "chosen.yaml"
     arguments = ["--target", "loss=0.3", "--link", "1mbit,1ms", "--calibration", str(calibration)]
@@ -137,6 +156,7 @@ def request(calibration, **fields) -> Request:
     return Request(**given | fields)
 
 
+@pytest.mark.usefixtures("probed_once")
 def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
     train = Train(uri)
     assert run_auto_link(spec(), "digits.yaml", request(calibration), train) == OK
@@ -152,6 +172,7 @@ def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
     assert "| chosen |" in text
 
 
+@pytest.mark.usefixtures("probed_once")
 @pytest.mark.parametrize(
     ("fields", "said"), [({"steps": None}, "was not reached"), ({"status": "FAILED"}, "")]
 )
