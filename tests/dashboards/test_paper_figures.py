@@ -15,7 +15,6 @@ from matplotlib.text import Text
 from taugrad.dashboards import (
     gallery,
     gradients,
-    link,
     rates,
     step_time,
     style,
@@ -121,16 +120,6 @@ def test_percentiles_of_each_layer(prepared: Any, detailed: RunHistory) -> None:
             assert has_line(axes, *held(prepared, detailed.run_id, f"layer/{layer}/{what}")), (layer, what)
 
 
-def test_what_is_kept_back_in_the_first_epoch(prepared: Any, shown: list[RunHistory]) -> None:
-    axes = gradients.kept_back(shown).axes[0]
-    sparse = [run for run in shown if run.rule in ("wgt", "bgt", "strom")]
-    assert len(axes.lines) == len(sparse) + 1
-    for run in sparse:
-        steps, fractions = held(prepared, run.run_id, names.COMM_FRACTION)
-        first = sum(step <= 15 for step in steps)
-        assert has_line(axes, steps[:first], 100 * (1 - np.array(fractions[:first])), RULES[run.rule].color)
-
-
 def test_bars_are_the_means_of_a_steps_parts(prepared: Any, shown: list[RunHistory]) -> None:
     axes = step_time.where_time_goes(shown).axes[0]
     rows = [label.get_text() for label in axes.get_yticklabels()]
@@ -199,19 +188,6 @@ def test_a_run_without_the_artifact_has_no_timeline(prepared: Any, shown: list[R
     (found,) = timelines.read_timelines(client, [*bare, shown[0]])
     assert found.run is shown[0]
     assert found.timeline.steps == mlflow_data.timeline().steps
-
-
-def test_send_times_are_bits_over_bandwidth(prepared: Any, groups: list[Group]) -> None:
-    axes = link.send_time_by_model().axes[0]
-    for name, parameters in (("VGG-16", 138_357_544), ("ResNet-50", 25_557_032)):
-        assert any(name in text.get_text() for text in axes.texts)
-        times = [line.get_ydata()[0] for line in axes.lines]
-        assert any(time == pytest.approx(32 * parameters / 10e6) for time in times)
-    methods = link.send_time_by_method(groups).axes[0]
-    for group, line in zip(groups, methods.lines, strict=True):
-        # 431,080 parameters, two workers, 60 steps: what a worker sent in a step.
-        bits = 8e9 * mean(group.runs, "total/wire_gb") / 2 / 60
-        assert line.get_ydata()[0] == pytest.approx(bits / 10e6)
 
 
 @pytest.mark.parametrize("page", [style.WIDE, style.NARROW], ids=["wide", "narrow"])

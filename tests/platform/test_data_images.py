@@ -10,7 +10,6 @@ import pytest
 import torch
 from feeds import all_examples, batches, check_resumes, same
 from image_files import noise, png, ppm, tiff, write_tree
-from pydantic import ValidationError
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import ImageFolder
@@ -172,20 +171,6 @@ def test_one_tree_is_split_by_class(tree):
     assert not all(same([all_examples(others[0].test)], [all_examples(each.test)]) for each in others)
 
 
-def test_mean_and_deviation_may_be_given(tree):
-    path = tree[0]
-    config = ImageFolder(path=path, size=12, channels=1, mean=(0.0,), std=(1 / 255,))
-    inputs, _ = all_examples(load(config).train)
-    assert inputs.shape[1] == 1
-    assert torch.equal(inputs, inputs.round())
-    with pytest.raises(ValidationError, match="mean has 1 numbers; channels = 3"):
-        ImageFolder(path=path, mean=(0.5,))
-    with pytest.raises(ValidationError, match="every one must be above 0"):
-        ImageFolder(path=path, std=(0.5, 0.0, 0.5))
-    with pytest.raises(ValidationError, match="resize = 100 is below size = 224"):
-        ImageFolder(path=path, resize=100)
-
-
 def test_augmentation_follows_from_seed_epoch_and_example_alone(tree):
     data = load(ImageFolder(path=tree[0], size=10, augment=True))
     plain = load(ImageFolder(path=tree[0], size=10))
@@ -199,16 +184,6 @@ def test_augmentation_follows_from_seed_epoch_and_example_alone(tree):
 @pytest.mark.parametrize("augment", [False, True])
 def test_images_resume_at_any_iteration(tree, augment):
     check_resumes(lambda: load(ImageFolder(path=tree[0], size=6, augment=augment)))
-
-
-def test_the_fingerprint_is_of_names_and_sizes(tree):
-    path = tree[0]
-    first = load(ImageFolder(path=path)).fingerprint
-    moved = path.rename(path.with_name("elsewhere"))
-    assert load(ImageFolder(path=moved)).fingerprint == first
-    with (moved / "test" / "dog" / "000.ppm").open("ab") as file:
-        file.write(b"x")
-    assert load(ImageFolder(path=moved)).fingerprint != first
 
 
 @pytest.mark.parametrize(

@@ -148,18 +148,6 @@ def test_a_class_that_training_does_not_know_is_named_with_its_row(folder):
         load(Parquet(path=folder, input="x", classes=2))
 
 
-def test_a_list_of_another_length_is_named_with_its_row(folder):
-    lists = [[1.0] * 4] * 26
-    lists[11] = [1.0] * 3
-    rewritten(folder, x=pa.array(lists, pa.list_(pa.float64())))
-    with pytest.raises(DataError, match=r"train-1\.parquet: row 11: x has 3 numbers; expected 4"):
-        all_examples(load(Parquet(path=folder, input="x")).train)
-    lists[11] = None
-    rewritten(folder, x=pa.array(lists, pa.list_(pa.float64())))
-    with pytest.raises(DataError, match=r"row 11: x has 0 numbers"):
-        all_examples(load(Parquet(path=folder, input="x")).train)
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -177,16 +165,6 @@ def test_labels_with_gaps_are_refused_unless_the_number_of_classes_is_given(fold
     assert "train-0.parquet: label" in str(caught.value)
     if max(values) < 10:
         assert load(Parquet(path=folder, input="x", classes=8)).shape.outputs == 8
-
-
-@pytest.mark.parametrize(("damaged", "said"), [(None, "is null"), (b"no image", "is not a complete image")])
-def test_a_damaged_image_is_named_with_its_row(tmp_path, damaged, said):
-    images = [png(noise(0, 4, 4))] * 6
-    write(tmp_path / "test.parquet", {"image": images, "label": [0, 1] * 3})
-    images[5] = damaged
-    write(tmp_path / "train.parquet", {"image": images, "label": [0, 1] * 3}, rows=3)
-    with pytest.raises(DataError, match=rf"train\.parquet: row 5: image: {said}"):
-        all_examples(load(Parquet(path=tmp_path, size=4)).train)
 
 
 @pytest.mark.parametrize(

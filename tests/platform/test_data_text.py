@@ -11,7 +11,7 @@ from feeds import all_examples, check_resumes, same
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Text, Tokens
-from taugrad.platform.data.text_files import split, standard_library
+from taugrad.platform.data.text_files import split
 
 torch.set_num_threads(1)
 
@@ -81,24 +81,6 @@ def test_whole_files_are_held_out_by_name(files):
     assert {frozenset(each.name for each in split(paths, 0.3, seed)[1]) for seed in range(9)} != {
         frozenset(names)
     }
-
-
-def test_the_default_is_the_standard_library_without_its_tests(cache):
-    paths = standard_library()
-    names = {path.name for path in paths}
-    assert {"argparse.py", "heapq.py", "typing.py"} <= names
-    assert not any({"test", "tests", "site-packages"} & set(path.parts[-3:-1]) for path in paths)
-    data = load(Text())
-    assert len(data.train) * 64 > 2e6
-    assert len(data.test) == 500
-    text = bytes(row_of_inputs(data.test))
-    assert text.isascii() or text.decode("utf-8", errors="ignore")
-    assert b"def " in text
-    assert len(list(cache.iterdir())) == 2
-
-
-def row_of_inputs(windows):
-    return all_examples(windows)[0].flatten().tolist()
 
 
 def test_the_fingerprint_is_of_names_and_contents(files):
@@ -265,19 +247,6 @@ def test_a_wrong_file_of_tokens_is_named(tmp_path, name, damage, said):
 
 IDS = np.random.default_rng(3).zipf(1.3, 4000) % 120_000
 """As a large tokenizer would number them: many small, some beyond 16 bits."""
-
-
-@pytest.mark.parametrize("dtype", ["<i4", "<u4", "<i8", "<u8", ">i4", ">i8"])
-@pytest.mark.parametrize("most", [65, 50_257, 120_000])
-def test_raw_tokens_of_more_than_sixteen_bits_are_refused(tmp_path, dtype, most):
-    for name in ("train.bin", "val.bin"):
-        (tmp_path / name).write_bytes((IDS % most).astype(dtype).tobytes())
-    for vocabulary in (None, 1 << 16):
-        with pytest.raises(DataError, match=r"train\.bin: .*tokens of 32 or 64 bits; save .*numpy\.save"):
-            load(Tokens(path=tmp_path, context=5, vocabulary=vocabulary))
-    for name in ("train.bin", "val.bin"):
-        (tmp_path / name).write_bytes((IDS % min(most, 50_257)).astype("<u2").tobytes())
-    load(Tokens(path=tmp_path, context=5))
 
 
 @pytest.mark.parametrize("dtype", ["u1", "<i2", "<u2", "<i4", ">u4", "<u8"])

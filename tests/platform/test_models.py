@@ -2,7 +2,6 @@ import inspect
 import sys
 import types
 
-import pydantic
 import pytest
 import torch
 from torch import nn
@@ -184,18 +183,6 @@ def slow_gpt(weights, config, tokens_NT):
     return torch.stack(scores)
 
 
-def test_a_gpt_drops_out_only_in_training_and_refuses_longer_texts():
-    model = build(Gpt(width=16, dropout=0.5), Shape.text(4, 10))
-    tokens = torch.zeros(1, 4, dtype=torch.int64)
-    assert not torch.equal(model(tokens), model(tokens))
-    model.eval()
-    assert torch.equal(model(tokens), model(tokens))
-    with pytest.raises(ValueError, match="texts of 5 tokens: this network was built for at most 4"):
-        model(torch.zeros(1, 5, dtype=torch.int64))
-    with pytest.raises(pydantic.ValidationError, match="width = 10: must be a multiple of heads, which is 4"):
-        Gpt(width=10)
-
-
 @pytest.mark.parametrize(
     ("activation", "function"),
     [("relu", torch.relu), ("tanh", torch.tanh), ("sigmoid", torch.sigmoid), ("gelu", nn.functional.gelu)],
@@ -297,24 +284,3 @@ def test_a_timm_network_is_made_for_the_data_and_without_download(fake_timm):
     with pytest.raises(ValueError, match="pretrained=False"):
         build(Timm(name="tiny_pool", arguments={"pretrained": True, "wide": 0}), Shape.image(3, 9, 8, 6))
     assert not any(call["pretrained"] for call in fake_timm.calls)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "said"),
-    [
-        ("tiny_pol", {}, r"name = tiny_pol: timm has no such network; did you mean tiny_pool"),
-        ("nothing", {}, r"name = nothing: timm has no such network; see timm.list_models\(\)"),
-        ("tiny_pool", {"wide": 0}, "wide=0, pretrained=False and images of 4 x 4, raised TypeError: wide"),
-        ("tiny_flat", {}, "images of 4 x 4, raised RuntimeError: mat1 and mat2"),
-        (
-            "tiny_pool",
-            {"num_classes": 3},
-            r"returns \[1, 3\] for an image; expected scores of shape \[1, 5\]",
-        ),
-        ("tiny_pool", {"checkpoint_path": "model.pth"}, "arguments.checkpoint_path: timm would read a file"),
-    ],
-)
-def test_what_timm_refuses_is_said_in_one_line(fake_timm, name, arguments, said):
-    with pytest.raises(ValueError, match=said) as refused:
-        build(Timm(name=name, arguments=arguments), Shape.image(1, 4, 4, 5))
-    assert "\n" not in str(refused.value)

@@ -1,7 +1,5 @@
 """Learning-rate curves against torch's schedulers, closed forms and repeated steps."""
 
-import math
-
 import pytest
 import torch
 from torch.optim import SGD
@@ -87,23 +85,6 @@ def test_the_rate_is_multiplied_by_k_or_its_root(kind, factor):
     by_workers = curve(workers=8, scaling={"kind": kind, "by": "workers", "reference": 2})
     assert by_workers == pytest.approx([0.01 * factor] * len(by_workers))
     assert curve(workers=4, scaling={"kind": kind, "by": "workers"})[0] == pytest.approx(0.01 * factor)
-
-
-def test_the_rate_follows_a_batch_that_grows():
-    settings = TrainingConfig.model_validate(
-        {
-            "batch_size": 10,
-            "batch_growth": {"kind": "adabatch", "most": 40},
-            "scaling": {"kind": "sqrt"},
-            "schedule": {"kind": "halving", "epochs": 1},
-        }
-    )
-    plan = BatchPlan(settings, EXAMPLES)
-    plan.measured(0, 0.9, 1.0)
-    plan.measured(4, 0.3, 1.0)
-    plan.measured(5, 0.45, 1.0)
-    rates = [rate_at(settings, plan.position(done), 2).lr for done in range(7)]
-    assert rates == pytest.approx([0.01] * 4 + [0.02 / 2] + [0.01 * math.sqrt(2) / 4] * 2)
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])

@@ -161,24 +161,3 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(spoken, tmp_p
     one, other = (np.load(folder / "test" / "features.npy") for folder in (spoken, tmp_path / "other"))
     assert one.shape != other.shape or not np.allclose(one, other)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "other"]
-
-
-@needs_espeak
-def test_a_folder_that_is_there_is_kept_or_refused(spoken, tmp_path, capsys):
-    before = {path: path.stat().st_mtime_ns for path in spoken.rglob("*")}
-    assert speech("--minutes", 0.5, "--out", spoken) == 0
-    assert "exists already, with these settings" in capsys.readouterr().out
-    assert speech("--minutes", 0.6, "--out", spoken) == 2
-    assert (
-        "is not empty, and is incomplete or has other settings; give another folder"
-        in capsys.readouterr().err
-    )
-    assert {path: path.stat().st_mtime_ns for path in spoken.rglob("*")} == before
-    damaged = tmp_path / "damaged"
-    for name, content in contents(spoken).items():
-        (damaged / name).parent.mkdir(parents=True, exist_ok=True)
-        (damaged / name).write_bytes(content[:-1] if name == "test/labels.npy" else content)
-    assert speech("--minutes", 0.5, "--out", damaged) == 2
-    (tmp_path / "file").touch()
-    assert speech("--minutes", 0.5, "--out", tmp_path / "file") == 2
-    assert "file: is a file; give a folder" in capsys.readouterr().err

@@ -58,18 +58,6 @@ def test_a_language_model_is_judged_by_nats_a_token_perplexity_and_bits_a_byte()
     ]
 
 
-@pytest.mark.parametrize("loss", ["squared", "absolute"])
-def test_regression_of_classes_is_of_one_hot_targets(loss):
-    outputs, targets = torch.randn(9, 5), torch.randint(5, (9,))
-    task = build_task(Regression(loss=loss), IMAGES)
-    errors = outputs.numpy().astype(np.float64) - np.eye(5)[targets.numpy()]
-    expected = (errors**2 if loss == "squared" else np.abs(errors)).mean()
-    assert task.loss(outputs, targets).item() == pytest.approx(expected, rel=1e-5)
-    found = evaluated(task, outputs, targets, 2)
-    assert found["loss"] == pytest.approx(expected, rel=1e-5)
-    assert found["accuracy"] == (outputs.argmax(1) == targets).double().mean()
-
-
 @pytest.mark.parametrize(
     ("config", "shape", "said"),
     [

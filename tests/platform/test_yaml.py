@@ -151,15 +151,6 @@ def test_what_yaml_allows_and_a_spec_does_not_is_refused_in_a_line(read, text, s
     assert len(problem) < 300
 
 
-def test_anchors_and_merge_keys_do_as_they_are_known_to(read):
-    spec = read(
-        "training: {<<: [{epochs: &n 3, batch_size: 8}, {epochs: 4, accumulate: 2}], batch_size: 16}\n"
-        "seed: *n\n"
-    )
-    assert (spec.training.epochs, spec.training.batch_size, spec.training.accumulate) == (3, 16, 2)
-    assert spec.seed == 3
-
-
 def test_a_number_of_endless_digits_is_refused_in_a_line(read):
     for text in ("9" * 5000, "1e999999"):
         with pytest.raises(SpecError) as refusal:

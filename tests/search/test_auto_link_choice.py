@@ -11,11 +11,8 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, OuterOptimizer, ShardedSync, WeightsSync
 from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import (
-    FEWEST_STEPS,
-    LEAST_STEPS,
     Run,
     choose,
-    probe_steps,
     shortlist,
 )
 from taugrad.search.auto_link.shortlist import (
@@ -354,19 +351,3 @@ def test_the_reference_has_the_choice_between_both_learning_rates(better):
     local = RunSpec.model_validate(usual.way.spec.model_dump(mode="json"))
     assert [each.training.optimizer.lr for each in tuned_references(local)] == pytest.approx([0.002, 0.001])
     assert len(tuned_references(spec())) == 1
-
-
-@pytest.mark.parametrize(
-    ("run", "every", "step_s", "seconds", "steps"),
-    [
-        (Run(RUN.reference, 2400, 100), 1, 0.001, 1e9, 120),  # 5% of the run
-        (Run(RUN.reference, 600, 100), 1, 0.001, 1e9, LEAST_STEPS),
-        (Run(RUN.reference, 2400, 100), 60, 0.001, 1e9, 300),  # 5 exchanges
-        (Run(RUN.reference, 2400, 100, 80), 1, 0.001, 1e9, 160),  # past the warm-up
-        (Run(RUN.reference, 100, 100), 1, 0.001, 1e9, 25),  # no more than a quarter of the run
-        (Run(RUN.reference, 2400, 100), 1, 1.0, 1.0, FEWEST_STEPS),
-    ],
-)
-def test_a_probe_is_as_long_as_the_run_asks_for_and_time_allows(run, every, step_s, seconds, steps):
-    sync = WeightsSync(every=every)
-    assert probe_steps(run, [prospect("local", (every, 10.0), 1, sync)], step_s, seconds) == steps

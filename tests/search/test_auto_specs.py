@@ -5,27 +5,12 @@ import math
 import pytest
 
 from taugrad.platform.spec import RunSpec
-from taugrad.search.auto_specs import at_density, by_law, without_compression
+from taugrad.search.auto_specs import by_law, without_compression
 
 
 def spec(**fields) -> RunSpec:
     digits = {"data": {"kind": "digits"}, "model": {"kind": "mlp", "widths": [64]}}
     return RunSpec.model_validate(digits | {"sync": {"mode": "simulated"}} | fields)
-
-
-@pytest.mark.parametrize(
-    ("given_line", "kind", "codec", "quantize"),
-    [
-        ("none", "strom", "golomb_rice", None),
-        ("topk(0.01)", "strom", "golomb_rice", None),
-        ("bgt(0.1) | bitmap", "bgt", "bitmap", None),
-        ("wgt(dl4j()) | quantile(bits=4) | golomb_rice", "wgt", "golomb_rice", "quantile"),
-    ],
-)
-def test_the_rule_is_the_specs_own_where_it_has_a_threshold(given_line, kind, codec, quantize):
-    method = at_density(spec(compressor=given_line), 0.02).compressor
-    assert (method.kind, method.codec, method.tau.kind, method.tau.density) == (kind, codec, "allocate", 0.02)
-    assert getattr(getattr(method, "quantize", None), "kind", None) == quantize
 
 
 def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_of_it():

@@ -3,12 +3,10 @@
 import io
 from collections.abc import Callable
 
-from ray.exceptions import ActorDiedError
 from rich.console import Console
 
 from taugrad.search.lost import MOST, run_all
 from taugrad.search.progress import Progress
-from taugrad.search.tune import process_died
 from taugrad.search.verdict import tell
 
 TAUS = [0.01, 0.02, 0.03]
@@ -47,15 +45,6 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(start):
     assert runs == [[0, 1, 2], *[[1]] * (MOST - 1)]
     assert "never told how it ended" in progress.record.trials[1].reason
     assert [trial.ending for trial in start("--search.trials", "3").record.ended] == ["failed"] * 3
-
-
-def test_a_killed_process_is_told_from_a_training_that_fails():
-    wrapped = RuntimeError("the trial failed")
-    wrapped.__cause__ = ActorDiedError()
-    assert process_died(ActorDiedError())
-    assert process_died(wrapped)
-    assert not process_died(ValueError("the spec"))
-    assert process_died(None)  # the whole node died
 
 
 def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.search.space import Interval, RangeError, active, at, corners, dimensions, find_ranges
+from taugrad.search.space import Interval, RangeError, active, at, dimensions, find_ranges
 
 
 def read(text):
@@ -94,18 +94,6 @@ def test_what_is_wrong_with_a_range_is_said_with_its_field(text, said):
     with pytest.raises(RangeError) as refusal:
         read(text)
     assert said in str(refusal.value)
-
-
-def test_corners_visit_both_ends_of_every_dimension_and_every_alternative():
-    tree = read(METHODS)
-    points = corners(tree)
-    for params in points:
-        assert at(tree, params)["training"]["batch_size"] in (32, 64)
-    met = [{each.name: params[each.name] for each in active(tree, params)} for params in points]
-    for each in dimensions(tree):
-        values = {params[each.name] for params in met if each.name in params}
-        wanted = {each.low, each.high} if isinstance(each, Interval) else set(each.alternatives)
-        assert wanted <= values, each.name
 
 
 @given(st.integers(0, 2**32))
