@@ -53,7 +53,6 @@ def test_every_entrants_lines_are_specs_of_every_pair(rooms: Any) -> None:
         for entrant in entrants:
             specs = [RunSpec.model_validate(pair.tree(line, seed=1)) for line in entrant.settings]
             assert len({each.fingerprint() for each in specs}) == 3
-            assert 0 <= entrant.alone < 3
             assert {each.compressor.nonfinite for each in specs} == {"skip"}
             assert {each.compressor.codec for each in specs} == {"golomb_rice"}
             assert all(read_config(str(each.compressor)) == each.compressor for each in specs)

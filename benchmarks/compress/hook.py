@@ -26,12 +26,10 @@ from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
-from ..harness.report import RESULTS, Table, load, number, publish, read_options, verdict
+from ..harness.report import Table, load, number, publish, read_options, verdict
 from ..harness.workers import found_by
 from .gpu import resnet50_sizes
-from .hook_figure import Backward, draw
 
-PICTURE = RESULTS.parent / "images" / "hook_backward.png"
 BUCKET_BYTES = 25 << 20
 """As DDP's."""
 LINES = (
@@ -367,15 +365,12 @@ def steps_of(model: Model, rounds: Rounds) -> dict[str, list[float]]:
     return {line: np.median(np.array(each), axis=0).tolist() for line, each in found.items()}
 
 
-def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[str, Backward]]) -> Table:
-    """A backward pass of two workers; `passes` gets its parts, by model and hook."""
+def step_table(models: Sequence[Model], rounds: Rounds) -> Table:
+    """A backward pass of two workers, and its parts."""
     rows = []
     for model in models:
         found, _ = found_by(steps_of, (model, rounds), 2)
         bare = found[STEPS[0]][0]
-        passes[model.name] = {
-            line: {part: 1e3 * each for part, each in zip(PARTS, found[line], strict=True)} for line in STEPS
-        }
         for line in STEPS:
             shown = line if line in STEPS[:2] else f"`{line}`"
             ratio = number(found[line][0] / bare)
@@ -387,7 +382,6 @@ def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[s
         'loopback, only the two cores that both workers share limit it. "Exchange" is the time from telling '
         'a length until everybody\'s message has arrived, in parallel to other work. "Blocked" is the part '
         "of it in which the pass waited.",
-        "![Where the time of a backward pass goes](../images/hook_backward.png)",
     )
     return Table("A backward pass of two workers", columns, rows, notes)
 
@@ -405,11 +399,8 @@ def main(arguments: Sequence[str]) -> int:
         tables = [bare_table(models, rounds), fixed_table(rounds), hook_table(models, rounds)]
     finally:
         dist.destroy_process_group()
-    passes: dict[str, dict[str, Backward]] = {}
-    tables.append(step_table(models, rounds, passes))
+    tables.append(step_table(models, rounds))
     publish("hook", options, introduction, tables, before)
-    if options.folder is not None:
-        draw(PICTURE if options.folder == RESULTS else options.folder.with_suffix(".png"), passes)
     return 0
 
 
