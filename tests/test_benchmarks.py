@@ -88,6 +88,7 @@ def test_hook(tmp_path: Path) -> None:
         assert blocked >= 0  # what has arrived in time is not waited for
 
 
+@pytest.mark.long
 def test_network_target(tmp_path: Path) -> None:
     needs_network()
     found = tables(run("network_target", tmp_path / "results", "network_target_gpt"))

@@ -170,6 +170,7 @@ def the_run(uri: str) -> Run:
     return found
 
 
+@pytest.mark.long
 def test_the_readmes_lines_work_as_they_stand(started: Head, fresh_shell: Any, tmp_path: Path) -> None:
     log = tmp_path / "jobs.txt"
     jobs = fresh_shell(started.jobs, log, **started.quick)
