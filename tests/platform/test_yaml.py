@@ -15,7 +15,7 @@ ODD += ["+1", "no", "yes", "on", "off", "y", "true", "True", "FALSE", "null", "~
 
 
 @pytest.mark.parametrize("text", ODD)
-@pytest.mark.parametrize("quoted", ["{}", "'{}'", '"{}"', "!!str {}"])
+@pytest.mark.parametrize("quoted", ["{}", "'{}'", "!!str {}"])
 def test_a_name_is_the_text_as_written(read, text, quoted):
     written = quoted.format(text)
     spec = read(f"name: {written}\nexperiment: {written}\nstorage: {written}")

@@ -23,7 +23,7 @@ from taugrad.search.auto_link.shortlist import (
     prospects_of,
     sift,
 )
-from taugrad.search.auto_link.step_value import Curve, worth_of
+from taugrad.search.auto_link.step_value import Curve, expected_worth, worth_of
 from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.link import Link
 from taugrad.search.plan.step_model import StepTime
@@ -102,6 +102,16 @@ def test_a_step_is_worth_what_brings_it_along_the_reference(falls, worth, steps)
     done = [10 * i for i in range(steps + 1)]
     curve = Curve(tuple(done), tuple(on_reference(worth * each) for each in done))
     assert worth_of(curve, reference) == pytest.approx(worth, rel=1e-6)
+
+
+@given(late=st.integers(0, 99), pace=st.floats(0.2, 1.0), until=st.integers(100, 1000))
+def test_what_began_late_is_worth_what_it_comes_to(late, pace, until):
+    """Nothing for some steps, then straight on: its steps until it is where the reference is at `until`."""
+    so_far = pace * (100 - late) / 100
+    assert expected_worth(so_far, pace, 100, until) == pytest.approx(until / (late + until / pace))
+    assert expected_worth(so_far, so_far / 2, 100, until) == so_far
+    assert expected_worth(so_far, 1.5, 100, until) == expected_worth(so_far, 1.0, 100, until)
+    assert expected_worth(1 + so_far, 2.5, 100, until) == 1 + so_far
 
 
 # What is compared
@@ -351,3 +361,16 @@ def test_the_reference_has_the_choice_between_both_learning_rates(better):
     local = RunSpec.model_validate(usual.way.spec.model_dump(mode="json"))
     assert [each.training.optimizer.lr for each in tuned_references(local)] == pytest.approx([0.002, 0.001])
     assert len(tuned_references(spec())) == 1
+
+
+def test_what_is_far_behind_after_half_a_probe_does_not_go_on():
+    worths = {"strom(tau=density(target=0.01), ": 0.7, "strom(tau=density(target=0.001), ": 0.1}
+    choice, trainings = compared(SLOW, worths | {"weights": 0.01})
+    longest = {}
+    for fingerprint, steps in trainings.asked:
+        longest[fingerprint] = max(steps, longest.get(fingerprint, 0))
+    given_up = [found for found in choice.judged if found.given_up]
+    assert given_up
+    for found in given_up:
+        assert longest[found.prospect.way.spec.fingerprint()] <= STEPS / 2
+    assert longest[choice.best.prospect.way.spec.fingerprint()] == STEPS
