@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from taugrad.compressors.tau.by_law import LawTau
-from taugrad.compressors.tau.law import Features, by_law
+from taugrad.compressors.method.policies import LawTau
+from taugrad.compressors.tau.by_law import Features, by_law
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.search.law.fitting import (
     FEWEST,
