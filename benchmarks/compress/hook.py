@@ -88,7 +88,6 @@ MODELS = (
     Model("ResNet-50", resnet50_sizes(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4), (4, 3.5)),
     Model("GPT", gpt(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4)),
 )
-QUICK = MODELS[:1]
 
 
 @dataclass(frozen=True)
@@ -209,11 +208,8 @@ def fixed_table(rounds: Rounds) -> Table:
         rows.append(tuple(row))
     columns = ("method", "compress, us a bucket", "us a tensor", "decode, us a bucket", "us a tensor")
     notes = (
-        f"Least times of buckets of {FEW} and of {MANY} tensors of {TINY} elements. Passes take all "
-        "tensors at once, and so do writing, reading and adding messages. What is left for each tensor "
-        "is its record of what it sent, its threshold, its row in the tables and, where it has a message "
-        "of its own (`strom`, as tau is what a value means, and dense methods, as each has its ranges), a "
-        "checksum. `linear(bits=8)` without `raw` builds a Huffman code for each, in compiled code.",
+        f"Least times of buckets of {FEW} and of {MANY} tensors of {TINY} elements. What is left for each "
+        "tensor is its record of what it sent, its threshold, and its row in the tables.",
     )
     return Table("Fixed cost", columns, rows, notes)
 
@@ -390,7 +386,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measures, and publishes."""
     options = read_options("compress.hook", __doc__.partition("\n")[0], arguments)
     before = load()
-    models, rounds = (QUICK, QUICK_ROUNDS) if options.quick else (MODELS, FULL_ROUNDS)
+    models, rounds = (MODELS[:1], QUICK_ROUNDS) if options.quick else (MODELS, FULL_ROUNDS)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
