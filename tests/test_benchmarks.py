@@ -132,12 +132,12 @@ def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: P
 
 
 TABLES = {
-    "adamw": 1,
+    "adamw": 6,
     "anoosheh": 4,
     "asynchronous": 2,
     "gradients": 1,
     "hybrid": 3,
-    "language": 1,
+    "language": 3,
     "oland_raj": 3,
     "strom_speech": 3,
     "synchronization": 3,
