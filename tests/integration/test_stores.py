@@ -6,7 +6,6 @@ All of it is started once, by the lines of docs/stores.md, and one Ray runs the 
 import csv
 import io
 import math
-import os
 import re
 import subprocess
 import sys
@@ -28,9 +27,8 @@ from taugrad import cli
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.ports import free_port
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.tracking.holding import Hold, Holder, RunHeld
-from taugrad.platform.tracking.store import LateStore, open_client, start_run
-from taugrad.platform.tracking.writer import MetricWriter
+from taugrad.platform.tracking.journal import Journal
+from taugrad.platform.tracking.store import open_client, start_run
 
 pytestmark = pytest.mark.ray
 
@@ -206,12 +204,11 @@ def assert_equal(a: object, b: object, where: str) -> None:
 def write_a_run(uri: str, run_id: str, told: list[str]) -> None:
     """Metrics as a worker writes them, which is started a second time and repeats what it had written."""
     for steps in (range(1, HALF + 1), range(HALF // 2, STEPS + 1)):
-        store = LateStore(uri)
-        writer = MetricWriter(store, run_id, stored=lambda s=store: s.stored(run_id), notify=told.append)
+        journal = Journal(uri, run_id, told.append)
         for step in steps:
             odd = {7: math.nan, 8: math.inf}.get(step, 1 / step)
-            writer.log(step, {"comm/fraction": step / 3, "train/loss": odd, "comm/wire_bytes": 1e15 + step})
-        assert writer.close(TIMEOUT_S) == 0
+            journal.log(step, {"comm/fraction": step / 3, "train/loss": odd, "comm/wire_bytes": 1e15 + step})
+        assert journal.close(TIMEOUT_S) == []
 
 
 @pytest.fixture(scope="module")
@@ -250,30 +247,6 @@ def test_what_a_search_wrote_meanwhile_is_there_once(team: Team, written: list[s
     assert [status for _, status in trials] == ["FINISHED"] * 4
     for run_id, _ in trials:
         assert_whole(team.points(run_id), SEARCHED_ITERATIONS)
-
-
-@pytest.mark.long
-def test_one_driver_of_several_has_a_run(team: Team) -> None:
-    client = open_client(team.uri)
-    run_id = start_run(client, RunSpec(experiment="held"))
-    holds, refused, entered = [Hold(client, run_id, None) for _ in range(3)], list[str](), list[Hold]()
-
-    def take(hold: Hold) -> None:
-        try:
-            entered.append(hold.__enter__())
-        except RunHeld as error:
-            refused.append(str(error))
-
-    takers = [threading.Thread(target=take, args=(hold,)) for hold in holds]
-    for thread in takers:
-        thread.start()
-    for thread in takers:
-        thread.join(TIMEOUT_S)
-    assert (len(entered), len(refused)) == (1, 2), refused
-    assert all(f"process {os.getpid()} on " in each for each in refused)
-    assert entered[0].is_ours()
-    entered[0].__exit__(None, None, None)
-    assert Holder.of(client, run_id) is None
 
 
 def test_reports_say_what_the_database_holds(team: Team, written: list[str]) -> None:
