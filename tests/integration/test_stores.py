@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from benchmarks.platform.faults.comparing import differences
 from commands_on_ray import OneRay
 from objects import BUCKET, Objects
 from postgres import PASSWORD, Postgres
@@ -185,22 +186,6 @@ def assert_whole(points: dict[str, list[tuple[int, float]]], last: int) -> None:
         assert [step for step, _ in points[key]] == list(range(1, last + 1)), key
 
 
-def assert_equal(a: object, b: object, where: str) -> None:
-    """Equality of nested states, tensors bit for bit; what is different in each run is left out."""
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a.keys() - {"seconds", "spec", "undelivered"}:
-            assert_equal(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, list):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_equal(x, y, f"{where}[{i}]")
-    else:
-        assert a == b, where
-
-
 def write_a_run(uri: str, run_id: str, told: list[str]) -> None:
     """Metrics as a worker writes them, which is started a second time and repeats what it had written."""
     for steps in (range(1, HALF + 1), range(HALF // 2, STEPS + 1)):
@@ -350,7 +335,7 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) ->
         in team.commands.said
     )
     assert f"going on from {good}" in team.commands.said
-    assert_equal(team.state(run_id), team.state(whole), "")
+    assert list(differences(team.state(run_id), team.state(whole))) == []
     points, others = team.points(run_id), team.points(whole)
     assert_whole(points, ITERATIONS)
     for key in others.keys() - {"total/seconds"}:
@@ -390,4 +375,4 @@ def test_a_full_disk_costs_no_checkpoint(team: Team, small_disk: Path, whole: st
     assert folder.check().iteration == ITERATIONS
     assert_whole(team.points(run_id), ITERATIONS)
     shared = torch.load(small_disk / run_id / kept.name / "shared.pt", weights_only=True)
-    assert_equal(shared, team.state(whole)["shared.pt"], "shared.pt")
+    assert list(differences(shared, team.state(whole)["shared.pt"])) == []

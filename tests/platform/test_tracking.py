@@ -63,10 +63,9 @@ def test_links_hold_no_login() -> None:
     assert without_login("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
 
 
-def test_a_database_is_locked_without_a_file_that_stays(
+def test_a_database_is_locked_without_a_file_that_stays_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     entered = threading.Event()
 
     def second() -> None:
@@ -80,11 +79,6 @@ def test_a_database_is_locked_without_a_file_that_stays(
         assert list(tmp_path.iterdir()) == []
     assert entered.wait(10)
     thread.join()
-
-
-def test_who_holds_the_folder_for_ever_keeps_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(store, "_LOCK_S", 0.1)
     with store._locked(tmp_path / "a.db"), store._locked(tmp_path / "b.db"):
         pass
@@ -126,20 +120,6 @@ def test_artifacts_lie_beside_the_database_whatever_the_working_directory(client
     assert store.open_experiment(client, "Anoosheh: figure 3/4") == experiment.experiment_id
 
 
-def test_a_server_decides_where_artifacts_lie() -> None:
-    created: list[tuple[str, str | None]] = []
-
-    def create(name: str, artifact_location: str | None) -> str:
-        created.append((name, artifact_location))
-        return "7"
-
-    server: Any = SimpleNamespace(
-        tracking_uri="http://server:5000", get_experiment_by_name=lambda _: None, create_experiment=create
-    )
-    assert store.open_experiment(server, "tests") == "7"
-    assert created == [("tests", None)]
-
-
 def test_a_deleted_experiment_says_how_to_restore_it(client: Any) -> None:
     experiment = store.open_experiment(client, "deleted one")
     client.delete_experiment(experiment)
@@ -147,18 +127,21 @@ def test_a_deleted_experiment_says_how_to_restore_it(client: Any) -> None:
         store.open_experiment(client, "deleted one")
 
 
-def test_an_experiment_that_somebody_else_creates_at_this_moment_is_taken() -> None:
+def test_a_server_decides_where_artifacts_lie_and_who_creates_an_experiment_first() -> None:
     found = [None, SimpleNamespace(lifecycle_stage="active", experiment_id="7")]
+    asked: list[tuple[str, str | None]] = []
 
-    def create(*_: Any, **__: Any) -> None:
+    def create(name: str, artifact_location: str | None) -> None:
+        asked.append((name, artifact_location))
         raise MlflowException("exists", error_code=RESOURCE_ALREADY_EXISTS)
 
-    other: Any = SimpleNamespace(
+    server: Any = SimpleNamespace(
         tracking_uri="http://server:5000",
         get_experiment_by_name=lambda _: found.pop(0),
         create_experiment=create,
     )
-    assert store.open_experiment(other, "raced") == "7"
+    assert store.open_experiment(server, "raced") == "7"
+    assert asked == [("raced", None)]
 
 
 def test_processes_may_create_the_same_database_and_say_nothing(tmp_path: Path) -> None:
