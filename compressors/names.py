@@ -5,8 +5,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from .method.methods import CompressedMethod, Method
+from .method.policies import LayeredTau
 from .method.sparse import ThresholdedMethod
-from .tau.layers import LayeredTau
 
 if TYPE_CHECKING:  # the check of a spec needs no torch
     from torch import nn

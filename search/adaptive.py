@@ -6,8 +6,8 @@ steps meets the threshold, second moments are as without compression (docs/adamw
 """
 
 from taugrad.compressors.method import NoCompression
+from taugrad.compressors.method.policies import DensityTau
 from taugrad.compressors.method.sparse import ThresholdedMethod
-from taugrad.compressors.tau.density import DensityTau
 from taugrad.platform.advice import ADAPTIVE, local_rate
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import SimulatedSync, WeightsSync, real

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from taugrad.compressors.method import NoCompression, read_config
+from taugrad.compressors.method.policies import AllocatedTau
 from taugrad.compressors.method.sparse import ThresholdedMethod
-from taugrad.compressors.tau.allocated import AllocatedTau
 from taugrad.platform.spec import RunSpec
 
 from .law.fitting import FittedLaw, LawError

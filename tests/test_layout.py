@@ -119,6 +119,41 @@ def test_the_checker_lets_pass_what_is_allowed(room: str, folders: tuple[str, ..
     assert violations(source, room, folders) == []
 
 
+def imported(path: Path) -> set[Path]:
+    """The modules of our rooms that a module imports anywhere: in functions and under TYPE_CHECKING, too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        if node.level:
+            base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+        elif (node.module or "").startswith("taugrad."):
+            base = ROOT.joinpath(*str(node.module).split(".")[1:])
+        else:
+            continue
+        for alias in node.names:
+            places = (base / f"{alias.name}.py", base / alias.name / "__init__.py", base.with_suffix(".py"))
+            found.update([place for place in (*places, base / "__init__.py") if place.exists()][:1])
+    return found - {path}
+
+
+def circles(graph: dict[Path, set[Path]]) -> list[Path]:
+    """What is left when modules that import nothing that is left are taken away, again and again."""
+    left = dict(graph)
+    while gone := [path for path, needs in left.items() if not needs & left.keys()]:
+        for path in gone:
+            del left[path]
+    return sorted(left)
+
+
+def test_no_imports_go_round_in_circles() -> None:
+    graph = {path: imported(path) for room in ROOMS for path in modules(room)}
+    assert sum(map(len, graph.values())) > 1000
+    assert circles(graph) == []
+    one, other = list(graph)[:2]
+    assert circles({one: {other}, other: {one}}) == sorted([one, other])
+
+
 def test_nothing_hides_the_standard_librarys_platform() -> None:
     assert not [path for path in ("platform/__init__.py", "platform.py") if (ROOT / path).exists()]
 

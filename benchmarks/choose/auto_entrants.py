@@ -7,7 +7,7 @@ DL4J's are those that their authors name.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from taugrad.compressors.tau.by_law import Law
+from taugrad.compressors.method.policies import Law
 from taugrad.search.auto import DENSITIES
 
 from .auto_pairs import CORRECTED, METHOD

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.backend import compressor_for
+from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.threshold import VALUE_DTYPE, ThresholdRule

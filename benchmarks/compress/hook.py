@@ -23,7 +23,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.backend import compressor_for
+from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.feedback import Feedback
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.array import Bytes

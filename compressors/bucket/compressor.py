@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ..method.methods import CompressedMethod, Exempt, Method
 from ..ops.array import Bytes, host
-from ..ops.cpu.passes import CpuOps
+from ..ops.devices import ops_for
 from ..ops.interface import Ops
 from ..ops.readback import Readback
-from ..rules.base import BucketInput, Context, Rule, RuleOutput
+from ..rules.base import BucketInput, Context, RuleOutput, rule_of
 from ..wire import message
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
@@ -55,9 +55,9 @@ class Compressor(Reader):
             ValueError: two codecs of other packages have one code.
         """
         self.config = config
-        self.rule: Rule = config.build()
-        self.ops = CpuOps(threads) if ops is None else ops
-        super().__init__(self.rule.form, self.ops.threads if isinstance(self.ops, CpuOps) else threads)
+        self.rule = rule_of(config)
+        self.ops = ops_for(torch.device("cpu"), threads) if ops is None else ops
+        super().__init__(self.rule.form, max(threads, self.ops.threads))
         if config.position_codec != "auto":
             codec_by_name(config.position_codec)  # from now on, readers of messages know it
         self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
@@ -198,3 +198,8 @@ class Compressor(Reader):
 def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:
     """Whether a parameter is sent whole."""
     return elements < exempt.smaller_than or any(fnmatchcase(name, pattern) for pattern in exempt.names)
+
+
+def compressor_for(config: CompressedMethod, device: torch.device, threads: int = 1) -> Compressor:
+    """A method that runs on the device of the gradients; arguments and errors as for `ops_for`."""
+    return Compressor(config, ops_for(device, threads), threads)

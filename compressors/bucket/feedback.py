@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backend import compressor_for
 from ..method.methods import CompressedMethod, Method
 from ..ops.array import Bytes
 from ..ops.readback import Readback
-from ..rules.base import Context
+from ..rules.base import Context, rule_of
 from ..tau.base import ALL, Memory
-from .compressor import Compressor, Outgoing
+from .compressor import Compressor, Outgoing, compressor_for
 from .layout import Layout, Part, PartTally
 from .memory_order import MemoryOrder
 from .reader import Incoming
@@ -95,7 +94,8 @@ class Feedback:
         assert before is not None
         assert method.aim is not None
         if method != self.method:
-            method.turn(before, self.memories)
+            assert isinstance(method, CompressedMethod)  # others have no aim
+            rule_of(method).turn(before, self.memories)
             self.method = method
         return method.aim
 
@@ -127,11 +127,13 @@ class Feedback:
         residuals = self._fitting(state["residuals"], like, "residual")
         velocities = self._fitting(state["velocities"], like, "velocity")
         memories: dict[str, Memory] = {}
+        rule = rule_of(self._given) if isinstance(self._given, CompressedMethod) else None
         for name, memory in state["memories"].items():
             if name not in like and name != ALL:
                 raise ValueError(f"a memory of {name!r}, which is not a parameter of this model")
             try:
-                memories[name] = self._given.memory_of(name).from_plain(memory)
+                kind = Memory if rule is None else rule.memory_of(name)
+                memories[name] = kind.from_plain(memory)
             except ValueError as problem:
                 raise ValueError(
                     f"a memory of {name!r} {problem}: it belongs to another method or version"

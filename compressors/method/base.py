@@ -27,8 +27,18 @@ Symbols = Literal["auto", "raw", "huffman"]
 """The codecs of symbols: plain bits, or a code by their frequencies."""
 
 
+Form = Literal["bgt", "qgt", "strom", "f32", "fp16", "bf16", "fp8", "linear", "quantile"]
+"""What the values of an update are: the meaning of a message's `form`, whichever rule chose the values."""
+ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
+"""What is sent by a threshold, and what stands for it (Anoosheh, section 2.1; Strom, section 2.6)."""
+
+
 class Settings(BaseModel):
-    """A group of fields: frozen, strict about names, described by its docstrings."""
+    """A group of fields: frozen, strict about names, described by its docstrings.
+
+    What works by them is named by its address, `package.module:Class`, and imported when it is built
+    (`registry.work_at`): reading fields needs neither torch nor NumPy.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     first_field: ClassVar[str] = ""

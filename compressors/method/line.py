@@ -1,19 +1,22 @@
 """A method's configuration written as one line, which `links.py` reads."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .base import Settings
 
-if TYPE_CHECKING:
-    from .methods import Method
 
+def line(config: Settings, quantize: Settings | None, codec: str, symbols: str) -> str:
+    """A method as a chain on one line; fields with their default value are left out.
 
-def line(config: "Method") -> str:
-    """A method as a chain on one line; fields with their default value are left out."""
+    Args:
+        config: the method.
+        quantize: its quantizer, which is a link of its own.
+        codec: of its positions, or `auto`.
+        symbols: the codec of its symbols, or `auto`.
+    """
     fields = type(config).model_fields
     links = [_call_text(config, leaving_out=("quantize", "codec", "symbols"))]
-    quantize, codec, symbols = config.quantizer, config.position_codec, config.symbol_codec
     default = fields["quantize"].default if "quantize" in fields else None
     if quantize is not None and quantize != default:
         links.append(_call_text(quantize))

@@ -1,23 +1,16 @@
 """The base of all methods, and the methods that do not send our own messages.
 
-A method is a lossy rule with all its options, the head of a chain. Sparse ones go on in `sparse.py`; each
-rule's own fields stand beside its passes, in `rules/` and `quantizers/`.
+A method is a lossy rule with all its options, the head of a chain. Those that send our own messages go on
+in `dense.py` and `sparse.py`.
 """
 
-from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from ..quantizers.base import Quantizer
-from ..tau.base import Memory
-from ..tau.by_law import LawMemory
-from .base import Group, Settings, Symbols
+from .base import Group, Settings
 from .line import line
-
-if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torch
-    from ..rules.base import Rule
+from .quantizers import Quantizer
 
 
 class Exempt(Group):
@@ -39,10 +32,10 @@ class Method(Settings):
         nonfinite: Literal["refuse", "skip"]
 
     def __str__(self) -> str:
-        return line(self)
+        return line(self, self.quantizer, self.position_codec, self.symbol_codec)
 
     def __repr__(self) -> str:
-        return f"chain({line(self)!r})"
+        return f"chain({str(self)!r})"
 
     @property
     def quantizer(self) -> Quantizer | None:
@@ -64,10 +57,6 @@ class Method(Settings):
         """Of a momentum correction; 0 for none."""
         return 0.0
 
-    def memory_of(self, name: str) -> type[Memory]:
-        """What is remembered of the parameter of that name, or of all together (`tau.base.ALL`)."""
-        return Memory
-
     @property
     def aim(self) -> float | None:
         """The target density, if it can be changed during a run."""
@@ -82,10 +71,7 @@ class Method(Settings):
         Raises:
             ValueError: it has no `aim`.
         """
-        raise ValueError(f"{line(self)} has no target density")
-
-    def turn(self, before: float, memories: Mapping[str, Any]) -> None:
-        """Takes over what was remembered when another share was aimed at; see `ThresholdPolicy.turn`."""
+        raise ValueError(f"{self} has no target density")
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:
@@ -135,33 +121,10 @@ class PowerSGD(Method):
 class CompressedMethod(_Common):
     """Methods that send our own messages."""
 
+    rule: ClassVar[str]
+    """Address of the `rules.base.Rule` at work."""
+
     exempt: Exempt = Exempt()
     """Parameters that are sent whole."""
     decay: float = Field(default=1.0, ge=0, le=1)
     """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
-
-    @abstractmethod
-    def build(self) -> "Rule":
-        """The rule at work."""
-
-
-class DenseMethod(CompressedMethod, Quantizer):
-    """Every element is sent, in fewer bits: the method is a quantizer, and each parameter is quantized."""
-
-    if TYPE_CHECKING:
-        symbols: Symbols  # of those that have symbols
-
-    @property
-    def symbol_codec(self) -> str:
-        """See `Method.symbol_codec`."""
-        return self.symbols if self.has_symbols else "auto"
-
-    def build(self) -> "Rule":
-        """See `CompressedMethod.build`."""
-        from ..rules.dense import DenseRule  # noqa: PLC0415 (torch)
-
-        return DenseRule(self)
-
-    def memory_of(self, name: str) -> type[Memory]:
-        """See `Method.memory_of`."""
-        return Memory if self.law is None else LawMemory

@@ -98,11 +98,15 @@ class Family(Mapping[str, Any]):
         base: Any = _ours(self._base)
         if not (isinstance(found, type) and issubclass(found, base)):
             raise ValueError(f"{said}: {entry.value} is not a subclass of {base.__module__}.{base.__name__}")
-        if lacking := sorted(getattr(found, "__abstractmethods__", ())):
-            raise ValueError(f"{said}: {entry.value} lacks {', '.join(lacking)}")
         checked: Any = found
-        if problem := checked.problem(entry.name):
+        if problem := _lacking(found) or checked.problem(entry.name):
             raise ValueError(f"{said}: {problem}")
+        for role in _WORK:
+            if any(role in vars(each).get("__annotations__", ()) for each in found.__mro__):
+                try:
+                    work_at(found, role)
+                except ValueError as error:
+                    raise ValueError(f"{said}: {error}") from error
         return checked
 
     def installed(self) -> list[str]:
@@ -144,6 +148,48 @@ class Either(Mapping[str, Any]):
         return any(name in each for each in self._among)
 
 
+_WORK = {
+    "rule": "rules.base:Rule",
+    "selects": "rules.selection:Selection",
+    "quantizes": "quantizers.base:Quantization",
+    "decides": "tau.base:ThresholdPolicy",
+}
+"""What classes of fields name by its address, and what that derives from."""
+
+
+def work_at(fields: type, role: str) -> Any:
+    """The class that does the work which a class of fields names.
+
+    Args:
+        fields: a subclass of `Settings`.
+        role: the name of the class variable that holds the address, such as `rule`.
+
+    Raises:
+        ValueError: there is no address, or not what there must be.
+    """
+    address = getattr(fields, role, None)
+    said = f"{fields.__name__}.{role} = {address!r}"
+    base = _ours(_WORK[role])
+    if address is None:
+        raise ValueError(f"{said}: must be the address of a {base.__module__}.{base.__name__}")
+    module, _, name = str(address).partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except Exception as error:  # whatever another package's code does when it is imported
+        raise ValueError(f"{said}: cannot be loaded: {type(error).__name__}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ValueError(f"{said}: is not a subclass of {base.__module__}.{base.__name__}")
+    if lacking := _lacking(found):
+        raise ValueError(f"{said}: {lacking}")
+    return found
+
+
+def _lacking(found: type) -> str:
+    """What keeps a class from being made; empty if nothing does."""
+    lacking = sorted(getattr(found, "__abstractmethods__", ()))
+    return f"{found.__name__} lacks {', '.join(lacking)}" if lacking else ""
+
+
 def _ours(home: str) -> Any:
     module, _, name = home.partition(":")
     return getattr(import_module(f"{_ROOM}.{module}"), name)
@@ -160,18 +206,18 @@ RULES = Family(
     {
         "none": "method.methods:NoCompression",
         "powersgd": "method.methods:PowerSGD",
-        "wgt": "rules.wgt:WholeGradient",
-        "bgt": "rules.bgt:BinarizedGradient",
-        "qgt": "rules.qgt:QuantizedGradient",
-        "strom": "rules.strom:Strom",
-        "topk": "rules.topk:TopK",
-        "chunked_topk": "rules.chunked_topk:ChunkedTopK",
-        "linear": "quantizers.linear:Linear",
-        "quantile": "quantizers.quantile:Quantile",
-        "entropy": "quantizers.entropy:Entropy",
-        "fp16": "quantizers.halves:Float16",
-        "bf16": "quantizers.halves:BFloat16",
-        "fp8": "quantizers.fp8:Float8",
+        "wgt": "method.sparse:WholeGradient",
+        "bgt": "method.sparse:BinarizedGradient",
+        "qgt": "method.sparse:QuantizedGradient",
+        "strom": "method.sparse:Strom",
+        "topk": "method.sparse:TopK",
+        "chunked_topk": "method.sparse:ChunkedTopK",
+        "linear": "method.dense:Linear",
+        "quantile": "method.dense:Quantile",
+        "entropy": "method.dense:Entropy",
+        "fp16": "method.dense:Float16",
+        "bf16": "method.dense:BFloat16",
+        "fp8": "method.dense:Float8",
     },
 )
 """Heads of a chain."""
@@ -179,14 +225,14 @@ RULES = Family(
 QUANTIZERS = Family(
     "quantizer",
     "taugrad.quantizers",
-    "quantizers.base:QuantizerLink",
+    "method.quantizers:QuantizerLink",
     {
-        "linear": "quantizers.linear:LinearLink",
-        "quantile": "quantizers.quantile:QuantileLink",
-        "entropy": "quantizers.entropy:EntropyLink",
-        "fp16": "quantizers.halves:Float16Link",
-        "bf16": "quantizers.halves:BFloat16Link",
-        "fp8": "quantizers.fp8:Float8Link",
+        "linear": "method.quantizers:LinearLink",
+        "quantile": "method.quantizers:QuantileLink",
+        "entropy": "method.quantizers:EntropyLink",
+        "fp16": "method.quantizers:Float16Link",
+        "bf16": "method.quantizers:BFloat16Link",
+        "fp8": "method.quantizers:Float8Link",
     },
 )
 """Links after a sparse rule."""
@@ -194,15 +240,15 @@ QUANTIZERS = Family(
 POLICIES = Family(
     "policy",
     "taugrad.policies",
-    "tau.base:Policy",
+    "method.policies:Policy",
     {
-        "schedule": "tau.given:ScheduledTau",
-        "density": "tau.density:DensityTau",
-        "sidco": "tau.sidco:FittedTau",
-        "dl4j": "tau.dl4j:Dl4jTau",
-        "allocate": "tau.allocated:AllocatedTau",
-        "law": "tau.by_law:LawTau",
-        "layers": "tau.layers:LayeredTau",
+        "schedule": "method.policies:ScheduledTau",
+        "density": "method.policies:DensityTau",
+        "sidco": "method.policies:FittedTau",
+        "dl4j": "method.policies:Dl4jTau",
+        "allocate": "method.policies:AllocatedTau",
+        "law": "method.policies:LawTau",
+        "layers": "method.policies:LayeredTau",
     },
 )
 """The threshold policies."""

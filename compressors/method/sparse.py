@@ -1,44 +1,15 @@
-"""The base of methods that send some elements and keep the others."""
+"""The fields of methods that send some elements and keep the others: the head of a chain."""
 
-from abc import abstractmethod
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
-from ..tau.base import Memory, Policy, ThresholdPolicy
-from ..tau.given import policy_of
-from .base import Group, Symbols
+from .base import Group, Share, Symbols, ThresholdRule
 from .calls import expand_link
 from .methods import CompressedMethod
+from .policies import Policy, Warmup, check_falling, threshold_of
+from .quantizers import QuantileLink, Quantizer, QuantizerLink
 from .registry import AS_IT_IS, CODECS, POLICIES, QUANTIZERS
-from .thresholds import threshold_of
-
-if TYPE_CHECKING:
-    from ..ops.results import ThresholdRule
-    from ..quantizers.base import Quantizer, QuantizerLink
-    from ..rules.base import Rule
-    from ..rules.selection import Selection
-
-    Threshold = float | Policy
-    AnyQuantizer = QuantizerLink
-    Positions = str
-else:
-    from pydantic import BeforeValidator
-
-    Threshold = threshold_of(POLICIES.ours())
-    AnyQuantizer = Annotated[QUANTIZERS.choice(), BeforeValidator(expand_link)]
-
-
-class Clip(Group):
-    """Clips the residual now and then, so that no element's residual exceeds a few tau (DL4J)."""
-
-    first_field: ClassVar[str] = "every"
-
-    every: int = Field(default=5, ge=1)
-    """Iterations between two clippings."""
-    to: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-    """The largest magnitude that is kept, in multiples of tau."""
 
 
 def positions(*ours: str) -> Any:
@@ -53,12 +24,35 @@ def _read_codec(value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
     return ours(value)
 
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    Threshold = float | Policy
+    AnyQuantizer = QuantizerLink
+    Positions = str
+    ChunkPositions = str
+else:
+    Threshold = threshold_of(POLICIES.ours())
+    AnyQuantizer = Annotated[QUANTIZERS.choice(), BeforeValidator(expand_link)]
     Positions = positions(*(name for name in CODECS.our_names if name != "chunked"))
+    ChunkPositions = positions("packed32", "bitmap", "golomb_rice", "chunked")
+
+
+class Clip(Group):
+    """Clips the residual now and then, so that no element's residual exceeds a few tau (DL4J)."""
+
+    first_field: ClassVar[str] = "every"
+
+    every: int = Field(default=5, ge=1)
+    """Iterations between two clippings."""
+    to: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    """The largest magnitude that is kept, in multiples of tau."""
 
 
 class SparseMethod(CompressedMethod):
     """Sends the elements that are selected by residual + gradient, and keeps the rest."""
+
+    rule = "taugrad.compressors.rules.sparse:SparseRule"
+    selects: ClassVar[str]
+    """Address of the `rules.selection.Selection` at work."""
 
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum correction (Deep Gradient Compression, section 3.2): momentum before the selection, instead of
@@ -81,22 +75,13 @@ class SparseMethod(CompressedMethod):
         """How the residual is clipped."""
         return None
 
-    def build(self) -> "Rule":
-        """See `CompressedMethod.build`."""
-        from ..rules.sparse import SparseRule  # noqa: PLC0415 (torch)
-
-        return SparseRule(self)
-
-    @abstractmethod
-    def selection(self) -> "Selection":
-        """What selects the elements, at work."""
-
 
 class ThresholdedMethod(SparseMethod):
     """Sends the elements that reach, or exceed, a threshold."""
 
     first_field: ClassVar[str] = "tau"
-    sends: ClassVar["ThresholdRule"]
+    selects = "taugrad.compressors.rules.selection:ByThreshold"
+    sends: ClassVar[ThresholdRule]
     """What stands for an element."""
 
     tau: Threshold
@@ -115,20 +100,6 @@ class ThresholdedMethod(SparseMethod):
         """About what an element sent takes, besides its position, to plan by: a sign takes a bit."""
         return 1.0
 
-    def policy(self) -> ThresholdPolicy[Any]:
-        """What decides tau, at work."""
-        return policy_of(self.tau, self)
-
-    def selection(self) -> "Selection":
-        """See `SparseMethod.selection`."""
-        from ..rules.selection import ByThreshold  # noqa: PLC0415 (it reads this module)
-
-        return ByThreshold(self)
-
-    def memory_of(self, name: str) -> type[Memory]:
-        """See `Method.memory_of`."""
-        return self.policy().memory_of(name)
-
     @property
     def aim(self) -> float | None:
         """See `Method.aim`: its policy's."""
@@ -139,10 +110,6 @@ class ThresholdedMethod(SparseMethod):
         if self.aim is None or not isinstance(self.tau, Policy):
             return super().aimed_at(share)
         return self.model_copy(update={"tau": self.tau.aimed_at(share)})
-
-    def turn(self, before: float, memories: Mapping[str, Any]) -> None:
-        """See `Method.turn`."""
-        self.policy().turn(before, memories)
 
     @classmethod
     def problem(cls, name: str) -> str:
@@ -165,7 +132,7 @@ class WholeValues(SparseMethod):
     """Encoding of the quantizer's symbols."""
 
     @property
-    def quantizer(self) -> "Quantizer | None":
+    def quantizer(self) -> Quantizer | None:
         """See `Method.quantizer`."""
         return self.quantize
 
@@ -198,3 +165,131 @@ def symbols_wanted() -> str:
     """What to do where symbols are wanted and there are floats."""
     names = [name for name, each in QUANTIZERS.ours().items() if each.has_symbols]
     return f"put {' or '.join(', '.join(names).rsplit(', ', 1))}"
+
+
+class WholeGradient(WholeValues, ThresholdedMethod):
+    """WGT (Anoosheh, section 2.1 a): elements that reach tau are sent in full, 32 bits each, or quantized."""
+
+    sends = "wgt"
+
+    kind: Literal["wgt"] = "wgt"
+
+
+class BinarizedGradient(ThresholdedMethod):
+    """BGT (Anoosheh, section 2.1 b): elements that reach tau are sent as +tau or -tau, 1 bit each."""
+
+    sends = "bgt"
+
+    kind: Literal["bgt"] = "bgt"
+
+
+class QuantizedGradient(ThresholdedMethod):
+    """QGT (Anoosheh, section 2.1 c): elements that reach tau are sent as whole multiples of tau, 1 to 255."""
+
+    sends = "qgt"
+
+    kind: Literal["qgt"] = "qgt"
+    symbols: Symbols = "auto"
+    """Encoding of the multiples."""
+
+    @property
+    def symbol_codec(self) -> str:
+        """See `Method.symbol_codec`."""
+        return self.symbols
+
+    @property
+    def value_bits(self) -> float:
+        """Multiples of tau are mostly 1 and 2, which Huffman's code writes in about 3 bits; and a sign."""
+        return 4.0
+
+    @classmethod
+    def why_not_quantized(cls, quantizer: str) -> str:
+        """See `Method.why_not_quantized`."""
+        return f"qgt sends whole multiples of tau: they are quantized already, {quantizer} cannot follow"
+
+    @model_validator(mode="after")
+    def _possible(self) -> "QuantizedGradient":
+        if self.symbols != "auto" and self.codec == "raw":
+            raise ValueError(f"{self.symbols} cannot follow raw, which writes values and positions at once")
+        return self
+
+
+class Strom(ThresholdedMethod):
+    """Strom (sections 2.3 to 2.6): elements that exceed tau are sent as +tau or -tau, 1 bit each."""
+
+    sends = "strom"
+
+    kind: Literal["strom"] = "strom"
+
+
+class TopK(WholeValues):
+    """The largest magnitudes of every parameter, a fixed share of them, whole or quantized."""
+
+    first_field = "density"
+    selects = "taugrad.compressors.rules.selection:ByRank"
+
+    kind: Literal["topk"] = "topk"
+    density: Share
+    """The share of a parameter's elements to send, at least one element."""
+    sampled: bool = False
+    """Estimate the magnitude from a sample, which sends about the density asked for, instead of the exact
+    one."""
+    warmup: Warmup | None = None
+    """Start with a higher density."""
+    clip: Clip | None = None
+    """Clips the residual every few iterations; tau is the smallest magnitude sent."""
+
+    @model_validator(mode="after")
+    def _falling(self) -> "TopK":
+        check_falling(self.density, self.warmup)
+        return self
+
+    @property
+    def clipping(self) -> Clip | None:
+        """See `SparseMethod.clipping`."""
+        return self.clip
+
+    @property
+    def aim(self) -> float | None:
+        """See `Method.aim`."""
+        return self.density if self.warmup is None else None
+
+    def aimed_at(self, share: float) -> Self:
+        """See `Method.aimed_at`."""
+        return super().aimed_at(share) if self.aim is None else self.model_copy(update={"density": share})
+
+
+class ChunkedTopK(WholeValues):
+    """SparseLoCo's message (arXiv 2508.15706): the largest elements of every chunk, in few bits."""
+
+    first_field = "keep"
+    selects = "taugrad.compressors.rules.selection:ByChunk"
+
+    kind: Literal["chunked_topk"] = "chunked_topk"
+    chunk: int = Field(default=4096, ge=2, le=65536)
+    """Elements per chunk, a power of two. An index takes its logarithm in bits, 12 for 4096."""
+    keep: int = Field(default=64, ge=1)
+    """Elements per chunk that are sent."""
+    quantize: AnyQuantizer | None = QuantileLink(bits=2)
+    """The quantizer of the values that are sent; the error stays in the residual."""
+    decay: float = Field(default=0.95, ge=0, le=1)
+    """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
+    codec: ChunkPositions = "auto"
+    """Encoding of the positions of what is sent; chunked uses indices within chunks."""
+
+    @model_validator(mode="after")
+    def _whole_chunks(self) -> "ChunkedTopK":
+        if self.chunk & (self.chunk - 1):
+            raise ValueError(f"chunk = {self.chunk} is not a power of two")
+        if self.keep > self.chunk:
+            raise ValueError(f"keep = {self.keep} is more than a chunk has ({self.chunk})")
+        return self
+
+    @property
+    def aim(self) -> float | None:
+        """See `Method.aim`."""
+        return self.keep / self.chunk
+
+    def aimed_at(self, share: float) -> Self:
+        """See `Method.aimed_at`: a whole number of each chunk, at least one."""
+        return self.model_copy(update={"keep": min(self.chunk, max(1, round(share * self.chunk)))})

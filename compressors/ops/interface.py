@@ -54,6 +54,8 @@ class Ops(ABC):
     device: torch.device
     on_host: ClassVar[bool]
     """Whether tensors lie in the CPU's memory, where anybody can look at them."""
+    threads: int = 1
+    """How many share the CPU's work."""
 
     # Memory
 

@@ -16,8 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from ..backend import compressor_for
-from ..bucket.compressor import Outgoing
+from ..bucket.compressor import Outgoing, compressor_for
 from ..bucket.feedback import Feedback
 from ..bucket.layout import Layout, Part
 from ..bucket.ledger import Step

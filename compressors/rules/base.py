@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..bucket.layout import Part, PartTally
+from ..method.base import Form
+from ..method.methods import CompressedMethod
+from ..method.registry import work_at
 from ..ops.interface import Ops
 from ..ops.readback import Pending, Readback
 from ..ops.segments import Segments
 from ..tau.base import Memory
-from ..wire.forms import Form
 from ..wire.update import Update
 
 
@@ -87,6 +89,17 @@ class Rule(ABC):
     needs_residual: bool = False
     """Whether it needs a residual even if nothing is kept in it."""
 
+    def __init__(self, config: CompressedMethod) -> None:
+        """By a method's fields."""
+        self.config = config
+
+    def memory_of(self, name: str) -> type[Memory]:
+        """What is remembered of the parameter of that name, or of all together (`tau.base.ALL`)."""
+        return Memory
+
+    def turn(self, before: float, memories: dict[str, Memory]) -> None:  # noqa: B027 (few remember)
+        """Takes over what was remembered when another share was aimed at (`ThresholdPolicy.turn`)."""
+
     @abstractmethod
     def run(self, given: BucketInput) -> RuleOutput:
         """Adds gradients to residuals, takes out what is sent, keeps the rest.
@@ -94,3 +107,13 @@ class Rule(ABC):
         Returns:
             What it sends. `given.tallies` gains those of all parameters.
         """
+
+
+def rule_of(method: CompressedMethod) -> Rule:
+    """The rule at work by a method's fields.
+
+    Raises:
+        ValueError: the address of its rule leads to none.
+    """
+    rule: Rule = work_at(type(method), "rule")(method)
+    return rule

@@ -5,10 +5,10 @@ from typing import cast
 import numpy as np
 
 from ..bucket.layout import Part, PartTally
-from ..method.methods import DenseMethod
+from ..method.dense import DenseMethod
 from ..ops.readback import Readback
-from ..quantizers.base import Given, Work
-from ..tau.base import SAMPLE
+from ..quantizers.base import Given, Work, quantization_of
+from ..tau.base import SAMPLE, Memory
 from ..tau.by_law import ByLaw, LawMemory
 from ..wire.update import Update
 from .base import BucketInput, Context, Rule, RuleOutput
@@ -18,9 +18,15 @@ class DenseRule(Rule):
     """Quantizes residual + gradient of each parameter; the error stays in the residual, if there is one."""
 
     def __init__(self, config: DenseMethod) -> None:
-        self.config = config
+        """See `Rule.__init__`."""
+        super().__init__(config)
         self.form = config.makes
-        self.law = None if config.law is None else ByLaw(config.law)
+        self.quantization = quantization_of(config)
+        self.law = None if config.law is None else ByLaw(config.law, config)
+
+    def memory_of(self, name: str) -> type[Memory]:
+        """See `Rule.memory_of`."""
+        return Memory if self.law is None else LawMemory
 
     def run(self, given: BucketInput) -> RuleOutput:
         """See `Rule.run`."""
@@ -28,7 +34,7 @@ class DenseRule(Rule):
         active = [i for i, ordinal in enumerate(segments.ordinals) if ordinal in given.active]
         own, passes = [parts[segments.ordinals[i]] for i in active], Readback(given.ops)
         numbers = self._numbers(own, given)
-        quantized = self.config.apply(
+        quantized = self.quantization.apply(
             [
                 Given(part.residual, part.gradient, part.rms, number)
                 for part, number in zip(own, numbers, strict=True)
@@ -86,7 +92,7 @@ class DenseRule(Rule):
         memory = _memory(part, context)
         self.law.settle((memory,), context.iteration, cast("dict[str, LawMemory]", context.memories))
         said = self.law.said(part, context.iteration, memory)
-        return self.law.law.constant if said is None else said
+        return self.law.config.constant if said is None else said
 
 
 def _memory(part: Part, context: Context) -> LawMemory:

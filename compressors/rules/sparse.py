@@ -9,16 +9,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..bucket.layout import Part, PartTally
-from ..method.base import SMALLEST_TAU
+from ..method.base import SMALLEST_TAU, Form
+from ..method.registry import work_at
 from ..method.sparse import SparseMethod
 from ..ops.readback import Pending
 from ..ops.results import Batch, Selected, Target
 from ..ops.segments import Numbers
-from ..quantizers.base import Given, Quantized, Quantizer, Work
-from ..tau.base import SAMPLE
-from ..wire.forms import FORMS, Form
+from ..quantizers.base import Given, Quantization, Quantized, Work, quantization_of
+from ..tau.base import SAMPLE, Memory
+from ..wire.forms import FORMS
 from ..wire.update import Update
 from .base import BucketInput, Rule, RuleOutput
+from .selection import Selection
 
 
 class SparseRule(Rule):
@@ -26,12 +28,24 @@ class SparseRule(Rule):
 
     needs_residual = True
 
+    config: SparseMethod
+
     def __init__(self, config: SparseMethod) -> None:
-        self.config = config
-        self.selection = config.selection()
-        self.quantizer, self.clip = config.quantizer, config.clipping
+        """See `Rule.__init__`."""
+        super().__init__(config)
+        self.selection: Selection = work_at(type(config), "selects")(config)
+        self.quantizer = None if config.quantizer is None else quantization_of(config.quantizer)
+        self.clip = config.clipping
         self._selects: Form = "f32" if self.selection.rule == "wgt" else self.selection.rule
-        self.form = self._selects if self.quantizer is None else self.quantizer.makes
+        self.form = self._selects if config.quantizer is None else config.quantizer.makes
+
+    def memory_of(self, name: str) -> type[Memory]:
+        """See `Rule.memory_of`."""
+        return self.selection.memory_of(name)
+
+    def turn(self, before: float, memories: dict[str, Memory]) -> None:
+        """See `Rule.turn`."""
+        self.selection.turn(before, memories)
 
     def run(self, given: BucketInput) -> RuleOutput:
         """See `Rule.run`; passes append to one another, through all parameters."""
@@ -170,7 +184,7 @@ class SparseRule(Rule):
             chunks=self.selection.chunks,
         )
 
-    def _quantized(self, quantizer: Quantizer, update: Update, given: BucketInput) -> Update:
+    def _quantized(self, quantizer: Quantization, update: Update, given: BucketInput) -> Update:
         """The quantizer's symbols instead of floats; the error goes back to where the element came from."""
         ops, segments = given.ops, update.segments
         sent = np.flatnonzero(update.counts)

@@ -2,22 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field
+import numpy as np
+from numpy.typing import NDArray
 
-from ..method.base import Share
-from .base import Policy, as_tau
+from ..bucket.layout import Part
+from ..method.policies import AllocatedTau
+from ..ops.cpu.topk import magnitude_at
+from .allocation import CHOICES, Curves, allocate, curve_of
+from .base import as_tau
 from .density import DensityMemory, TargetDensity, aim_at
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ..bucket.layout import Part
-    from ..method.sparse import ThresholdedMethod
-    from ..ops.results import ThresholdRule
-    from .allocation import Curves
 
 
 @dataclass(slots=True)
@@ -34,32 +28,6 @@ class AllocatedMemory(DensityMemory):
     """What the sample led to, float64 [3 * CHOICES], see `allocation.curve_of`."""
 
 
-class AllocatedTau(Policy):
-    """A tau for each layer: together they take the fewest bits at the error that one tau would have."""
-
-    first_field = "density"
-
-    kind: Literal["allocate"] = "allocate"
-    density: Share
-    """The error budget: the error that one tau for all layers would have at this density."""
-    every: int = Field(default=400, ge=1)
-    """Iterations from one allocation to the next. In between, each tau is corrected by what was sent."""
-
-    def build(self, method: "ThresholdedMethod") -> "Allocated":
-        """See `Policy.build`."""
-        return Allocated(self, method.sends, method.value_bits)
-
-    @property
-    def aim(self) -> float | None:
-        """See `Policy.aim`."""
-        return self.density
-
-    def aimed_at(self, share: float) -> Self:
-        """See `Policy.aimed_at`."""
-        return self.model_copy(update={"density": share})
-
-
-@dataclass(frozen=True)
 class Allocated(TargetDensity[AllocatedMemory]):
     """A density for each layer, kept to as `TargetDensity` does.
 
@@ -70,26 +38,20 @@ class Allocated(TargetDensity[AllocatedMemory]):
 
     memory = AllocatedMemory
     config: AllocatedTau
-    rule: "ThresholdRule"
-    value_bits: float
-    """Of an element sent, besides its position."""
 
     def target(self, iteration: int, memory: AllocatedMemory) -> float:
         """See `TargetDensity.target`; before the first decision that of all layers together."""
         return self.config.density if memory.share is None else memory.share
 
-    def estimate(self, magnitudes: "NDArray[np.float32]", iteration: int, memory: AllocatedMemory) -> float:
+    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: AllocatedMemory) -> float:
         """See `TargetDensity.estimate`."""
-        from ..ops.cpu.topk import magnitude_at  # noqa: PLC0415 (numba, which reading a configuration needs not)
-        from .allocation import curve_of  # noqa: PLC0415
-
         if self.due(iteration):
             memory.sampled = iteration
             if magnitudes.size:
-                memory.curve = curve_of(magnitudes, self.config.density, self.rule).ravel().tolist()
+                memory.curve = curve_of(magnitudes, self.config.density, self.method.sends).ravel().tolist()
         return float(magnitude_at(magnitudes, memory.target))
 
-    def begin(self, part: "Part", sent: int, memory: AllocatedMemory) -> None:
+    def begin(self, part: Part, sent: int, memory: AllocatedMemory) -> None:
         """See `TargetDensity.begin`."""
         memory.elements = part.elements
 
@@ -116,12 +78,10 @@ class Allocated(TargetDensity[AllocatedMemory]):
 
         if not any(map(waits, turn)):
             return
-        from .allocation import allocate  # noqa: PLC0415
-
         waiting = [memories[each] for each in sorted(memories) if waits(memories[each])]
         ready = [memory for memory in waiting if memory.curve is not None and memory.elements]
         if ready:
-            taus, shares = allocate(_curves(ready), self.config.density, self.value_bits)
+            taus, shares = allocate(_curves(ready), self.config.density, self.method.value_bits)
             for memory, tau, share in zip(ready, taus.tolist(), shares.tolist(), strict=True):
                 memory.tau, memory.share = as_tau(tau), share
                 aim_at(share, memory.elements, memory)
@@ -129,11 +89,7 @@ class Allocated(TargetDensity[AllocatedMemory]):
             memory.sampled = memory.curve = None
 
 
-def _curves(memories: Sequence[AllocatedMemory]) -> "Curves":
-    import numpy as np  # noqa: PLC0415
-
-    from .allocation import CHOICES, Curves  # noqa: PLC0415
-
+def _curves(memories: Sequence[AllocatedMemory]) -> Curves:
     curves = np.array([memory.curve for memory in memories]).reshape(len(memories), 3, CHOICES)
     elements = np.array([memory.elements for memory in memories], np.float64)
     return Curves(elements, *(np.ascontiguousarray(curves[:, row]) for row in range(3)))

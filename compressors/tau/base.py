@@ -1,17 +1,17 @@
-"""The interface of threshold policies: their fields, what they remember of a parameter, what they decide."""
+"""The interface of threshold policies at work: what they remember of a parameter, what they decide."""
 
 import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from ..method.base import LARGEST_TAU, SMALLEST_TAU, Settings
-
-if TYPE_CHECKING:  # a command line reads the fields, and need not wait for torch
-    from ..bucket.layout import Part
-    from ..method.sparse import ThresholdedMethod
+from ..bucket.layout import Part
+from ..method.base import LARGEST_TAU, SMALLEST_TAU
+from ..method.policies import Policy
+from ..method.registry import work_at
+from ..method.sparse import ThresholdedMethod
 
 ALL = ""
 """The name under which a policy remembers what it remembers of all parameters together; none has it."""
@@ -71,12 +71,16 @@ class ThresholdPolicy(ABC, Generic[M]):
     memory: ClassVar[type[Memory]] = Memory
     """What it remembers of a parameter."""
 
+    def __init__(self, config: Any, method: Any) -> None:
+        """By the policy's fields, and those of the method that it decides for."""
+        self.config, self.method = config, method
+
     def memory_of(self, name: str) -> type[Memory]:
         """What it remembers of the parameter of that name."""
         return self.memory
 
     @abstractmethod
-    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[M]) -> list[float]:
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[M]) -> list[float]:
         """The thresholds for some parameters in one iteration.
 
         Args:
@@ -89,13 +93,11 @@ class ThresholdPolicy(ABC, Generic[M]):
             SMALLEST_TAU to LARGEST_TAU, each a float32's value (`as_tau`).
         """
 
-    def needs_sample(self, part: "Part", iteration: int, memory: M) -> bool:
+    def needs_sample(self, part: Part, iteration: int, memory: M) -> bool:
         """Whether `taus` is going to look at a part's tensors, at a sample of SAMPLE elements at most."""
         return False
 
-    def note(
-        self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Sequence[M]
-    ) -> None:
+    def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[M]) -> None:
         """Records how many elements of each parameter were sent with the last tau.
 
         Args:
@@ -126,32 +128,28 @@ class ThresholdPolicy(ABC, Generic[M]):
         """
 
 
-class Policy(Settings):
-    """The fields of a threshold policy, `kind` among them."""
+class Fixed(ThresholdPolicy[Memory]):
+    """The same tau always."""
 
-    by_itself: ClassVar[bool] = False
-    """Whether it decides for each parameter separately, so that `layers` may use it for some of them: it
-    settles nothing, and has no memory of all parameters together."""
+    def __init__(self, value: float) -> None:
+        """tau."""
+        self.value = value
 
-    if TYPE_CHECKING:
-        kind: str
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+        """See `ThresholdPolicy.taus`."""
+        return [self.value] * len(parts)
 
-    @abstractmethod
-    def build(self, method: "ThresholdedMethod") -> ThresholdPolicy[Any]:
-        """Builds the policy for a method."""
 
-    @property
-    def aim(self) -> float | None:
-        """The target density; None if there is none, or if it changes."""
-        return None
+def policy_of(tau: float | Policy, method: ThresholdedMethod) -> ThresholdPolicy[Any]:
+    """What decides the thresholds that a method's field describes.
 
-    def aimed_at(self, share: float) -> Self:
-        """The same policy with another target density; only for policies with an `aim`.
-
-        Args:
-            share: above 0, at most 1.
-        """
-        raise NotImplementedError(f"{self.kind} has no target density")
+    Raises:
+        ValueError: the address of the policy's work leads to none.
+    """
+    if not isinstance(tau, Policy):
+        return Fixed(as_tau(tau))
+    policy: ThresholdPolicy[Any] = work_at(type(tau), "decides")(tau, method)
+    return policy
 
 
 def as_tau(tau: float) -> float:

@@ -1,20 +1,67 @@
-"""A tau, or a floor, computed by a law from the gradients of a run's first iteration, and then kept."""
+"""A tau, or a floor, computed by a law from the gradients of a run's first iteration, and then kept.
+
+The same function of features serves a run that decides by a law, and the fit of a law to past runs
+(search/law).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import NamedTuple
 
-from pydantic import Field
+from ..bucket.layout import Part
+from ..method.policies import Law
+from ..observe import statistics_of
+from .base import Memory, ThresholdPolicy, as_tau
+from .sampling import magnitudes_of
 
-from ..method.base import Settings
-from .base import Memory, Policy, ThresholdPolicy, as_tau
+_FAINT = 1e-3
+"""A percentile counts as at least this part of the root mean square: where most elements are zero it is 0."""
 
-if TYPE_CHECKING:
-    from ..bucket.layout import Part
-    from ..method.sparse import ThresholdedMethod
 
-Weight = Annotated[float, Field(ge=-100, le=100)]
+class LayerSeen(NamedTuple):
+    """One layer's gradient."""
+
+    elements: float
+    rms: float
+    p99: float
+    p999: float
+
+
+class Features(NamedTuple):
+    """Of all layers together; natural logarithms."""
+
+    rms: float
+    """Of the root mean square over all elements."""
+    p99: float
+    """Of a layer's 99th percentile of magnitudes over its root mean square, mean over elements."""
+    p999: float
+    """The same of the 99.9th percentile."""
+    layer: float
+    """Of a layer's number of elements, mean over elements."""
+
+
+def features(layers: Sequence[LayerSeen]) -> Features | None:
+    """The features of a run's layers; None where no gradient is finite and other than zero."""
+    seen = [each for each in layers if 0 < each.rms < math.inf]
+    total = math.fsum(each.elements for each in seen)
+    if not total:
+        return None
+
+    def mean(values: Sequence[float]) -> float:
+        return math.fsum(each.elements * value for each, value in zip(seen, values, strict=True)) / total
+
+    return Features(
+        0.5 * math.log(mean([each.rms**2 for each in seen])),
+        mean([math.log(max(each.p99 / each.rms, _FAINT)) for each in seen]),
+        mean([math.log(max(each.p999 / each.rms, _FAINT)) for each in seen]),
+        mean([math.log(each.elements) for each in seen]),
+    )
+
+
+def by_law(law: Law, found: Features) -> float:
+    """The law's number: a floor, or the natural logarithm of a tau."""
+    return law.constant + math.fsum(getattr(law, name) * value for name, value in found._asdict().items())
 
 
 @dataclass(slots=True)
@@ -33,39 +80,6 @@ class LawMemory(Memory):
     """The law's number."""
 
 
-class Law(Settings):
-    """constant + sum of weights x features of all gradients of the first iteration.
-
-    The features are natural logarithms, see `compressors.tau.law`. Weights are of past runs: `taugrad law`.
-    """
-
-    first_field = "constant"
-
-    kind: Literal["law"] = "law"
-    constant: Weight
-    """The constant term, which covers the run's batch, learning rate and workers."""
-    rms: Weight = 0.0
-    """Weight of ln(root mean square)."""
-    p99: Weight = 0.0
-    """Weight of ln(99th percentile of magnitudes / root mean square)."""
-    p999: Weight = 0.0
-    """Weight of ln(99.9th percentile / root mean square)."""
-    layer: Weight = 0.0
-    """Weight of ln(elements of a layer)."""
-
-
-class LawTau(Law, Policy):
-    """The natural logarithm of tau by a law; one tau for all layers."""
-
-    rms: Weight = 1.0
-    """Weight of ln(root mean square): with 1, tau is a multiple of it."""
-
-    def build(self, method: "ThresholdedMethod") -> "ByLaw":
-        """See `Policy.build`."""
-        return ByLaw(self)
-
-
-@dataclass(frozen=True)
 class ByLaw(ThresholdPolicy[LawMemory]):
     """One number for all layers; in the first iteration, when no layer knows of the others, each its own.
 
@@ -73,23 +87,20 @@ class ByLaw(ThresholdPolicy[LawMemory]):
     """
 
     memory = LawMemory
-    law: Law
+    config: Law
 
-    def needs_sample(self, part: "Part", iteration: int, memory: LawMemory) -> bool:
+    def needs_sample(self, part: Part, iteration: int, memory: LawMemory) -> bool:
         """See `ThresholdPolicy.needs_sample`."""
         return memory.rms is None
 
-    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[LawMemory]) -> list[float]:
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[LawMemory]) -> list[float]:
         """See `ThresholdPolicy.taus`."""
         told = [self.said(part, iteration, memory) for part, memory in zip(parts, memories, strict=True)]
         return [1.0 if said is None else as_tau(math.exp(min(said, 700.0))) for said in told]
 
-    def said(self, part: "Part", iteration: int, memory: LawMemory) -> float | None:
+    def said(self, part: Part, iteration: int, memory: LawMemory) -> float | None:
         """The law's number for one parameter; None: there was no gradient yet."""
         if memory.rms is None:
-            from ..observe import statistics_of  # noqa: PLC0415 (torch, which reading a configuration needs not)
-            from .sampling import magnitudes_of  # noqa: PLC0415
-
             seen = statistics_of(magnitudes_of(part))
             if not 0 < seen.rms < math.inf:
                 return None
@@ -110,9 +121,7 @@ class ByLaw(ThresholdPolicy[LawMemory]):
             memory.said, memory.alone = said, False
 
     def _of(self, seen: Sequence[LawMemory]) -> float:
-        from .law import LayerSeen, by_law, features  # noqa: PLC0415 (it needs the law above)
-
         layers = [LayerSeen(each.elements, each.rms or 0.0, each.p99, each.p999) for each in seen]
         found = features(layers)
         assert found is not None  # only layers with a gradient are remembered
-        return by_law(self.law, found)
+        return by_law(self.config, found)

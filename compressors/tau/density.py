@@ -5,20 +5,17 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, gt
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import Field, model_validator
+import numpy as np
+from numpy.typing import NDArray
 
-from ..method.base import SMALLEST_TAU, Share
-from .base import Memory, Policy, ThresholdPolicy, as_tau
-from .warmup import Warmup, check_falling, density_at
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ..bucket.layout import Part
-    from ..method.sparse import ThresholdedMethod
+from ..bucket.layout import Part
+from ..method.base import SMALLEST_TAU
+from ..method.policies import DensityTau, Warmup
+from ..ops.cpu.topk import magnitude_at
+from .base import Memory, ThresholdPolicy, as_tau
+from .sampling import magnitudes_of
 
 BAND = 0.1
 """How far off what is sent may be before tau moves: this part of what is expected, and what chance does."""
@@ -62,39 +59,6 @@ D = TypeVar("D", bound=DensityMemory)
 _tau, _alarm = attrgetter("tau"), attrgetter("alarm")
 
 
-class DensityTau(Policy):
-    """The tau that about a target share of a layer's elements reach, found as a magnitude in a sample."""
-
-    first_field = "target"
-    by_itself = True
-
-    kind: Literal["density"] = "density"
-    target: Share
-    """The share of elements to send."""
-    every: int = Field(default=100, ge=1)
-    """Iterations from one sample to the next. In between, tau is corrected by what was sent."""
-    warmup: Warmup | None = None
-    """Start with a higher density."""
-
-    @model_validator(mode="after")
-    def _falling(self) -> "DensityTau":
-        check_falling(self.target, self.warmup)
-        return self
-
-    def build(self, method: "ThresholdedMethod") -> "Density":
-        """See `Policy.build`."""
-        return Density(self)
-
-    @property
-    def aim(self) -> float | None:
-        """See `Policy.aim`."""
-        return self.target if self.warmup is None else None
-
-    def aimed_at(self, share: float) -> Self:
-        """See `Policy.aimed_at`."""
-        return self.model_copy(update={"target": share})
-
-
 class _Renewed(Protocol):
     """What the configurations of all these policies have."""
 
@@ -123,10 +87,10 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         """The share of a parameter's elements to send."""
 
     @abstractmethod
-    def estimate(self, magnitudes: "NDArray[np.float32]", iteration: int, memory: D) -> float:
+    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: D) -> float:
         """The tau that memory.target of all elements reach, by the magnitudes of a sample, float32 [m]."""
 
-    def begin(self, part: "Part", sent: int, memory: D) -> None:
+    def begin(self, part: Part, sent: int, memory: D) -> None:
         """Takes note of what was first sent by a sample's tau."""
 
     def due(self, iteration: int) -> bool:
@@ -134,11 +98,11 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         since = iteration % self.config.every
         return not since or (since == iteration and not since & (since - 1))
 
-    def needs_sample(self, part: "Part", iteration: int, memory: D) -> bool:
+    def needs_sample(self, part: Part, iteration: int, memory: D) -> bool:
         """See `ThresholdPolicy.needs_sample`."""
         return memory.tau == ASKS or self.due(iteration)
 
-    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[D]) -> list[float]:
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[D]) -> list[float]:
         """See `ThresholdPolicy.taus`; in most iterations they stand in the memories."""
         taus = [] if self.due(iteration) else list(map(_tau, memories))
         if taus and ASKS not in taus:
@@ -150,10 +114,8 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
             for part, memory in zip(parts, memories, strict=True)
         ]
 
-    def _sampled(self, part: "Part", iteration: int, memory: D) -> float:
+    def _sampled(self, part: Part, iteration: int, memory: D) -> float:
         """tau by a new sample."""
-        from .sampling import magnitudes_of  # noqa: PLC0415 (torch, which reading a configuration needs not)
-
         if self.due(iteration):
             memory.again = self.again
         else:
@@ -163,9 +125,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         memory.forget_band()  # the part may be a sample
         return memory.tau
 
-    def note(
-        self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Sequence[D]
-    ) -> None:
+    def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[D]) -> None:
         """See `ThresholdPolicy.note`; in most iterations, and of most parameters, there is nothing to do."""
         looks = iteration % self.config.every % LOOK == 0
         if not looks and not any(map(gt, sent, map(_alarm, memories))):
@@ -180,7 +140,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
             memory.tau, memory.again = ASKS, None
             memory.forget_band()
 
-    def _follow(self, part: "Part", sent: int, memory: D) -> None:
+    def _follow(self, part: Part, sent: int, memory: D) -> None:
         """Corrects tau where the band does not hold what was sent, or asks for a new sample."""
         fresh = memory.most < memory.least
         if fresh:
@@ -199,7 +159,6 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
             memory.tau = as_tau(tau * correction(ratio, memory.target))
 
 
-@dataclass(frozen=True)
 class Density(TargetDensity[DensityMemory]):
     """The magnitude that a target share of a sample of the parameter's elements reaches."""
 
@@ -210,10 +169,8 @@ class Density(TargetDensity[DensityMemory]):
         """See `TargetDensity.target`."""
         return density_at(self.config.target, self.config.warmup, iteration)
 
-    def estimate(self, magnitudes: "NDArray[np.float32]", iteration: int, memory: DensityMemory) -> float:
+    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: DensityMemory) -> float:
         """See `TargetDensity.estimate`."""
-        from ..ops.cpu.topk import magnitude_at  # noqa: PLC0415 (numba)
-
         return float(magnitude_at(magnitudes, memory.target))
 
     def due(self, iteration: int) -> bool:
@@ -250,3 +207,15 @@ def correction(ratio: float, target: float) -> float:
     """
     due = math.log(target)
     return math.sqrt(due / (due + math.log(ratio)))
+
+
+def density_at(target: float, warmup: Warmup | None, iteration: int) -> float:
+    """The density in one iteration: during the warm-up it falls in stages, exponentially, down to the target.
+
+    Deep Gradient Compression, section 3.3: 25%, 6.25%, 1.56%, 0.4%, then 0.1%.
+    """
+    if warmup is None or iteration >= warmup.iterations:
+        return target
+    stage = iteration * warmup.stages // warmup.iterations
+    ratio = float(target / warmup.start)
+    return warmup.start * float(ratio ** (stage / warmup.stages))

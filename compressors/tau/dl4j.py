@@ -2,16 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, model_validator
-
-from ..method.base import Share, Tau
-from .base import Memory, Policy, ThresholdPolicy, as_tau
-
-if TYPE_CHECKING:
-    from ..bucket.layout import Part
-    from ..method.sparse import ThresholdedMethod
+from ..bucket.layout import Part
+from ..method.policies import Dl4jTau
+from .base import Memory, ThresholdPolicy, as_tau
 
 COUNT = 64
 """Iterations from one in which elements are counted to the next; a layer may come to be trained later."""
@@ -32,35 +26,6 @@ class Dl4jMemory(Memory):
     """How many of them were sent in it."""
 
 
-class Dl4jTau(Policy):
-    """DL4J's rules: one tau for all parameters, with a step up or down if the share sent leaves a range."""
-
-    first_field = "start"
-
-    kind: Literal["dl4j"] = "dl4j"
-    start: Tau = 1e-3
-    """The first tau."""
-    low: Share = 1e-4
-    """If a smaller share of all elements was sent, tau is decreased."""
-    high: Share = 1e-2
-    """If a larger share was sent, tau is increased."""
-    target: Share | None = None
-    """Steps toward this share instead of a range: DL4J's target sparsity."""
-    decay: float = Field(default=0.5 ** (1 / 20), gt=0, lt=1)
-    """The factor by which tau is multiplied or divided."""
-
-    @model_validator(mode="after")
-    def _ascending(self) -> "Dl4jTau":
-        if self.low > self.high:
-            raise ValueError(f"low = {self.low:g} is above high = {self.high:g}")
-        return self
-
-    def build(self, method: "ThresholdedMethod") -> "Dl4j":
-        """See `Policy.build`."""
-        return Dl4j(self)
-
-
-@dataclass(frozen=True)
 class Dl4j(ThresholdPolicy[Dl4jMemory]):
     """tau goes down a step where the last update was too sparse, and up a step where it was too dense."""
 
@@ -68,7 +33,7 @@ class Dl4j(ThresholdPolicy[Dl4jMemory]):
     config: Dl4jTau
     together = True
 
-    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[Dl4jMemory]) -> list[float]:
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Dl4jMemory]) -> list[float]:
         """See `ThresholdPolicy.taus`."""
         memory = memories[0]
         if memory.tau is None:
@@ -78,7 +43,7 @@ class Dl4j(ThresholdPolicy[Dl4jMemory]):
         return [memory.tau] * len(parts)
 
     def note(
-        self, parts: Sequence["Part"], sent: Sequence[int], iteration: int, memories: Sequence[Dl4jMemory]
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Dl4jMemory]
     ) -> None:
         """See `ThresholdPolicy.note`; it waits for the next iteration."""
         if memories:

@@ -1,63 +1,22 @@
-"""A tau that was given: one for the whole run, or by iteration."""
+"""A tau that was given: by iteration, or by parameter name."""
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from fnmatch import fnmatchcase
+from typing import Any
 
-from pydantic import Field, field_validator
-
-from ..method.base import Tau
-from .base import Memory, Policy, ThresholdPolicy, as_tau
-
-if TYPE_CHECKING:
-    from ..bucket.layout import Part
-    from ..method.sparse import ThresholdedMethod
+from ..bucket.layout import Part
+from ..method.policies import LayeredTau, ScheduledTau
+from ..method.sparse import ThresholdedMethod
+from .base import Memory, ThresholdPolicy, as_tau, policy_of
 
 
-class ScheduledTau(Policy):
-    """tau by iteration: given at some, kept or interpolated between them."""
-
-    first_field = "points"
-    by_itself = True
-
-    kind: Literal["schedule"] = "schedule"
-    points: dict[int, Tau] = Field(min_length=1)
-    """tau at iterations, counted from 0, such as {0: 1e-4, 1000: 1e-3}. Before the first and after the last,
-    tau is constant."""
-    between: Literal["step", "linear", "exponential"] = "exponential"
-    """From one point to the next: a step, or a straight line in tau or in its logarithm."""
-
-    @field_validator("points")
-    @classmethod
-    def _from_zero_on(cls, points: dict[int, float]) -> dict[int, float]:
-        if min(points) < 0:
-            raise ValueError(f"iterations count from 0, {min(points)} is before that")
-        return dict(sorted(points.items()))
-
-    def build(self, method: "ThresholdedMethod") -> "Scheduled":
-        """See `Policy.build`."""
-        return Scheduled(self)
-
-
-@dataclass(frozen=True)
-class Fixed(ThresholdPolicy[Memory]):
-    """The same tau always."""
-
-    value: float
-
-    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[Memory]) -> list[float]:
-        """See `ThresholdPolicy.taus`."""
-        return [self.value] * len(parts)
-
-
-@dataclass(frozen=True)
 class Scheduled(ThresholdPolicy[Memory]):
     """tau by iteration, interpolated between points."""
 
     config: ScheduledTau
 
-    def taus(self, parts: Sequence["Part"], iteration: int, memories: Sequence[Memory]) -> list[float]:
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
         """See `ThresholdPolicy.taus`."""
         return [as_tau(self._at(iteration))] * len(parts)
 
@@ -73,6 +32,41 @@ class Scheduled(ThresholdPolicy[Memory]):
         return float(low * (high / low) ** done)
 
 
-def policy_of(tau: float | Policy, method: "ThresholdedMethod") -> ThresholdPolicy[Any]:
-    """The policy that a method's threshold describes."""
-    return tau.build(method) if isinstance(tau, Policy) else Fixed(as_tau(tau))
+class Layered(ThresholdPolicy[Any]):
+    """The policy of the first pattern that fits, or the default.
+
+    All of them decide for each parameter by itself (`Policy.by_itself`): none has anything to
+    settle.
+    """
+
+    def __init__(self, config: LayeredTau, method: ThresholdedMethod) -> None:
+        """See `ThresholdPolicy.__init__`."""
+        super().__init__(config, method)
+        self.patterns = [(pattern, policy_of(each, method)) for pattern, each in config.patterns.items()]
+        self.default = policy_of(config.default, method)
+
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Any]) -> list[float]:
+        """See `ThresholdPolicy.taus`."""
+        return [
+            self._of(part.name).taus((part,), iteration, (memory,))[0]
+            for part, memory in zip(parts, memories, strict=True)
+        ]
+
+    def needs_sample(self, part: Part, iteration: int, memory: Any) -> bool:
+        """See `ThresholdPolicy.needs_sample`."""
+        return self._of(part.name).needs_sample(part, iteration, memory)
+
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Any]
+    ) -> None:
+        """See `ThresholdPolicy.note`."""
+        for part, count, memory in zip(parts, sent, memories, strict=True):
+            self._of(part.name).note((part,), (count,), iteration, (memory,))
+
+    def memory_of(self, name: str) -> type[Memory]:
+        """See `ThresholdPolicy.memory_of`."""
+        return self._of(name).memory_of(name)
+
+    def _of(self, name: str) -> ThresholdPolicy[Any]:
+        fitting = (policy for pattern, policy in self.patterns if fnmatchcase(name, pattern))
+        return next(fitting, self.default)

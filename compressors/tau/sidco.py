@@ -2,25 +2,23 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+import numpy as np
+from numpy.typing import NDArray
 
-from ..method.base import Share
-from .base import Policy
+from ..bucket.layout import Part
+from ..method.policies import FittedTau
 from .density import DensityMemory, TargetDensity
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ..bucket.layout import Part
-    from ..method.sparse import ThresholdedMethod
+from .fits import fitted_tau
 
 STAGE = 0.25
 """The share that every stage but the last lets through."""
+
+
 LOOKS = 5
 """Fits after which the number of stages is looked at again (the paper's Q)."""
+
+
 TOLERANCE = 0.2
 """By how much the mean density may miss the target before that number changes (the paper's epsilon)."""
 
@@ -40,29 +38,6 @@ class FittedMemory(DensityMemory):
     """The mean of those before the last look."""
 
 
-class FittedTau(Policy):
-    """The tau that a target share reaches if magnitudes are distributed as a fit to a sample says (SIDCo)."""
-
-    first_field = "target"
-    by_itself = True
-
-    kind: Literal["sidco"] = "sidco"
-    target: Share
-    """The share of elements to send."""
-    fit: Literal["exponential", "pareto", "gamma"] = "exponential"
-    """The distribution that is fitted; after the first stage, gamma uses generalized Pareto."""
-    stages: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
-    """Number of stages; each one fits the upper quarter of the last. auto adapts it to the density that was
-    sent."""
-    every: int = Field(default=200, ge=1)
-    """Iterations from one fit to the next; in between tau is corrected by what was sent."""
-
-    def build(self, method: "ThresholdedMethod") -> "Fitted":
-        """See `Policy.build`."""
-        return Fitted(self)
-
-
-@dataclass(frozen=True)
 class Fitted(TargetDensity[FittedMemory]):
     """A statistical fit, `fits.fitted_tau`, in stages."""
 
@@ -75,14 +50,12 @@ class Fitted(TargetDensity[FittedMemory]):
         """See `TargetDensity.target`."""
         return self.config.target
 
-    def estimate(self, magnitudes: "NDArray[np.float32]", iteration: int, memory: FittedMemory) -> float:
+    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: FittedMemory) -> float:
         """See `TargetDensity.estimate`."""
-        from .fits import fitted_tau  # noqa: PLC0415 (numpy, which reading a configuration needs not)
-
         stages = memory.stages if self.config.stages == "auto" else self.config.stages
         return fitted_tau(self.config.fit, magnitudes, memory.target, stages, STAGE)
 
-    def begin(self, part: "Part", sent: int, memory: FittedMemory) -> None:
+    def begin(self, part: Part, sent: int, memory: FittedMemory) -> None:
         """See `TargetDensity.begin`: it judges the fit."""
         if self.config.stages != "auto":
             return

@@ -2,8 +2,9 @@
 
 from taugrad.compressors.exchange.site_ranks import check_site_ranks
 from taugrad.compressors.method import Method, PowerSGD
-from taugrad.compressors.method.methods import DenseMethod, NoCompression
-from taugrad.compressors.tau.by_law import Law
+from taugrad.compressors.method.dense import DenseMethod
+from taugrad.compressors.method.methods import NoCompression
+from taugrad.compressors.method.policies import Law
 
 from ..training.growing import BatchGrowthConfig, Stages
 from .config import (

@@ -11,8 +11,8 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from taugrad.compressors.quantizers.entropy import LawFloor
-from taugrad.compressors.tau.by_law import Law, LawTau
+from taugrad.compressors.method.policies import Law, LawTau
+from taugrad.compressors.method.quantizers import LawFloor
 from taugrad.platform.config import Config
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.yaml_file import dump_yaml, parse_yaml
@@ -57,7 +57,7 @@ class FittedLaw(Config):
     looked_for: Literal["tau", "floor"]
     constant: _Finite
     weights: dict[str, _Finite]
-    """Of rms, p99, p999 and layer, see `compressors.tau.law.Features`, of tolerance (points of accuracy that
+    """Of rms, p99, p999 and layer, see `tau.by_law.Features`, of tolerance (points of accuracy that
     may be lost, 0.1 to 32), and of batch, lr and workers."""
     optimizers: tuple[str, ...] = Field(min_length=1)
     """Kinds that the runs had: a threshold that is right for one is not for another."""

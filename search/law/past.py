@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from taugrad.compressors.tau.law import Features, LayerSeen, features
+from taugrad.compressors.tau.by_law import Features, LayerSeen, features
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.all_runs import every_run

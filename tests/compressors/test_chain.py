@@ -17,17 +17,9 @@ from taugrad.compressors import method
 from taugrad.compressors.method import chain, read_config
 from taugrad.compressors.method.links import parse
 from taugrad.compressors.method.methods import Exempt
-from taugrad.compressors.method.sparse import Clip
-from taugrad.compressors.quantizers.entropy import EntropyLink
-from taugrad.compressors.quantizers.halves import Float16Link
-from taugrad.compressors.quantizers.linear import LinearLink
-from taugrad.compressors.quantizers.quantile import QuantileLink
-from taugrad.compressors.rules.chunked_topk import ChunkedTopK
-from taugrad.compressors.rules.topk import TopK
-from taugrad.compressors.tau.density import DensityTau
-from taugrad.compressors.tau.given import ScheduledTau
-from taugrad.compressors.tau.layers import LayeredTau
-from taugrad.compressors.tau.warmup import Warmup
+from taugrad.compressors.method.policies import DensityTau, LayeredTau, ScheduledTau, Warmup
+from taugrad.compressors.method.quantizers import EntropyLink, Float16Link, LinearLink, QuantileLink
+from taugrad.compressors.method.sparse import ChunkedTopK, Clip, TopK
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(method.CompressorConfig)
 

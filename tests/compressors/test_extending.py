@@ -250,15 +250,16 @@ from taugrad.compressors.method.sparse import SparseMethod, ThresholdedMethod
 class Mine(SparseMethod):
     kind: Literal["{name}"] = "{name}"
 """
-SELECTING = "    def selection(self): ...\n"
+SELECTING = "    selects = 'taugrad_extension.rotating:Stripes'\n"
 QUANTIZER = """
-from taugrad.compressors.quantizers.base import QuantizerLink
+from taugrad.compressors.method.quantizers import QuantizerLink
 class Mine(QuantizerLink):
     kind: str = "{name}"
 """
-APPLYING = "    def apply(self, given, work): ...\n"
+MAKES = "    makes = 'linear'\n"
+APPLYING = "    quantizes = 'taugrad_extension.ternary:Signs'\n"
 POLICY = """
-from taugrad.compressors.tau.base import Policy
+from taugrad.compressors.method.policies import Policy
 class Mine(Policy):
     kind: str = "{name}"
 """
@@ -273,7 +274,7 @@ WRONG = {
     # A name: the group, the module's text, a line, and what it is refused with.
     "failing": ("rules", "1 / 0", "failing", "cannot be loaded: ZeroDivisionError: division by zero"),
     "number": ("rules", "Mine = 3", "number", "number:Mine is not a subclass of taugrad.compressors.method"),
-    "idle": ("rules", RULE, "idle", "idle:Mine lacks selection"),
+    "idle": ("rules", RULE, "idle", "Mine.selects = None: must be the address of a"),
     "renamed": (
         "rules",
         RULE.format(name="x") + SELECTING,
@@ -286,14 +287,19 @@ WRONG = {
         *("unfirst(3)", "Mine.first_field = x is none of its fields"),
     ),
     "unsent": ("rules", THRESHOLDED, "unsent(1)", "Mine needs sends, what stands for an element"),
-    "passless": ("quantizers", QUANTIZER, "wgt(1) | passless", "passless:Mine lacks apply"),
+    "passless": (
+        "quantizers",
+        QUANTIZER + MAKES,
+        "wgt(1) | passless",
+        "Mine.quantizes = None: must be the address",
+    ),
     "formless": (
         "quantizers",
         QUANTIZER + APPLYING,
         "wgt(1) | formless",
         "Mine needs makes, the form of",
     ),
-    "undecided": ("policies", POLICY, "wgt(undecided())", "undecided:Mine lacks build"),
+    "undecided": ("policies", POLICY, "wgt(undecided())", "Mine.decides = None: must be the address of a"),
     "ours": ("codecs", CODEC.replace("200", "3"), "wgt(1) | ours", CODE_WANTED),
     "uncoded": ("codecs", CODEC.replace("200", "None"), "wgt(1) | uncoded", CODE_WANTED),
     "unvalued": (
@@ -348,4 +354,4 @@ def test_the_doctor_looks_at_packages(site: Path, tmp_path: Path) -> None:
     )
     said = python(examine, wrong, site)
     assert "ok policy mean of the package taugrad-extension\n" in said
-    assert re.search("wrong rule mine of the package wrong: .* lacks selection", said)
+    assert re.search("wrong rule mine of the package wrong: Mine.selects = None", said)

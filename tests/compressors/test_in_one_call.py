@@ -12,7 +12,7 @@ from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.ops.segments import Offsets
-from taugrad.compressors.quantizers.base import Given, Work
+from taugrad.compressors.quantizers.base import Given, Work, quantization_of
 
 BLOCKWISE = ["linear(8, block={})", "linear(11, block={})", "quantile(3, block={})", "fp8(block={})"]
 METHODS = [*BLOCKWISE, "fp16", "bf16", "entropy", "entropy(form='rms')"]
@@ -26,7 +26,7 @@ def applied(
     ops, config = CpuOps(threads), read_config(line)
     readback = Readback(ops)
     given = [Given(*pair) for pair in zip(kept, gradients, strict=True)]
-    made = config.apply(given, Work(ops, readback, readback))
+    made = quantization_of(config).apply(given, Work(ops, readback, readback))
     offsets = Offsets.of(np.array([each.numel() for each in gradients]), made.block)
     told = []
     of_each = zip(made.passed(), made.bits, offsets.symbols, offsets.tables, strict=True)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
-from taugrad.compressors.tau.by_law import LawMemory
-from taugrad.compressors.tau.law import LayerSeen, features
+from taugrad.compressors.rules.base import rule_of
+from taugrad.compressors.tau.by_law import LawMemory, LayerSeen, features
 
 from .workbench import Worker
 
@@ -72,7 +72,7 @@ def test_a_layer_that_is_mostly_zero_has_a_finite_feature() -> None:
 @in_turn("order", [(0, 1, 2), (2, 0, 1)])
 def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, ...]) -> None:
     law = {"constant": 0.3, "rms": 0.9, "p99": 0.5, "layer": -0.2}
-    policy = read_config({"kind": "strom", "tau": {"kind": "law", **law}}).policy()
+    policy = rule_of(read_config({"kind": "strom", "tau": {"kind": "law", **law}})).selection.policy
     memories: dict[str, LawMemory] = {}
     taus = []
     for iteration in range(4):
@@ -94,7 +94,7 @@ def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, .
 
 
 def test_a_layer_that_comes_later_takes_the_tau_of_all_seen_by_then() -> None:
-    policy = read_config("strom(law(0))").policy()
+    policy = rule_of(read_config("strom(law(0))")).selection.policy
     memories: dict[str, LawMemory] = {}
     early, late, _ = layers_of(1)
     taus = []

@@ -15,7 +15,9 @@ from taugrad.compressors.bucket.compressor import is_exempt
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
 from taugrad.compressors.method.methods import Exempt
-from taugrad.compressors.tau.warmup import Warmup, density_at
+from taugrad.compressors.method.policies import Warmup
+from taugrad.compressors.rules.base import rule_of
+from taugrad.compressors.tau.density import density_at
 
 Floats = NDArray[np.float32]
 
@@ -174,7 +176,7 @@ def test_a_sample_is_taken_only_where_it_decides_what_is_sent() -> None:
         ("strom(density(0.01))", True),
         ("strom(0.01)", False),
     ):
-        assert read_config(line).selection().needs_sample(part, 0, {}) is needed, line
+        assert rule_of(read_config(line)).selection.needs_sample(part, 0, {}) is needed, line
 
 
 def test_a_warmup_falls_in_stages_to_the_target() -> None:

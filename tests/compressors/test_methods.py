@@ -16,9 +16,8 @@ from pydantic import ValidationError
 
 from taugrad.compressors.method import chain, read_config
 from taugrad.compressors.method.registry import QUANTIZERS, RULES
+from taugrad.compressors.method.sparse import ChunkedTopK, TopK
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.rules.chunked_topk import ChunkedTopK
-from taugrad.compressors.rules.topk import TopK
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.update import Update
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, read_config
-from taugrad.compressors.rules.base import Context
+from taugrad.compressors.method.policies import Warmup
+from taugrad.compressors.rules.base import Context, rule_of
 from taugrad.compressors.tau.base import Memory, ThresholdPolicy
-from taugrad.compressors.tau.density import DensityMemory
+from taugrad.compressors.tau.density import DensityMemory, density_at
 from taugrad.compressors.tau.sampling import sampled_tau
-from taugrad.compressors.tau.warmup import Warmup, density_at
 
 
 def policy_of(text: str) -> ThresholdPolicy:
-    return read_config({"kind": "bgt", "tau": text}).policy()
+    return rule_of(read_config({"kind": "bgt", "tau": text})).selection.policy
 
 
 def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:

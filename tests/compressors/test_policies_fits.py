@@ -14,6 +14,7 @@ from scipy import stats
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
+from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau import fits
 from taugrad.compressors.tau.base import ThresholdPolicy
 from taugrad.compressors.tau.fits import Fit, exponential, gamma, pareto
@@ -139,7 +140,7 @@ def test_most_stages_are_quarters_of_quarters() -> None:
 
 
 def policy_of(line: str) -> ThresholdPolicy:
-    return read_config({"kind": "wgt", "tau": line}).policy()
+    return rule_of(read_config({"kind": "wgt", "tau": line})).selection.policy
 
 
 def run(

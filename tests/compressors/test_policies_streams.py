@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
+from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau.base import SAMPLE
 from taugrad.compressors.tau.dl4j import Dl4jMemory
 
@@ -135,7 +136,7 @@ def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float, work
 
 def test_dl4j_counts_a_layer_that_is_trained_from_later_on() -> None:
     """Frozen layers come to be trained: 60 elements sent are more than half of 100, and less of 1,000."""
-    policy = read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))").policy()  # type: ignore[arg-type]
+    policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).selection.policy  # type: ignore[arg-type]
     layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
     taus = []
     for step in range(70):
@@ -150,7 +151,7 @@ def test_dl4j_counts_a_layer_that_is_trained_from_later_on() -> None:
 
 def test_dl4j_holds_where_its_target_is_met_to_the_element() -> None:
     """Also after more layers came to be trained: 500 of 1,000."""
-    policy = read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))").policy()  # type: ignore[arg-type]
+    policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).selection.policy  # type: ignore[arg-type]
     layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
     taus = []
     for step in range(140):

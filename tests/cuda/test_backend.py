@@ -10,8 +10,7 @@ import pytest
 import torch
 from cases import in_turn
 
-from taugrad.compressors.backend import compressor_for
-from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.compressor import Compressor, compressor_for
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cuda import cupy_runtime, looking
 from taugrad.compressors.ops.cuda.memory import TorchMemory
@@ -36,7 +35,7 @@ def test_a_machine_without_a_gpu_imports_nothing_of_it() -> None:
     program = (
         "import sys, torch\n"
         "from taugrad.compressors import CompressionState\n"
-        "from taugrad.compressors.backend import compressor_for\n"
+        "from taugrad.compressors.bucket.compressor import compressor_for\n"
         "from taugrad.compressors.method import read_config\n"
         "compressor_for(read_config('wgt(0.1)'), torch.device('cpu'))\n"
         "print([name for name in sys.modules if name == 'cupy' or '.cuda.' in name\n"

@@ -15,8 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.backend import compressor_for
-from taugrad.compressors.bucket.compressor import Outgoing
+from taugrad.compressors.bucket.compressor import Outgoing, compressor_for
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import CompressedMethod, read_config
 from taugrad.compressors.rules.base import Context

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from taugrad.compressors.quantizers.entropy import LawFloor
-from taugrad.compressors.tau.by_law import LawTau
-from taugrad.compressors.tau.law import Features, by_law
+from taugrad.compressors.method.policies import LawTau
+from taugrad.compressors.method.quantizers import LawFloor
+from taugrad.compressors.tau.by_law import Features, by_law
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.search.law.fitting import (
     FEWEST,

@@ -9,7 +9,7 @@ import pytest
 from mlflow.entities import Metric
 
 from taugrad import cli
-from taugrad.compressors.tau.law import LayerSeen, features
+from taugrad.compressors.tau.by_law import LayerSeen, features
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric

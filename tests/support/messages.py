@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.ops.segments import Segments
-from taugrad.compressors.quantizers.base import Given, Quantized, Work
+from taugrad.compressors.quantizers.base import Given, Quantized, Work, quantization_of
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.update import Update
 
@@ -25,7 +25,9 @@ def quantized(config: Any, residual: NDArray[np.float32] | None, gradient: NDArr
     """What a quantizer makes of residual + gradient of one parameter."""
     readback = Readback(CPU)
     kept = None if residual is None else torch.from_numpy(residual)
-    made: Quantized = config.apply([Given(kept, torch.from_numpy(gradient))], Work(CPU, readback, readback))
+    made: Quantized = quantization_of(config).apply(
+        [Given(kept, torch.from_numpy(gradient))], Work(CPU, readback, readback)
+    )
     return made
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.backend import compressor_for
+from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.bucket.reader import Incoming

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method.sparse import ThresholdedMethod
-from taugrad.compressors.tau.base import Memory, Policy, ThresholdPolicy, as_tau
+from taugrad.compressors.method.policies import Policy
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy, as_tau
 from taugrad.compressors.tau.sampling import magnitudes_of
 
 
@@ -18,16 +18,13 @@ class MeanTau(Policy):
 
     first_field = "factor"
     by_itself = True
+    decides = "taugrad_extension.mean:Mean"
 
     kind: Literal["mean"] = "mean"
     factor: float = Field(default=3.0, gt=0, allow_inf_nan=False)
     """tau over the mean magnitude of residual + gradient."""
     keep: float = Field(default=0.9, ge=0, lt=1)
     """How much of the mean stays from one iteration to the next."""
-
-    def build(self, method: ThresholdedMethod) -> "Mean":
-        """See `Policy.build`."""
-        return Mean(self)
 
 
 @dataclass(slots=True)
@@ -37,7 +34,6 @@ class MeanMemory(Memory):
     mean: float | None = None
 
 
-@dataclass(frozen=True)
 class Mean(ThresholdPolicy[MeanMemory]):
     """See `MeanTau`."""
 

@@ -20,14 +20,11 @@ class Rotating(WholeValues):
     """Every n-th element is sent whole, or quantized; in each iteration those behind the ones before."""
 
     first_field = "stripes"
+    selects = "taugrad_extension.rotating:Stripes"
 
     kind: Literal["rotating"] = "rotating"
     stripes: int = Field(default=16, ge=1)
     """n: after so many iterations every element was sent once."""
-
-    def selection(self) -> "Stripes":
-        """See `SparseMethod.selection`."""
-        return Stripes(self.stripes)
 
 
 class Stripes(Selection):
@@ -35,13 +32,11 @@ class Stripes(Selection):
 
     rule = "wgt"  # the value itself stands for an element
     has_tau = False
-
-    def __init__(self, stripes: int) -> None:
-        self._stripes = stripes
+    config: Rotating
 
     def aims(self, parts: Sequence[Part], iteration: int, memories: Memories) -> list[float]:
         """The first element of the stripe, for every part."""
-        return [float(iteration % self._stripes)] * len(parts)
+        return [float(iteration % self.config.stripes)] * len(parts)
 
     def take(
         self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, readback: Readback
@@ -53,7 +48,7 @@ class Stripes(Selection):
             total = residual + gradient
             finite = total.isfinite()
             residual.copy_(torch.where(finite, total, residual))
-            places = np.arange(int(first), residual.numel(), self._stripes)
+            places = np.arange(int(first), residual.numel(), self.config.stripes)
             there = torch.from_numpy(places).to(residual.device)
             begin, end = end, end + places.size
             words, values = batch.target.words[begin:end], batch.target.values[begin:end]

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taugrad.compressors.method.quantizers import QuantizerLink
 from taugrad.compressors.ops.results import QuantizedPass
-from taugrad.compressors.quantizers.base import Given, Quantized, QuantizerLink, Work
+from taugrad.compressors.quantizers.base import Given, Quantization, Quantized, Work
 
 BITS = 2
 SMALLEST = 2.0**-100
@@ -20,6 +21,7 @@ class Ternary(QuantizerLink):
     """What was selected, as -s, 0 or +s: s is the power of two next to the mean magnitude."""
 
     makes = "linear"  # messages say it as bins of equal width, with these values in their middle
+    quantizes = "taugrad_extension.ternary:Signs"
 
     kind: Literal["ternary"] = "ternary"
 
@@ -28,8 +30,12 @@ class Ternary(QuantizerLink):
         """See `Quantizer.value_bits`."""
         return float(BITS)
 
+
+class Signs(Quantization):
+    """See `Ternary`."""
+
     def apply(self, given: Sequence[Given], work: Work) -> Quantized:
-        """See `Quantizer.apply`."""
+        """See `Quantization.apply`."""
         signs, scales, passed = list[Tensor](), list[float](), list[QuantizedPass]()
         for each in given:
             own, scale, came_to = ternary(each.residual, each.gradient)

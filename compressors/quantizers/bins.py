@@ -1,0 +1,37 @@
+"""linear and quantile: bins of equal width, or of equal population, by block (Rae, section 2.3)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..method.quantizers import Bins
+from .base import Given, Quantization, Quantized, Work
+
+
+class LinearBins(Quantization):
+    """Rae, section 2.3: bins of equal width between a block's smallest and largest value."""
+
+    config: Bins
+
+    def apply(self, given: Sequence[Given], work: Work) -> Quantized:
+        """See `Quantization.apply`."""
+        bits, block = self.config.bits, self.config.block
+        asked = work.room(given, bits, block)
+        lows, steps = (work.ops.empty(asked.offsets.all_blocks, np.float32) for _ in range(2))
+        passed = work.ops.linear_pass(asked, lows, steps, work.returned)
+        return Quantized([bits] * len(given), asked.symbols, passed, block, (lows, steps))
+
+
+class QuantileBins(Quantization):
+    """Rae, section 2.3.1: bins of equal population, each standing for the mean of its values."""
+
+    config: Bins
+
+    def apply(self, given: Sequence[Given], work: Work) -> Quantized:
+        """See `Quantization.apply`."""
+        bits, block, ops = self.config.bits, self.config.block, work.ops
+        asked = work.room(given, bits, block)
+        blocks = asked.offsets.all_blocks
+        means, exponents = ops.empty(blocks << bits, np.uint16), ops.empty(blocks, np.int8)
+        passed = ops.quantile_pass(asked, means, exponents, work.returned)
+        return Quantized([bits] * len(given), asked.symbols, passed, block, (exponents, means))
