@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .journal import LARGE, Record, is_hurried, records_of, shipped, write_down
-from .masking import masked
+from .masking import first_line
 from .store import open_client
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Shipper:
             if what not in self._told:
                 self._told.add(what)
                 said = f"MLflow refuses {metric.key}={metric.value} at step {metric.step}, dropped"
-                self._notify(f"{said} ({_line(error)})")
+                self._notify(f"{said} ({first_line(error)})")
         return len(batch) - len(refused)
 
     def _send_or_split(self, batch: "Sequence[Metric]") -> "list[tuple[Metric, Exception]]":
@@ -143,7 +143,7 @@ def follow(
             shipper = None
             if not is_down:
                 is_down = True
-                notify(f"MLflow does not answer ({_line(error)}): training goes on, its metrics wait")
+                notify(f"MLflow does not answer ({first_line(error)}): training goes on, its metrics wait")
             ended.wait(_RETRY_S)
             continue
         recovered += count * is_down
@@ -163,10 +163,6 @@ def _read(journal: int, at: int) -> bytes:
         if whole or len(data) < most:
             return whole
         most *= 2  # a record of a network with very many layers
-
-
-def _line(error: Exception) -> str:
-    return masked(str(error).strip().partition("\n")[0]) or type(error).__name__
 
 
 def main() -> None:
