@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ..spec import COMMAND_LINE, SpecError
 from ..tracking import names
 from ..tracking.holding import Hold, end_run
-from ..tracking.journal import records_of
+from ..tracking.record import records_of
 from ..tracking.shipper import Shipper
 from ..training.manifest import FILE, Manifest, Unusable
 from .addresses import above, is_bucket

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ..spec import RunSpec
 from ..tracking import names
 from ..tracking.holding import Hold
-from ..tracking.journal import UNDELIVERED, Record, Status
 from ..tracking.masking import masked
+from ..tracking.record import UNDELIVERED, Record, Status
 from ..tracking.store import finish_run, output_folder
 from .board import Board, News
 from .entry import train_worker

@@ -15,7 +15,8 @@ from ..spec import RunSpec
 from ..spec.resizing import with_present
 from ..synchronization.links import MOST_WORKERS
 from ..tracking import names
-from ..tracking.journal import UNDELIVERED, Journal, records_of
+from ..tracking.journal import Journal
+from ..tracking.record import UNDELIVERED, records_of
 from ..training.reporting import Progress
 from ..training.trainer import Trainer
 from ..user_code import placing_errors

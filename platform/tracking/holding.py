@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TextIO
 import psutil
 
 from . import names
-from .journal import Record
 from .patience import impatient
+from .record import Record
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -14,72 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from . import shipper
+from .record import BEGIN, LARGE, Record, hurry, shipped
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-UNDELIVERED = "undelivered-metrics.jsonl"
-"""The file, in a run's folder, of the records that did not reach MLflow during the run."""
-Status = Literal["FINISHED", "FAILED", "KILLED"]
-
-BEGIN = 16
-"""Where the records begin, behind how far they are shipped and whether somebody waits for that."""
-LARGE = 2**26
-"""A journal that is this long begins anew once all of it is shipped."""
-_HURRY = 8
 _LOOK_S = 0.05
 _RESTART_S = 2.0
 _FAILED_RESTART_S = 30.0
 _LEAVING_S = 2.0
-
-
-class Record(BaseModel):
-    """A line of the journal."""
-
-    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
-
-    time: int
-    """Milliseconds since 1970."""
-    step: int = 0
-    metrics: dict[str, float] = {}
-    tags: dict[str, str] = {}
-    ended: Status | None = None
-    """How the run ended, where MLflow could not be told: the last line of a file for `taugrad deliver`."""
-    run: str = ""
-    """Which one ended."""
-
-    @classmethod
-    def now(cls, **fields: Any) -> "Record":
-        """What happens now."""
-        return cls(time=time.time_ns() // 1_000_000, **fields)
-
-    def to_line(self) -> str:
-        """As text."""
-        return self.model_dump_json(exclude_unset=True) + "\n"
-
-
-def records_of(text: str, name: str) -> list[Record]:
-    """The records of a file.
-
-    Args:
-        text: the file's.
-        name: the file's, for messages.
-
-    Raises:
-        ValueError: a line is not a record.
-    """
-    found = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
-        try:
-            found.append(Record.model_validate_json(line))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{name}, line {number}: not a record ({where} {first['msg']})") from error
-    return found
 
 
 class Journal:
@@ -133,7 +79,7 @@ class Journal:
             Whether it is.
         """
         at, deadline = BEGIN, time.monotonic() + patience_s
-        self._hurry(True)
+        hurry(self._file.fileno(), hurried=True)
         try:
             while (now := shipped(self._file.fileno())) < self._end or self._unwritten:
                 if now != at:
@@ -144,7 +90,7 @@ class Journal:
                 self._append("")
             return True
         finally:
-            self._hurry(False)
+            hurry(self._file.fileno(), hurried=False)
 
     def close(self, patience_s: float) -> list[str]:
         """Ships the rest, and ends. Closing twice is allowed.
@@ -193,11 +139,9 @@ class Journal:
 
     def _ship(self) -> bool:
         """Ships until that ends; whether it was by an error."""
-        from .shipper import follow  # noqa: PLC0415 - it has the records from here
-
         if self._client is not None:
             client = self._client
-            follow(self._file.fileno(), lambda: client, self._run_id, self._tell, self._closed)
+            shipper.follow(self._file.fileno(), lambda: client, self._run_id, self._tell, self._closed)
             return False
         try:
             self._process = process = self._started()
@@ -214,7 +158,7 @@ class Journal:
         """The process. It ends when its input does, so it never outlives the worker."""
         process = subprocess.Popen(
             # -P: nothing is imported from the working directory.
-            [sys.executable, "-P", "-m", f"{__package__}.shipper", str(self._file.fileno()), self._run_id],
+            [sys.executable, "-P", "-m", shipper.__name__, str(self._file.fileno()), self._run_id],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -228,30 +172,6 @@ class Journal:
             process.stdin.flush()
         return process
 
-    def _hurry(self, hurried: bool) -> None:
-        with suppress(OSError):  # a full disk
-            os.pwrite(self._file.fileno(), bytes([hurried]), _HURRY)
-
     def _tell(self, notice: str) -> None:
         with suppress(Exception):  # a broken display must not end the delivery
             self._notify(notice)
-
-
-def shipped(journal: int) -> int:
-    """How far a journal is in MLflow.
-
-    Args:
-        journal: its file descriptor.
-    """
-    return max(BEGIN, int.from_bytes(os.pread(journal, 8, 0), "little"))
-
-
-def write_down(journal: int, position: int) -> None:
-    """Says how far a journal is in MLflow; where a full disk does not take that, records are read again."""
-    with suppress(OSError):
-        os.pwrite(journal, position.to_bytes(8, "little"), 0)
-
-
-def is_hurried(journal: int) -> bool:
-    """Whether somebody waits for what is left."""
-    return os.pread(journal, 1, _HURRY) == b"\1"

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .journal import LARGE, Record, is_hurried, records_of, shipped, write_down
 from .masking import first_line
+from .record import LARGE, Record, is_hurried, records_of, shipped, write_down
 from .store import open_client
 
 if TYPE_CHECKING:

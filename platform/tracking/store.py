@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlparse
 from ..spec.yaml_file import dump_yaml
 from ..tasks.counting import counting_metric
 from . import names
-from .journal import Status
 from .masking import masked
+from .record import Status
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -21,7 +21,8 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import journal as journals
 from taugrad.platform.tracking import shipper as shipping
 from taugrad.platform.tracking.holding import Hold, end_run
-from taugrad.platform.tracking.journal import UNDELIVERED, Journal, Record, records_of
+from taugrad.platform.tracking.journal import Journal
+from taugrad.platform.tracking.record import BEGIN, UNDELIVERED, Record, records_of
 from taugrad.platform.tracking.shipper import Shipper
 from taugrad.platform.tracking.store import open_client, start_run
 
@@ -308,7 +309,7 @@ def test_a_long_journal_begins_anew_once_it_is_shipped(
         journal.log(step, {"a" * 100: step})
         if step % 50 == 49:
             assert journal.flush(LONG_S)
-            wait_until(lambda: os.fstat(journal._file.fileno()).st_size < journals.BEGIN)
+            wait_until(lambda: os.fstat(journal._file.fileno()).st_size < BEGIN)
     assert journal.close(LONG_S) == []
     assert [step for _, step, _ in fake.accepted] == list(range(300))
 

@@ -16,8 +16,8 @@ from taugrad.platform.launching.addresses import above, below, repaired
 from taugrad.platform.launching.fallback import keep_text, text_of
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.tracking.journal import UNDELIVERED, Record
 from taugrad.platform.tracking.probe import probe
+from taugrad.platform.tracking.record import UNDELIVERED, Record
 from taugrad.platform.tracking.store import open_client, start_run
 
 SPEC = "data: {kind: digits}\nmodel: {kind: mlp, widths: [8]}\ncompressor: {kind: wgt, tau: 0.1}\n"

@@ -16,8 +16,8 @@ import yaml
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.yaml_file import read_yaml
 from taugrad.platform.tracking import names, store
-from taugrad.platform.tracking.journal import UNDELIVERED
 from taugrad.platform.tracking.masking import masked, without_login
+from taugrad.platform.tracking.record import UNDELIVERED
 
 mlflow = pytest.importorskip("mlflow")
 
