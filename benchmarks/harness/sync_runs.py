@@ -21,7 +21,6 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import real
 from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.writer import PendingMetric
 from taugrad.platform.training.reporting import Progress
 from taugrad.platform.training.trainer import Trainer
 
@@ -121,7 +120,7 @@ class Silent:
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         """Nothing is saved."""
 
-    def undelivered(self) -> list[PendingMetric]:
+    def undelivered(self) -> list[str]:
         """There are no checkpoints."""
         return []
 
