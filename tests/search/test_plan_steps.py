@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from taugrad.compressors.method import read_config
-from taugrad.platform.advice import SETTINGS, USUAL, Situation, methods
+from taugrad.platform.advice import SETTINGS, USUAL
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import (
     AllGatherSync,
@@ -218,13 +218,12 @@ def test_the_headline_is_the_pages_method_and_its_lines_are_filled_in(optimizer)
     found = candidates_of(spec)
     (comparison,) = plan(measured(found, 1e5), found, [Link(rate=1e8, delay=0.03)], [16])
     best = comparison.best.candidate
-    box = next(each for each in methods(Situation(optimizer, 1e8, 0.03, 16, lr=0.003)) if each.fits)
     assert best.usual
     (way,) = [each for each in ways_of(spec, 16) if str(each) == str(best)]
-    pasted, said = yaml.safe_load("\n".join(box.use)), yaml.safe_load("\n".join(changes(spec, way.spec)))
-    assert said["sync"] == pasted["sync"] == {"mode": "weights", "every": 4, "unsent": 0.0625}
-    assert read_config(said["compressor"]) == read_config(pasted["compressor"]) == read_config(USUAL.line)
+    said = yaml.safe_load("\n".join(changes(spec, way.spec)))
+    assert said["sync"] == {"mode": "weights", "every": 4, "unsent": 0.0625}
+    assert read_config(said["compressor"]) == read_config(USUAL.line)
     if optimizer == "adamw":
-        assert said["training"] == {"optimizer": {"kind": "adamw", "lr": 0.012}} == pasted["training"]
+        assert said["training"] == {"optimizer": {"kind": "adamw", "lr": 0.012}}
     else:
         assert "training" not in said
