@@ -78,10 +78,11 @@ def _convolutions(config: AlexNet, channels: int) -> tuple[nn.Sequential, int]:
     small = config.form == "small"
     groups = 2 if config.grouped and not small else 1
     layers, before = OrderedDict[str, nn.Module](), channels
-    for number, (maps, *sizes) in enumerate(_SMALL if small else _IMAGENET, start=1):
+    for number, layer in enumerate(_SMALL if small else _IMAGENET, start=1):
+        maps, kernel, stride, padding = layer
         after = scaled(maps, config.width_multiplier, groups)
         halved = groups if number in _GROUPED else 1
-        layers[f"conv{number}"] = nn.Conv2d(before, after, *sizes, groups=halved)
+        layers[f"conv{number}"] = nn.Conv2d(before, after, kernel, stride, padding, groups=halved)
         layers[f"relu{number}"] = nn.ReLU(inplace=True)
         if number in _NORMED and not small:
             layers[f"norm{number}"] = _norm()
