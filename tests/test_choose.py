@@ -42,34 +42,6 @@ def test_the_page_is_what_the_advice_and_the_results_make(make_choose):
     assert make_choose.MEASURED.keys() == ADVICE.keys()
 
 
-def test_a_figure_that_is_not_there_is_refused(make_choose):
-    with pytest.raises(LookupError, match="no row 'nothing'"):
-        make_choose.cell("quickstart", "nothing", "time s")
-    with pytest.raises(LookupError, match="'time h'"):
-        make_choose.cell("quickstart", "none", "time h")
-
-
-def test_all_figures_that_a_rewritten_page_lacks_are_named(make_choose, tmp_path, monkeypatch):
-    """A results page whose settings have other names: each sentence that refers to one says which."""
-    results = tmp_path / "results"
-    results.mkdir()
-    for page in (DOCS / "results").glob("????-*.md"):
-        text = page.read_text(encoding="utf-8")
-        if page.stem.endswith("network_target_gpt"):
-            text = text.replace("SparseLoCo, every 4", "SparseLoCo, 4").replace("DiLoCo, every 30", "DiLoCo")
-        (results / page.name).write_text(text, encoding="utf-8")
-    (absent,) = results.glob("*-oland_raj.md")
-    absent.unlink()
-    monkeypatch.setattr(make_choose, "DOCS", tmp_path)
-    first, second, *others = make_choose.missing()
-    assert "adaptive optimizer: " in first
-    assert "network_target_gpt.md: no row 'SparseLoCo, every 4' with 'times faster" in first
-    assert "no row 'DiLoCo, every 30, 8 bits'" in second
-    assert set(others) == {"nearly the same numbers: docs/results: no page of oland_raj"}
-    with pytest.raises(LookupError, match=r"SparseLoCo(.|\n)*DiLoCo(.|\n)*oland_raj"):
-        make_choose.page()
-
-
 @in_turn("name", [name for name, each in ADVICE.items() if not each.use[0].startswith("taugrad")])
 def test_what_is_advised_is_a_valid_spec(name):
     RunSpec.model_validate(yaml.safe_load("\n".join(ADVICE[name].use)))
@@ -173,11 +145,6 @@ def test_adaptive_optimizers_with_a_threshold_on_each_steps_gradients_are_warned
             sync = mended.sync.of if mode == "simulated" else mended.sync
             assert sync == WeightsSync(every=4, unsent=0.25)
             assert not warning_of([("b.yaml", mended)])
-
-
-def test_hybrid_is_warned_of():
-    tree = ADAMW | {"compressor": "wgt(0.01)", "sync": {"mode": "hybrid"}}
-    assert "sync.mode = hybrid" in warning_of([("a.yaml", RunSpec.model_validate(tree))])
 
 
 @in_turn("line", ["none", "fp16", "linear(8)", "linear(4)", "powersgd(4)"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 FILE = "manifest.json"
-FORMAT = 4
+FORMAT = 5
 """Of manifests and of the files that they name."""
 
 Read = Callable[[str], bytes]

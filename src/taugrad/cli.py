@@ -720,7 +720,7 @@ def _deliver(options: argparse.Namespace, _: list[str]) -> int:
         if is_checkpoint(place):
             print(deliver_checkpoint(Path(place), answering_client))
         else:
-            print(deliver_metrics(place, options.run, answering_client))
+            print(deliver_metrics(place, options.run, answering_client, print))
     except SpecError as error:
         print(f"taugrad: {error}; {place} is kept", file=sys.stderr)
         return FAILED

@@ -175,7 +175,7 @@ def test_complex_parameters_count_as_two_real_numbers(two: Results) -> None:
         ("Embedding", "ValueError: DDP expects a sparse gradient of table.weight"),
         ("EmbeddingBag", "ValueError: DDP expects a sparse gradient of table.weight"),
         ("complex", "ValueError: powersgd cannot take the complex parameter 'matrix'"),
-        ("none", "TypeError: ddp is None: it must be, or hold, a model in torch.nn.parallel.DistributedDataParallel"),
+        ("none", "TypeError: ddp is None: it must be, or hold, a model in torch.nn.parallel.Distributed"),
         ("module", "TypeError: ddp is of Network: it must be, or hold, a model"),
         ("fsdp", "TypeError: ddp is of FSDPNetwork: it must be, or hold, a model"),
         ("python_reducer", 'ValueError: torch._dynamo.config.optimize_ddp = "python_reducer"'),

@@ -1,4 +1,4 @@
-"""The CUDA sources on the CPU: each compiled as C++ with emulation.h before it, its arrays NumPy's."""
+"""The CUDA sources on the CPU: each compiled as C++ with emulation.h before it, its memory torch's."""
 
 import ctypes
 import hashlib
@@ -11,12 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from taugrad.compressors.ops.cuda.memory import DeviceArray
+from taugrad.compressors.ops.cuda.device import SOURCES, DeviceArray
 from taugrad.compressors.ops.cuda.ops import CudaOps
-from taugrad.compressors.ops.cuda.runtime import SOURCES
 
 EMULATION = Path(__file__).with_name("emulation.h")
 COMPILER = shutil.which("g++")
@@ -52,55 +50,15 @@ def emulate(source: str, kernel: str, blocks: int, threads: int, words: Sequence
     library.emulate(function, blocks, threads, given, len(words))
 
 
-class EmulatedRuntime:
-    """A `Runtime` whose device is this CPU: slow, and exact."""
-
-    def empty(self, size: int, dtype: Any) -> Any:
-        array = np.empty(size, dtype)
-        array.view(np.uint8)[:] = 0xA5  # what a kernel forgets to write shows
-        return array
-
-    def zeros(self, size: int, dtype: Any) -> Any:
-        return np.zeros(size, dtype)
-
-    def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
-        words = []
-        for argument in arguments:
-            if isinstance(argument, np.ndarray):
-                assert argument.flags.c_contiguous
-                words.append(argument.ctypes.data)
-            else:
-                words.append(int(argument))
-        emulate(source, kernel, blocks, threads, words)
-
-    def fetch(self, array: Any) -> Any:
-        return array.copy()
-
-    def fetch_all(self, arrays: Sequence[Any]) -> list[Any]:
-        return [array.copy() for array in arrays]
-
-    def place(self, array: Any) -> Any:
-        return array.copy()
-
-    def array(self, tensor: torch.Tensor) -> Any:
-        assert tensor.is_contiguous()
-        bits = tensor.detach().flatten()
-        return bits.view(torch.uint16).numpy() if tensor.element_size() == 2 else bits.numpy()
-
-    def tensor(self, array: Any) -> torch.Tensor:
-        assert array.dtype in (np.float32, np.uint8)
-        return torch.from_numpy(array)
-
-
 class EmulatedGpu(CudaOps):
-    """The same over memory of torch's, as on a GPU: all of `CuPyRuntime` but its launches."""
+    """A GPU that is this CPU, slow and exact: all of `CuPyRuntime` but its launches."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
 
     def empty(self, size: int, dtype: Any) -> DeviceArray:
         array = super().empty(size, dtype)
-        array.memory.fill_(0xA5)
+        array.memory.fill_(0xA5)  # what a kernel forgets to write shows
         return array
 
     def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:

@@ -5,7 +5,7 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 
-from taugrad.compressors.ops.cuda.runtime import OPTIONS, SOURCES
+from taugrad.compressors.ops.cuda.device import OPTIONS, SOURCES
 
 
 @cache

@@ -1,19 +1,30 @@
-"""Arrays in memory of torch's, on any of its devices.
+"""A device: its memory, which is torch's, and kernels by the name of their source.
+
+One interface and two implementations: CuPy's on a GPU, and in the tests an emulator that runs the same
+sources on the CPU. Kernels take pointers and 64-bit integers only, so that both can pass arguments
+alike; a float travels as its bits (`float_bits`).
 
 All memory is torch's. Its allocator gives a block that was freed only to work that is started later on the
 same stream: nothing need be waited for before an array is dropped, and the scratch memory of one bucket is
 that of the next. A pool of CuPy's own would keep memory from torch, and know nothing of torch's streams.
 """
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+SOURCES = Path(__file__).parent
+"""Where the `.cu` and `.cuh` files are."""
+OPTIONS = ("--std=c++17", "--fmad=false")
+"""For the compiler: no fused multiply-add, so that results are those of the CPU bit for bit."""
 
 _TYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.uint8): torch.uint8}
 _ARRAYS = {torch.float32: np.float32, torch.uint8: np.uint8}
@@ -61,8 +72,8 @@ class DeviceArray:
         return self
 
 
-class TorchMemory:
-    """The half of a `Runtime` that is about memory."""
+class Device(ABC):
+    """Arrays and kernels on one device, all on torch's current stream."""
 
     def __init__(self, device: torch.device) -> None:
         """On a device of torch's."""
@@ -70,23 +81,19 @@ class TorchMemory:
         self._pinned = device.type == "cuda"
 
     def empty(self, size: int, dtype: Any) -> DeviceArray:
-        """See `Runtime.empty`."""
+        """A one-dimensional array, its contents undefined."""
         width = np.dtype(dtype).itemsize
         memory = torch.empty(size * width, dtype=torch.uint8, device=self.device)
         return DeviceArray(memory, np.dtype(dtype))
 
     def zeros(self, size: int, dtype: Any) -> DeviceArray:
-        """See `Runtime.zeros`."""
+        """The same, of zeros."""
         array = self.empty(size, dtype)
         array.memory.zero_()
         return array
 
-    def fetch(self, array: DeviceArray) -> NDArray[Any]:
-        """See `Runtime.fetch`."""
-        return self.fetch_all([array])[0]
-
     def fetch_all(self, arrays: Sequence[DeviceArray]) -> list[NDArray[Any]]:
-        """See `Runtime.fetch_all`; through pinned memory, all copies on their way before the wait."""
+        """Copies in the CPU's memory, through pinned memory: all are on their way before the wait."""
         hosts = []
         for array in arrays:
             host = torch.empty(array.nbytes, dtype=torch.uint8, pin_memory=self._pinned)
@@ -96,7 +103,7 @@ class TorchMemory:
         return [host.numpy().view(array.dtype) for host, array in zip(hosts, arrays, strict=True)]
 
     def place_all(self, arrays: Sequence[NDArray[Any]]) -> list[DeviceArray]:
-        """See `Ops.place_all`; one copy through pinned memory, so that the host need not wait."""
+        """NumPy arrays on the device; one copy through pinned memory, so that the host need not wait."""
         begins, end = [], 0
         for array in arrays:
             begins.append(end)
@@ -112,7 +119,7 @@ class TorchMemory:
         ]
 
     def array(self, tensor: Tensor) -> DeviceArray:
-        """See `Runtime.array`."""
+        """A contiguous tensor of the device as an array in the same memory; 16-bit floats as their bits."""
         assert tensor.is_contiguous(), "kernels know no strides"
         dtype = np.uint16 if tensor.dtype in _SHORT_FLOATS else _ARRAYS[tensor.dtype]
         if not tensor.numel():
@@ -120,13 +127,23 @@ class TorchMemory:
         return DeviceArray(tensor.detach().reshape(-1).view(torch.uint8), np.dtype(dtype))
 
     def tensor(self, array: DeviceArray) -> Tensor:
-        """See `Runtime.tensor`."""
+        """An array of the device as a tensor in the same memory; float32 or uint8."""
         return array.memory.view(_TYPES[array.dtype])
-
-
-class Device(TorchMemory, ABC):
-    """A `Runtime` over that memory."""
 
     @abstractmethod
     def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
-        """See `Runtime.launch`."""
+        """Starts a kernel; does not wait for it.
+
+        Args:
+            source: name of the `.cu` file without its ending.
+            kernel: an `extern "C" __global__` function in it.
+            blocks: how many; 0 starts nothing.
+            threads: of a block.
+            arguments: arrays of this device, and integers (passed as 64 bits).
+        """
+
+
+def float_bits(value: float) -> int:
+    """The bits of a float32, to be passed to a kernel."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    return int(bits)

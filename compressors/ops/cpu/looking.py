@@ -1,7 +1,13 @@
-"""The positions of a sample of elements: one in each of m equal strata.
+"""What is known of gradients and residuals that no pass goes over: samples, and a sum in one order.
 
-The place within a stratum comes from a hash of the stratum's number, so the sample needs no generator
-state, is the same on every machine and device, and does not fall into step with the rows of a layer.
+A sample has one element in each of m equal strata. The place within a stratum comes from a hash of the
+stratum's number, so the sample needs no generator state, is the same on every machine and device, and does
+not fall into step with the rows of a layer.
+
+A sum of squares is the same to the last bit on every machine, because its order is always the same. In a tile
+of 4096 numbers lane t of 256 adds up numbers t, t + 256, ... in this order; then lanes t and t + 128 are
+added, t and t + 64, down to one. The sums of the tiles are summed up in the same way, until one is left.
+Missing numbers are zeros.
 """
 
 from functools import lru_cache
@@ -11,6 +17,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
+_LANES, _ROUNDS = 256, 16
+TILE = _LANES * _ROUNDS
+_PIECE = 64 * TILE
+"""Numbers that are worked on at once, so that they stay in the caches."""
+
+_Doubles = NDArray[np.float64]
 
 
 @njit(nogil=True, cache=True)
@@ -90,3 +102,30 @@ def sampled_magnitudes(
     magnitudes = np.empty(m, np.float32)
     count = _gather(residual, gradient, _kept_positions(residual.size, m), magnitudes)
     return magnitudes[:count]
+
+
+def ordered_sum_of_squares(values: NDArray[np.float32]) -> float:
+    """The sum of the squares of float32 [n], in float64."""
+    sums = np.empty(-(-values.size // TILE))
+    for begin in range(0, values.size, _PIECE):
+        squares = np.square(values[begin : begin + _PIECE], dtype=np.float64)
+        found = _tile_sums(squares)
+        sums[begin // TILE : begin // TILE + found.size] = found
+    while sums.size > 1:
+        sums = _tile_sums(sums)
+    return float(sums[0]) if sums.size else 0.0
+
+
+def _tile_sums(numbers: _Doubles) -> _Doubles:
+    """The sum of each tile."""
+    tiles = -(-numbers.size // TILE)
+    padded = np.zeros((tiles, _ROUNDS, _LANES))
+    padded.reshape(-1)[: numbers.size] = numbers
+    lanes: _Doubles = padded[:, 0].copy()
+    for number in range(1, _ROUNDS):
+        lanes += padded[:, number]
+    width = _LANES
+    while width > 1:
+        width //= 2
+        lanes = lanes[:, :width] + lanes[:, width:]
+    return lanes[:, 0]
