@@ -84,7 +84,7 @@ _INTERNAL = (
 """What only a wrong program meets; but for the errors that are named in a group."""
 _TELLING = {"_refuse", "refusal", "problem", "_problem", "_no_cluster", "_wrong", "_unusable"}
 """Functions that make or raise an error of their arguments."""
-_SAYING = {"say", "_tell", "print"}
+_SAYING = {"say", "_tell", "print", "notify"}
 """Functions that tell a user; `print` where it goes to the standard error."""
 _WORDING = (
     "platform/spec/explaining.py",

@@ -29,7 +29,7 @@ class Board:
         self._evaluations: list[Progress] = []
         self._notices: list[str] = []
         self._stages: list[Stage] = []
-        self._outcome: dict[str, float] = {}
+        self._outcome: tuple[dict[str, float], dict[str, str]] = {}, {}
 
     def pin(self, progress: Progress, evaluated: bool) -> None:
         """Replaces the progress, and keeps it if it is that after an evaluation."""
@@ -45,11 +45,16 @@ class Board:
         """Adds what the workers are doing now."""
         self._stages.append(begun)
 
-    def conclude(self, metrics: dict[str, float]) -> None:
-        """Says what the run came to: its last evaluation and its totals, by MLflow name."""
-        self._outcome = metrics
+    def conclude(self, metrics: dict[str, float], artifacts: dict[str, str]) -> None:
+        """Says what the run came to.
 
-    def outcome(self) -> dict[str, float]:
+        Args:
+            metrics: its last evaluation and its totals, by MLflow name.
+            artifacts: texts to keep, by name.
+        """
+        self._outcome = metrics, artifacts
+
+    def outcome(self) -> tuple[dict[str, float], dict[str, str]]:
         """What `conclude` said; empty before."""
         return self._outcome
 

@@ -15,7 +15,7 @@ from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
 from ..spec import RunSpec
 from ..tasks.base import Task
-from ..training.randomness import Randomness
+from ..training.generators import Randomness
 from ..training.replica import Replica
 from .asynchronous.building import build_asynchronous
 from .base import Synchronization

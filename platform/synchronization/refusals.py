@@ -6,7 +6,7 @@ from taugrad.compressors.method.dense import DenseMethod
 from taugrad.compressors.method.methods import NoCompression
 from taugrad.compressors.method.policies import Law
 
-from ..training.growing import BatchGrowthConfig, Stages
+from ..training.config import BatchGrowthConfig, Stages
 from .config import (
     AllGatherSync,
     HybridSync,

@@ -21,7 +21,7 @@ from taugrad.platform.synchronization.patterns import AllGather, Hierarchical, P
 from taugrad.platform.synchronization.pieces import cut
 from taugrad.platform.synchronization.rounds import Passing, RefusedUpdate, Sending, Side, Traffic
 from taugrad.platform.synchronization.simulation import SimulatedCrew
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}
 PARAMETERS = sum(SIZES.values())

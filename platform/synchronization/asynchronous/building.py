@@ -7,7 +7,7 @@ from torch import nn
 
 from ...spec import RunSpec
 from ...tasks.base import Task
-from ...training.randomness import Randomness
+from ...training.generators import Randomness
 from ...training.replica import Replica
 from ..config import AsyncSync, SimulatedSync, real
 from ..rounds import Crew

@@ -13,7 +13,7 @@ from taugrad.compressors.observe import GradientStatistics
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
-from ...training.randomness import Randomness
+from ...training.generators import Randomness
 from ..base import Moment, Outcome, Synchronization
 from ..links import Links
 from ..rounds import Crew
