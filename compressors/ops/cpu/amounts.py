@@ -9,6 +9,12 @@ from numpy.typing import NDArray
 from ..segments import Numbers
 from . import linear, minifloat, quantile
 
+_IN_BLOCKS: dict[str, Any] = {
+    "linear": linear.dequantize,
+    "quantile": quantile.dequantize,
+    "fp8": minifloat.from_fp8s,
+}
+
 
 def write_values(
     form: str,
@@ -27,12 +33,8 @@ def write_values(
     for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
         own, into = symbols[begin : begin + n], out[start : start + n]
         length, of_blocks = block if 0 < block < n else n, [table[first : first + blocks] for table in tables]
-        if form == "linear":
-            linear.dequantize(own, length, *of_blocks, into, add)
-        elif form == "quantile":
-            quantile.dequantize(own, length, *of_blocks, into, add)
-        elif form == "fp8":
-            minifloat.from_fp8s(own, length, *of_blocks, into, add)
+        if form in _IN_BLOCKS:
+            _IN_BLOCKS[form](own, length, *of_blocks, into, add)
         elif form != "f32":
             minifloat.from_halves(own, form == "bf16", into, add)
         elif add:
