@@ -17,8 +17,7 @@ from .launching.storing import check_storage
 from .models import build, try_out
 from .spec import RunSpec, SpecError
 from .spec.resizing import check_present
-from .synchronization.config import HybridSync, real
-from .synchronization.keys import wants_key
+from .synchronization.config import real
 from .tasks import build_task, try_task
 from .tracking.patience import patient
 from .tracking.probe import answering_client
@@ -64,7 +63,7 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
                 "to run all of them in one process"
             ],
         )
-    if local and wants_key(spec.sync):
+    if local and real(spec.sync).authenticated:
         try:
             key_of_environment()
         except KeyProblem as problem:
@@ -85,7 +84,7 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
         try_out(spec.model, model, inputs, data.shape)
     except (ValueError, ImportError) as error:
         raise SpecError(source, [_of_section("model", error)]) from error
-    if isinstance(real(spec.sync), HybridSync):
+    if real(spec.sync).exchanges == "activations":
         _check_parts(spec, source, model)
     try:
         try_task(spec.task, task, model, inputs, targets)

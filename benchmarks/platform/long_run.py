@@ -45,7 +45,11 @@ training: {{iterations: {iterations}, evaluate_every: {every}, batch_size: 16, o
 compressor: "strom(tau=0.02) | golomb_rice"
 sync: {{mode: simulated}}
 """
-PROCESSES = {"RayTrainWorker": "worker", "TrainController": "Ray Train's controller", "Board": "board"}
+PROCESSES = {
+    "RayTrainWorker": "worker",
+    "TrainController": "Ray Train's controller",
+    "RunStatus": "run status",
+}
 
 INTRODUCTION = (
     "`taugrad train`, two simulated workers, an MLP of {parameters} parameters on digits, batches of 16, "

@@ -21,8 +21,9 @@ from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models import build
 from taugrad.platform.models.config import LeNet
 from taugrad.platform.synchronization.patterns import AllGather, Pattern, Ring, Setting, Sharded
-from taugrad.platform.synchronization.rounds import Side, Traffic
-from taugrad.platform.synchronization.simulation import SimulatedCrew
+from taugrad.platform.synchronization.rounds import Participant
+from taugrad.platform.synchronization.runner import SimulatedRunner
+from taugrad.platform.synchronization.traffic import Traffic
 from taugrad.platform.tasks.classification import ClassificationTask
 from taugrad.platform.training.batch_plan import BatchPlan, Position
 from taugrad.platform.training.config import TrainingConfig
@@ -52,7 +53,7 @@ class _Learner:
         training = TrainingConfig(epochs=epochs)
         self.replica = Replica(model, ClassificationTask(), training, workers)
         self.plan = BatchPlan(training, len(data.train))
-        self._crew = SimulatedCrew(workers)
+        self._runner = SimulatedRunner(workers)
         like = [weights.clone() for weights in self.replica.weights()]
         setting = partial(Setting, self.replica.names, like, workers=workers)
         method: Method = read_config(line)
@@ -64,18 +65,18 @@ class _Learner:
         Returns:
             What the workers agreed on and the mean of their gradients, float64 [all elements].
         """
-        workers = self._crew.workers
+        workers = self._runner.workers
         order = epoch_order(len(self.data.train), _SEED, position.epoch)
         truth = torch.zeros(sum(each.numel() for each in self.replica.parameters), dtype=torch.float64)
-        sides = []
+        participants = []
         for rank, pattern in enumerate(self._patterns):
             share = worker_share(order, position.start, position.batch_size, rank, workers)
             inputs, labels = self.data.train.batch(share.indices, None)
             self.replica.backward(Batch(inputs, labels, share.weight))
             gradients = self.replica.take_gradients()
             truth += torch.cat(gradients).double() / workers
-            sides.append(Side(pattern.rounds(gradients, position.done)))
-        agreed = self._patterns[0].assemble(self._crew.run(sides, Traffic(workers)))
+            participants.append(Participant(pattern.rounds(gradients, position.done)))
+        agreed = self._patterns[0].assemble(self._runner.run(participants, Traffic(workers)))
         for pattern in self._patterns:
             pattern.commit()
         self.replica.put_gradients(agreed)

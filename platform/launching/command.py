@@ -33,11 +33,11 @@ from ..training.choosing import newest_good
 from ..training.manifest import CheckpointError
 from ..user_code import TRACEBACK
 from .addresses import above
-from .board import News
 from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
 from .launch import RunResult, Watch, launch
 from .run_folder import RunFolder
+from .run_status import News
 from .stages import Timeline, stage
 from .storing import check_storage, storage_path
 

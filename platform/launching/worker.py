@@ -16,7 +16,7 @@ from ..data import load
 from ..deadline import in_time
 from ..spec import RunSpec
 from ..spec.resizing import with_present
-from ..synchronization.links import MOST_WORKERS
+from ..synchronization.traffic import MOST_WORKERS
 from ..tracking import names
 from ..tracking.ended import UNDELIVERED
 from ..tracking.masking import masked
@@ -62,7 +62,14 @@ def train(job: Job) -> None:
             data = load(spec.data)
             listener.read(data.fingerprint)
             saved = listener.checkpoints.newest()
-            trainer = Trainer(spec, data, device, listener, resumes=saved is not None)
+            trainer = Trainer(
+                spec,
+                data,
+                device,
+                listener,
+                resumes=saved is not None,
+                decide=lambda key, value: str(ray.get(job.status.decide.remote(key, value))),
+            )
             if saved is not None:
                 listener.restore(trainer.resume(saved))
             trainer.fit()
@@ -84,7 +91,7 @@ def _artifacts(trainer: Trainer) -> dict[str, str]:
 
 
 class _Telling(logging.Handler):
-    """Tells the user what parts of the platform log, which know neither Ray nor the board."""
+    """Tells the user what parts of the platform log, which know neither Ray nor the status."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
@@ -98,7 +105,7 @@ class _Tracker:
     """Worker 0's ways to MLflow and to the user."""
 
     def __init__(self, job: Job) -> None:
-        self.board = job.board
+        self.status = job.status
         self._run_id = job.run_id
         # The store is asked in the writer's thread alone: where it is away, training begins all the same.
         self._store = StoreProcess(job.tracking_uri)
@@ -122,7 +129,7 @@ class _Tracker:
     def show(self, progress: Progress, *, evaluated: bool) -> None:
         if evaluated or monotonic() - self._shown >= _PROGRESS_S:
             self._shown = monotonic()
-            self.board.pin.remote(progress, evaluated)
+            self.status.pin.remote(progress, evaluated)
 
     def keep(self, name: str, text: str, folder: RunFolder) -> None:
         """Makes a text an artifact of the run; if MLflow does not take it, a file beside the checkpoints."""
@@ -150,10 +157,10 @@ class _Tracker:
         self.notify(f"{problem}; {where.format(place, shlex.quote(str(place)))}")
 
     def notify(self, notice: str) -> None:
-        self.board.notify.remote(notice)
+        self.status.notify.remote(notice)
 
     def enter(self, name: str) -> None:
-        self.board.enter.remote(stage(name))
+        self.status.enter.remote(stage(name))
 
     def close(self, folder: RunFolder) -> None:
         """Delivers what is left; what cannot be delivered goes to a file in the run's folder."""
@@ -166,11 +173,11 @@ class _Tracker:
     def conclude(self, iteration: int, evaluation: dict[str, float], totals: Mapping[str, float]) -> None:
         """Logs the run's totals, and tells the driver what it came to, whatever becomes of MLflow."""
         self.writer.log(iteration, totals, kind="total")
-        ray.get(self.board.conclude.remote({**evaluation, **totals}))
+        ray.get(self.status.conclude.remote({**evaluation, **totals}))
 
 
 class _RayListener:
-    """Hands metrics to MLflow, progress to the board, checkpoints to the run's folder."""
+    """Hands metrics to MLflow, progress to the status, checkpoints to the run's folder."""
 
     def __init__(self, tracker: _Tracker | None, checkpoints: Checkpoints) -> None:
         self._tracker = tracker

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from taugrad.dashboards.live import LiveRun
-from taugrad.platform.launching.board import News
+from taugrad.platform.launching.run_status import News
 from taugrad.platform.launching.stages import Stage
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.training.reporting import TRAINING, Progress

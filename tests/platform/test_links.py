@@ -9,7 +9,7 @@ import pytest
 
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.links import Links
+from taugrad.platform.synchronization.traffic import Links
 from taugrad.platform.tracking.store import open_client, start_run
 
 
@@ -32,8 +32,8 @@ def kept(tmp_path: Path):
     spec, notices = RunSpec(experiment="links"), []
     client = open_client(uri)
     run_id = start_run(client, spec)
-    board = SimpleNamespace(notify=SimpleNamespace(remote=notices.append))
-    tracker = _Tracker(Job(spec.model_dump_json(), uri, run_id, str(tmp_path / "storage" / run_id), board))
+    status = SimpleNamespace(notify=SimpleNamespace(remote=notices.append))
+    tracker = _Tracker(Job(spec.model_dump_json(), uri, run_id, str(tmp_path / "storage" / run_id), status))
     yield tracker, client, run_id, notices
     tracker.writer.close(5)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from taugrad.platform import terminal
 from taugrad.platform.launching import launch
-from taugrad.platform.launching.board import News
+from taugrad.platform.launching.run_status import News
 
 
 class Heard(io.StringIO):
@@ -43,5 +43,5 @@ def test_who_shows_a_run_is_asked_even_where_its_board_is_silent(monkeypatch: py
     heard: list[News] = []
     stop = threading.Event()
     stop.set()
-    launch._read_board(None, heard.append, stop)
+    launch._read_status(None, heard.append, stop)
     assert heard == [News()]
